@@ -22,7 +22,7 @@ from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.losses import cross_entropy
 from dynbatch.kernels.rows import gather_rows, sum_rows_by_id
 from dynbatch.kernels.runtime.parallel import one_blas_thread
-from dynbatch.kernels.unary import sigmoid
+from dynbatch.kernels.unary.activations import sigmoid
 from dynbatch.testing.precision import dense_gradient
 
 

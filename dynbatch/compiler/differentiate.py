@@ -13,7 +13,8 @@ from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, mul
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program, numbered
-from dynbatch.kernels import binary, unary
+from dynbatch.kernels import binary
+from dynbatch.kernels.unary import arithmetic
 
 
 class BackwardProgram(Program):
@@ -195,7 +196,7 @@ def _of_scale(program: Program, op: Op, dy: Value, position: int) -> Value:
 
 
 def _of_negative(program: Program, op: Op, dy: Value, position: int) -> Value:
-    return made(program, OpCode.UNARY, [dy], dy, kernel=unary.negative)
+    return made(program, OpCode.UNARY, [dy], dy, kernel=arithmetic.negative)
 
 
 def _of_subtract(program: Program, op: Op, dy: Value, position: int) -> Value:
@@ -204,6 +205,6 @@ def _of_subtract(program: Program, op: Op, dy: Value, position: int) -> Value:
 
 RULES: dict[object, Callable[[Program, Op, Value, int], Value]] = {
     OpCode.SCALE: _of_scale,
-    unary.negative: _of_negative,
+    arithmetic.negative: _of_negative,
     binary.subtract: _of_subtract,
 }

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
 from dynbatch.compiler.program import Program
-from dynbatch.kernels import binary, unary
+from dynbatch.kernels import binary
+from dynbatch.kernels.unary import arithmetic
 
 
 class Simplified(NamedTuple):
@@ -101,7 +102,7 @@ def _equal_operand(op: Op, makers: dict[int, Op]) -> Value | None:
     )
     if (op.number == 1 and is_one) or (op.number == 0 and op.opcode is OpCode.SHIFT):
         return op.inputs[0]
-    if op.kernel is unary.negative:
+    if op.kernel is arithmetic.negative:
         return _negated(op.inputs[0], makers)
     return None
 
@@ -109,7 +110,7 @@ def _equal_operand(op: Op, makers: dict[int, Op]) -> Value | None:
 def _negated(value: Value, makers: dict[int, Op]) -> Value | None:
     """x where a value is -x."""
     maker = makers.get(id(value.base))
-    if maker is None or maker.kernel is not unary.negative:
+    if maker is None or maker.kernel is not arithmetic.negative:
         return None
     (x,) = maker.inputs
     return Value.columns(x.base, x.column + value.column, value.width)

@@ -22,7 +22,7 @@ from dynbatch.kernels.elementwise import (
     write_over,
 )
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
-from dynbatch.kernels.unary import negate
+from dynbatch.kernels.unary.arithmetic import negate
 
 
 class BinaryExpression(NamedTuple):

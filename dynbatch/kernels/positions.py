@@ -10,7 +10,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks
-from dynbatch.kernels.unary import negate
+from dynbatch.kernels.unary.arithmetic import negate
 from dynbatch.recent import Recent
 
 MOST_POSITIONS = 1 << 20

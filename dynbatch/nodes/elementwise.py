@@ -1,6 +1,6 @@
 """Elementwise functions of one value: activations, powers, logarithms.
 
-`kernels/unary.py` has each function's formula, from which its node type is made; the function that
+`kernels/unary/` has each function's formula, from which its node type is made; the function that
 users call is here. CONTRIBUTING lists what a new one needs.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.arguments import refused
 from dynbatch.kernels import elementwise, unary
+from dynbatch.kernels.unary import activations, arithmetic
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -85,7 +86,7 @@ class Negative(Unary):
     """-x."""
 
     __slots__ = ()
-    kernel = unary.negative
+    kernel = arithmetic.negative
 
 
 class Detach(Unary):
@@ -96,7 +97,7 @@ class Detach(Unary):
     """
 
     __slots__ = ()
-    kernel = unary.detached
+    kernel = arithmetic.detached
     differentiable = False
     is_alias = True
 
@@ -105,7 +106,7 @@ class Abs(Unary):
     """|x|; the derivative at 0 is 0."""
 
     __slots__ = ()
-    kernel = unary.absolute
+    kernel = arithmetic.absolute
 
 
 class Power(Unary):
@@ -113,7 +114,7 @@ class Power(Unary):
 
     __slots__ = ("exponent",)
     static = ("exponent",)
-    kernel = unary.power
+    kernel = arithmetic.power
 
 
 class Sign(Unary):
@@ -121,7 +122,7 @@ class Sign(Unary):
 
     __slots__ = ()
     differentiable = False
-    kernel = unary.sign
+    kernel = arithmetic.sign
 
 
 def _node_type(kernel: type[unary.UnaryFunction]) -> type[Unary]:
@@ -147,7 +148,7 @@ def negative(x: Node) -> Node:
 
 def sqrt(x: Node) -> Node:
     """Square root."""
-    return NODE_TYPES[unary.sqrt](x)
+    return NODE_TYPES[arithmetic.sqrt](x)
 
 
 def detach(x: Node) -> Node:
@@ -170,12 +171,12 @@ def detach(x: Node) -> Node:
 
 def exp(x: Node) -> Node:
     """Exponential."""
-    return NODE_TYPES[unary.exp](x)
+    return NODE_TYPES[arithmetic.exp](x)
 
 
 def log(x: Node) -> Node:
     """Natural logarithm."""
-    return NODE_TYPES[unary.log](x)
+    return NODE_TYPES[arithmetic.log](x)
 
 
 def abs(x: Node) -> Node:
@@ -185,7 +186,7 @@ def abs(x: Node) -> Node:
 
 def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
     """x cut off below `low` and above `high`; None leaves a side open."""
-    return NODE_TYPES[unary.clip](
+    return NODE_TYPES[arithmetic.clip](
         x,
         low=-np.inf if low is None else float(low),
         high=np.inf if high is None else float(high),
@@ -204,27 +205,27 @@ def sign(x: Node) -> Node:
 
 def tanh(x: Node) -> Node:
     """Hyperbolic tangent."""
-    return NODE_TYPES[unary.tanh](x)
+    return NODE_TYPES[activations.tanh](x)
 
 
 def sigmoid(x: Node) -> Node:
     """Logistic function."""
-    return NODE_TYPES[unary.sigmoid](x)
+    return NODE_TYPES[activations.sigmoid](x)
 
 
 def relu(x: Node) -> Node:
     """max(x, 0)."""
-    return NODE_TYPES[unary.relu](x)
+    return NODE_TYPES[activations.relu](x)
 
 
 def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
     """x where positive, else `negative_slope` · x."""
-    return NODE_TYPES[unary.leaky_relu](x, slope=float(negative_slope))
+    return NODE_TYPES[activations.leaky_relu](x, slope=float(negative_slope))
 
 
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """x where positive, else alpha · (exp(x) - 1)."""
-    return NODE_TYPES[unary.elu](x, alpha=float(alpha))
+    return NODE_TYPES[activations.elu](x, alpha=float(alpha))
 
 
 def require_approximation(approximate: object) -> None:
@@ -245,17 +246,17 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
     """
     require_approximation(approximate)
-    return NODE_TYPES[unary.gelu](x, approximate=approximate)
+    return NODE_TYPES[activations.gelu](x, approximate=approximate)
 
 
 def silu(x: Node) -> Node:
     """x σ(x)."""
-    return NODE_TYPES[unary.silu](x)
+    return NODE_TYPES[activations.silu](x)
 
 
 def softplus(x: Node) -> Node:
     """log(1 + exp(x))."""
-    return NODE_TYPES[unary.softplus](x)
+    return NODE_TYPES[activations.softplus](x)
 
 
 def logsigmoid(x: Node) -> Node:
@@ -268,7 +269,7 @@ def logsigmoid(x: Node) -> Node:
         ...     F.logsigmoid(F.input(graph, [-1000.0, 1000.0])).value.tolist()
         [-1000.0, -0.0]
     """
-    return NODE_TYPES[unary.log_sigmoid](x)
+    return NODE_TYPES[activations.log_sigmoid](x)
 
 
 FUNCTIONS.update(negative=negative)

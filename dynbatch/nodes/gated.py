@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from dynbatch.kernels import gated as kernels
-from dynbatch.kernels import unary
+from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction, activations
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import require_approximation
@@ -22,12 +22,12 @@ class Gated(Operation):
     rowwise = True
     retains = Retain(inputs=True)
     function: str
-    arguments: tuple[unary.Argument, ...]
+    arguments: tuple[Argument, ...]
 
     @classmethod
-    def gate(cls, batch: Batch) -> tuple[type[unary.UnaryFunction], tuple[unary.Argument, ...]]:
+    def gate(cls, batch: Batch) -> tuple[type[UnaryFunction], tuple[Argument, ...]]:
         """The function of the gate, and its arguments."""
-        return unary.FUNCTIONS[batch.first.function], batch.first.arguments
+        return FUNCTIONS[batch.first.function], batch.first.arguments
 
 
 class GatedUnit(Gated):
@@ -97,7 +97,7 @@ class GatedHalves(Gated):
 
 
 def _gated(
-    what: str, f: type[unary.UnaryFunction], gate: Node, value: Node | None, *arguments: str
+    what: str, f: type[UnaryFunction], gate: Node, value: Node | None, *arguments: str
 ) -> Node:
     if value is None:
         require_nodes(what, gate)
@@ -125,7 +125,7 @@ def glu(x: Node, dim: int = -1, **habits: Never) -> Node:
             "gate and value are halves of the features, dim=-1",
             "F.chunk(x, 2, dim=0) cuts the tokens in two",
         )
-    return GatedHalves(x, function=unary.sigmoid.name, arguments=(), value_first=True)
+    return GatedHalves(x, function=activations.sigmoid.name, arguments=(), value_first=True)
 
 
 def swiglu(gate: Node, value: Node | None = None) -> Node:
@@ -149,7 +149,7 @@ def swiglu(gate: Node, value: Node | None = None) -> Node:
         ...     F.swiglu(gate, value).value.tolist()
         [0.0, 80.0]
     """
-    return _gated("swiglu", unary.silu, gate, value)
+    return _gated("swiglu", activations.silu, gate, value)
 
 
 def geglu(gate: Node, value: Node | None = None, approximate: str = "none") -> Node:
@@ -162,7 +162,7 @@ def geglu(gate: Node, value: Node | None = None, approximate: str = "none") -> N
     Source: Shazeer 2020, arXiv:2002.05202, equation 5.
     """
     require_approximation(approximate)
-    return _gated("geglu", unary.gelu, gate, value, approximate)
+    return _gated("geglu", activations.gelu, gate, value, approximate)
 
 
 def reglu(gate: Node, value: Node | None = None) -> Node:
@@ -173,4 +173,4 @@ def reglu(gate: Node, value: Node | None = None) -> Node:
 
     Source: Shazeer 2020, arXiv:2002.05202, equation 5.
     """
-    return _gated("reglu", unary.relu, gate, value)
+    return _gated("reglu", activations.relu, gate, value)

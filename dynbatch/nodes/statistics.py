@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Never
 import numpy as np
 
 from dynbatch.errors import DtypeError
-from dynbatch.kernels import arrays, elementwise, unary
+from dynbatch.kernels import arrays, elementwise
 from dynbatch.kernels.cumulative import cumsum_segments
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
 from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
+from dynbatch.kernels.unary import arithmetic
 from dynbatch.kernels.variance import spread_backward, squared_deviations
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
@@ -99,7 +100,7 @@ class Spread(Reduction):
         sum_segments(squares, offsets, y.table)
         cls.scale(y, offsets, batch.first.correction)
         if cls.root:
-            elementwise.apply(unary.sqrt, y.flat, y.flat)
+            elementwise.apply(arithmetic.sqrt, y.flat, y.flat)
         batch.launches += 3 + cls.root
 
     @classmethod

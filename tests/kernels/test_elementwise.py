@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import elementwise, unary
+from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic
 from tests.kernels.columns import columns
 
 mp: Any = pytest.importorskip("mpmath", reason="compares with mpmath, which comes with PyTorch")
@@ -28,7 +29,7 @@ class Function(NamedTuple):
         begin:      the least x of its domain.
     """
 
-    kernel: type[unary.UnaryFunction]
+    kernel: type[UnaryFunction]
     value: Callable[[Any], Any]
     slope: Callable[[Any], Any]
     ulps: float = 3
@@ -73,54 +74,54 @@ def terms(gate: Any, rest: Any) -> Any:
 
 quarter = mp.mpf(0.25)
 FUNCTIONS = [
-    Function(unary.sigmoid, sigmoid, lambda y: y * (1 - y)),
+    Function(activations.sigmoid, sigmoid, lambda y: y * (1 - y)),
     # PyTorch too takes 1 - y², which near 1 is as good as y is.
-    Function(unary.tanh, mp.tanh, lambda y: 1 - y * y, size=lambda y: 1),
-    Function(unary.relu, lambda x: max(x, 0), lambda y: mp.sign(y)),
-    Function(unary.negative, lambda x: -x, lambda dy: mp.mpf(-1)),
-    Function(unary.detached, lambda x: x, lambda dy: mp.mpf(0)),
-    Function(unary.exp, mp.exp, lambda y: y),
-    Function(unary.log, mp.log, lambda x: 1 / x, begin=0),
-    Function(unary.sqrt, mp.sqrt, lambda y: 1 / (2 * y), begin=0),
-    Function(unary.absolute, abs, mp.sign),
-    Function(unary.sign, mp.sign, lambda dy: mp.mpf(0)),
-    Function(unary.power, lambda x: x**3, lambda x: 3 * x * x, arguments=(3.0,)),
+    Function(activations.tanh, mp.tanh, lambda y: 1 - y * y, size=lambda y: 1),
+    Function(activations.relu, lambda x: max(x, 0), lambda y: mp.sign(y)),
+    Function(arithmetic.negative, lambda x: -x, lambda dy: mp.mpf(-1)),
+    Function(arithmetic.detached, lambda x: x, lambda dy: mp.mpf(0)),
+    Function(arithmetic.exp, mp.exp, lambda y: y),
+    Function(arithmetic.log, mp.log, lambda x: 1 / x, begin=0),
+    Function(arithmetic.sqrt, mp.sqrt, lambda y: 1 / (2 * y), begin=0),
+    Function(arithmetic.absolute, abs, mp.sign),
+    Function(arithmetic.sign, mp.sign, lambda dy: mp.mpf(0)),
+    Function(arithmetic.power, lambda x: x**3, lambda x: 3 * x * x, arguments=(3.0,)),
     Function(
-        unary.power,
+        arithmetic.power,
         lambda x: x ** mp.mpf(-0.5),
         lambda x: -(x ** mp.mpf(-1.5)) / 2,
         arguments=(-0.5,),
         begin=0,
     ),
     Function(
-        unary.clip,
+        arithmetic.clip,
         lambda x: min(max(x, -2), 3),
         lambda x: mp.mpf(-2 <= x <= 3),
         arguments=(-2.0, 3.0),
     ),
     Function(
-        unary.leaky_relu,
+        activations.leaky_relu,
         lambda x: x if x > 0 else x / 4,
         lambda x: mp.mpf(1) if x > 0 else quarter,
         arguments=(0.25,),
     ),
     Function(
-        unary.elu,
+        activations.elu,
         lambda x: x if x > 0 else quarter * mp.expm1(x),
         lambda x: mp.mpf(1) if x > 0 else quarter * mp.exp(x),
         arguments=(0.25,),
     ),
-    Function(unary.softplus, softplus, sigmoid),
-    Function(unary.log_sigmoid, lambda x: -softplus(-x), lambda x: sigmoid(-x)),
+    Function(activations.softplus, softplus, sigmoid),
+    Function(activations.log_sigmoid, lambda x: -softplus(-x), lambda x: sigmoid(-x)),
     Function(
-        unary.silu,
+        activations.silu,
         lambda x: x * sigmoid(x),
         lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
         slope_ulps=16,
         size=lambda x: sigmoid(x) * terms(1, x * sigmoid(-x)),
     ),
     Function(
-        unary.gelu,
+        activations.gelu,
         lambda x: x * normal(x),
         lambda x: normal(x) + x * density(x),
         ulps=6,
@@ -130,7 +131,7 @@ FUNCTIONS = [
     ),
     # Its argument grows as x³, and with it what the rounding of the argument is worth.
     Function(
-        unary.gelu,
+        activations.gelu,
         lambda x: x * sigmoid(inner(x)),
         lambda x: sigmoid(inner(x)) * (1 + x * sigmoid(-inner(x)) * inner_slope(x)),
         ulps=300,
@@ -242,7 +243,7 @@ LOWEST_SIGMOID = {"float32": -87.3, "float64": -708.3}
 def test_the_sigmoid_is_good_down_to_the_smallest_normal_number(dtype):
     x = np.linspace(LOWEST_SIGMOID[dtype], -80, 100).astype(dtype)
     y = np.empty_like(x)
-    elementwise.apply(unary.sigmoid, x, y)
+    elementwise.apply(activations.sigmoid, x, y)
     exact = np.array([float(sigmoid(mp.mpf(v))) for v in x.tolist()])
     np.testing.assert_allclose(y, exact, rtol=4 * np.finfo(dtype).eps)
 

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import gated as kernels
-from dynbatch.kernels import unary
+from dynbatch.kernels.unary import activations
 
 pytestmark = pytest.mark.usefixtures("block")
 GATES = [
-    (unary.sigmoid, ()),
-    (unary.silu, ()),
-    (unary.relu, ()),
-    (unary.gelu, ("none",)),
-    (unary.gelu, ("tanh",)),
+    (activations.sigmoid, ()),
+    (activations.silu, ()),
+    (activations.relu, ()),
+    (activations.gelu, ("none",)),
+    (activations.gelu, ("tanh",)),
 ]
 FUNCTION = pytest.mark.parametrize(
     "function", GATES, ids=["_".join([gate.name, *words]) for gate, words in GATES]
@@ -58,5 +58,5 @@ def test_no_rows():
         ((np.empty((0, 4)),), np.empty((0, 2))),
         ((np.empty(0), np.empty(0)), np.empty(0)),
     ):
-        kernels.gated(unary.silu, (), xs, False, out)
-        kernels.gated_backward(unary.silu, (), out, xs, False, xs)
+        kernels.gated(activations.silu, (), xs, False, out)
+        kernels.gated_backward(activations.silu, (), out, xs, False, xs)

@@ -13,7 +13,7 @@ import pytest
 import dynbatch
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError
-from dynbatch.kernels import unary
+from dynbatch.kernels.unary import FUNCTIONS
 from dynbatch.nodes import elementwise
 from tests.messages import raised
 
@@ -61,7 +61,7 @@ def test_an_activation_is_named_four_times_at_most(activation):
 
 
 def test_each_function_has_a_node_type_which_a_dump_finds_by_name():
-    assert {*elementwise.NODE_TYPES} == {*unary.FUNCTIONS.values()}
+    assert {*elementwise.NODE_TYPES} == {*FUNCTIONS.values()}
     for function, node_type in elementwise.NODE_TYPES.items():
         assert getattr(elementwise, node_type.__name__) is node_type
         assert node_type.kernel is function and node_type.static == function.arguments

@@ -1,4 +1,4 @@
-"""The functions of `kernels/unary.py` and `kernels/binary.py` as CUDA expressions.
+"""The functions of `kernels/unary/` and `kernels/binary.py` as CUDA expressions.
 
 Kernels and the loops of cells are generated from them. Each is one expression in the variables
 named here, usable in any scope; every variable is a REAL and may be read more than once.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import elementwise as kernels
-from dynbatch.kernels import unary
 from dynbatch.kernels.c.elementwise import BACKWARD, FORWARD, PRODUCTS
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.unary import FUNCTIONS, activations, arithmetic
 from tests.kernels.c.compare import assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -15,8 +15,8 @@ ARGUMENTS = {"clip": (-1.5, 2.0), "leaky_relu": (0.1,), "elu": (1.3,), "power": 
 
 def kernel_of(name):
     if name.startswith("gelu"):
-        return unary.gelu, ("tanh" if name == "gelu_tanh" else "none",)
-    return unary.FUNCTIONS[name], ARGUMENTS.get(name, ())
+        return activations.gelu, ("tanh" if name == "gelu_tanh" else "none",)
+    return FUNCTIONS[name], ARGUMENTS.get(name, ())
 
 
 def elements(size, dtype, seed=1):
@@ -60,5 +60,5 @@ def test_threads_and_places_do_not_change_a_bit(name, monkeypatch):
 def test_powers_that_are_products(dtype):
     x, dy = elements(100, dtype), elements(100, dtype, 2)
     for exponent in PRODUCTS:
-        assert_same(kernels.apply, unary.power, x, np.empty_like(x), exponent)
-        assert_same(kernels.apply_backward, unary.power, dy, x, np.empty_like(x), exponent)
+        assert_same(kernels.apply, arithmetic.power, x, np.empty_like(x), exponent)
+        assert_same(kernels.apply_backward, arithmetic.power, dy, x, np.empty_like(x), exponent)

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import Array
-from dynbatch.kernels import binary, unary
+from dynbatch.kernels import binary
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.unary import FUNCTIONS, UnaryFunction, activations
 
 ARGUMENTS: dict[str, tuple[float, ...]] = {
     "clip": (-1.5, 2.0), "leaky_relu": (0.1,), "elu": (1.3,), "power": (3.0,),
 }  # fmt: skip
-UNARY = [*unary.FUNCTIONS, "gelu_tanh"]
+UNARY = [*FUNCTIONS, "gelu_tanh"]
 # Relative errors of values; of gradients, which may be differences, also absolute ones.
 PRECISION = {"f": 4e-7, "d": 2e-13}
 SMALLEST = {"f": 2e-38, "d": 1e-307}
@@ -77,10 +78,10 @@ def check_gradient(mine: Array, exact: Array, factor: float = 1) -> None:
     np.testing.assert_allclose(mine, exact, relative, absolute)
 
 
-def _unary(name: str) -> tuple[type[unary.UnaryFunction], tuple[Any, ...]]:
+def _unary(name: str) -> tuple[type[UnaryFunction], tuple[Any, ...]]:
     if name.startswith("gelu"):
-        return unary.gelu, ("tanh" if name == "gelu_tanh" else "none",)
-    return unary.FUNCTIONS[name], ARGUMENTS.get(name, ())
+        return activations.gelu, ("tanh" if name == "gelu_tanh" else "none",)
+    return FUNCTIONS[name], ARGUMENTS.get(name, ())
 
 
 def exact(function: Callable[..., object], dtype: type, *values: Array) -> Array:

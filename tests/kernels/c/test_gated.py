@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import gated as kernels
-from dynbatch.kernels import unary
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.unary import activations
 from tests.kernels.c.compare import assert_same
 
 GATES = [
-    (unary.sigmoid, ()),
-    (unary.silu, ()),
-    (unary.relu, ()),
-    (unary.gelu, ("none",)),
-    (unary.gelu, ("tanh",)),
+    (activations.sigmoid, ()),
+    (activations.silu, ()),
+    (activations.relu, ()),
+    (activations.gelu, ("none",)),
+    (activations.gelu, ("tanh",)),
 ]
 
 
@@ -39,9 +39,9 @@ def test_both_forms_and_their_gradients(gate, dtype):
 
 def test_a_gradient_may_lie_over_that_of_the_output():
     a, b, dy, da, db = [array.reshape(-1) for array in arrays(5, 7, 11, np.float32)]
-    kernels.gated_backward(unary.silu, (), dy, (a, b), False, (da, db))
+    kernels.gated_backward(activations.silu, (), dy, (a, b), False, (da, db))
     own = np.empty_like(da)
-    kernels.gated_backward(unary.silu, (), dy, (a, b), False, (own, dy))
+    kernels.gated_backward(activations.silu, (), dy, (a, b), False, (own, dy))
     assert own.tobytes() == da.tobytes()
     assert dy.tobytes() == db.tobytes()
 
@@ -52,9 +52,9 @@ def test_threads_do_not_change_a_bit(monkeypatch):
 
     def run(out, da, db):
         flat = [array.reshape(-1) for array in (a, b, dy, out, da, db)]
-        kernels.gated(unary.gelu, ("none",), tuple(flat[:2]), False, flat[3])
+        kernels.gated(activations.gelu, ("none",), tuple(flat[:2]), False, flat[3])
         kernels.gated_backward(
-            unary.gelu, ("none",), flat[2], tuple(flat[:2]), False, tuple(flat[4:])
+            activations.gelu, ("none",), flat[2], tuple(flat[:2]), False, tuple(flat[4:])
         )
 
     run(out, da, db)

@@ -3,9 +3,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dynbatch.kernels import elementwise, unary
+from dynbatch.kernels import elementwise
 from dynbatch.kernels.cuda.elementwise import SOURCE
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.unary import FUNCTIONS, activations, arithmetic
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.marks import quick
@@ -19,7 +20,7 @@ ARGUMENTS = {
 }
 UNARY = [
     (kernel, arguments)
-    for kernel in unary.FUNCTIONS.values()
+    for kernel in FUNCTIONS.values()
     for arguments in ARGUMENTS.get(kernel.name, [()])
 ]
 # Borders, overflow, and what is not finite.
@@ -52,14 +53,14 @@ def test_one_value(cupy, dtype, kernel, arguments):
 def test_lengths(cupy, dtype, length):
     x, out = normal(dtype, length), np.zeros(length, dtype)
     with launches(bool(length)):
-        assert_versions_agree(elementwise.apply, unary.tanh, Values(x), Values(out))
+        assert_versions_agree(elementwise.apply, activations.tanh, Values(x), Values(out))
 
 
 def test_in_place(cupy, dtype):
     x = normal(dtype, 1025)
     device = cupy.asarray(x)
     with launches(1):
-        elementwise.apply(unary.exp, device, device)
+        elementwise.apply(arithmetic.exp, device, device)
         queue().flush()
     np.testing.assert_allclose(device.get(), np.exp(x), rtol=1e-6)
 
@@ -77,12 +78,12 @@ def test_generated_kernels_compile_within_the_budget(real, architecture):
 
 
 TAILS = [
-    (unary.sigmoid, ()),
-    (unary.log_sigmoid, ()),
-    (unary.softplus, ()),
-    (unary.silu, ()),
-    (unary.gelu, ("none",)),
-    (unary.gelu, ("tanh",)),
+    (activations.sigmoid, ()),
+    (activations.log_sigmoid, ()),
+    (activations.softplus, ()),
+    (activations.silu, ()),
+    (activations.gelu, ("none",)),
+    (activations.gelu, ("tanh",)),
 ]
 
 

@@ -2,10 +2,11 @@ import re
 
 import pytest
 
-from dynbatch.kernels import binary, unary
+from dynbatch.kernels import binary
 from dynbatch.kernels.cuda import expressions
+from dynbatch.kernels.unary import FUNCTIONS
 
-UNARY = [*unary.FUNCTIONS.values()]
+UNARY = [*FUNCTIONS.values()]
 BINARY = [value for value in vars(binary).values() if isinstance(value, binary.BinaryFunction)]
 
 

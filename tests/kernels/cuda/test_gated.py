@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import gated as kernels
-from dynbatch.kernels import unary
 from dynbatch.kernels.cuda.gated import SOURCE
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.unary import activations
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import normal
 from tests.marks import quick
 
 GATES = [
-    (unary.sigmoid, ()),
-    (unary.silu, ()),
-    (unary.relu, ()),
-    (unary.gelu, ("none",)),
-    (unary.gelu, ("tanh",)),
+    (activations.sigmoid, ()),
+    (activations.silu, ()),
+    (activations.relu, ()),
+    (activations.gelu, ("none",)),
+    (activations.gelu, ("tanh",)),
 ]
 FUNCTION = pytest.mark.parametrize(
     "function", GATES, ids=["_".join([gate.name, *words]) for gate, words in GATES]
@@ -90,10 +90,10 @@ def test_generated_kernels_compile_within_the_budget(real, architecture):
 def test_in_place(cupy, dtype):
     dy, gate, value, dgate = [cupy.asarray(wide(dtype, 1300, seed=k).array) for k in range(4)]
     expected = [cupy.empty(1300, dtype) for _ in range(3)]
-    kernels.gated(unary.silu, (), (gate, value), False, expected[0])
-    kernels.gated_backward(unary.silu, (), dy, (gate, value), False, tuple(expected[1:]))
-    kernels.gated_backward(unary.silu, (), dy, (gate, value), False, (dgate, dy))
-    kernels.gated(unary.silu, (), (gate, value), False, value)
+    kernels.gated(activations.silu, (), (gate, value), False, expected[0])
+    kernels.gated_backward(activations.silu, (), dy, (gate, value), False, tuple(expected[1:]))
+    kernels.gated_backward(activations.silu, (), dy, (gate, value), False, (dgate, dy))
+    kernels.gated(activations.silu, (), (gate, value), False, value)
     queue().flush()
     for found, wanted in zip((value, dgate, dy), expected, strict=True):
         assert np.array_equal(found.get(), wanted.get())

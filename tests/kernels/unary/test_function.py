@@ -1,4 +1,4 @@
-from dynbatch.kernels.unary import variant
+from dynbatch.kernels.unary.function import variant
 
 
 def test_a_text_argument_names_a_variant():
