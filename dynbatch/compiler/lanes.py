@@ -10,7 +10,7 @@ register, on a GPU by one thread, in C in one lane of a vector.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -173,3 +173,39 @@ def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]
             for ops in lanes.values()
         ]
     )
+
+
+def loaded(lane: Lane, segments: Iterable[ColumnRange]) -> list[ColumnRange]:
+    """The segments that no operator of the lane makes."""
+    made = {scalar.output.key for scalar in lane.ops}
+    return [segment for segment in segments if segment.key not in made]
+
+
+class LaneNames(NamedTuple):
+    """Names of an element's values, each with what it names.
+
+    loads:  segments that are read from memory.
+    makes:  scalar operators, with the names of their operands.
+    stores: segments that are written to memory.
+    """
+
+    loads: list[tuple[str, ColumnRange]]
+    makes: list[tuple[str, ScalarOp, list[str]]]
+    stores: list[tuple[str, ColumnRange]]
+
+
+def names_of(lane: Lane, is_stored: Callable[[ColumnRange], bool]) -> LaneNames:
+    """The names of a lane's values, in the order in which a printer writes them."""
+    found = LaneNames([], [], [])
+    names: dict[tuple[int, int], str] = {}
+    for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):
+        if segment.key not in names:
+            names[segment.key] = f"v{len(names)}"
+            found.loads.append((names[segment.key], segment))
+    for scalar in lane.ops:
+        name = f"v{len(names)}"
+        found.makes.append((name, scalar, [names[x.key] for x in scalar.inputs]))
+        names[scalar.output.key] = name
+        if is_stored(scalar.output):
+            found.stores.append((name, scalar.output))
+    return found

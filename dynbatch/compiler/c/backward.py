@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import LoopText
-from dynbatch.compiler.c.places import Pointers
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.places import Pointers
 
 
 class BackwardText(LoopText):

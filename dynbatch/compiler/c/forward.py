@@ -17,9 +17,9 @@ from __future__ import annotations
 from dynbatch.compiler.arrays import panel_portions
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import LoopText
-from dynbatch.compiler.c.places import Pointers, place_in
 from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.places import Pointers, place_in
 
 # Bytes of the maps of streams that are made at once: what stays in the second-level cache.
 BLOCK_BYTES = 1 << 19

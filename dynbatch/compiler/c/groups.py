@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dynbatch.compiler.c.places import Pointer, Pointers
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import (
     FUSED,
@@ -19,7 +18,9 @@ from dynbatch.compiler.lanes import (
     Lane,
     find_cuts,
     lanes_of,
+    loaded,
 )
+from dynbatch.compiler.places import Pointer, Pointers
 
 IsKept = Callable[[ColumnRange, Sequence[Op]], bool]
 """Whether anything but some operators reads a segment that one of them made."""
@@ -104,9 +105,3 @@ class _Accesses:
 
 def _meet(first: Iterable[tuple[int, Pointer]], second: list[tuple[int, Pointer]]) -> bool:
     return any([k < m and place.overlaps(other) for k, place in first for m, other in second])
-
-
-def loaded(lane: Lane, segments: Iterable[ColumnRange]) -> list[ColumnRange]:
-    """The segments that no operator of the lane makes."""
-    made = {scalar.output.key for scalar in lane.ops}
-    return [segment for segment in segments if segment.key not in made]

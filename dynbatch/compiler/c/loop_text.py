@@ -7,11 +7,11 @@ from textwrap import indent
 
 from dynbatch.compiler.buffers import Columns
 from dynbatch.compiler.c.expressions import expression
-from dynbatch.compiler.c.groups import items, loaded
-from dynbatch.compiler.c.places import Pointer, Pointers, place_in
+from dynbatch.compiler.c.groups import items
 from dynbatch.compiler.ir import Op, OpCode, Value
-from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane
+from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.places import Pointer, Pointers, place_in
 from dynbatch.compiler.program import numbered
 
 OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
@@ -153,23 +153,15 @@ class LoopText:
 
     def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
         """The loop over the rows of a lane; prints the function of one vector of it too."""
-        names: dict[tuple[int, int], str] = {}
-        sources: list[Pointer] = []
-        targets: list[Pointer] = []
-        body: list[str] = []
-        for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):
-            if segment.key not in names:
-                names[segment.key] = f"v{len(names)}"
-                body.append(f"const vector {names[segment.key]} = get(x{len(sources)} + j, m);")
-                sources.append(self.places.of(*segment))
-        stores: list[str] = []
-        for scalar in lane.ops:
-            code = expression(scalar.op, [names[x.key] for x in scalar.inputs])
-            name = names[scalar.output.key] = f"v{len(names)}"
-            body.append(f"const vector {name} = {code};")
-            if self._is_kept(scalar.output, ops):
-                stores.append(f"put(y{len(targets)} + j, {name}, m);")
-                targets.append(self.places.of(*scalar.output))
+        names = names_of(lane, lambda segment: self._is_kept(segment, ops))
+        sources = [self.places.of(*segment) for _, segment in names.loads]
+        targets = [self.places.of(*segment) for _, segment in names.stores]
+        body = [
+            f"const vector {name} = get(x{k} + j, m);" for k, (name, _) in enumerate(names.loads)
+        ]
+        for name, scalar, operands in names.makes:
+            body.append(f"const vector {name} = {expression(scalar.op, operands)};")
+        stores = [f"put(y{k} + j, {name}, m);" for k, (name, _) in enumerate(names.stores)]
         return self._rows_of_lane(lane.width, sources, targets, [*body, *stores])
 
     def _rows_of_lane(
