@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.attention.mask import mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.c.runtime.sharing import share_rows
+from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.segment import WORTH_A_THREAD
 
 # Parts of a batch whose shares of the vector's gradient are added in order. Threads share them.
@@ -38,8 +39,7 @@ def additive_attention_backward(
 
 def pair_offsets(packed: PackedAttention) -> Array:
     """(K + 1,) where the pairs of each sentence begin."""
-    pairs = np.diff(packed.query_offsets) * np.diff(packed.key_offsets)
-    return np.concatenate(([0], np.cumsum(pairs)))
+    return ends_of(np.diff(packed.query_offsets) * np.diff(packed.key_offsets))
 
 
 def forward(
@@ -54,13 +54,8 @@ def forward(
     places = [address(x) for x in (packed.query_offsets, packed.key_offsets, pairs, table)]
     inputs = [*_of_queries(packed, vector), address(weights), address(out), row_stride(out)]
     count = len(packed.key_offsets) - 1
-    least = -(-WORTH_A_THREAD * count // max(1, int(pairs[-1]) * vector.size))
-    parallel.run(
-        [
-            partial(functions.additive, *span, *places, *inputs)
-            for span in parallel.shards(count, least)
-        ]
-    )
+    elements = int(pairs[-1]) * vector.size // max(1, count)
+    share_rows(functions.additive, count, elements, *places, *inputs, least=WORTH_A_THREAD)
     return None
 
 
@@ -90,30 +85,9 @@ def backward(
         0 if dq is None else row_stride(dq), address(dk), address(dv), address(scratch), most,
         address(shares),
     ]  # fmt: skip
-    least = -(-WORTH_A_THREAD * blocks // max(1, int(pairs[-1]) * vector.size))
-    parallel.run(
-        [
-            partial(functions.additive_backward, *span, *arguments)
-            for span in parallel.shards(blocks, least)
-        ]
-    )
+    elements = int(pairs[-1]) * vector.size // blocks
+    share_rows(functions.additive_backward, blocks, elements, *arguments, least=WORTH_A_THREAD)
     return shares.sum(axis=0)
-
-
-def mask_table(masks: Sequence[Mask]) -> tuple[Array | None, list[Array]]:
-    """(K, 4) left, right, address and row stride of each sentence's mask, and what it points to."""
-    if all([mask is NO_MASK for mask in masks]):
-        return None, []
-    table = np.zeros((len(masks), 4), np.int64)
-    held = []
-    for row, mask in zip(table, masks, strict=True):
-        row[:2] = mask.left, mask.right
-        if mask.visible is not None:
-            visible = np.ascontiguousarray(mask.visible)
-            held.append(visible)
-            stride = visible.shape[1] if visible.ndim == 2 else 0
-            row[2:] = visible.ctypes.data, stride
-    return table, held
 
 
 def _fits(

@@ -21,15 +21,14 @@ from dynbatch.kernels.attention.bias import (
     vector_of,
 )
 from dynbatch.kernels.attention.blocks import Scoring
-from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, PagedKeys
+from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
 KEYS = 64  # keys of a tile, as in scores.h: a page has whole tiles
-FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
 # Scores that take a thread about 100 µs.
 WORTH_A_THREAD = 1 << 16
 
@@ -135,6 +134,10 @@ def _num_shards(pairs: Array, scoring: Scoring) -> int:
     return max(1, min(parallel.num_threads(), scoring.heads * int(pairs.sum()) // WORTH_A_THREAD))
 
 
+Share = tuple[int, int, int, int]
+"""What a thread computes: the first and last number, the first head of keys, and how many heads."""
+
+
 class AttentionCall:
     """What one call of the C functions reads, and how threads share it.
 
@@ -189,8 +192,8 @@ class AttentionCall:
         self.sizes[-1] = wanted.accumulate
         return dbias
 
-    def shares(self) -> list[tuple[int, int, int, int]]:
-        """The first and last number, the first head of keys and how many, of each thread."""
+    def shares(self) -> list[Share]:
+        """What each thread computes: about as many scores as any other."""
         groups = self.scoring.heads // self.scoring.shared
         edges = [0, self.pairs.size * groups]
         shards = _num_shards(self.pairs, self.scoring)
@@ -199,7 +202,7 @@ class AttentionCall:
             edges[1:1] = np.searchsorted(done, done[-1] * np.arange(1, shards) / shards).tolist()
         return [(*span, 0, groups) for span in pairwise(edges)]
 
-    def shares_of_heads(self) -> list[tuple[int, int, int, int]]:
+    def shares_of_heads(self) -> list[Share]:
         """`shares` of whole heads, each with all sentences."""
         groups, count = self.scoring.heads // self.scoring.shared, self.pairs.size
         shards = min(groups, _num_shards(self.pairs, self.scoring))
@@ -207,7 +210,7 @@ class AttentionCall:
         return [(0, count * (end - start), start, end - start) for start, end in pairwise(edges)]
 
     def run(
-        self, function: Callable[..., None], shares: list[tuple[int, int, int, int]],
+        self, function: Callable[..., None], shares: list[Share],
         rooms: list[int] | None = None,
     ) -> None:  # fmt: skip
         places = [address(x) or 0 for x in (*self.arrays, *self.gradients)]
@@ -230,14 +233,9 @@ def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[A
         table[:, column] = offsets[:-1]
         np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])
     table[:, 4:6] = FAR
-    kept = []
-    if any([mask is not NO_MASK for mask in scoring.masks]):
-        table[:, 4:6] = np.minimum([mask[:2] for mask in scoring.masks], FAR)
-        for row, mask in zip(table, scoring.masks, strict=True):
-            if mask.visible is not None and mask.visible.size:
-                kept.append(np.ascontiguousarray(mask.visible))
-                row[6] = address(kept[-1]) or 0
-                row[7] = mask.visible.shape[1] if mask.visible.ndim == 2 else 0
+    masks, held = mask_table(scoring.masks)
+    if masks is not None:
+        table[:, 4:8] = masks
     if scoring.streams is not None:
         table[:, 8] = scoring.streams
-    return table, kept
+    return table, held

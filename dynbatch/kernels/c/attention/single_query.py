@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.c.attention import additive
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.c.runtime.sharing import share_rows
 from dynbatch.kernels.segment import SUMS_WORTH_A_THREAD
 
 library = Library("attention/single_query.c")
@@ -26,7 +25,7 @@ def dot_attention(
     if functions is None or not _fits(packed, scales, out, log_sums, scratch):
         return NotImplemented
     arguments = [*_inputs(packed, scales), address(scratch), address(out), row_stride(out)]
-    _share(packed, partial(functions.dot), *arguments, address(log_sums))
+    _share(packed, functions.dot, *arguments, address(log_sums))
     return None
 
 
@@ -87,6 +86,5 @@ def _inputs(packed: PackedAttention, scales: Array) -> list[int | None]:
 def _share(packed: PackedAttention, function: Any, *arguments: int | None) -> None:
     """Run a function over all sentences; threads share them where it is worth it."""
     count = len(packed.key_offsets) - 1
-    elements = packed.keys.size + packed.values.size
-    least = -(-SUMS_WORTH_A_THREAD * count // max(1, elements))
-    parallel.run([partial(function, *span, *arguments) for span in parallel.shards(count, least)])
+    elements = (packed.keys.size + packed.values.size) // max(1, count)
+    share_rows(function, count, elements, *arguments, least=SUMS_WORTH_A_THREAD)

@@ -11,6 +11,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.attention.deferred import step_products
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
+from dynbatch.kernels.matrices import ends_of
 
 
 class SharedBySteps(ctypes.Structure):
@@ -72,7 +73,7 @@ class AttentionSteps:
             keeps:        whether backward follows.
         """
         self._first = first
-        self._pairs = _starts(offsets[list(counts)])
+        self._pairs = ends_of(offsets[list(counts)])
         most = int(self._pairs[-1])
         if not keeps:  # all steps use the first one's
             most = int(offsets[counts[0]]) if counts else 0
@@ -88,7 +89,7 @@ class AttentionSteps:
         self._read(keys, values, offsets)
         self._dkeys, self._dvalues = dkeys, dvalues
         self._skipped = first - self._first
-        self._rows = _starts(counts)
+        self._rows = ends_of(counts)
         rows, longest = int(self._rows[-1]), int(np.diff(offsets).max(initial=0))
         kept = np.empty((rows, values.shape[1]), keys.dtype)
         self._point(
@@ -104,15 +105,9 @@ class AttentionSteps:
 
     def forward(self, t: int, n: int, out: Array, x: Array) -> None:
         """out = the weighted means of the values, for the queries x."""
-        self._forward(
-            self.shared,
-            t - self._first,
-            n,
-            address(x),
-            row_stride(x),
-            address(out),
-            row_stride(out),
-        )
+        t -= self._first
+        places = (address(x), row_stride(x), address(out), row_stride(out))
+        self._forward(self.shared, t, n, *places)
 
     def backward(self, t: int, n: int, dy: Array, x: Array, dx: Array | None) -> None:
         """Overwrite dx; leave what keys and values get for `finish`."""
@@ -156,10 +151,3 @@ class AttentionSteps:
         self._arrays.update(arrays)
         for name, array in arrays.items():
             setattr(self._shared, name, address(array))
-
-
-def _starts(sizes: Any) -> Array:
-    """Where parts of these sizes begin, and where the last one ends."""
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts

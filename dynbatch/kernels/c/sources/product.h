@@ -60,7 +60,6 @@ INLINE void transpose(vector* x) {
 }
 
 // Elements of the panels of a matrix (K, N).
-INLINE ptrdiff_t panels_size(ptrdiff_t K, ptrdiff_t N) { return K * ((N + LANES - 1) & -LANES); }
 
 // Pack one panel of at most PANEL columns of b (K, columns), whose elements lie `row` and `column`
 // apart.
