@@ -18,7 +18,7 @@ from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
-from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
 from tests.cuda import devices, nvrtc
 from tests.marks import exhaustive, quick
 
@@ -96,11 +96,8 @@ def test_random_cells(cuda, data):
     """Against the scan on the CPU, which is held to step by step elsewhere: dropout is the same."""
     chosen = recipe(lambda options: data.draw(st.sampled_from(options)), side_by_side=True)
     cell, batch = chosen.cell(), chosen.batch()
-    try:
-        expected = outcome(db.scan, cell, batch)
-    except db.errors.NumericError:
-        assume(False)
-    assume(all(np.abs(array).max(initial=0) < 1e4 for array in expected.values()))
+    expected = tame_outcome(db.scan, cell, batch)
+    assume(expected is not None)
     assert_equal_outcomes(outcome(db.scan, cell, batch, device="cuda"), expected, 1e-9)
 
 

@@ -14,7 +14,7 @@ import dynbatch as db
 from dynbatch.nodes.dropout import InvertedDropout
 from tests.cells.random_cells import Recipe
 from tests.cells.recipe_writer import recipe
-from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
 from tests.poison import poisoned_memory
 
 
@@ -39,12 +39,8 @@ def drop_every_third_feature(batch, y, *xs):
 @given(recipes())
 def test_scan_of_a_random_cell_equals_the_cell_step_by_step(recipe):
     cell, batch = recipe.cell(), recipe.batch()
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            expected = outcome(step_by_step, cell, batch)
-    except db.errors.NumericError:
-        expected = {"loss": np.array(np.inf)}
-    assume(all(np.abs(array).max(initial=0) < 1e4 for array in expected.values()))
+    expected = tame_outcome(step_by_step, cell, batch)
+    assume(expected is not None)
     with poisoned_memory():
         found = outcome(db.scan, cell, batch)
     assert_equal_outcomes(found, expected, 1e-9)

@@ -2,7 +2,6 @@
 
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
@@ -12,7 +11,7 @@ from dynbatch.compiler.ir import OpCode
 from dynbatch.nodes.dropout import InvertedDropout
 from tests.cells.cell_cases import CASES
 from tests.cells.random_cells import Recipe
-from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
 from tests.cells.test_random_cells import drop_every_third_feature, recipes
 from tests.compiler.evaluate import backward_by_operator
 
@@ -49,12 +48,8 @@ def test_a_backward_program_gives_the_gradients_of_the_steps(name):
 @given(recipes())
 def test_the_backward_program_of_a_random_cell_gives_the_gradients_of_the_steps(recipe: Recipe):
     cell, batch = recipe.cell(), recipe.batch()
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            expected = outcome(step_by_step, cell, batch)
-    except db.errors.NumericError:
-        expected = {"loss": np.array(np.inf)}
-    assume(all(np.abs(array).max(initial=0) < 1e4 for array in expected.values()))
+    expected = tame_outcome(step_by_step, cell, batch)
+    assume(expected is not None)
     assert_equal_outcomes(outcome(db.scan, cell, batch), expected, 1e-9)
 
 

@@ -3,25 +3,16 @@ import pytest
 
 from dynbatch.kernels import gated as kernels
 from dynbatch.kernels.unary import activations
+from tests.kernels.gates import of_each_function
 
 pytestmark = pytest.mark.usefixtures("block")
-GATES = [
-    (activations.sigmoid, ()),
-    (activations.silu, ()),
-    (activations.relu, ()),
-    (activations.gelu, ("none",)),
-    (activations.gelu, ("tanh",)),
-]
-FUNCTION = pytest.mark.parametrize(
-    "function", GATES, ids=["_".join([gate.name, *words]) for gate, words in GATES]
-)
 
 
 def arrays(rows=9, width=3):
     return np.random.default_rng(0).standard_normal((3, rows, width))
 
 
-@FUNCTION
+@of_each_function
 def test_halves_are_the_two_arrays(function):
     gate, value, dy = arrays()
     out, dgate, dvalue, halves = np.empty((4, *gate.shape))
@@ -36,7 +27,7 @@ def test_halves_are_the_two_arrays(function):
         assert np.array_equal(dx, np.hstack((dgate, dvalue)[order]))
 
 
-@FUNCTION
+@of_each_function
 def test_the_gradient_is_the_functions_own(function):
     kernel, arguments = function
     gate, value, dy = arrays()

@@ -7,14 +7,7 @@ from dynbatch.kernels import gated as kernels
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.unary import activations
 from tests.kernels.c.compare import assert_same
-
-GATES = [
-    (activations.sigmoid, ()),
-    (activations.silu, ()),
-    (activations.relu, ()),
-    (activations.gelu, ("none",)),
-    (activations.gelu, ("tanh",)),
-]
+from tests.kernels.gates import of_each_function
 
 
 def arrays(count, rows, width, dtype):
@@ -23,18 +16,18 @@ def arrays(count, rows, width, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("gate", GATES, ids=lambda gate: "_".join([gate[0].name, *gate[1]]))
-def test_both_forms_and_their_gradients(gate, dtype):
+@of_each_function
+def test_both_forms_and_their_gradients(function, dtype):
     for rows, width in ((0, 4), (1, 1), (5, 16), (3, 21)):
         a, b, dy, out, da, db = arrays(6, rows, width, dtype)
         flat = [array.reshape(-1) for array in (a, b, dy, out, da, db)]
-        assert_same(kernels.gated, *gate, tuple(flat[:2]), False, flat[3])
+        assert_same(kernels.gated, *function, tuple(flat[:2]), False, flat[3])
         for dxs in (tuple(flat[4:]), (None, flat[5]), (flat[4], None)):
-            assert_same(kernels.gated_backward, *gate, flat[2], tuple(flat[:2]), False, dxs)
+            assert_same(kernels.gated_backward, *function, flat[2], tuple(flat[:2]), False, dxs)
         for value_first in (False, True):
             x, dx = np.hstack([a, b]), np.hstack([da, db])
-            assert_same(kernels.gated, *gate, (x,), value_first, out)
-            assert_same(kernels.gated_backward, *gate, dy, (x,), value_first, (dx,))
+            assert_same(kernels.gated, *function, (x,), value_first, out)
+            assert_same(kernels.gated_backward, *function, dy, (x,), value_first, (dx,))
 
 
 def test_a_gradient_may_lie_over_that_of_the_output():

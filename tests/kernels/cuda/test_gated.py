@@ -10,19 +10,8 @@ from dynbatch.kernels.unary import activations
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import normal
+from tests.kernels.gates import of_each_function
 from tests.marks import quick
-
-GATES = [
-    (activations.sigmoid, ()),
-    (activations.silu, ()),
-    (activations.relu, ()),
-    (activations.gelu, ("none",)),
-    (activations.gelu, ("tanh",)),
-]
-FUNCTION = pytest.mark.parametrize(
-    "function", GATES, ids=["_".join([gate.name, *words]) for gate, words in GATES]
-)
-
 
 # 1 - σ(x) is rounded by 6e-8, and multiplied by a dy and a value of up to 20 each.
 TOLERANCE = {"rtol": 1e-5, "atol": 2e-5}
@@ -35,7 +24,7 @@ def wide(dtype, *shape, seed=0):
     return values
 
 
-@FUNCTION
+@of_each_function
 @pytest.mark.parametrize("count", [0, 1, 1023, 1025])
 def test_two_arrays(cupy, dtype, function, count):
     gate, value, out = [wide(dtype, count, seed=seed) for seed in range(3)]
@@ -46,7 +35,7 @@ def test_two_arrays(cupy, dtype, function, count):
         )  # fmt: skip
 
 
-@FUNCTION
+@of_each_function
 @pytest.mark.parametrize("value_first", [True, False])
 @pytest.mark.parametrize(("rows", "width"), [(0, 2), (1, 1), (9, 33), (400, 3)])
 def test_halves(cupy, dtype, function, value_first, rows, width):
@@ -62,7 +51,7 @@ def test_halves(cupy, dtype, function, value_first, rows, width):
         )  # fmt: skip
 
 
-@FUNCTION
+@of_each_function
 @pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
 def test_backward_of_two_arrays(cupy, dtype, function, wanted):
     dy, gate, value, *dxs = [wide(dtype, 1300, seed=seed) for seed in range(5)]
