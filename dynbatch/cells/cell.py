@@ -69,7 +69,7 @@ class Cell:
     def compiled(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object
     ) -> CompiledCell:
-        """The compiled cell for these widths and parameters, looked up once a graph.
+        """The compiled cell for these widths and parameters.
 
         Parameters are the same if the cell read the same from them, whatever object holds them.
         """
@@ -77,10 +77,6 @@ class Cell:
         by_rows = (form, shapes) in self._by_rows
         rows = tuple([m.rows for m in memories]) if by_rows else ()
         key = (*form, shapes, rows, graph.dtype.char)
-        known = graph.programs.get((self, id(params), *key))
-        if known is not None:
-            program: CompiledCell = known[1]
-            return program
         compiled = self._programs.find(key, params)
         if compiled is None:
             trace = self._trace(graph, form, memories, params, by_rows)
@@ -90,9 +86,13 @@ class Cell:
                 return self.compiled(graph, form, memories, params)
             compiled = self._programs.add(key, params, CompiledCell(trace))
         check_reads("scan", compiled.reads, graph)
-        # With the parameters, so that their id stays their own.
-        graph.programs[self, id(params), *key] = (params, compiled)
         return compiled
+
+    def memory_forms(self, memories: Sequence[Node]) -> tuple[tuple[int, ...], ...]:
+        """What a program depends on of the memories: rows too, if it ever did."""
+        if self._by_rows:
+            return tuple([(m.ndim, m.width, m.rows) for m in memories])
+        return tuple([(m.ndim, m.width) for m in memories])
 
     def _trace(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object, by_rows: bool

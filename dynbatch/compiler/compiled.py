@@ -171,6 +171,8 @@ class CompiledCell(CompiledLoop):
         trace, parts: what the cell built, and how it was split.
         reads:        what it read from its parameters.
         ahead:        the operators before the loop that must be made as nodes, in order.
+        reads_as_given: whether the loop reads the sentences and the memories, all of them in order,
+                      and its value is the cell's output: then nothing stands around it.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -179,6 +181,10 @@ class CompiledCell(CompiledLoop):
         self.parts: Split = split(trace)
         super().__init__(LoopProgram(trace, self.parts))
         self.ahead = self._needed_before()
+        read = [*self.program.stream_nodes, *self.program.memory_nodes]
+        self.reads_as_given = read == [*trace.tokens, *trace.memories] and self.parts.exports == [
+            trace.output
+        ]
 
     @cached_property
     def on_device(self) -> DeviceCell:

@@ -39,6 +39,14 @@ class Prologue:
         for node in compiled.ahead:
             self._make(node)
 
+    def streams(self) -> list[Node]:
+        """The streams of the loop."""
+        return [self.rows(node) for node in self._compiled.program.stream_nodes]
+
+    def memories(self) -> list[Node]:
+        """The memories that the loop reads."""
+        return [self.whole(node) for node in self._compiled.program.memory_nodes]
+
     def whole(self, node: Node) -> Node:
         """The value unchanged: a row for each token, or one for the sentence."""
         return self._nodes[node.index]

@@ -165,6 +165,28 @@ class Operation(Node):
             setattr(self, name, value)
         self._traits.complete(self, inputs, graph)
 
+    def complete_as(
+        self, inputs: tuple[Node, ...], graph: Owner,
+        ndim: int, rows: int, width: int, ragged: int, sig: int,
+    ) -> None:  # fmt: skip
+        """Set what a new node's maker knows of it already, and let its graph own it."""
+        self.inputs = inputs
+        phase = 0
+        for x in inputs:
+            if x.graph is not graph:
+                self._refuse_inputs(graph)
+            if x.phase > phase:
+                phase = x.phase
+        self.graph = graph
+        self.phase = phase
+        self.ndim = ndim
+        self.rows = rows
+        self.width = width
+        self.ragged = ragged
+        self.sig = sig
+        self._block = None
+        self.index = graph.add(self)
+
     def _refuse_no_features(self, problem: str) -> NoReturn:
         self.refuse(
             problem,

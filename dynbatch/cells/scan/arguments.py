@@ -10,6 +10,7 @@ from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import ArgumentError, DtypeError, ShapeError
 from dynbatch.nodes.arguments import not_a_node, require_graph
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
 
@@ -67,8 +68,13 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
     Raises:
         ShapeError: a part is neither a vector nor a width.
     """
-    if type(init) is tuple and {*map(type, init)} == {int} and min(init) > 0:  # nearly always
-        return init, False
+    if type(init) is tuple and init:  # nearly always
+        for part in init:
+            is_width = type(part) is int and part > 0
+            if not (is_width or (isinstance(part, Operation) and part.ndim == 1)):
+                break
+        else:
+            return init, False
     init = structure_of(init)
     single = not isinstance(init, tuple)
     parts = (init,) if single else init

@@ -19,7 +19,7 @@ from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.shape.structure import Port
 from dynbatch.nodes.signature import intern_signature
@@ -123,6 +123,40 @@ class Scan(Operation):
             run.backward(batch, dy, dxs)
 
 
+class ScanKind:
+    """What scans of one graph share that run one program in one way.
+
+    Args:
+        params: what the cell was compiled with; held, so that its identity stays its own.
+    """
+
+    __slots__ = ("_given", "_params", "_recompute", "_reverse", "_sig", "_width", "cell")
+
+    def __init__(
+        self, cell: CompiledCell, given: tuple[bool, ...], reverse: bool, recompute: int | str,
+        params: object,
+    ) -> None:  # fmt: skip
+        self.cell = cell
+        self._given = given
+        self._reverse = reverse
+        self._recompute = recompute
+        self._params = params
+        self._width = sum([value.width for value in cell.program.exports])
+        self._sig = intern_signature((Scan, cell.uid, reverse, given, recompute))
+
+    def scan(self, graph: Owner, inputs: tuple[Node, ...], length: int) -> Scan:
+        """A scan of these streams, given states and memories."""
+        node = Scan.__new__(Scan)
+        node.cell = cell = self.cell
+        node.uid = cell.uid
+        node.reverse = self._reverse
+        node.given_states = self._given
+        node.recompute = self._recompute
+        node.length = length
+        node.complete_as(inputs, graph, 2, length, self._width, ROWS, self._sig)
+        return node
+
+
 @overload
 def scan(
     cell: Cell, xs: object, init: object, params: object = ..., memory: object = ...,
@@ -186,23 +220,31 @@ def scan(
         )
     sentences = as_sentences(xs)
     graph = sentences[0].graph
-    steps = as_steps(recompute)
+    steps = 0 if recompute is None else as_steps(recompute)
     parts, single = as_state(init, graph)
-    memories = as_memories(memory)
-    widths = tuple([x.width for x in sentences])
-    states = tuple([p.width if isinstance(p, Node) else p for p in parts])
-    form = ScanForm(widths if isinstance(xs, tuple) else widths[0], states, single)
-    compiled = cell.compiled(graph, form, memories, params)
-    prologue = Prologue(compiled, sentences, memories)
-    streams = [prologue.rows(node) for node in compiled.program.stream_nodes]
+    memories = () if memory is None else as_memories(memory)
     given = [p for p in parts if isinstance(p, Node)]
-    kept = [prologue.whole(node) for node in compiled.program.memory_nodes]
-    node = Scan(
-        *streams, *given, *kept, graph=graph, cell=compiled, uid=compiled.uid,
-        reverse=bool(reverse), given_states=tuple([isinstance(p, Node) for p in parts]),
-        length=sentences[0].rows, recompute=steps,
+    widths: Any = sentences[0].width
+    if len(sentences) > 1 or type(xs) is tuple:
+        widths = tuple([x.width for x in sentences])
+    key = (
+        cell, id(params), widths, single,
+        tuple([p if isinstance(p, int) else (p.width,) for p in parts]) if given else parts,
+        cell.memory_forms(memories) if memories else (), bool(reverse), steps,
     )  # fmt: skip
-    outputs = prologue.epilogue(node)
+    kind = graph.programs.get(key)
+    if kind is None:
+        states = tuple([p if isinstance(p, int) else p.width for p in parts])
+        compiled = cell.compiled(graph, ScanForm(widths, states, single), memories, params)
+        are_given = tuple([isinstance(p, Node) for p in parts])
+        kind = graph.programs[key] = ScanKind(compiled, are_given, bool(reverse), steps, params)
+    if kind.cell.reads_as_given:
+        outputs = node = kind.scan(graph, (*sentences, *given, *memories), sentences[0].rows)
+    else:
+        prologue = Prologue(kind.cell, sentences, memories)
+        streams, kept = prologue.streams(), prologue.memories()
+        node = kind.scan(graph, (*streams, *given, *kept), sentences[0].rows)
+        outputs = prologue.epilogue(node)
     if return_state is not True and not switch("scan", "return_state", return_state):
         return outputs
     last = tuple([Port(node, part=k) for k in range(len(parts))])
