@@ -48,7 +48,7 @@ class RegionGuard(StepGuard):
 
     def backward(self, arena: Array, when: str = "backward") -> None:
         """Inspect the gradients inside the region, the last call first, then those it passes on."""
-        gradients = self._run.gradients()
+        gradients = [group.gradients() for group in self._run.groups]
         for number, row, call in reversed(calls_of(self.node.region)):
             results, arguments = gradients[number]
             what = "the sum of the gradients of its {}"
@@ -73,14 +73,14 @@ class RegionGuard(StepGuard):
     def _refuse_call(
         self, when: str, what: str, numbers: Array, number: int, row: int, call: ValueHandle
     ) -> None:
-        group, arrays = self.node.region.groups[number], self._run.arrays[number]
+        group = self._run.groups[number]
         known = [
-            f"{argument_name(call, k)} {described(to_host(arrays[f'X{k}'][row]))}"
-            for k in range(len(group.arguments))[:MOST_VALUES]
+            f"{argument_name(call, k)} {described(to_host(group.arrays[f'X{k}'][row]))}"
+            for k in range(group.cell.program.num_given)[:MOST_VALUES]
         ]
         if when != "forward":
-            dy, _ = self._run.gradients()[number]
-            known.append(f"the gradient of what it returned {described(to_host(dy[row]))}")
+            dy = to_host(group.results[row])
+            known.append(f"the gradient of what it returned {described(dy)}")
         known += ranges(group.cell.parameters)
         text = calls_text(self.node)
         self._raise(call, f"{what} {described(numbers)}", known, when, text)

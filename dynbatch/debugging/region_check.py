@@ -80,7 +80,7 @@ class RegionCheck(StepCheck):
     def _compare_calls(self, scale: Callable[[], float]) -> None:
         """Compare gradients of results and of arguments, the last call first."""
         run: RegionRun = self.step.batch.memo["run"]
-        of_groups = run.gradients()
+        of_groups = [group.gradients() for group in run.groups]
         for number, row, call in reversed(self.calls):
             results, arguments = of_groups[number]
             pieces = values_of(call, "gradient of {}, the sum over its readers,", scale)

@@ -7,10 +7,10 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.batcher.schedule import call_gathers
-from dynbatch.cells.calls import region_run
+from dynbatch.batcher.schedule.call_gathers import Gathers
+from dynbatch.cells.calls import group_run
 from dynbatch.cells.calls import stack as stack_calls
-from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import (
@@ -61,15 +61,15 @@ def pairs(graph, p, count=3):
 
 
 def test_a_row_gathered_from_the_wrong_call(monkeypatch):
-    by_batch = call_gathers.by_batch
+    of_argument = Gathers.of_argument
 
-    def wrong(rows, *args):
-        if rows.size > 2:
-            rows = rows.copy()
-            rows[2] = rows[1]
-        return by_batch(rows, *args)
+    def wrong(*args):
+        found = of_argument(*args)
+        if not found.ahead:
+            found.table.rows[2] = found.table.rows[1]
+        return found
 
-    monkeypatch.setattr(call_gathers, "by_batch", wrong)
+    monkeypatch.setattr(Gathers, "of_argument", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, tree_parameters())
         caught(
@@ -82,14 +82,14 @@ def test_a_row_gathered_from_the_wrong_call(monkeypatch):
 
 
 def test_a_kernel_that_is_wrong_in_batches(monkeypatch):
-    gather = RegionRun._gather
+    gather = group_run.gather
 
-    def wrong(self, fetch, out):
-        gather(self, fetch, out)
-        if len(out) == 3 and out.shape[1] == 4:
+    def wrong(sources, table, first, end, out):
+        gather(sources, table, first, end, out)
+        if out.shape == (3, 4):
             out[1] += 1e-3
 
-    monkeypatch.setattr(RegionRun, "_gather", wrong)
+    monkeypatch.setattr(group_run, "gather", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, tree_parameters())
         caught(graph.forward, f"{roots[1].label()}, sentence 1: its result 0 is wrong.")
@@ -120,12 +120,13 @@ def test_code_that_is_wrong_for_one_call_as_for_many(monkeypatch):
 
 
 def test_a_gradient_that_comes_to_the_wrong_call(monkeypatch):
-    add = region_run.add_rows_at
+    give_back = group_run.give_back
 
-    def wrong(rows, positions, out, unique=False):
-        add(rows, positions[::-1] if len(positions) == 3 else positions, out, unique)
+    def wrong(dy, table, *args):
+        rows = table.rows[::-1] if len(dy) == 3 else table.rows
+        give_back(dy, table._replace(rows=rows), *args)
 
-    monkeypatch.setattr(region_run, "add_rows_at", wrong)
+    monkeypatch.setattr(group_run, "give_back", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, tree_parameters())
         loss = F.sum([F.sum(h * c) for h, c in roots])
@@ -138,15 +139,14 @@ def test_a_gradient_that_comes_to_the_wrong_call(monkeypatch):
 
 
 def test_a_gradient_of_an_argument(monkeypatch):
-    backward_batch = RegionRun._backward_batch
+    finish = GroupRun.finish
 
-    def wrong(self, t, run):
-        backward_batch(self, t, run)
-        step = self.region.batches[t]
-        if step.end - step.first == 3:
-            self.arrays[step.group]["dX2"][step.first + 1] += 1e-3
+    def wrong(self):
+        finish(self)
+        if self.group.count == 3:
+            self.arrays["dX2"][1] += 1e-3
 
-    monkeypatch.setattr(RegionRun, "_backward_batch", wrong)
+    monkeypatch.setattr(GroupRun, "finish", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, tree_parameters())
         caught(
@@ -156,13 +156,13 @@ def test_a_gradient_of_an_argument(monkeypatch):
 
 
 def test_a_gradient_of_a_parameter(monkeypatch):
-    add, seen = region_run.WeightGradients.add, []
+    add, seen = group_run.WeightGradients.add, []
 
     def lost(self, op, x, dy):
         seen.append(op)
         add(self, op, x, dy * (len(seen) > 1))
 
-    monkeypatch.setattr(region_run.WeightGradients, "add", lost)
+    monkeypatch.setattr(group_run.WeightGradients, "add", lost)
     p = tree_parameters()
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, p)

@@ -1,54 +1,64 @@
-"""`Gathers`: plans the gathers of arguments of a region's calls, before each batch."""
+"""`Gathers`: plans what the arguments of a region's calls are gathered from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.batcher.schedule.argument_arrays import Entries
 from dynbatch.batcher.schedule.planned_calls import CallPlans
-from dynbatch.cells.calls.region import Earlier, Fetch, PackedRows, Space
-from dynbatch.cells.calls.table import NOT_RUN, CallTable
+from dynbatch.cells.calls.region import (
+    Earlier,
+    Inner,
+    PackedRows,
+    Space,
+    StreamGather,
+    by_run_and_value,
+)
+from dynbatch.cells.calls.table import NOT_RUN, CallRun, CallTable
+from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
+SpaceOfLeaf = Callable[[int, int], Space]
+"""Where the values of an argument's leaf, number and width, lie."""
 
-@dataclass
-class Reads:
-    """The entries of one stream, in the order of the calls that they are for.
 
-    shift:   what to add to their `first`.
-    targets: (M,) the call's row in its group; increasing.
-    inside:  (M,) which entries are calls of the same region; None if there are none. Like the
-        entries it is not in that order.
+class ArgumentGather(NamedTuple):
+    """What one argument is gathered from: the same rows for each of its leaves.
+
+    spaces: of each array that the table reads.
+    ahead:  whether no call of the region is among it.
     """
 
-    entries: Entries
-    shift: int
-    order: Array
-    targets: Array
-    inside: Array | None
+    table: GatherTable
+    spaces: list[SpaceOfLeaf]
+    ahead: bool
 
-
-class InnerReads(NamedTuple):
-    """Entries that are one value of calls of a group of the same region: gathers, by batch."""
-
-    group: int
-    value: int
-    by_batch: list[tuple[int, Fetch]]
+    def of_leaf(self, leaf: int, width: int, gathers: Gathers) -> StreamGather:
+        """The gather of one leaf."""
+        spaces = [gathers.space(space(leaf, width)) for space in self.spaces]
+        return StreamGather(spaces, self.table, self.ahead)
 
 
 class Gathers:
     """The gathers of one region, with the sources and spaces that they use so far.
 
+    Args:
+        plans: what has run and is planned.
+        inner: of each table with calls in the region, the number of its group, and for each row of
+            the table the call's row in the group, or -1.
+
     Attributes:
         sources: the nodes that each packed input of the region is made of.
     """
 
-    def __init__(self, plans: CallPlans) -> None:
+    def __init__(self, plans: CallPlans, inner: Mapping[CallTable, tuple[int, Array]]) -> None:
         self._plans = plans
+        self._inner = inner
         self.sources: list[list[Node]] = []
         self._begins: dict[int, dict[Node, int]] = {}
         self._fixed: set[int] = set()
@@ -96,81 +106,63 @@ class Gathers:
         """The number of a space."""
         return self._spaces.setdefault(space, len(self._spaces))
 
-    def ahead(self, read: Reads, width: int, count: int) -> list[Fetch]:
-        """The gathers before the first batch, for `count` calls: rows of nodes and of old calls.
+    def of_argument(self, entries: Entries, calls: Array) -> ArgumentGather:
+        """What one argument of a group's calls is gathered from.
 
         Args:
-            width: of the stream.
+            calls: (N,) of each row of the group, which of the entries' calls it is.
         """
-        entries = read.entries
-        nodes = {k: o for k, o in enumerate(entries.origins) if isinstance(o, Node)}
-        fetches: list[Fetch] = []
-        code = entries.code[read.order]
+        order, starts = _terms(entries, calls)
+        code, rows, first = entries.code[order], entries.row[order], entries.first[order]
+        of = np.full(order.size, -1)
+        spaces: list[SpaceOfLeaf] = []
+        nodes = {k: origin for k, origin in enumerate(entries.origins) if isinstance(origin, Node)}
         if nodes:
-            starts = np.zeros(len(entries.origins), np.int64)
-            source, begins = self.rows(list(nodes.values()))
-            starts[[*nodes]] = [begins[node] for node in nodes.values()]
-            chosen = np.isin(code, [*nodes]) if len(nodes) < len(entries.origins) else None
-            rows = (starts[entries.code] + entries.row)[read.order]
-            space = self.space(PackedRows(source, width))
-            fetches.append(_fetch(space, rows, read, chosen, count))
-        outside = None if read.inside is None else ~read.inside[read.order]
-        for number, origin in enumerate(entries.origins):
-            if isinstance(origin, CallTable):
-                chosen = code == number
-                if outside is not None:
-                    chosen &= outside
-                if chosen.any():
-                    fetches += self._earlier(read, origin, chosen, count)
-        return fetches
-
-    def _earlier(self, read: Reads, table: CallTable, chosen: Array, count: int) -> list[Fetch]:
-        """Values of calls of an earlier region."""
-        plan = self._plans[table]
-        rows = read.entries.row[read.order]
-        leaf = (read.entries.first + read.shift)[read.order]
-        runs = np.where(chosen, plan.run_of[np.where(chosen, rows, 0)], NOT_RUN)
-        fetches = []
-        for run in np.unique(runs[chosen]).tolist():
-            source = self.source([plan.runs[run].node])
-            for value in np.unique(leaf[runs == run]).tolist():
-                space = self.space(Earlier.of_run(plan.runs[run], source, value))
-                of_value = (runs == run) & (leaf == value)
-                positions = plan.position[np.where(of_value, rows, 0)]
-                fetches.append(_fetch(space, positions, read, of_value, count))
-        return fetches
+            source, begins = self.rows([*nodes.values()])
+            shifts = np.zeros(len(entries.origins), np.int64)
+            shifts[[*nodes]] = [begins[node] for node in nodes.values()]
+            rows += shifts[code]
+            of[np.isin(code, [*nodes])] = 0
+            spaces.append(partial(_packed, source))
+        ahead = True
+        for number, table in enumerate(entries.origins):
+            if not isinstance(table, CallTable):
+                continue
+            plan = self._plans[table]
+            terms = np.flatnonzero(code == number)
+            of_runs = plan.run_of[rows[terms]]
+            for run, value, chosen in by_run_and_value(table, of_runs, first[terms]):
+                if run == NOT_RUN:  # it is one of this region's
+                    group, places = self._inner[table]
+                    space: SpaceOfLeaf = partial(_inner, group, value)
+                    ahead = False
+                else:
+                    source, places = self.source([plan.runs[run].node]), plan.position
+                    space = partial(_earlier, plan.runs[run], source, value)
+                of[terms[chosen]] = len(spaces)
+                rows[terms[chosen]] = places[rows[terms[chosen]]]
+                spaces.append(space)
+        is_one = len(spaces) == 1 and bool((of == 0).all())
+        return ArgumentGather(GatherTable(rows, None if is_one else of, starts), spaces, ahead)
 
 
-def _fetch(space: int, rows: Array, read: Reads, chosen: Array | None, count: int) -> Fetch:
-    targets = read.targets
-    if chosen is not None:
-        rows, targets = rows[chosen], targets[chosen]
-    unique = is_unique(rows)
-    if read.entries.counts is not None:
-        distinct, starts = np.unique(targets, return_index=True)
-        return Fetch(space, rows, distinct, starts, unique)
-    return Fetch(space, rows, None if rows.size == count else targets, None, unique)
+def _terms(entries: Entries, calls: Array) -> tuple[Array, Array | None]:
+    """The entries in the order of some calls, and where those of each begin; see `GatherTable`."""
+    if entries.counts is None:
+        return calls, None
+    counts = entries.counts[calls]
+    starts = np.append(0, np.cumsum(counts))
+    begins = np.cumsum(entries.counts) - entries.counts
+    return np.repeat(begins[calls] - starts[:-1], counts) + np.arange(starts[-1]), starts
 
 
-def by_batch(rows: Array, targets: Array, ends: Array, sums: bool) -> list[tuple[int, Fetch]]:
-    """Gathers of `rows` for `targets` of a group, cut into its batches; the space is to be set."""
-    unique = is_unique(rows)
-    cuts = np.searchsorted(targets, ends).tolist()
-    fetches = []
-    low = first = 0
-    for number, (high, end) in enumerate(zip(cuts, ends.tolist(), strict=True)):
-        if low < high:
-            part: Array | None = targets[low:high] - first
-            starts = None
-            if sums:
-                part, starts = np.unique(targets[low:high] - first, return_index=True)
-            elif high - low == end - first:
-                part = None
-            fetches.append((number, Fetch(0, rows[low:high], part, starts, unique)))
-        low, first = high, end
-    return fetches
+def _packed(source: int, leaf: int, width: int) -> Space:
+    return PackedRows(source, width)
 
 
-def is_unique(rows: Array) -> bool:
-    """Whether all rows are different."""
-    return bool(np.bincount(rows).max(initial=0) <= 1)
+def _inner(group: int, value: int, leaf: int, width: int) -> Space:
+    return Inner(group, value + leaf)
+
+
+def _earlier(run: CallRun, source: int, value: int, leaf: int, width: int) -> Space:
+    return Earlier.of_run(run, source, value + leaf)

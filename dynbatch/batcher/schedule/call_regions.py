@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.batcher.schedule import call_gathers
-from dynbatch.batcher.schedule.argument_arrays import Entries, Origin, Pending
+from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.call_batches import Ordered, call_batches
-from dynbatch.batcher.schedule.call_gathers import Gathers, InnerReads, Reads, is_unique
+from dynbatch.batcher.schedule.call_gathers import Gathers
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.cells.calls.compiled_step import CompiledStep
@@ -17,13 +16,12 @@ from dynbatch.cells.calls.region import (
     CallBatch,
     CallGroup,
     CallRegion,
-    CallStream,
-    Fetch,
-    Inner,
     PackedRows,
+    StreamGather,
 )
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import NOT_RUN
+from dynbatch.kernels.gathers import GatherTable
 from dynbatch.parameter import Array
 
 
@@ -73,22 +71,19 @@ class RegionBuilder:
         self._pending = pending
         self._ordered = ordered
         self._groups: list[CallGroup] = []
-        self._gathers = Gathers(plans)
-        self._number: dict[Origin, int] = {calls.table: k for k, calls in enumerate(pending)}
-        # Of each pending call its row in the group.
-        self._row_in_group = [np.argsort(order) for order in ordered.order]
-        self._fetches: list[list[list[tuple[int, Fetch]]]] = []
+        inner = {}
+        for number, (calls, order) in enumerate(zip(pending, ordered.order, strict=True)):
+            places = np.full(len(calls.table.calls), NOT_RUN)
+            places[calls.rows[order]] = np.arange(order.size)
+            inner[calls.table] = (number, places)
+        self._gathers = Gathers(plans, inner)
 
     def node(self, number: int) -> RegionNode:
         """The region as a node."""
         offset = 0
-        for k in range(len(self._pending)):
-            offset = self._add_group(k, offset)
-        batches = []
-        taken = [0] * len(self._groups)
-        for k, first, end in self._ordered.batches:
-            batches.append(CallBatch(k, first, end, self._fetches[k][taken[k]]))
-            taken[k] += 1
+        for pending, order in zip(self._pending, self._ordered.order, strict=True):
+            offset = self._add_group(pending, order, offset)
+        batches = [CallBatch(*batch) for batch in self._ordered.batches]
         sources = self._gathers.sources
         region = CallRegion(
             self._groups, batches, sources, self._gathers.spaces, self._ordered.lower_bound, number
@@ -96,48 +91,28 @@ class RegionBuilder:
         inputs = dict.fromkeys([node for nodes in sources for node in nodes])
         return RegionNode(*inputs, graph=self._pending[0].table.graph, region=region)
 
-    def _add_group(self, k: int, offset: int) -> int:
-        pending, order = self._pending[k], self._ordered.order[k]
-        table = pending.table
-        reads = self._reads(pending, order, self._row_in_group[k])
-        tokens = frozenset([i for i, read in enumerate(reads) if read.inside is None])
-        cell = table.compiled(tokens)
-        ends = np.array([end for group, _, end in self._ordered.batches if group == k])
-        fetches: list[list[tuple[int, Fetch]]] = [[] for _ in ends]
-        arguments = []
-        known: dict[Entries, list[InnerReads]] = {}
-        for i, read in enumerate(reads):
-            width = cell.program.streams[i].width
-            arguments.append(CallStream(width, self._gathers.ahead(read, width, order.size)))
-            if read.inside is None:
-                continue
-            if read.entries not in known:  # the leaves of one argument share them
-                known[read.entries] = self._inner(read, read.inside, ends)
-            for group, value, by_batch in known[read.entries]:
-                space = self._gathers.space(Inner(group, value + read.shift))
-                for number, fetch in by_batch:
-                    fetches[number].append((i, fetch._replace(space=space)))
-        constants = [self._gathers.source([node]) for node in table.hoisted.of_constants(cell)]
-        memories, memory_of = self._memories(pending, cell, order, arguments)
+    def _add_group(self, pending: Pending, order: Array, offset: int) -> int:
+        gathers, table = self._gathers, pending.table
+        arguments = dict.fromkeys([entries for entries, _ in pending.leaves])
+        known = {entries: gathers.of_argument(entries, order) for entries in arguments}
+        given = [known[entries] for entries, _ in pending.leaves]
+        cell = table.compiled(frozenset([k for k, x in enumerate(given) if x.ahead]))
+        widths = [value.width for value in cell.program.streams]
+        streams = [
+            x.of_leaf(leaf, width, gathers)
+            for x, (_, leaf), width in zip(given, pending.leaves, widths, strict=False)
+        ]
+        memories, memory_of = self._memories(pending, cell, order, streams)
+        for node in table.hoisted.of_constants(cell):
+            space = gathers.space(PackedRows(gathers.source([node]), widths[len(streams)]))
+            streams.append(StreamGather([space], GatherTable(np.zeros_like(order)), True))
         self._groups.append(
-            CallGroup(
-                table, cell, pending.rows[order], offset, arguments, constants, memories, memory_of
-            )
-        )  # fmt: skip
-        self._fetches.append(fetches)
+            CallGroup(table, cell, pending.rows[order], offset, streams, memories, memory_of)
+        )
         return offset + order.size * cell.width
 
-    def _reads(self, pending: Pending, order: Array, row_in_group: Array) -> list[Reads]:
-        """The entries of each stream of a group."""
-        columns: dict[Entries, tuple[Array, Array, Array | None]] = {}
-        for entries in pending.columns:
-            calls = row_in_group[entries.call_of(order.size)]
-            by_target = order if entries.counts is None else np.argsort(calls, kind="stable")
-            columns[entries] = (by_target, calls[by_target], self._inside(pending, entries))
-        return [Reads(entries, shift, *columns[entries]) for entries, shift in pending.leaves]
-
     def _memories(
-        self, pending: Pending, cell: CompiledStep, order: Array, arguments: list[CallStream]
+        self, pending: Pending, cell: CompiledStep, order: Array, streams: list[StreamGather]
     ) -> tuple[list[int], Array]:
         """Sources of the loop's memories, and which each call reads; adds their summaries."""
         if pending.by_memory is None:
@@ -148,36 +123,5 @@ class RegionBuilder:
         num_memories = len(cell.program.memory_nodes)
         for summary, rows in zip(cell.program.summaries, nodes[num_memories:], strict=True):
             space = self._gathers.space(PackedRows(self._gathers.source(rows), summary.width))
-            fetch = Fetch(space, memory_of, None, None, is_unique(memory_of))
-            arguments.append(CallStream(summary.width, [fetch]))
+            streams.append(StreamGather([space], GatherTable(memory_of), True))
         return [self._gathers.source(rows) for rows in nodes[:num_memories]], memory_of
-
-    def _inside(self, pending: Pending, entries: Entries) -> Array | None:
-        """(M,) which entries are calls of this region; None if there are none."""
-        inside: Array | None = None
-        for origin in entries.origins:
-            if isinstance(origin, CallTable) and origin in self._number:
-                marks = pending.reads_inside(entries, origin)
-                inside = marks if inside is None else inside | marks
-        return None if inside is None or not inside.any() else inside
-
-    def _inner(self, read: Reads, inside: Array, ends: Array) -> list[InnerReads]:
-        """The entries that are calls of this region, by the table and value they stand for."""
-        entries = read.entries
-        code, rows = entries.code[read.order], entries.row[read.order]
-        first, inner = entries.first[read.order], inside[read.order]
-        reads: list[InnerReads] = []
-        for number, origin in enumerate(entries.origins):
-            group = self._number.get(origin)
-            if group is None:
-                continue
-            of_origin = inner & (code == number)
-            pending_rows = self._pending[group].rows
-            for value in np.unique(first[of_origin]).tolist():
-                chosen = of_origin & (first == value)
-                pending_calls = np.searchsorted(pending_rows, rows[chosen])
-                rows_in_group = self._row_in_group[group][pending_calls]
-                sums = entries.counts is not None
-                fetches = call_gathers.by_batch(rows_in_group, read.targets[chosen], ends, sums)
-                reads.append(InnerReads(group, value, fetches))
-        return reads

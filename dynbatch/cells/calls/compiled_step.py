@@ -215,6 +215,7 @@ class StepProgram(LoopProgram):
 
     Attributes:
         summaries: traced vectors and scalars that follow from memories: the streams that come next.
+        num_given: number of these streams.
         constants: traced nodes behind all further streams: parameters, say, as values.
     """
 
@@ -229,7 +230,8 @@ class StepProgram(LoopProgram):
         for node in parts.loop:
             self.add(node)
         self.leave(trace.outputs, [])
-        self.constants = self.stream_nodes[len(trace.arguments) + len(self.summaries) :]
+        self.num_given = len(trace.arguments) + len(self.summaries)
+        self.constants = self.stream_nodes[self.num_given :]
 
 
 class CompiledStep(CompiledLoop):

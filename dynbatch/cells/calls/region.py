@@ -6,11 +6,15 @@ makes it and `region_run` carries it out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.table import CallRun, CallTable
+from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -67,33 +71,30 @@ class Earlier:
 Space = Inner | PackedRows | Earlier
 
 
-class Fetch(NamedTuple):
-    """Rows to gather for one argument of some calls.
+def by_run_and_value(
+    table: CallTable, run_of: Array, first: Array
+) -> Iterator[tuple[int, int, Array]]:
+    """Results of a table's calls by what they are: run, number of the value, and which of them.
 
-    space:   where they are, a place in the region's `spaces`.
-    rows:    (M,) their numbers there.
-    targets: (M,) rows of the batch that they are for, increasing; None for all of them in order.
-    starts:  where several are summed: the first place of each distinct target, which `targets`
-             then holds once each; None where they are copied.
-    unique:  whether no row is read twice.
+    Args:
+        run_of, first: (M,) of each result.
+    """
+    keys = run_of * len(table.widths) + first
+    for key in np.unique(keys).tolist():
+        run, value = divmod(key, len(table.widths))
+        yield run, value, np.flatnonzero(keys == key)
+
+
+class StreamGather(NamedTuple):
+    """What a stream's rows, one for each call of a group, are gathered from.
+
+    spaces: of each array that the table reads, its place in the region's `spaces`.
+    ahead:  whether all of it is known before the first batch.
     """
 
-    space: int
-    rows: Array
-    targets: Array | None
-    starts: Array | None
-    unique: bool
-
-
-@dataclass
-class CallStream:
-    """One stream of a group.
-
-    ahead: what is gathered for all calls before the first batch; the rest is zeros.
-    """
-
-    width: int
-    ahead: list[Fetch] = field(default_factory=list)
+    spaces: list[int]
+    table: GatherTable
+    ahead: bool
 
 
 @dataclass
@@ -102,8 +103,7 @@ class CallGroup:
 
     rows:   their rows in the table, in the order in which they lie in the region's value.
     offset: first element in the region's value.
-    arguments: the streams that calls are given, and summaries of memories; constants follow, each
-        a row of an input.
+    streams: of each, what is gathered: arguments, then summaries of memories, then constants.
     count:  number of calls.
     memories: of each matrix that the loop reads, the input that holds those of all sentences;
         `memory_of` (N,): the sentence, in the order of that input, of each call.
@@ -113,8 +113,7 @@ class CallGroup:
     cell: CompiledStep
     rows: Array
     offset: int
-    arguments: list[CallStream]
-    constants: list[int]
+    streams: list[StreamGather]
     memories: list[int]
     memory_of: Array
     count: int = field(init=False)
@@ -129,12 +128,11 @@ class CallGroup:
 
 
 class CallBatch(NamedTuple):
-    """Calls that run together: rows [first, end) of a group, after these gathers."""
+    """Calls that run together: rows [first, end) of a group."""
 
     group: int
     first: int
     end: int
-    fetches: list[tuple[int, Fetch]]
 
 
 @dataclass
@@ -159,6 +157,10 @@ class CallRegion:
     def size(self) -> int:
         """Elements of the value."""
         return sum([group.count * group.cell.width for group in self.groups])
+
+    def most(self, group: int) -> int:
+        """Calls of a group's largest batch."""
+        return max([batch.end - batch.first for batch in self.batches if batch.group == group])
 
     @property
     def count(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dynbatch.cells.calls.group_run import elements
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import CallRun, ValueHandle
@@ -103,23 +104,17 @@ class RegionNode(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         region: CallRegion = batch.first.region
-        fetches = [fetch for step in region.batches for _, fetch in step.fetches]
-        fetches += [
-            fetch for group in region.groups for stream in group.arguments for fetch in stream.ahead
-        ]
-        tables = [table for f in fetches for table in (f.rows, f.targets, f.starts)]
+        tables = [table for g in region.groups for stream in g.streams for table in stream.table]
         tables += [group.rows for group in region.groups]
-        return sum([table.nbytes for table in tables if table is not None])
+        return sum({id(table): table.nbytes for table in tables if table is not None}.values())
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return RegionRun.elements(
-            batch.first.region, backward=False, keeps=batch.keeps, dtype=batch.dtype
-        )
+        return elements(batch.first.region, False, batch.keeps, batch.dtype)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return RegionRun.elements(batch.first.region, True, True, batch.dtype)
+        return elements(batch.first.region, True, True, batch.dtype)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

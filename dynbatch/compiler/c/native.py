@@ -108,7 +108,7 @@ class NativeFunctions:
         self._loop = loop
         self._functions = functions
         self._panels = panels
-        self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value
+        self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value or 0
 
     def pack(self, op: Op, plane: int, panels: Array) -> None:
         """Pack the weights of a wide map into panels (N,), for products with rows."""
@@ -183,9 +183,14 @@ class NativeFunctions:
 
         return backward
 
-    def _bound(self, way: int, arrays: Arrays) -> Callable[..., None]:
-        """Forward (0) or backward (1) on some arrays."""
+    def entry(self, way: int, arrays: Arrays) -> tuple[int, Array, int]:
+        """The address of forward (0) or backward (1), its arrays, and the address of products."""
         function = (self._functions.forward, self._functions.backward)[way]
+        run = ctypes.cast(function, ctypes.c_void_p).value or 0
+        return run, self._places(way, arrays), self._product
+
+    def _places(self, way: int, arrays: Arrays) -> Array:
+        """The numbers by which forward (0) or backward (1) finds its arrays."""
         slots = (self._loop.forward, self._loop.backward)[way].slots
         table: list[int] = []
         for name in slots:
@@ -196,7 +201,12 @@ class NativeFunctions:
                 table += array.in_c(way) if self._loop.attends else (0, 0)
             else:  # weights that are read where they lie
                 table += [0, 0]
-        places = np.array(table, np.int64)
+        return np.array(table, np.int64)
+
+    def _bound(self, way: int, arrays: Arrays) -> Callable[..., None]:
+        """Forward (0) or backward (1) on some arrays."""
+        function = (self._functions.forward, self._functions.backward)[way]
+        places = self._places(way, arrays)
         given = bool(arrays.get("given"))
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:

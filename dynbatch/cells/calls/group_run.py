@@ -1,0 +1,225 @@
+"""`GroupRun`: the loop of one group of a region's calls, on its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import DType
+from dynbatch.cells.calls.region import CallRegion
+from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
+from dynbatch.cells.linear_maps import (
+    WeightGradients,
+    backward_elements,
+    backward_weights,
+    forward_elements,
+    forward_weights,
+    stream_gradients,
+)
+from dynbatch.cells.shard_gradients import ShardGradients
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, in_planes, temporary
+from dynbatch.compiler.ir import Op, Origin
+from dynbatch.kernels.c.gathers import BoundBatches, BoundTable, GatherTables
+from dynbatch.kernels.gathers import gather, give_back
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> int:
+    """Scratch elements that one pass over a region needs."""
+    total = 0
+    for number, group in enumerate(region.groups):
+        cell, count, most = group.cell, group.count, region.most(number)
+        streams = _width(cell.program.streams)
+        if backward:
+            total += backward_elements(cell, dtype) + most * _width(cell.gradient_buffers)
+            total += count * (2 * streams + cell.width + _width(cell.packed_gradients))
+            continue
+        total += forward_elements(cell, True, dtype) + most * _width(cell.storage.temporary)
+        total += count * (streams + (0 if keeps else _width(cell.storage.packed)))
+    return total
+
+
+def _width(wide: Iterable[Any]) -> int:
+    return sum([each.width for each in wide])
+
+
+class GroupRun:
+    """The loop of one group.
+
+    Attributes:
+        is_in_c: whether batches run in C, gathers and all.
+        arrays:  by name, as generated code wants them; `packed` those that backward reads.
+        results: in backward, gradients of what the calls returned, (count, width).
+    """
+
+    def __init__(self, region: CallRegion, number: int, batch: Batch) -> None:
+        self.group = region.groups[number]
+        self.cell = self.group.cell
+        self._region = region
+        self._number = number
+        self._batch = batch
+        self._native = self.cell.in_c.functions(batch.dtype)
+        self.loop = self._native or self.cell.numpy
+        self.is_in_c = self._native is not None and not self.cell.generic
+        self.arrays: Arrays = {}
+        self.packed: dict[str, Array] = {}
+
+    # Forward --------------------------------------------------------------------------------------
+
+    def begin(self, scratch: Scratch, xs: Sequence[Ragged]) -> None:
+        """Set the arrays of forward."""
+        cell, count, batch, arrays = self.cell, self.group.count, self._batch, self.arrays
+        self._take_streams(scratch)
+        arrays.update(forward_weights(cell, scratch, True, self._native))
+        for b in cell.storage.packed:
+            kept = batch.saved[f"{self._number}:{b.name}"] if batch.keeps else None
+            rows = scratch.take(count, b.width) if kept is None else kept
+            self.packed[b.name] = arrays[b.name] = in_planes(rows, b)
+        most = self._region.most(self._number)
+        for b in cell.storage.temporary:
+            arrays[b.name] = temporary(most, b, scratch)
+        arrays.update(generic_steps(self._region, self._number, most, batch, xs))
+        batch.launches += len(cell.stream_maps)
+
+    def _take_streams(self, scratch: Scratch) -> None:
+        for k, value in enumerate(self.cell.program.streams):
+            self.arrays[f"X{k}"] = scratch.take(self.group.count, value.width)
+
+    def gather_ahead(self, values: Sequence[Array]) -> None:
+        """Gather what is known before the first batch.
+
+        Args:
+            values: the arrays behind the region's spaces.
+        """
+        self._values = [[values[space] for space in x.spaces] for x in self.group.streams]
+        self._gather(True, 0, self.group.count)
+        self._batch.launches += sum([x.ahead for x in self.group.streams])
+
+    def _gather(self, ahead: bool, first: int, end: int) -> None:
+        for k, stream in enumerate(self.group.streams):
+            if stream.ahead is ahead:
+                gather(self._values[k], stream.table, first, end, self.arrays[f"X{k}"])
+
+    def write_outputs(self, y: Array) -> None:
+        """Write what the calls returned into the region's value."""
+        rows = self.group.results_in(y)
+        for columns, first in zip(self.cell.exports, self.cell.columns, strict=True):
+            rows[:, first : first + columns.width] = columns_of(self.packed, columns)
+        self._batch.launches += len(self.cell.columns)
+
+    # Batches --------------------------------------------------------------------------------------
+
+    def bind(self, is_backward: bool) -> Callable[[int, int, int], None]:
+        """What runs batch t, rows first … end - 1, forward or backward."""
+        if not is_backward:
+            run = self.loop.bind_forward(self.arrays)
+
+            def forward(t: int, first: int, end: int) -> None:
+                self._gather(False, first, end)
+                run([(t, (first, end, end - first, -1))])
+
+            return forward
+        run_back = self.loop.bind_backward(self.arrays)
+
+        def backward(t: int, first: int, end: int) -> None:
+            self._gather(False, first, end)
+            np.copyto(self.arrays["dY"][first:end], self.results[first:end])
+            run_back([(first, end, [(t, (first, end, end - first, -1))])])
+            self._give_back(False, first, end)
+
+        return backward
+
+    def in_c(self, is_backward: bool) -> BoundBatches:
+        """The pass over batches as C runs it."""
+        assert self._native is not None
+        streams, arrays = [*enumerate(self.group.streams)], self.arrays
+        gathers: list[BoundTable] = [
+            (arrays[f"X{k}"], x.table, self._values[k]) for k, x in streams if not x.ahead
+        ]
+        returns = []
+        if is_backward:
+            gathers.append((arrays["dY"], None, [self.results]))
+            returns = [
+                (arrays[f"dX{k}"], x.table, self._gradients[k])
+                for k, x in streams
+                if not x.ahead and k in self.cell.backward_program.of_streams
+            ]
+        run = self._native.entry(is_backward, arrays)
+        return BoundBatches(*run, GatherTables(gathers), GatherTables(returns))
+
+    def launches(self, is_backward: bool) -> int:
+        """Kernels of a batch."""
+        gathers = sum([not x.ahead for x in self.group.streams])
+        if not is_backward:
+            return gathers + self.cell.launches
+        return 2 * gathers + 1 + self.cell.launches_backward + len(self.cell.numpy.factors)
+
+    # Backward -------------------------------------------------------------------------------------
+
+    def begin_backward(
+        self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
+    ) -> None:
+        """Set the arrays of backward, and where generic operators' gradients go."""
+        cell, count, arrays = self.cell, self.group.count, self.arrays
+        self.results = self.group.results_in(dy)
+        self._take_streams(scratch)
+        arrays.update(backward_weights(cell, scratch, self._native))
+        arrays["given"] = False
+        arrays["dY"] = scratch.take(count, cell.width)
+        for k, value in enumerate(cell.program.streams):
+            arrays[f"dX{k}"] = scratch.take(count, value.width)
+        for b in cell.packed_gradients:
+            arrays[b.name] = in_planes(scratch.take(count, b.width), b)
+        for b in cell.gradient_buffers:
+            arrays[b.name] = temporary(self._region.most(self._number), b, scratch)
+        self._sink = ShardGradients()
+        for number in cell.generic:
+            arrays[f"G{number}"].give_gradients_to(self._sink)
+        bind_memories(self.group, arrays, xs, dxs)
+
+    def bind_gradients(self, gradients: Sequence[Array | None]) -> None:
+        """Set the gradients' arrays behind the region's spaces; None for unwanted ones."""
+        self._gradients = [[gradients[space] for space in x.spaces] for x in self.group.streams]
+
+    def finish(self) -> None:
+        """The gradients of weights, and of what was known before the first batch."""
+        cell, arrays = self.cell, self.arrays
+        for number in cell.generic:
+            arrays[f"G{number}"].finish()
+        gradients = self._batch.parameter_gradients()
+        self._sink.pass_on(gradients)
+        stream_gradients(cell, arrays)
+        weights = WeightGradients(cell, gradients)
+        for number, op in cell.maps.items():
+            if number in cell.of_maps:
+                weights.add(op, self._map_input(op), columns_of(arrays, cell.of_maps[number]))
+        weights.run()
+        self._give_back(True, 0, self.group.count)
+        ahead = [x.ahead for k, x in enumerate(self.group.streams) if k in cell.reached]
+        self._batch.launches += len(cell.maps) + len(cell.stream_maps) + sum(ahead)
+
+    def _give_back(self, ahead: bool, first: int, end: int) -> None:
+        for k in sorted(self.cell.reached):
+            stream = self.group.streams[k]
+            if stream.ahead is ahead:
+                dx = self.arrays[f"dX{k}"]
+                give_back(dx, stream.table, first, end, self._gradients[k])
+
+    def _map_input(self, op: Op) -> Array:
+        """All rows that a wide linear map multiplied."""
+        (value,) = op.inputs
+        if value.base.origin is Origin.STREAM:
+            rows: Array = self.arrays[f"X{value.base.number}"]
+            return rows[:, value.column : value.column + value.width]
+        return columns_of(self.packed, self.cell.storage.columns_of(value))
+
+    def gradients(self) -> tuple[Array, dict[int, Array]]:
+        """After backward: gradients of what the calls returned, side by side (count, width), and
+        of what they were given, (count, width of it) by stream.
+        """
+        given = self.cell.program.num_given
+        return self.results, {k: self.arrays[f"dX{k}"] for k in self.cell.reached if k < given}

@@ -1,0 +1,118 @@
+"""`kernels.gathers` in C, and passes of loops over batches of calls, each after its gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.backend import Array, DType
+from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
+from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.gathers import GatherTable
+
+_library = Library("gathers.c")
+
+
+def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> Any:
+    return _call("gather", sources, table, first, end, out)
+
+
+def give_back(
+    dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
+) -> Any:
+    return _call("give_back", gradients, table, first, end, dy)
+
+
+def _call(
+    name: str,
+    sources: Sequence[Array | None],
+    table: GatherTable,
+    first: int,
+    end: int,
+    array: Array,
+) -> Any:
+    functions = _library.functions(array.dtype)
+    if functions is None or not has_rows(array, *sources):
+        return NotImplemented
+    tables = GatherTables([(array, table, sources)])
+    getattr(functions, name)(first, end, tables.address)
+    return None
+
+
+BoundTable = tuple[Array, GatherTable | None, Sequence[Array | None]]
+"""The array that a table fills, or whose rows it gives back; the table, None for all rows of one
+source as they are; its sources.
+"""
+
+
+class GatherTables:
+    """Tables as C reads them: see `gather_table` of gathers.c.
+
+    Args:
+        each: the tables.
+    """
+
+    def __init__(self, each: Sequence[BoundTable]) -> None:
+        self._alive: list[Array | None] = []
+        numbers: list[int] = []
+        for array, table, sources in each:
+            places = np.array(
+                [(0, 0) if x is None else (address(x), row_stride(x)) for x in sources], np.int64
+            )
+            tables = [_packed(x) for x in (*(table or (None, None, None)), places)]
+            numbers += [address(array) or 0, row_stride(array), array.shape[1]]
+            numbers += [address(x) or 0 for x in tables]
+            self._alive += tables
+        self._numbers = np.array(numbers, np.int64)
+        self.count = len(each)
+        self.address = address(self._numbers) or 0
+
+
+def _packed(table: Array | None) -> Array | None:
+    return None if table is None else np.ascontiguousarray(table, np.int64)
+
+
+class BoundBatches(NamedTuple):
+    """One pass of a loop in C on its arrays, for batches of calls.
+
+    run, places, product: the pass's address, the numbers by which it finds its arrays, and the
+        address of the function that it multiplies with.
+    gathers, returns: what is gathered before a batch, and given back after it.
+    """
+
+    run: int
+    places: Array
+    product: int
+    gathers: GatherTables
+    returns: GatherTables
+
+
+class BatchPass:
+    """One pass of several loops in C over batches of calls.
+
+    Args:
+        loops: None for those that are not in C.
+    """
+
+    def __init__(self, loops: Sequence[BoundBatches | None]) -> None:
+        self._loops = loops
+        self._numbers = np.array(
+            [
+                [0] * 7 if loop is None else [
+                    loop.run, address(loop.places), loop.product,
+                    loop.gathers.address, loop.gathers.count,
+                    loop.returns.address, loop.returns.count,
+                ]
+                for loop in loops
+            ],
+            np.int64,
+        )  # fmt: skip
+
+    def run(self, batches: Sequence[tuple[int, int, int]], dtype: DType) -> None:
+        """Run batches, (loop, first row, end row) each, in order."""
+        functions = _library.functions(dtype)
+        assert functions is not None, "loops in C need C to gather for them"
+        rows = np.array(batches, np.int64)
+        functions.run_batches(len(rows), address(rows), address(self._numbers))

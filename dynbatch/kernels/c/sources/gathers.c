@@ -1,0 +1,80 @@
+// Rows gathered by tables, and the batches of calls that they are gathered for.
+#include "common.h"
+
+// A `GatherTable` with the array that it fills, or whose rows it gives back, of `width` columns.
+// `sources` holds two numbers for each array that terms come from: its address, or 0, and the
+// elements from row to row. `of` and `starts` may be 0; so may `rows`: term m is then row m.
+typedef struct {
+    int64_t array, stride, width, rows, of, starts, sources;
+} gather_table;
+
+#define AT(type, address) ((type*)(intptr_t)(address))
+
+// The row that is term m of a table; NULL for zeros, and for gradients that nobody asks for.
+INLINE REAL* term(const gather_table* t, ptrdiff_t m) {
+    const int64_t* of = AT(int64_t, t->of);
+    const int64_t* rows = AT(int64_t, t->rows);
+    if (of && of[m] < 0) return NULL;
+    const int64_t* source = AT(int64_t, t->sources) + (of ? 2 * of[m] : 0);
+    return source[0] ? AT(REAL, source[0]) + (rows ? rows[m] : m) * source[1] : NULL;
+}
+
+INLINE void add_row(REAL* to, const REAL* from, ptrdiff_t width) {
+    EACH_VECTOR(i, part, width) { put(to + i, get(to + i, part) + get(from + i, part), part); }
+}
+
+EXPORT void gather(ptrdiff_t first, ptrdiff_t end, const void* table) {
+    const gather_table* t = table;
+    const int64_t* starts = AT(int64_t, t->starts);
+    const size_t bytes = (size_t)t->width * sizeof(REAL);
+    for (ptrdiff_t n = first; n < end; n++) {
+        REAL* to = AT(REAL, t->array) + n * t->stride;
+        const ptrdiff_t low = starts ? starts[n] : n, high = starts ? starts[n + 1] : n + 1;
+        int is_empty = 1;
+        for (ptrdiff_t m = low; m < high; m++) {
+            const REAL* from = term(t, m);
+            if (!from) continue;
+            if (is_empty) memcpy(to, from, bytes);
+            else add_row(to, from, t->width);
+            is_empty = 0;
+        }
+        if (is_empty) memset(to, 0, bytes);
+    }
+}
+
+EXPORT void give_back(ptrdiff_t first, ptrdiff_t end, const void* table) {
+    const gather_table* t = table;
+    const int64_t* starts = AT(int64_t, t->starts);
+    for (ptrdiff_t n = first; n < end; n++) {
+        const REAL* from = AT(REAL, t->array) + n * t->stride;
+        const ptrdiff_t low = starts ? starts[n] : n, high = starts ? starts[n + 1] : n + 1;
+        for (ptrdiff_t m = low; m < high; m++) {
+            REAL* to = term(t, m);
+            if (to) add_row(to, from, t->width);
+        }
+    }
+}
+
+// One pass of a loop, as `compiler/c` prints it.
+typedef void pass(ptrdiff_t count, const int64_t* steps, int given, int ahead, int part,
+    const int64_t* at, const void* product);
+
+// What batches of calls of one loop need: a pass, its arrays and the function it multiplies with,
+// and the tables of what is gathered before a batch and given back after it.
+typedef struct {
+    int64_t run, at, product, gathers, num_gathers, returns, num_returns;
+} bound_batches;
+
+// Runs batches, (loop, first row, end row) each, in order.
+EXPORT void run_batches(ptrdiff_t count, const int64_t* batches, const void* loops) {
+    for (ptrdiff_t b = 0; b < count; b++) {
+        const bound_batches* loop = (const bound_batches*)loops + batches[3 * b];
+        const ptrdiff_t first = batches[3 * b + 1], end = batches[3 * b + 2];
+        for (ptrdiff_t k = 0; k < loop->num_gathers; k++)
+            gather(first, end, AT(gather_table, loop->gathers) + k);
+        const int64_t step[] = {first, end, end - first, -1};
+        AT(pass, loop->run)(1, step, 0, 0, 0, AT(int64_t, loop->at), AT(void, loop->product));
+        for (ptrdiff_t k = 0; k < loop->num_returns; k++)
+            give_back(first, end, AT(gather_table, loop->returns) + k);
+    }
+}

@@ -1,0 +1,77 @@
+"""Rows gathered from several arrays by a table, and their gradients given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.rows import add_rows_at, gather_rows
+from dynbatch.kernels.runtime.dispatch import has_c
+
+
+class GatherTable(NamedTuple):
+    """The rows that each of N rows is the sum of, its terms: M in all.
+
+    Attributes:
+        rows:   (M,) int64, their numbers in the arrays that they come from.
+        of:     (M,) int64, which array each comes from; -1 for zeros. None: all from the first.
+        starts: (N + 1,) int64, the first term of each row, and M; None where each has one.
+    """
+
+    rows: Array
+    of: Array | None = None
+    starts: Array | None = None
+
+
+@has_c
+def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
+    """out[n] = the sum of the terms of row n, in their order, for first <= n < end.
+
+    Args:
+        sources: (·, D) arrays.
+        out:     (N, D).
+    """
+    if table.of is None and table.starts is None:
+        gather_rows(sources[0], table.rows[first:end], out[first:end])
+        return
+    out[first:end] = 0
+    for number, terms, targets in _by_source(table, first, end):
+        rows = sources[number][table.rows[terms]]
+        if table.starts is None:
+            out[targets] = rows
+        else:
+            add_rows_at(rows, targets, out)
+
+
+@has_c
+def give_back(
+    dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
+) -> None:
+    """Add dy[n] to the gradient of each term of row n, for n = first, …, end - 1 in this order.
+
+    Args:
+        gradients: of the arrays that `gather` reads; None where nobody asks for it.
+    """
+    for number, terms, targets in _by_source(table, first, end):
+        gradient = gradients[number]
+        if gradient is not None:
+            add_rows_at(dy[targets], table.rows[terms], gradient)
+
+
+def _by_source(table: GatherTable, first: int, end: int) -> Iterator[tuple[int, Array, Array]]:
+    """The number of each array with the terms that come from it, and the rows that they are for."""
+    terms = targets = np.arange(first, end)
+    if table.starts is not None:
+        starts = table.starts[first : end + 1]
+        terms = np.arange(starts[0], starts[-1])
+        targets = np.repeat(targets, np.diff(starts))
+    if table.of is None:
+        yield 0, terms, targets
+        return
+    of = table.of[terms]
+    for number in np.unique(of[of >= 0]).tolist():
+        chosen = np.flatnonzero(of == number)
+        yield number, terms[chosen], targets[chosen]
