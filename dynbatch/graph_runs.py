@@ -21,7 +21,7 @@ from dynbatch.batcher.schedule.ancestors import (
 )
 from dynbatch.batcher.schedule.folds import out_of_date, require_own_readers
 from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.steps.block import freed
+from dynbatch.batcher.steps.places import freed
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.errors import FreedError, GraphError, NumericError

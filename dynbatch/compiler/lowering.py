@@ -12,7 +12,6 @@ from dynbatch.compiler.program import Program
 from dynbatch.compiler.split import Split
 from dynbatch.compiler.trace import Section, Trace
 from dynbatch.nodes.arithmetic import Multiply
-from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.dropout import InvertedDropout, Ones
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node
@@ -133,7 +132,7 @@ class LoopProgram(Program):
     def _add_structural(self, node: Node) -> None:
         assert isinstance(node, Structural)
         output = self._by_node[node.index] = self.value(node.width)
-        rectangles = list(type(node).rectangles(Batch([node], node.graph.dtype)))
+        rectangles = type(node).rectangles_of(node)
         if len(rectangles) == 1 and rectangles[0].width == node.width:
             output.become_view(self._read(rectangles[0].source), rectangles[0].source_column)
             return

@@ -21,7 +21,6 @@ from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.debugging.reference import ReferenceRun, elements, totals
 from dynbatch.debugging.region_calls import calls_of
-from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
@@ -199,7 +198,7 @@ class Operator:
         self.moves: list[tuple[int, Array, Array]] = []
         self.reads: list[list[int]] = []
         if isinstance(node, Structural):
-            rectangles = node.rectangles(Batch([node], dtype))
+            rectangles = node.rectangles_of(node)
             self.moves = [(index[r.source], *elements(r)) for r in rectangles]
         else:
             self.reads = [[index[x] for x in xs] for xs in type(node).sources([node])]

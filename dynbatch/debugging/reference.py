@@ -160,7 +160,7 @@ def elements(r: Rectangle) -> tuple[Array, Array]:
         (first + step * np.arange(r.rows))[:, None] * node.width + column + np.arange(r.width)
         for node, first, step, column in (
             (r.source, r.source_row, r.source_step, r.source_column),
-            (r.target, r.target_row, r.target_step, r.target_column),
+            (r.target, r.target_row, 1, r.target_column),
         )
     ]
     return source, target

@@ -16,7 +16,6 @@ from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape, heading
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
@@ -167,7 +166,7 @@ class StepCheck:
         """Node by node: the block that is read, elements there, and elements of the output."""
         for node in self.step.nodes:
             assert issubclass(self.step.node_type, Structural)
-            for r in self.step.node_type.rectangles(Batch([node], self.step.batch.dtype)):
+            for r in self.step.node_type.rectangles_of(node):
                 there, here = elements(r)
                 yield node, r.source._block, r.source._start + there, r.target._start + here
 

@@ -1,138 +1,116 @@
 """Copies between places of an arena: the packing of inputs, and every purely structural operation.
 
-One table describes all copies of a mini-batch, whatever their widths and lengths, so that on a GPU
-a concat, a split or a gather of all sentences is one launch. The NumPy version merges neighbouring
-entries first and then copies entry by entry.
+One table describes all copies of a mini-batch, whatever their widths and lengths, so that a concat,
+a split or a gather of all sentences is one launch on a GPU, and one call in C. The NumPy version
+merges neighbouring entries first and then copies entry by entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple, cast
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import cuda_version
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 
 # Bytes below which sharing copies between threads costs more than it saves.
 WORTH_THREADS = 1 << 20
 
+SOURCE, SOURCE_STRIDE, TARGET, TARGET_STRIDE, ROWS, WIDTH = range(6)
+"""Columns of a table of moves. Starts and strides count elements of one-dimensional arrays.
 
-class Move(NamedTuple):
-    """Copy `rows` x `width` elements. Starts and strides count elements of one-dimensional arrays.
+Row i of a move goes from source[SOURCE + i * SOURCE_STRIDE] to target[TARGET + i * TARGET_STRIDE],
+WIDTH elements; a negative stride reverses the rows. A stride of 0 stands for one row.
+"""
 
-    Row i goes from source[source_start + i * source_stride] to target[target_start + i *
-    target_stride]; a negative stride reverses the rows.
+Column = Array | list[int] | int
+"""One number for each move, or one for all."""
+
+
+def table(
+    source: Array, source_stride: Column, target: Column, target_stride: Column,
+    rows: Column, width: Column,
+) -> Array:  # fmt: skip
+    """The table (K, 6) int64 of K moves."""
+    moves = np.empty((len(source), 6), np.int64)
+    columns = (source, source_stride, target, target_stride, rows, width)
+    for place, column in enumerate(columns):
+        moves[:, place] = column
+    return moves
+
+
+def reverse(moves: Array) -> Array:
+    """The moves from target to source."""
+    return moves[:, [TARGET, TARGET_STRIDE, SOURCE, SOURCE_STRIDE, ROWS, WIDTH]]
+
+
+@has_cuda(decider=1)
+@has_c
+def run(source: Array, target: Array, moves: Array, add: bool = False) -> int:
+    """Carry out the moves, adding to the target if `add`; return the bytes copied.
+
+    Args:
+        moves: (K, 6) int64, see `SOURCE`. No two write to one place, unless `add`: then they do so
+            in their order.
     """
+    for move in merge(moves).tolist():
+        views = _views(source, target, *move)
+        pieces = _pieces(*views) if views[1].nbytes >= WORTH_THREADS else [views]
+        if add:
+            parallel.run([partial(np.add, there, here, out=there) for here, there in pieces])
+        else:
+            parallel.run([partial(np.copyto, there, here) for here, there in pieces])
+    return num_elements(moves) * target.itemsize
 
-    source: Array
-    source_start: int
-    source_stride: int
-    target: Array
-    target_start: int
-    target_stride: int
-    rows: int
-    width: int
+
+def num_elements(moves: Array) -> int:
+    """The number of elements that are moved."""
+    return int(moves[:, ROWS] @ moves[:, WIDTH])
 
 
-def merge(moves: Iterable[Move]) -> list[Move]:
-    """Join each move with the one before it if both form one larger rectangle."""
-    merged: list[Move] = []
-    for move in moves:
-        if move.rows == 0 or move.width == 0:
-            continue
-        if move.source_stride == move.width == move.target_stride:
-            move = move._replace(
-                rows=1, width=move.rows * move.width, source_stride=0, target_stride=0
-            )
-        if merged:
-            joined = _join(merged[-1], move)
-            if joined is not None:
-                merged[-1] = joined
-                continue
-        merged.append(move)
+def merge(moves: Array) -> Array:
+    """Join each move with the ones before it if they form one larger rectangle."""
+    moves = moves[(moves[:, ROWS] > 0) & (moves[:, WIDTH] > 0)]
+    if len(moves) < 2:
+        return moves
+    rows, width, strides = moves[:, ROWS], moves[:, WIDTH], moves[:, [SOURCE_STRIDE, TARGET_STRIDE]]
+    # A stride of 0 says that there is one row, and how it lies does not matter.
+    packed = (strides == width[:, None]).all(1) | ~strides.all(1)
+    moves[packed, WIDTH] = (rows * width)[packed]
+    moves[packed, ROWS] = 1
+    strides[packed] = moves[packed][:, [WIDTH]]
+    moves[:, [SOURCE_STRIDE, TARGET_STRIDE]] = strides
+    ends = moves[:, [SOURCE, TARGET]] + moves[:, [ROWS]] * strides
+    follows = (moves[1:, [SOURCE, TARGET]] == ends[:-1]).all(1) & (packed[1:] == packed[:-1])
+    alike = (strides[1:] == strides[:-1]).all(1) & (moves[1:, WIDTH] == moves[:-1, WIDTH])
+    first = np.flatnonzero(np.append(True, ~(follows & (packed[1:] | alike))))
+    merged = moves[first]
+    grown = np.add.reduceat(moves[:, [ROWS, WIDTH]], first)
+    is_packed = packed[first]
+    merged[~is_packed, ROWS] = grown[~is_packed, 0]
+    merged[is_packed, WIDTH] = grown[is_packed, 1]
     return merged
-
-
-def _join(a: Move, b: Move) -> Move | None:
-    if a.source is not b.source or a.target is not b.target:
-        return None
-    if a.rows == 1 and b.rows == 1 and a.source_stride == b.source_stride == 0:
-        if (
-            b.source_start == a.source_start + a.width
-            and b.target_start == a.target_start + a.width
-        ):
-            return a._replace(width=a.width + b.width)
-        return None
-    if (
-        a.width == b.width
-        and a.source_stride == b.source_stride
-        and a.target_stride == b.target_stride
-        and b.source_start == a.source_start + a.rows * a.source_stride
-        and b.target_start == a.target_start + a.rows * a.target_stride
-    ):
-        return a._replace(rows=a.rows + b.rows)
-    return None
-
-
-def run(moves: Iterable[Move], add: bool = False) -> int:
-    """Carry out the moves, adding to the targets if `add`; return the bytes copied."""
-    moves = list(moves)
-    if moves and not isinstance(moves[0].target, np.ndarray):
-        return cast(int, cuda_version("move", "run")(moves, add))
-    views = [_views(move) for move in merge(moves)]
-    copied = sum([target.nbytes for _, target in views])
-    if add:  # one after the other: the same target may come again
-        for source, target in views:
-            parallel.run([partial(np.add, t, s, out=t) for s, t in _pieces(source, target)])
-    elif copied < WORTH_THREADS or parallel.available() == 1:
-        for source, target in views:
-            np.copyto(target, source)
-    else:
-        pieces = [piece for view in views for piece in _pieces(*view)]
-        parallel.run([partial(np.copyto, target, source) for source, target in pieces])
-    return copied
 
 
 def _pieces(source: Array, target: Array) -> list[tuple[Array, Array]]:
     """Source and target of a copy, cut for the threads that are worth it."""
-    if target.nbytes < WORTH_THREADS:
-        return [(source, target)]
     if target.shape[0] == 1:
         source, target = source[0], target[0]
     spans = parallel.shards(target.shape[0], least=64)
     return [(source[first:last], target[first:last]) for first, last in spans]
 
 
-def run_backward(moves: Iterable[Move], add: bool) -> int:
-    """Carry out the moves from target to source: the gradient of `run`."""
-    return run((_reverse(move) for move in moves), add)
-
-
-def _reverse(move: Move) -> Move:
-    return Move(
-        move.target, move.target_start, move.target_stride,
-        move.source, move.source_start, move.source_stride,
-        move.rows, move.width,
-    )  # fmt: skip
-
-
-def _views(move: Move) -> tuple[Array, Array]:
-    size = move.source.itemsize
-    shape = (move.rows, move.width)
+def _views(
+    source: Array, target: Array, source_start: int, source_stride: int, target_start: int,
+    target_stride: int, rows: int, width: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    size, shape = source.itemsize, (rows, width)
     return (
-        np.ndarray(
-            shape, move.source.dtype, move.source,
-            move.source_start * size, (move.source_stride * size, size),
-        ),
-        np.ndarray(
-            shape, move.target.dtype, move.target,
-            move.target_start * size, (move.target_stride * size, size),
-        ),
-    )  # fmt: skip
+        np.ndarray(shape, source.dtype, source, source_start * size, (source_stride * size, size)),
+        np.ndarray(shape, target.dtype, target, target_start * size, (target_stride * size, size)),
+    )
 
 
 def row_index(starts: Array, lengths: Array, steps: int = 1) -> Array:

@@ -128,21 +128,21 @@ class Batch:
         widths: list[int] | None = getattr(self.nodes, "widths", None)
         return [node.width for node in self.nodes] if widths is None else widths
 
+    def input_nodes(self, position: int) -> Sequence[Any]:
+        """What each node reads at a position."""
+        reads = getattr(self.nodes, "input_nodes", None)
+        if reads is None:
+            return [node.inputs[position] for node in self.nodes]
+        nodes: Sequence[Any] = reads(position)
+        return nodes
+
     def input_rows(self, position: int) -> list[int]:
         """Rows of what each node reads at a position."""
-        sizes = getattr(self.nodes, "input_sizes", None)
-        if sizes is None:
-            return [node.inputs[position].rows for node in self.nodes]
-        rows: list[int] = sizes(position)[0]
-        return rows
+        return sizes_of(self.input_nodes(position))[0]
 
     def input_widths(self, position: int) -> list[int]:
         """Widths of what each node reads at a position."""
-        sizes = getattr(self.nodes, "input_sizes", None)
-        if sizes is None:
-            return [node.inputs[position].width for node in self.nodes]
-        widths: list[int] = sizes(position)[1]
-        return widths
+        return sizes_of(self.input_nodes(position))[1]
 
     def input_shapes(self, position: int) -> list[tuple[int, int]]:
         """Rows and width of what each node reads at a position."""
@@ -164,17 +164,10 @@ class Batch:
         """The number of elements of all outputs."""
         return sum([n * w for n, w in zip(self.lengths, self.widths, strict=True)])
 
-    def matrices(self) -> Sequence[Any] | None:
-        """In a block, for nodes of one input: a node for all sentences, where rows lie together.
-
-        It has the attributes that moves of rows read, and one such input. None elsewhere.
-        """
-        matrices = getattr(self.nodes, "matrices", None)
-        return None if matrices is None else matrices()
-
     def counts(self) -> list[int]:
         """The number of inputs of each node, for variadic types."""
-        return [len(node.inputs) for node in self.nodes]
+        counts = getattr(self.nodes, "counts", None)
+        return [len(node.inputs) for node in self.nodes] if counts is None else counts()
 
     def input(self, position: int) -> Ragged:
         """A packed input that `retains` names."""
@@ -197,3 +190,11 @@ class Batch:
         """Where to leave gradients of parameters; only in backward."""
         assert self.gradients is not None
         return self.gradients
+
+
+def sizes_of(nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """Rows and widths of nodes."""
+    lengths = getattr(nodes, "lengths", None)
+    if lengths is None:
+        return [x.rows for x in nodes], [x.width for x in nodes]
+    return lengths, nodes.widths  # type: ignore[attr-defined]

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.kernels import move
-from dynbatch.kernels.move import Move
+from dynbatch.kernels.c import move as in_c
+from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import parallel
 
 SIZE = 40
@@ -12,107 +13,103 @@ SIZE = 40
 
 def apply(source, target, moves, add=False):
     """The definition, element by element."""
-    for m in moves:
-        for row in range(m.rows):
-            for column in range(m.width):
-                value = source[m.source_start + row * m.source_stride + column]
-                place = m.target_start + row * m.target_stride + column
+    for start, stride, target_start, target_stride, rows, width in moves.tolist():
+        for row in range(rows):
+            for column in range(width):
+                value = source[start + row * stride + column]
+                place = target_start + row * target_stride + column
                 target[place] = target[place] + value if add else value
+
+
+def table(*moves):
+    return np.array(moves, np.int64).reshape(-1, 6)
 
 
 @st.composite
 def tables(draw):
     """Moves within two arrays of SIZE elements: any strides, also negative, and neighbours."""
-    source, target = np.arange(SIZE, dtype=np.float64), np.zeros(SIZE)
     moves = []
     for _ in range(draw(st.integers(1, 6))):
         rows, width = draw(st.integers(0, 4)), draw(st.integers(0, 3))
         places = []
-        for array in (source, target):
-            stride = draw(st.sampled_from([width, width, 5, -width, -4]))
+        for _ in range(2):
+            strides = [width, width, 5, -width, -4] + [0] * (rows == 1)
+            stride = draw(st.sampled_from(strides))
             low, high = min(0, (rows - 1) * stride), max(0, (rows - 1) * stride) + width
             if high - low > SIZE:
                 stride, low, high = width, 0, rows * width
             start = draw(st.integers(-low, max(-low, SIZE - high)))
-            places += [array, start, stride]
-        moves.append(Move(*places, rows, width))
+            places += [start, stride]
+        moves.append([*places, rows, width])
         if draw(st.booleans()):  # the rows that follow, so that merging has something to do
-            follows = moves[-1]._replace(
-                source_start=places[1] + rows * places[2], target_start=places[4] + rows * places[5]
-            )
-            if all(0 <= edge <= SIZE for edge in edges(follows)):
+            follows = [places[0] + rows * places[1], places[1], places[2] + rows * places[3]]
+            follows += [places[3], rows, width]
+            if all(0 <= edge <= SIZE for edge in edges(*follows)):
                 moves.append(follows)
-    return source, target, moves
+    return table(*moves)
 
 
-def edges(m: Move) -> list[int]:
+def edges(source, source_stride, target, target_stride, rows, width) -> list[int]:
     found = []
-    for start, stride in ((m.source_start, m.source_stride), (m.target_start, m.target_stride)):
-        last = start + (m.rows - 1) * stride
-        found += [min(start, last), max(start, last) + m.width]
+    for start, stride in ((source, source_stride), (target, target_stride)):
+        last = start + (rows - 1) * stride
+        found += [min(start, last), max(start, last) + width]
     return found
 
 
 @given(tables(), st.booleans())
-def test_merged_moves_do_what_the_moves_do(table, add):
-    source, target, moves = table
-    expected = target.copy()
+def test_moves_are_what_they_are_element_by_element(moves, add):
+    source, target = np.arange(SIZE, dtype=np.float64), np.zeros(SIZE)
+    expected, in_numpy = target.copy(), target.copy()
     apply(source, expected, moves, add)
-    move.run(moves, add)
-    assert np.array_equal(target, expected)
+    assert move.run(source, target, moves, add) == 8 * move.num_elements(moves)
+    with library.reference_only():
+        move.run(source, in_numpy, moves, add)
+    assert np.array_equal(target, expected) and np.array_equal(in_numpy, expected)
 
 
 @given(tables())
-def test_backward_adds_the_targets_to_the_sources(table):
-    source, target, moves = table
-    target[:] = np.random.default_rng(0).standard_normal(SIZE)
+def test_reversed_moves_go_from_target_to_source(moves):
+    source, target = np.zeros(SIZE), np.arange(SIZE, dtype=np.float64)
     expected = source.copy()
-    reversed_moves = [Move(*m[3:6], *m[0:3], m.rows, m.width) for m in moves]
-    apply(target, expected, reversed_moves, add=True)
-    move.run_backward(moves, add=True)
+    apply(target, expected, table(*[[c, d, a, b, *e] for a, b, c, d, *e in moves]), add=True)
+    move.run(target, source, move.reverse(moves), add=True)
     np.testing.assert_allclose(source, expected)
 
 
 def test_neighbours_become_one_move():
-    a, b = np.arange(20.0), np.zeros(20)
-    blocks = [Move(a, 0, 2, b, 4, 2, 2, 2), Move(a, 4, 2, b, 8, 2, 3, 2)]
-    (merged,) = move.merge(blocks)
-    assert (merged.source_start, merged.target_start, merged.width) == (0, 4, 10)
+    blocks = table([0, 2, 4, 2, 2, 2], [4, 2, 8, 2, 3, 2])
+    ((source, _, target, _, rows, width),) = move.merge(blocks)
+    assert (source, target, rows, width) == (0, 4, 1, 10)
 
 
 def test_columns_of_neighbouring_sentences_become_one_move():
-    a, b = np.arange(20.0), np.zeros(30)
-    into_columns = [Move(a, 0, 2, b, 0, 5, 2, 2), Move(a, 4, 2, b, 10, 5, 3, 2)]
-    (merged,) = move.merge(into_columns)
-    assert (merged.rows, merged.width, merged.target_stride) == (5, 2, 5)
-
-
-def test_moves_between_different_arrays_stay_apart():
-    a, b, c = np.arange(4.0), np.zeros(4), np.zeros(4)
-    assert len(move.merge([Move(a, 0, 2, b, 0, 2, 1, 2), Move(a, 2, 2, c, 2, 2, 1, 2)])) == 2
+    (merged,) = move.merge(table([0, 2, 0, 5, 2, 2], [4, 2, 10, 5, 3, 2]))
+    assert merged.tolist() == [0, 2, 0, 5, 5, 2]
 
 
 def test_empty_moves_vanish():
     a = np.zeros(4)
-    assert move.merge([Move(a, 0, 1, a, 0, 1, 0, 3), Move(a, 0, 1, a, 0, 1, 3, 0)]) == []
-    assert move.run([]) == 0
+    assert len(move.merge(table([0, 1, 0, 1, 0, 3], [0, 1, 0, 1, 3, 0]))) == 0
+    assert move.run(a, a, table()) == 0
 
 
-def test_bytes_copied_are_returned():
-    a, b = np.zeros(20, np.float32), np.zeros(20, np.float32)
-    assert move.run([Move(a, 0, 2, b, 0, 5, 3, 2)]) == 3 * 2 * 4
-
-
+@pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_large_copies_are_the_same_on_threads(monkeypatch, threads):
+def test_large_copies_are_the_same_on_threads(monkeypatch, threads, add):
     monkeypatch.setattr(move, "WORTH_THREADS", 1)
+    monkeypatch.setattr(in_c, "WORTH_A_THREAD", 100)
     monkeypatch.setattr(parallel, "num_threads", lambda: threads)
     a, b = np.arange(6000.0), np.zeros(10000)
-    moves = [Move(a, 0, 3, b, 0, 5, 1000, 3), Move(a, 5997, -3, b, 5000, 3, 1000, 3)]
-    expected = b.copy()
-    apply(a, expected, moves)
-    move.run(moves)
-    assert np.array_equal(b, expected)
+    moves = table([0, 3, 0, 5, 1000, 3], [5997, -3, 5000, 3, 1000, 3], [9, 3, 2, 5, 1000, 3])
+    if not add:
+        moves = moves[:2]  # each place once
+    expected, in_numpy = b.copy(), b.copy()
+    apply(a, expected, moves, add)
+    move.run(a, b, moves, add)
+    with library.reference_only():
+        move.run(a, in_numpy, moves, add)
+    assert np.array_equal(b, expected) and np.array_equal(in_numpy, expected)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=5), st.integers(1, 3))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts, sizes_of
+from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
 from dynbatch.batcher.steps.members import Members
-from dynbatch.errors import FreedError
-from dynbatch.kernels import move
+from dynbatch.batcher.steps.places import add_gradients, freed, move_values
+from dynbatch.nodes.batch import sizes_of
 from dynbatch.nodes.node import Node, in_order
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
@@ -121,15 +121,6 @@ class View:
         return getattr(self.base, name)
 
 
-def freed(node: Node) -> FreedError:
-    """The error for reading a node whose memory was reused."""
-    return FreedError(
-        f"{node.label()}: the value was freed, since backward no longer needed it.\n"
-        "  fix:  call node.keep() before graph.backward, or read node.value before it;\n"
-        "        for several losses, call graph.backward once on their sum"
-    )
-
-
 class BatchInput:
     """The nodes that one input of a batch reads: a view where their rows lie in order, else a copy.
 
@@ -205,36 +196,13 @@ class BatchInput:
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
         """Copy the rows into the arena, from element `start` on; return the bytes copied too."""
-        for block in self.blocks:
-            block.values()
-        copied = move.run(self.moves(arena, start))
+        copied = move_values(self.nodes, arena, start)
         return self.packed(arena, start), copied
 
     def packed(self, arena: Array, start: int) -> Ragged:
         """The elements of the arena from `start` on, as packed rows of the shape that is read."""
         return self._ragged(arena[start : start + self.size])
 
-    def moves(self, arena: Array, start: int) -> list[move.Move]:
-        """Copies from the nodes' values into `arena` at `start`."""
-        return self._moves(arena, start, gradient=False)
-
-    def gradient_moves(self, arena: Array, start: int) -> list[move.Move]:
-        """Copies whose reverse brings a packed gradient back to the nodes that carry one."""
-        return self._moves(arena, start, gradient=True)
-
-    def _moves(self, arena: Array, start: int, gradient: bool) -> list[move.Move]:
-        # Nodes that ran once more lie elsewhere than when this step was made.
-        if self.is_view and (isinstance(self.nodes, Members | MembersPart) or in_order(self.nodes)):
-            places = [(self._first_block, self._start, self.size)]
-        elif isinstance(self.nodes, MembersParts):
-            places = [(part.block, part.start, part.elements) for part in self.nodes.parts]
-        else:
-            places = [(x._block, x._start, x.rows * x.width) for x in self.nodes]
-        found: list[move.Move] = []
-        for block, first, size in places:
-            array: Any = block.gradient if gradient else block.array
-            if array is not None:
-                base = block.gradient_start if gradient else block.start
-                found.append(move.Move(array, base + first, size, arena, start, size, 1, size))
-            start += size
-        return found
+    def unpack_gradients(self, arena: Array, start: int) -> int:
+        """Add a packed gradient to those of the nodes; return the bytes copied."""
+        return add_gradients(self.nodes, arena, start)

@@ -45,15 +45,9 @@ class MembersPart(Sequence[Any]):
         return self.members.starts[self.first]
 
     @property
-    def elements(self) -> int:
-        """The number of elements."""
-        return self.members.starts[self.end] - self.start
-
-    @property
-    def width(self) -> int:
-        """The width of all rows; 0 where they differ."""
-        width: int = self.block.width
-        return width
+    def starts(self) -> list[int]:
+        """The first element of each node in the block."""
+        return self.members.starts[self.first : self.end]
 
     def __len__(self) -> int:
         return self.end - self.first
@@ -81,22 +75,6 @@ class MembersParts(Sequence[Any]):
         return [node for part in self.parts for node in part][place]
 
 
-class Matrix:
-    """The rows of all calls as one matrix: the attributes that moves of rows read."""
-
-    __slots__ = ("_block", "_start", "attributes", "inputs", "rows", "width")
-
-    def __init__(self, part: MembersPart, node: Any = None, inputs: Sequence[Matrix] = ()) -> None:
-        self._block, self._start = part.block, part.start
-        self.rows, self.width = sum(part.lengths), part.width
-        self.attributes = node
-        self.inputs = inputs
-
-    def __getattr__(self, name: str) -> Any:
-        """All other attributes are those of the first node."""
-        return getattr(self.attributes, name)
-
-
 def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
     """Where the values of nodes lie."""
     return [ResultPlace(x._block, x._position, x._start) for x in nodes]
@@ -111,10 +89,3 @@ def joined(parts: Sequence[MembersPart]) -> Any:
     if first.first == 0 and last.end == len(first.members):
         return first.members
     return first if len(parts) == 1 else MembersPart(first.members, first.first, last.end)
-
-
-def sizes_of(nodes: Any) -> tuple[list[int], list[int]]:
-    """Rows and widths of nodes."""
-    if hasattr(nodes, "lengths"):
-        return nodes.lengths, nodes.widths
-    return [x.rows for x in nodes], [x.width for x in nodes]

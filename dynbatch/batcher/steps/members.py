@@ -13,11 +13,9 @@ from typing import Any, cast, overload
 import numpy as np
 
 from dynbatch.batcher.steps.member_parts import (
-    Matrix,
     MembersPart,
     joined,
     places_of,
-    sizes_of,
 )
 from dynbatch.blocks.call import BlockCall, ResultPlace
 from dynbatch.blocks.operators import Coefficients, Site, Sized
@@ -247,9 +245,16 @@ class Members(Sequence[Any]):
                 found += [batch.value(operator, name, k) for k in range(self._count)]
         return found
 
-    def input_sizes(self, position: int) -> tuple[list[int], list[int]]:
-        """Rows and widths of what each node reads at a position."""
-        return sizes_of(self.batch.inputs_of(self.operators, position))
+    def input_nodes(self, position: int) -> Sequence[Node]:
+        """What each node reads at a position."""
+        return self.batch.inputs_of(self.operators, position)
+
+    def counts(self) -> list[int]:
+        """The number of inputs of each node."""
+        program = self.batch.program
+        return [
+            len(program.operators[k].inputs) for k in self.operators for _ in range(self._count)
+        ]
 
     def sources(self, node_type: type[Operation]) -> list[Sequence[Any]]:
         """The values that make up each packed input, as `Operation.sources`."""
@@ -261,21 +266,6 @@ class Members(Sequence[Any]):
     @property
     def _reads_ports(self) -> bool:
         return self.batch.program.operators[self.operators[0]].node.reads_ports
-
-    def matrices(self) -> Sequence[Any] | None:
-        """One node for all calls of each operator, which reads one for all calls; None if not so.
-
-        For operators that work row by row: it makes no difference to them.
-        """
-        batch, found = self.batch, []
-        for place, operator in enumerate(self.operators):
-            (read,) = batch.program.operators[operator].inputs
-            source = batch.part_of(read) if read >= 0 else None
-            if source is None or self.block is None or not (source.width and self.block.width):
-                return None
-            target = MembersPart(self, place * self._count, (place + 1) * self._count)
-            found.append(Matrix(target, self[place * self._count], (Matrix(source),)))
-        return found
 
     def forget(self) -> None:
         """Cut the references from nodes to arrays."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.backend import ArrayModule, DType
-from dynbatch.batcher.steps.block import BatchInput, Block, freed
+from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
+from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.kernels import move
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
@@ -120,8 +120,8 @@ class StepRun:
     def run_forward(self, arena: Array) -> None:
         """Pack the inputs and run the batched forward (with its gradient, if fused)."""
         begin = time.perf_counter()
-        if self.is_structural:
-            self.copied_bytes += move.run(self._moves(gradient=False))
+        if issubclass(self.node_type, Structural):
+            self.copied_bytes += move_rectangles(self.node_type.rectangles(self.batch))
             self.batch.launches += 1
         else:
             xs = [self._pack(source, source.packing, arena) for source in self.sources]
@@ -160,22 +160,15 @@ class StepRun:
     def add_gradients(self, arena: Array) -> None:
         """Bring the gradients of the inputs from scratch to where they belong."""
         begin = time.perf_counter()
-        if self.is_structural:
-            moves = list(self._moves(gradient=True))
-            assigned: set[int] = set()
-            for target in self.targets:
-                if target is not None:
-                    assigned |= {id(block) for block in target.assigned}
-            # One pass a mode; blocks written first are assigned, the others added to.
+        if issubclass(self.node_type, Structural):
+            assigned = [target.assigned for target in self.targets if target is not None]
+            moves = self.node_type.rectangles(self.batch)
+            self.copied_bytes += move_gradients_back(moves, frozenset().union(*assigned))
             self.batch.launches += 1
-            for add in (False, True):
-                chosen = [m for m, block in moves if (id(block) in assigned) is not add]
-                self.copied_bytes += move.run_backward(chosen, add)
         else:
             for source, target in zip(self.sources, self.targets, strict=True):
                 if target is not None and target.scratch is not None:
-                    moves_back = source.gradient_moves(arena, target.scratch)
-                    self.copied_bytes += move.run_backward(moves_back, add=True)
+                    self.copied_bytes += source.unpack_gradients(arena, target.scratch)
                     self.batch.launches += 1
         self.spans.append(("add gradients", begin, time.perf_counter()))
 
@@ -208,30 +201,6 @@ class StepRun:
                 assert target.scratch is not None
                 views.append(source.packed(arena, target.scratch))
         return views
-
-    def _moves(self, gradient: bool) -> Any:
-        assert issubclass(self.node_type, Structural)
-        for r in self.node_type.rectangles(self.batch):
-            source, target = r.source._block, r.target._block
-            if gradient:
-                arrays, starts = (source.gradient, target.gradient), (
-                    source.gradient_start, target.gradient_start)  # fmt: skip
-                if arrays[0] is None:
-                    continue
-            else:
-                arrays, starts = (source.values() and source.array, target.array), (
-                    source.start, target.start)  # fmt: skip
-            made = move.Move(
-                arrays[0],
-                starts[0] + r.source._start + r.source_row * r.source.width + r.source_column,
-                r.source_step * r.source.width,
-                arrays[1],
-                starts[1] + r.target._start + r.target_row * r.target.width + r.target_column,
-                r.target_step * r.target.width,
-                r.rows,
-                r.width,
-            )
-            yield (made, source) if gradient else made
 
 
 def _part(arena: Array, start: int, elements: int) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.queue import launch
-from dynbatch.kernels.move import Move
+from dynbatch.kernels.move import num_elements
 
 THREADS = 256
 TILE = 1024  # elements of rectangles to a block, as in move.cu
@@ -35,8 +34,7 @@ def copy_table(rectangles: Array) -> RectangleTable:
     """The table of `copy_rectangles`.
 
     Args:
-        rectangles: (n, 6) int64: source_start, source_stride, target_start, target_stride, rows,
-            width as in `move.Move`. No two targets may overlap.
+        rectangles: (n, 6) int64, as in `kernels.move`. No two targets may overlap.
     """
     rectangles = _occupied(rectangles)
     first, total = _first_elements(rectangles)
@@ -72,27 +70,13 @@ def add_tables(rectangles: Array) -> list[PieceTable]:
     return tables
 
 
-def rectangles_of(moves: Iterable[Move]) -> Array:
-    """The (n, 6) int64 table of moves with one source and one target array."""
-    numbers = [(m[1], m[2], m[4], m[5], m[6], m[7]) for m in moves]
-    return np.array(numbers, np.int64).reshape(-1, 6)
-
-
-def run(moves: list[Move], add: bool = False) -> int:
-    """Carry out moves, one launch for each pair of arrays; returns the bytes copied."""
-    by_arrays: dict[tuple[int, int], list[Move]] = {}
-    for move in moves:
-        by_arrays.setdefault((id(move.source), id(move.target)), []).append(move)
-    copied = 0
-    for group in by_arrays.values():
-        source, target = group[0].source, group[0].target
-        rectangles = rectangles_of(group)
-        copied += int((rectangles[:, 4] * rectangles[:, 5]).sum()) * target.itemsize
-        if add:
-            add_rectangles(source, target, rectangles)
-        else:
-            copy_rectangles(source, target, rectangles)
-    return copied
+def run(source: Array, target: Array, moves: Array, add: bool = False) -> int:
+    """Carry out the moves of a table as `move.run` has it, usually in one launch."""
+    if add:
+        add_rectangles(source, target, moves)
+    else:
+        copy_rectangles(source, target, moves)
+    return num_elements(moves) * int(target.itemsize)
 
 
 def copy_rectangles(source: Array, target: Array, rectangles: Array) -> None:

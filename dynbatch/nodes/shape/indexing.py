@@ -16,7 +16,7 @@ from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.gather import gather_rows
 from dynbatch.nodes.shape.reshape import unsqueeze
-from dynbatch.nodes.shape.structure import Rectangle, Structural
+from dynbatch.nodes.shape.structure import Rectangles, Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
@@ -78,19 +78,27 @@ class Slice(Structural):
         return range(size)[part]
 
     @classmethod
-    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        of_all = batch.column("tokens").count(None) == len(batch.nodes)
-        if of_all and (matrices := batch.matrices()) is not None:
-            for node in matrices:
-                (x,) = node.inputs
-                yield Rectangle(x, 0, 1, node.taken[1].start, node, 0, 1, 0, node.rows, node.width)
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
+        sources, rows, widths = batch.input_nodes(0), batch.lengths, batch.widths
+        if batch.column("tokens").count(None) == len(rows):
+            parts = zip(batch.column("features"), batch.input_widths(0), strict=True)
+            first = [_first(features, width) for features, width in parts]
+            yield Rectangles(sources, batch.nodes, rows, widths, source_column=first)
             return
-        for node in batch.nodes:
-            (x,) = node.inputs
-            rows, columns = node.taken
-            yield Rectangle(
-                x, rows.start, rows.step, columns.start, node, 0, 1, 0, len(rows), len(columns)
-            )
+        taken = batch.column("taken")
+        yield Rectangles(
+            sources, batch.nodes, rows, widths,
+            source_row=[tokens.start for tokens, _ in taken],
+            source_step=[tokens.step for tokens, _ in taken],
+            source_column=[features.start for _, features in taken],
+        )  # fmt: skip
+
+
+def _first(part: Part, size: int) -> int:
+    """The first of the features that a part takes of so many."""
+    if part is None:
+        return 0
+    return part % size if isinstance(part, int) else part.indices(size)[0]
 
 
 class Row(Slice):

@@ -7,12 +7,12 @@ from typing import Any, Never
 
 from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.nodes.arguments import require_nodes
-from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import WIDTH, Node, Shape, in_order
+from dynbatch.nodes.batch import Batch, sizes_of
+from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.reshape import unsqueeze
-from dynbatch.nodes.shape.structure import Rectangle, Structural
+from dynbatch.nodes.shape.structure import Rectangles, Structural
 from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
 
 
@@ -56,39 +56,25 @@ class Concat(Structural):
         return super().infer_ragged() | (WIDTH if of_scalars else 0)
 
     @classmethod
-    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        along_tokens = batch.first.along == 0
-        most = max(batch.counts())
-        filled = [0] * len(batch.nodes)
-        for position in range(most):  # input by input, so that neighbours of a block merge
-            if not along_tokens and len(batch.nodes) > 1 and len(set(filled)) == 1:
-                joined = _one_rectangle(batch.nodes, position, filled[0])
-                if joined is not None:
-                    filled = [filled[0] + joined.width] * len(filled)
-                    yield joined
-                    continue
-            for k, node in enumerate(batch.nodes):
-                if position >= len(node.inputs):
-                    continue
-                x, at = node.inputs[position], filled[k]
-                row, column = (at, 0) if along_tokens else (0, at)
-                filled[k] += x.rows if along_tokens else x.width
-                yield Rectangle(x, 0, 1, 0, node, row, 1, column, x.rows, x.width)
-
-
-def _one_rectangle(nodes: Sequence[Node], position: int, column: int) -> Rectangle | None:
-    """All nodes' inputs at one position as one rectangle, if they are adjacent like the outputs.
-
-    The common case, the two directions of an LSTM, then needs no table of moves by sentence.
-    """
-    if min([len(node.inputs) for node in nodes]) <= position:
-        return None
-    inputs = [node.inputs[position] for node in nodes]
-    first, target = inputs[0], nodes[0]
-    if not (first._block.width and target._block.width and in_order(inputs)):
-        return None
-    rows = sum([x.rows for x in inputs])
-    return Rectangle(first, 0, 1, 0, target, 0, 1, column, rows, first.width)
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
+        along_tokens, counts = batch.first.along == 0, batch.counts()
+        filled = [0] * len(counts)
+        for position in range(max(counts)):  # input by input, so that neighbours of a block merge
+            if min(counts) > position:
+                nodes, sources = batch.nodes, batch.input_nodes(position)
+                chosen: Sequence[int] = range(len(counts))
+            else:
+                chosen = [k for k, count in enumerate(counts) if count > position]
+                nodes = [batch.nodes[k] for k in chosen]
+                sources = [node.inputs[position] for node in nodes]
+            rows, widths = sizes_of(sources)
+            at = [filled[k] for k in chosen]
+            yield Rectangles(
+                sources, nodes, rows, widths,
+                target_row=at if along_tokens else 0, target_column=0 if along_tokens else at,
+            )  # fmt: skip
+            for k, size in zip(chosen, rows if along_tokens else widths, strict=True):
+                filled[k] += size
 
 
 def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:

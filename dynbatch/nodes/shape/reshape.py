@@ -9,7 +9,7 @@ from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
-from dynbatch.nodes.shape.structure import Rectangle, Structural
+from dynbatch.nodes.shape.structure import Rectangles, Structural
 from dynbatch.nodes.syntax.registry import not_an_argument
 
 
@@ -43,11 +43,10 @@ class Reshape(Structural):
         return self.target
 
     @classmethod
-    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        for node in batch.nodes:
-            (x,) = node.inputs
-            # One row of all elements: steps do not matter, and neighbours merge to one copy.
-            yield Rectangle(x, 0, 0, 0, node, 0, 0, 0, 1, x.rows * x.width)
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
+        elements = [n * width for n, width in zip(batch.lengths, batch.widths, strict=True)]
+        # One row of all elements, without a step: neighbours merge to one copy.
+        yield Rectangles(batch.input_nodes(0), batch.nodes, 1, elements, source_step=0)
 
 
 def reshape(x: Node, shape: int | Sequence[int]) -> Node:

@@ -6,31 +6,53 @@ All run as one kernel: a table of moves for the whole mini-batch, whatever the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
+
+Column = int | list[int]
+"""A number for each rectangle, or one for all."""
 
 
 class Rectangle(NamedTuple):
     """`rows` x `width` elements of a source node that become a part of a target node.
 
     Row i comes from source row `source_row + i * source_step` and goes to target row
-    `target_row + i * target_step`; columns start at `source_column` and `target_column`.
+    `target_row + i`; columns start at `source_column` and `target_column`.
     """
 
     source: Node
+    target: Node
+    rows: int
+    width: int
     source_row: int
     source_step: int
     source_column: int
-    target: Node
     target_row: int
-    target_step: int
     target_column: int
-    rows: int
-    width: int
+
+
+class Rectangles(NamedTuple):
+    """Rectangles, one for each pair of source and target: each field is a column of them."""
+
+    sources: Sequence[Any]
+    targets: Sequence[Any]
+    rows: Column
+    width: Column
+    source_row: Column = 0
+    source_step: Column = 1
+    source_column: Column = 0
+    target_row: Column = 0
+    target_column: Column = 0
+
+    def each(self) -> Iterator[Rectangle]:
+        """The rectangles one by one."""
+        count = len(self.sources)
+        columns = [[c] * count if isinstance(c, int) else c for c in self[2:]]
+        return map(Rectangle, self.sources, self.targets, *columns)
 
 
 class Structural(Operation):
@@ -41,9 +63,15 @@ class Structural(Operation):
     variadic = True
 
     @classmethod
-    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
         """The moves of all nodes of the batch, adjacent ones next to each other."""
         raise NotImplementedError(f"{cls.__name__}.rectangles")
+
+    @classmethod
+    def rectangles_of(cls, node: Node) -> list[Rectangle]:
+        """The moves of one node."""
+        batch = Batch([node], node.graph.dtype)
+        return [r for rectangles in cls.rectangles(batch) for r in rectangles.each()]
 
 
 class PortPlace:
@@ -78,10 +106,9 @@ class Port(Structural):
         return (PortPlace(self.inputs[0], self.part),)
 
     @classmethod
-    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        for node in batch.nodes:
-            (place,) = node.reads()
-            yield Rectangle(place, 0, 1, 0, node, 0, 1, 0, 1, node.width)
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
+        places = [place for node in batch.nodes for place in node.reads()]
+        yield Rectangles(places, batch.nodes, 1, batch.widths)
 
 
 class Reverse(Structural):
@@ -104,10 +131,12 @@ class Reverse(Structural):
         return shapes[0]
 
     @classmethod
-    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        for node in batch.nodes:
-            (x,) = node.inputs
-            yield Rectangle(x, x.rows - 1, -1, 0, node, 0, 1, 0, x.rows, x.width)
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
+        rows, width = batch.lengths, batch.widths
+        last = [count - 1 for count in rows]
+        yield Rectangles(
+            batch.input_nodes(0), batch.nodes, rows, width, source_row=last, source_step=-1
+        )
 
 
 def reverse(x: Node) -> Node:

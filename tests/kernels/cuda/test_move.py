@@ -6,7 +6,6 @@ from dynbatch.kernels import move as kernels
 from dynbatch.kernels.cuda import move
 from dynbatch.kernels.cuda.rows import row_table
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.move import Move
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import launches
 
@@ -43,18 +42,15 @@ def concat_of_a_mini_batch():
     return 2 * size, places
 
 
-def moves_of(source, target, places):
-    return [Move(source, *p[:2], target, *p[2:4], *p[4:]) for p in places]
-
-
 def test_concat_and_split_of_a_mini_batch_are_one_launch_each(cupy, dtype):
     size, places = concat_of_a_mini_batch()
     arena = np.zeros(size, dtype)
     arena[: size // 2] = normal(dtype, size // 2)
     expected, device = arena.copy(), cupy.asarray(arena)
-    copied = kernels.run(moves_of(expected, expected, places))
+    places = np.array(places, np.int64)
+    copied = kernels.run(expected, expected, places)
     with launches(1):
-        assert kernels.run(moves_of(device, device, places)) == copied
+        assert kernels.run(device, device, places) == copied
         queue().flush()
     assert np.array_equal(device.get(), expected)
 
@@ -62,7 +58,7 @@ def test_concat_and_split_of_a_mini_batch_are_one_launch_each(cupy, dtype):
     packed[: size // 2] = 0
     device = cupy.asarray(packed)
     with launches(1):
-        kernels.run_backward(moves_of(device, device, places), add=False)
+        kernels.run(device, device, kernels.reverse(places))
         queue().flush()
     assert np.array_equal(device.get(), expected)
 
@@ -94,37 +90,25 @@ def random_places(seed, overlap):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("add", [False, True])
 def test_moves_between_any_places_equal_the_reference(cupy, dtype, add, seed):
-    places = random_places(seed, overlap=add).tolist()
+    places = random_places(seed, overlap=add)
     source, target = normal(dtype, 2, SIZE)
     on_device = cupy.asarray(target)
-    kernels.run(moves_of(cupy.asarray(source), on_device, places), add)
+    kernels.run(cupy.asarray(source), on_device, places, add)
     queue().flush()
-    kernels.run(moves_of(source, target, places), add)
+    kernels.run(source, target, places, add)
     tolerance = TOLERANCE[dtype.name] * add
     np.testing.assert_allclose(on_device.get(), target, rtol=tolerance, atol=10 * tolerance)
 
 
 def test_one_target_of_many_sources_is_one_launch(cupy, dtype):
     source, target = normal(dtype, 600), np.ones(100, dtype)
-    places = [[60 * i, 60, 40, 60, 1, 60] for i in range(10)]
+    places = np.array([[60 * i, 60, 40, 60, 1, 60] for i in range(10)])
     on_device = cupy.asarray(target)
     with launches(1):
-        kernels.run(moves_of(cupy.asarray(source), on_device, places), add=True)
+        kernels.run(cupy.asarray(source), on_device, places, add=True)
         queue().flush()
     target[40:] += source.reshape(10, 60).sum(0)
     np.testing.assert_allclose(on_device.get(), target, rtol=1e-5, atol=1e-5)
-
-
-def test_sources_of_several_arrays_are_a_launch_each(cupy, dtype):
-    sources, target = normal(dtype, 3, 40), np.zeros(120, dtype)
-    on_device = cupy.asarray(target)
-    with launches(3):
-        kernels.run(
-            Move(cupy.asarray(source), 0, 0, on_device, 40 * k, 0, 1, 40)
-            for k, source in enumerate(sources)
-        )
-        queue().flush()
-    assert np.array_equal(on_device.get(), sources.reshape(-1))
 
 
 def test_columns_side_by_side_are_one_launch():
@@ -139,7 +123,7 @@ def test_no_rectangles_are_nothing_to_do(cupy, dtype):
     assert move.add_tables(nothing) == [] and move.copy_table(nothing).total == 0
     array = cupy.zeros(4, dtype)
     with launches(0):
-        assert kernels.run([Move(array, 0, 0, array, 0, 0, 0, 3)]) == 0
+        assert kernels.run(array, array, np.array([[0, 0, 0, 0, 0, 3]])) == 0
         queue().flush()
 
 
