@@ -31,14 +31,19 @@ Train = Callable[[Batch], object]
 Predict = Callable[[Batch], list[Array]]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command's options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.small_data", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="lives of each side")
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="that are learnt")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    options = parse(arguments)
     if options.side:
         print(json.dumps(live(options.side, options.sentences)))
         return 0
