@@ -90,7 +90,7 @@ def flags() -> list[str]:
 @cache
 def processor() -> str:
     """What compiled code depends on: the processor's instructions, not its name alone."""
-    parts = [sys.platform, platform.machine(), platform.processor()]
+    parts = [sys.platform, platform.machine()]
     try:
         with open("/proc/cpuinfo") as file:
             parts += sorted({line for line in file if line.startswith(("flags", "Features"))})
