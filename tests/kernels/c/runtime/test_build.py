@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +25,16 @@ print(repr(library.reason()))
 """
 
 
-def run(cache: Path, **variables: str) -> tuple[str, str]:
+WITHOUT_ZIG = "import sys\nsys.modules['ziglang'] = None\n" + PROGRAM
+
+
+def run(cache: Path, program: str = PROGRAM, **variables: str) -> tuple[str, str]:
     """What a process prints that runs one kernel: output and messages."""
     environment = {**os.environ, "DYNBATCH_CACHE": str(cache), **variables}
     environment.pop("DYNBATCH_NATIVE", None)
     environment.update(variables)
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip(), result.stderr
@@ -76,6 +81,40 @@ def test_a_home_that_cannot_be_made_leaves_a_folder_of_the_process(tmp_path: Pat
     assert answer == "''" and "DYNBATCH_CACHE=FOLDER names another" in told
 
 
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of its own, mounted with the test's options."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"mode=700,{request.param}", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this user cannot mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("disk", ["size=4k", "nr_inodes=1"], indirect=True)
+def test_a_full_disk_leaves_numpy_and_says_why(disk: Path) -> None:
+    answer, told = run(disk)
+    assert answer != "''" and "NumPy runs in place of C kernels" in told
+    assert told.count("NumPy runs") == 1
+    assert not list(disk.iterdir())
+
+
+@pytest.mark.parametrize("disk", ["ro"], indirect=True)
+def test_a_folder_that_cannot_be_written_gives_way_to_one_of_the_process(disk: Path) -> None:
+    answer, told = run(disk)
+    assert answer == "''" and "for this process only" in told
+
+
+def test_a_file_that_grows_too_large_leaves_numpy_and_says_why(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")  # where there is POSIX
+    limit = f"import resource\nresource.setrlimit({resource.RLIMIT_FSIZE}, (4096, 4096))\n"
+    answer, told = run(tmp_path, limit + PROGRAM)
+    assert answer != "''" and told.count("NumPy runs in place of C kernels") == 1
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("command", ["false", "cat", "python -c 1"])
 def test_a_broken_compiler_leaves_numpy_and_says_why(tmp_path: Path, command: str) -> None:
     answer, told = run(tmp_path, CC=command)
@@ -85,7 +124,7 @@ def test_a_broken_compiler_leaves_numpy_and_says_why(tmp_path: Path, command: st
 
 
 def test_no_compiler_leaves_numpy_in_silence(tmp_path: Path) -> None:
-    answer, told = run(tmp_path, CC="", PATH=str(tmp_path))
+    answer, told = run(tmp_path, WITHOUT_ZIG, CC="", PATH=str(tmp_path))
     assert "install gcc or clang" in answer and told == ""
 
 
@@ -98,8 +137,9 @@ def test_two_processes_at_once_keep_one_good_file(tmp_path: Path) -> None:
     environment = {**os.environ, "DYNBATCH_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM]
     both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
-    for process in both:
-        assert process.stderr is not None
-        process.stderr.close()
+    told = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert all(b"NumPy runs" not in text for text in told)
+    kept = list(tmp_path.iterdir())
+    assert kept and all(path.match("example-float-*.so") for path in kept)
     assert run(tmp_path) == ("''", "")
