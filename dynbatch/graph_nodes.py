@@ -39,7 +39,8 @@ class OwnedNodes:
         inlined:  calls that are not nodes of their own, and parameters.
         signatures: of the nodes so far, by what they follow from; see `Operation.signature`.
         widths:   with the signature, of those that keep the rows of their input.
-        inlined_blocks: calls of blocks that are not one node, by the block's name and the reason.
+        block_notes: calls of blocks that cost more than a node, by the block's name and what they
+            are: inlined, say, and why.
     """
 
     is_trace = False
@@ -56,7 +57,7 @@ class OwnedNodes:
         self.signatures: dict[Any, int] = {}
         self.widths: dict[Any, tuple[int, int]] = {}
         self.inlined: dict[Any, Any] = {}
-        self.inlined_blocks: Counter[tuple[str, str]] = Counter()
+        self.block_notes: Counter[tuple[str, str]] = Counter()
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
         self._has_light = False
@@ -110,9 +111,9 @@ class OwnedNodes:
         """Note that `reader` can be computed without `node`, its one input."""
         self._folds.add(node, reader)
 
-    def note_inlined(self, block: str, reason: str) -> None:
-        """Count a call of a block whose operators are nodes of the graph."""
-        self.inlined_blocks[block, reason] += 1
+    def note_block(self, block: str, what: str) -> None:
+        """Count a call of a block, for `explain()` to say what is the matter with it."""
+        self.block_notes[block, what] += 1
 
     @cached_property
     def _streams(self) -> RandomStreams:

@@ -37,14 +37,16 @@ class Arguments:
     Attributes:
         forms:  of each, keyword arguments last; equal for calls that may share a trace.
         nodes, arrays, params: those among them, in order.
+        are_lists: whether each array was given as a list.
         graph:  the graph of the nodes, or the one that was given.
     """
 
-    __slots__ = ("arrays", "forms", "graph", "names", "nodes", "params")
+    __slots__ = ("are_lists", "arrays", "forms", "graph", "names", "nodes", "params")
 
     def __init__(self, positional: Sequence[object], named: dict[str, object]) -> None:
         self.nodes: list[Node] = []
         self.arrays: list[Array] = []
+        self.are_lists: list[bool] = []
         self.params: list[object] = []
         self.graph: Owner | None = None
         self.names = tuple(named)
@@ -60,12 +62,12 @@ class Arguments:
         if value is None or isinstance(value, str | bool | int | float | np.generic | Enum):
             return ArgumentKind.SETTING, type(value), value
         if isinstance(value, np.ndarray):
-            return self._array(np.array(value))
+            return self._array(np.array(value), False)
         if isinstance(value, tuple):
             return ArgumentKind.TUPLE, *map(self._form, value)
         if isinstance(value, list):
             if _holds_numbers(value):
-                return self._array(np.array(value, None if value else np.int64))
+                return self._array(np.array(value, None if value else np.int64), True)
             return ArgumentKind.LIST, *map(self._form, value)
         if isinstance(value, dict):
             return ArgumentKind.DICT, tuple(value), *map(self._form, value.values())
@@ -75,9 +77,10 @@ class Arguments:
         self.params.append(value)
         return ArgumentKind.PARAMS, getattr(value, "training", None)  # it may change in a graph
 
-    def _array(self, array: Array) -> Form:
+    def _array(self, array: Array, is_list: bool) -> Form:
         self.arrays.append(array)
-        return ArgumentKind.ARRAY, array.dtype.char, array.ndim
+        self.are_lists.append(is_list)
+        return ArgumentKind.ARRAY, array.dtype.char, array.ndim, is_list
 
     def with_leaves(
         self, nodes: Sequence[Node], arrays: Sequence[Array], params: Sequence[object], graph: Owner

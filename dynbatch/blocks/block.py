@@ -9,22 +9,20 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from dynbatch.arguments import refused, shown
 from dynbatch.blocks.arguments import Arguments, sizes_of
+from dynbatch.blocks.binding import ArraysAlike
 from dynbatch.blocks.call import BlockCall, results_of
+from dynbatch.blocks.given_arrays import NotTraceable
 from dynbatch.blocks.operators import Told
 from dynbatch.blocks.program import BlockProgram, NotOneProgram
-from dynbatch.blocks.sizes import Pattern, Sizes, patterns_to_try, with_free
-from dynbatch.blocks.trace import (
-    ARRAY_NAMES,
-    NotTraceable,
-    TraceMaker,
-    may_read_lengths,
-    names_used,
-)
+from dynbatch.blocks.sizes import Pattern, Sizes, looser, patterns_to_try
+from dynbatch.blocks.trace import ARRAY_NAMES, Seen, TraceMaker
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.traced import Reads, Traced, check_reads
 from dynbatch.nodes.node import Owner
 
 CACHED_PROGRAMS = 512
+MOST_UNTOLD = 16
+"""A block whose arrays are alike in more sentences than this is not traced again."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -67,6 +65,7 @@ class BlockFunction:
             self.name, (BlockCall,), {"__slots__": (), "__module__": function.__module__}
         )
         self._programs: Traced[Program] = Traced(CACHED_PROGRAMS)
+        self._untold = 0
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -87,9 +86,11 @@ class BlockFunction:
         if isinstance(program, BlockProgram):
             told = self._told(program, arguments, graph, sizes)
             if told is not None:
+                if program.by_data:
+                    graph.note_block(self.name, "traced again, since it looks into its arrays")
                 return results_of(self._call_type, program, arguments, sizes, told, graph)
             program = Inlined("for some sizes or arrays it builds other operators")
-        graph.note_inlined(self.name, program.reason)
+        graph.note_block(self.name, f"inlined, since {program.reason}")
         return self.__wrapped__(*positional, **named)
 
     def _told(
@@ -97,7 +98,7 @@ class BlockFunction:
     ) -> Told | None:
         """What the program does not know of a call; None where it does not hold for it."""
         if not program.needs_trace(sizes):
-            return program.given(arguments.arrays)
+            return program.given(sizes, arguments.arrays)
         maker = self._maker(arguments, recorded(tuple(arguments.params))[0], graph)
         return program.traced(maker, sizes, arguments.arrays)
 
@@ -135,15 +136,15 @@ class BlockFunction:
     ) -> Program:
         """The program of the loosest pattern that holds."""
         recorders, reads = recorded(params)
-        maker = self._maker(arguments, recorders, graph)
+        maker, seen = self._maker(arguments, recorders, graph), Seen()
         try:
-            trace, names = names_used(lambda: maker.on(sizes, arguments.arrays))
+            trace = seen.watch(lambda: maker.on(sizes, arguments.arrays))
         except NotTraceable as error:
             return Inlined(str(error), reads)
         except Exception:  # it fails; the function itself will raise it
             return Inlined("it fails", reads, is_known=False)
-        careful = may_read_lengths(trace, names)
-        maker.is_touched |= bool(arguments.arrays) and not names.isdisjoint(ARRAY_NAMES)
+        careful = seen.may_decide(trace)
+        maker.is_touched |= bool(arguments.arrays) and not seen.names.isdisjoint(ARRAY_NAMES)
 
         def try_pattern(pattern: Pattern) -> BlockProgram | str:
             try:
@@ -152,21 +153,31 @@ class BlockFunction:
                 return str(error)
 
         found: BlockProgram | str = ""
-        for pattern in patterns_to_try(sizes, len(sizes_of(arguments.nodes, ()))):
-            found = try_pattern(pattern)
-            if isinstance(found, BlockProgram):
-                break
-        if isinstance(found, str):
-            return Inlined(found, reads)
-        for k in range(len(sizes)):
-            pattern = with_free(found.pattern, k)
-            if pattern != found.pattern:
-                other = try_pattern(pattern)
-                found = other if isinstance(other, BlockProgram) else found
-        return found
+        try:
+            for pattern in patterns_to_try(sizes, len(sizes_of(arguments.nodes, ()))):
+                found = try_pattern(pattern)
+                if isinstance(found, BlockProgram):
+                    break
+            if isinstance(found, str):
+                return Inlined(found, reads)
+            return _loosest(found, try_pattern)
+        except ArraysAlike as error:
+            self._untold += 1
+            return Inlined(str(error), reads, is_known=self._untold > MOST_UNTOLD)
 
     def _maker(self, arguments: Arguments, recorders: Any, graph: Owner) -> TraceMaker:
         return TraceMaker(self.__wrapped__, arguments, list(recorders), graph.dtype)
+
+
+def _loosest(
+    program: BlockProgram, try_pattern: Callable[[Pattern], BlockProgram | str]
+) -> BlockProgram:
+    """The program with as many free sizes as can be."""
+    for pattern in looser(program.pattern):
+        found = try_pattern(pattern)
+        if isinstance(found, BlockProgram):
+            return _loosest(found, try_pattern)
+    return program
 
 
 def block(function: Function) -> Function:
@@ -179,15 +190,20 @@ def block(function: Function) -> Function:
 
     Args:
         function: a function, or a module's method such as `__call__`. It takes nodes; arrays of the
-            sentence (NumPy arrays or lists of numbers: ids, masks); modules and parameters, known
-            by identity; the graph; and settings (numbers, strings, None), of which every value is
-            traced anew. It returns a node, or a tuple of nodes.
+            sentence (NumPy arrays or lists of numbers: ids, masks, targets); modules and
+            parameters, known by identity; the graph; and settings (numbers, strings, None), of
+            which every value is traced anew: a label is an array of one. It returns a node, or a
+            tuple of nodes.
 
     What a function builds must not depend on lengths or on values. Where it does, and where it
     reads a value, its operators are nodes of the sentence's own as if it was not decorated, and
     `graph.explain()` says why. A function may read lengths and look into its arrays: it is then
-    traced at every new length, or in every call, which costs as much as making its nodes. Arrays
-    that are handed on to `F.lookup`, `F.input` or as an attention's mask need none of it.
+    traced at every new length, or in every call, which costs more than making its nodes. Arrays
+    need none of it that go to `F.lookup` and `F.input`, to an attention as its mask, and to
+    `F.cross_entropy`, `F.nll_loss` and `F.crf` as targets; nor does what NumPy makes of them, as
+    `ids[:-1]`, `np.append(begin, ids)` and `np.where(ids < size, ids, unknown)`. `ids.max()`,
+    `list(ids)` and `if 3 in ids` look into an array. A list is an array inside, if no operator
+    joins it to others.
 
     What parameters hold is read at the first call of a graph: replacing one of them later holds
     from the next graph on, as with cells; a module's `train()` and `eval()` hold at once.

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dynbatch.blocks.given_arrays import GivenArrays
 from dynbatch.blocks.trace import BlockArgument, BlockTrace
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 
 
 class Operators(NamedTuple):
@@ -17,14 +17,14 @@ class Operators(NamedTuple):
 
     inputs:  of each, positions of operators, or -1 - k for the node argument k.
     results: likewise.
-    arrays:  that the trace was given.
+    arrays:  those of the trace.
     """
 
     nodes: Sequence[Operation]
     inputs: Sequence[tuple[int, ...]]
     results: tuple[int, ...]
     returns_tuple: bool
-    arrays: Sequence[Array]
+    arrays: GivenArrays
 
 
 def live_operators(trace: BlockTrace) -> Operators:

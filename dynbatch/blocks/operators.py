@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.blocks.live import Operators
-from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton, with_leaves
-from dynbatch.errors import DynbatchError
+from dynbatch.blocks.sizes import with_leaves
 from dynbatch.nodes.operation import Operation
 
 STREAM = "stream"
@@ -29,9 +27,13 @@ class Sized(NamedTuple):
 
 
 class Given(NamedTuple):
-    """An attribute that is made from one of the call's arrays by `Operation.given`."""
+    """An attribute that `Operation.given` makes of an array.
 
-    array: int
+    site: which of `Told.given`. place: which of the attributes there.
+    """
+
+    site: int
+    place: int
 
 
 class Site(NamedTuple):
@@ -43,11 +45,17 @@ class Site(NamedTuple):
 class Told(NamedTuple):
     """What of a call does not follow from its sizes, by what the program knows.
 
-    values: of attributes, by operator and name. sizes: rows and widths, by operator.
+    given:  what `Operation.given` makes of arrays, for each operator that takes one.
+    values: of other attributes, by operator and name. sizes: rows and widths, by operator.
     """
 
+    given: Sequence[tuple[Any, ...]]
     values: dict[tuple[int, str], Any]
     sizes: dict[int, tuple[int, int]]
+
+
+NOTHING = Told((), {}, {})
+"""Of a call that the program knows all of."""
 
 
 class BlockOperator:
@@ -80,33 +88,3 @@ def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
     for factor, size in zip(coefficients, free, strict=False):
         total += factor * size
     return total
-
-
-def given_array(name: str, nodes: Sequence[Operation], traces: Sequence[Operators]) -> Given | None:
-    """The array that the attribute is made from, if its type says how it makes it."""
-    if name not in type(nodes[0]).given_attributes:
-        return None
-    for array in range(len(traces[0].arrays)):
-        try:
-            made = [
-                same(node.given(name, trace.arrays[array]), getattr(node, name))
-                for node, trace in zip(nodes, traces, strict=True)
-            ]
-        except DynbatchError:
-            continue
-        if all(made):
-            return Given(array)
-    return None
-
-
-def sized(fit: Fit, values: Sequence[Any], again: Sequence[Any]) -> Sized | None:
-    leaves = [leaves_of(value) for value in values]
-    if None in leaves or not all([same(values[0], value) for value in again]):
-        return None
-    forms = [skeleton(value) for value in values]
-    if not all([same(forms[0], form) for form in forms]):
-        return None
-    fitted = [fit.coefficients(column) for column in zip(*leaves, strict=True)]
-    if None in fitted:
-        return None
-    return Sized(forms[0], tuple(c for c in fitted if c is not None))

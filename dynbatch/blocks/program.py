@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from dynbatch.blocks.binding import bind
 from dynbatch.blocks.live import Operators, live_operators
 from dynbatch.blocks.operators import (
+    NOTHING,
     STREAM,
     BlockOperator,
-    Given,
-    Site,
     Sized,
     Told,
     affine,
-    given_array,
-    sized,
 )
 from dynbatch.blocks.sizes import (
     Fit,
@@ -37,8 +35,6 @@ from dynbatch.blocks.sizes import (
 )
 from dynbatch.blocks.trace import TraceMaker
 from dynbatch.compiler.traced import Reads
-from dynbatch.nodes.node import WIDTH
-from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Array, Parameter
 
@@ -91,18 +87,12 @@ class BlockProgram:
         for trace in (*traces[1:], *again):
             if (difference := self._differs(trace)) is not None:
                 raise NotOneProgram(f"it builds {difference}")
-        self._bind(Fit(points), traces, again)
+        self._taken = bind(self.operators, Fit(points), traces, again)
         self.is_random = any([STREAM in op.bound for op in self.operators])
         self._retraces = any([None in (op.rows, op.width) for op in self.operators]) or any(
             [bound is None for op in self.operators for bound in op.bound.values()]
         )
-        self._given = [
-            (k, name, bound.array)
-            for k, op in enumerate(self.operators)
-            for name, bound in op.bound.items()
-            if isinstance(bound, Given)
-        ]
-        self._by_data = maker.is_touched or self._data_changes(first, again)
+        self.by_data = maker.is_touched or self._data_changes(first, again)
         self._unsafe = self._sizes_unlike(maker, points[0])
         self._known: dict[Sizes, Told | None] = {}
         self.signatures = tuple(
@@ -127,43 +117,43 @@ class BlockProgram:
 
     def needs_trace(self, sizes: Sizes) -> bool:
         """Whether a call of these sizes must be traced at them, or looked up."""
-        if self._by_data or self._retraces or self._careful:
+        if self.by_data or self._retraces or self._careful:
             return True
         return bool(self._unsafe) and any([sizes[self.free[k]] == 0 for k in self._unsafe])
 
-    def given(self, arrays: Sequence[Array]) -> Told:
-        """What a call's arrays tell, checked.
+    def given(self, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
+        """What a call's arrays tell, checked; None where it makes arrays of unexpected shapes.
 
         Raises:
             DynbatchError: what the operators raise that take an array.
         """
-        values = {
-            (k, name): self.operators[k].node.given(name, arrays[array])
-            for k, name, array in self._given
-        }
-        return Told(values, {})
+        if not self._taken.sites:
+            return NOTHING
+        given = self._taken.of([sizes[k] for k in self.free], arrays)
+        return None if given is None else Told(given, {}, {})
 
     def traced(self, maker: TraceMaker, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
         """What a trace at the call's sizes tells, or None if it builds other operators."""
-        if self._by_data or sizes not in self._known:
+        if self.by_data or sizes not in self._known:
             try:
                 trace = live_operators(maker.on(sizes, arrays))
             except Exception:
                 return None  # the function itself will raise it
             found = self._read(trace, tuple([sizes[k] for k in self.free]))
-            if not self._by_data:
+            if not self.by_data:
                 self._known[sizes] = found
         else:
             found = self._known[sizes]
-        if found is None or not self._given:
+        if found is None or self.by_data:
             return found
-        return Told(found.values | self.given(arrays).values, found.sizes)
+        given = self.given(sizes, arrays)
+        return None if given is None else found._replace(given=given.given)
 
     def _read(self, trace: Operators, free: Sizes) -> Told | None:
         """What a trace tells; None where it is not as the program says it would be."""
         if self._differs(trace) is not None:
             return None
-        found = Told({}, {})
+        found = Told(self._taken.seen_in(trace), {}, {})
         for k, (op, node) in enumerate(zip(self.operators, trace.nodes, strict=True)):
             attributes = node.attributes()
             expected = dict(op.constants)
@@ -193,43 +183,6 @@ class BlockProgram:
             return f"{len(mine)} operators at some sizes, {len(theirs)} at others"
         same_results = (self.results, self.returns_tuple) == (trace.results, trace.returns_tuple)
         return None if same_results else "other results at other sizes"
-
-    # Binding --------------------------------------------------------------------------------------
-
-    def _bind(self, fit: Fit, traces: Sequence[Operators], again: Sequence[Operators]) -> None:
-        sites = itertools.count()
-        untold: set[int] = set()  # operators whose rows only a trace at the call's sizes tells
-        for k, op in enumerate(self.operators):
-            nodes = [trace.nodes[k] for trace in (*traces, *again)]
-            of_sizes, of_data = nodes[: len(traces)], nodes[len(traces) :]
-            follows = op.node.follows_sizes() and untold.isdisjoint(op.inputs)
-            if op.node.ndim < 2:
-                op.rows = fit.constant(1)
-            elif follows and all([node.rows == nodes[0].rows for node in of_data]):
-                op.rows = fit.coefficients([node.rows for node in of_sizes])
-            if not op.node.ragged & WIDTH and all([n.width == op.node.width for n in nodes]):
-                op.width = fit.constant(op.node.width)
-            elif follows and all([node.width == nodes[0].width for node in of_data]):
-                op.width = fit.coefficients([node.width for node in of_sizes])
-            if op.rows is None or op.width is None:
-                untold.add(k)
-            tables = [node.attributes() for node in nodes]
-            for name, value in tables[0].items():
-                values = [table[name] for table in tables]
-                if name == STREAM:
-                    op.bound[name] = Site(next(sites))
-                elif isinstance(value, Operation):
-                    continue  # what a folded node stands for
-                elif all([same(value, other) for other in values[1:]]):
-                    op.constants.append((name, value))
-                else:
-                    op.bound[name] = given_array(name, nodes, (*traces, *again))
-                    if op.bound[name] is None and follows:
-                        op.bound[name] = sized(fit, values[: len(traces)], values[len(traces) :])
-            shared = all([x >= 0 and self.operators[x].is_shared for x in op.inputs])
-            sizes = (op.rows, op.width)
-            fixed = all([c is not None and not any(c[:-1]) for c in sizes])
-            op.is_shared = shared and not op.bound and fixed
 
     def _data_changes(self, first: Operators, again: Sequence[Operators]) -> bool:
         """Whether something that no array is bound to differs where only arrays do."""
@@ -270,10 +223,13 @@ def _traces(
     """Traces at the points of a `Fit`, and these points; sizes near the call's where small fail."""
     count = len(actual)
     error: Exception | None = None
-    for base, others in bases(actual):
-        points = points_for(count, base, others)
-        try:
-            return points, [live_operators(maker.at(filled(pattern, point))) for point in points]
-        except Exception as raised:  # whatever the function raises at sizes that it was not given
-            error = error or raised
+    for least in (1, 0) if maker.arguments.arrays else (1,):
+        maker.least = least
+        for base, others in bases(actual):
+            points = points_for(count, base, others)
+            try:
+                traces = [live_operators(maker.at(filled(pattern, point))) for point in points]
+                return points, traces
+            except Exception as raised:  # whatever the function raises where it was not asked
+                error = error or raised
     raise NotOneProgram(f"at other sizes it fails: {str(error).splitlines()[0]}") from error

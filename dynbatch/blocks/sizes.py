@@ -20,6 +20,8 @@ Sizes = tuple[int, ...]
 SMALL = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
 OTHERS = (8, 3, 14, 6, 21, 4, 26, 10, 33, 12, 40, 9)
 STEP = 4
+MOST_TIED = 4
+"""Of so many sizes that equal another one each group is tried on its own."""
 
 
 def fits(pattern: Pattern, sizes: Sizes) -> bool:
@@ -62,9 +64,16 @@ def patterns_to_try(sizes: Sizes, node_sizes: int) -> list[Pattern]:
     return [p for p in dict.fromkeys(candidates) if fits(p, sizes)]
 
 
-def with_free(pattern: Pattern, size: int) -> Pattern:
-    """The pattern with one more free size, unless others are tied to it."""
-    return (*pattern[:size], size, *pattern[size + 1 :])
+def looser(pattern: Pattern) -> Iterator[Pattern]:
+    """Patterns with one more free size: a constant that varies, or equal ones in two groups."""
+    for k, leader in enumerate(pattern):
+        if leader < 0:
+            yield (*pattern[:k], k, *pattern[k + 1 :])
+        if leader == k:
+            followers = [other for other in range(k + 1, len(pattern)) if pattern[other] == k]
+            for count in range(1, len(followers) + 1):
+                for group in itertools.combinations(followers[:MOST_TIED], count):
+                    yield tuple([group[0] if n in group else p for n, p in enumerate(pattern)])
 
 
 class Fit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,22 +11,18 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.blocks.arguments import Arguments
+from dynbatch.blocks.given_arrays import GivenArrays, NotTraceable, is_inside
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
-from dynbatch.errors import GraphError
 from dynbatch.nodes.node import WIDTH, Node
 from dynbatch.parameter import Array
 
-LENGTH_NAMES = frozenset(("len", "rows", "shape", "size"))
+LENGTHS_READ = frozenset((Node.__len__.__code__, Node.shape.fget.__code__))  # type: ignore[attr-defined]
+DRAWS = 20
+"""So often arrays are drawn anew until they differ from each other and from those before."""
 MOST_DRAWN = 255
 ARRAY_NAMES = frozenset(("array", "asanyarray", "asarray", "ascontiguousarray", "fromiter"))
 """Functions that make a plain array of another, which `GivenArray` does not see."""
-ROOMS = ("arguments", "blocks", "cells", "compiler", "kernels", "names", "nodes", "parameter")
-INSIDE = tuple([f"dynbatch.{room}" for room in ROOMS])
-
-
-class NotTraceable(GraphError):
-    """A block does what no trace can record; the text says what."""
 
 
 class BlockArgument(Placeholder):
@@ -42,77 +39,21 @@ class BlockArgument(Placeholder):
         return self.dimensions
 
 
-class GivenArray(np.ndarray):
-    """An array that a block is given while it is traced; it notes whether the block looks into it.
-
-    Node types make plain arrays of it first, which is not noted.
-    """
-
-    is_touched = False
-
-    def __getattribute__(self, name: str) -> Any:
-        if name not in ("dtype", "ndim", "shape", "size", "is_touched", "view", "__class__"):
-            _touch(self)
-        return super().__getattribute__(name)
-
-    def __getitem__(self, key: Any) -> Any:
-        _touch(self)
-        return self.view(np.ndarray)[key]
-
-    def __iter__(self) -> Any:
-        _touch(self)
-        return iter(self.view(np.ndarray))
-
-    def __contains__(self, value: object) -> bool:
-        _touch(self)
-        return value in self.view(np.ndarray)
-
-    def __bool__(self) -> bool:
-        _touch(self)
-        return bool(self.view(np.ndarray))
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return getattr(ufunc, method)(*map(_plain, inputs), **options)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        return function(*map(_plain, args), **options)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, GivenArray):
-        _touch(value)
-        return value.view(np.ndarray)
-    if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value))
-    return value
-
-
-def _touch(array: GivenArray) -> None:
-    """Note a look into an array, unless a node type takes it."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back  # type: ignore[assignment]
-    if not str(frame.f_globals.get("__name__")).startswith(INSIDE):
-        array.is_touched = True
-
-
 class BlockTrace(TraceGraph):
     """Owns the nodes of one trace of a block.
 
     Attributes:
         losses:   indices of losses that can do without their one input, by that input's index.
         returned: what the function returned.
-        is_touched: whether it computed with an array, or looked into one.
-        arrays:   that it was given.
+        arrays:   that it was given, and what NumPy made of them.
     """
 
-    def __init__(self, dtype: DType, arrays: Sequence[Array]) -> None:
+    def __init__(self, dtype: DType, arrays: GivenArrays) -> None:
         super().__init__(dtype)
         self.losses: dict[int, list[int]] = {}
         self.arrays = arrays
         self.returned: tuple[Node, ...] = ()
         self.returns_tuple = False
-        self.is_touched = False
 
     def absorb(self, node: Node, reader: Node) -> None:
         self.losses.setdefault(node.index, []).append(reader.index)
@@ -151,11 +92,10 @@ def run_on_placeholders(
         DynbatchError: whatever the function raises at these sizes.
         NotTraceable:  it reads a value, returns something else than nodes, or nodes from outside.
     """
-    trace = BlockTrace(dtype, arrays)
+    trace = BlockTrace(dtype, GivenArrays(arrays, arguments.are_lists))
     left = iter(sizes)
     nodes = [_placeholder(trace, number, x, left) for number, x in enumerate(arguments.nodes)]
-    given = [array.view(GivenArray) for array in arrays]
-    positional, named = arguments.with_leaves(nodes, given, params, trace)
+    positional, named = arguments.with_leaves(nodes, trace.arrays.given(), params, trace)
     returned = function(*positional, **named)
     trace.returns_tuple = isinstance(returned, tuple)
     results = returned if isinstance(returned, tuple) else (returned,)
@@ -169,7 +109,6 @@ def run_on_placeholders(
             if x.graph is not trace:
                 raise NotTraceable(f"it reads {x!r}, which was made outside it")
     trace.returned = results
-    trace.is_touched = any([array.is_touched for array in given])
     return trace
 
 
@@ -192,7 +131,8 @@ class TraceMaker:
         dtype:     of the graph.
 
     Attributes:
-        is_touched: whether the function computed with an array, or looked into one.
+        is_touched: whether the function looked into an array.
+        least:      the largest integer that arrays may hold, if the call's own are smaller.
     """
 
     def __init__(
@@ -207,6 +147,8 @@ class TraceMaker:
         self._params = params
         self._dtype = dtype
         self._random = np.random.default_rng(0)
+        self._last: list[Array] = []
+        self.least = 1
         self.is_touched = False
 
     def at(self, sizes: Sizes) -> BlockTrace:
@@ -218,52 +160,80 @@ class TraceMaker:
         trace = run_on_placeholders(
             self._function, self.arguments, self._params, sizes, arrays, self._dtype
         )
-        self.is_touched = self.is_touched or trace.is_touched
+        self.is_touched = self.is_touched or trace.arrays.is_touched
         return trace
 
     def arrays_of(self, sizes: Sizes) -> list[Array]:
-        """Arrays of these sizes, whose entries are drawn from the call's own."""
+        """Arrays of these sizes, whose entries are drawn from the call's own.
+
+        They differ from each other and from those that were drawn before, if that can be: what
+        follows from one of them is then told from what follows from another, or from none.
+        """
+        for _ in range(DRAWS):
+            drawn = self._drawn(sizes)
+            pairs = [*itertools.combinations(drawn, 2), *zip(drawn, self._last, strict=False)]
+            if not any([np.array_equal(a, b) for a, b in pairs]):
+                break
+        self._last = drawn
+        return drawn
+
+    def _drawn(self, sizes: Sizes) -> list[Array]:
         left = len(sizes) - sum([array.ndim for array in self.arguments.arrays])
         drawn: list[Array] = []
         for array in self.arguments.arrays:
             shape = sizes[left : left + array.ndim]
             left += array.ndim
-            if 0 in array.shape or 0 in shape:
-                drawn.append(np.zeros(shape, array.dtype))
-                continue
-            drawn.append(np.asarray(self._random.choice(_values_like(array), shape), array.dtype))
+            values = _values_like(array, self.least)
+            drawn.append(np.asarray(self._random.choice(values, shape), array.dtype))
         return drawn
 
 
-def _values_like(array: Array) -> Array:
+def _values_like(array: Array, least: int) -> Array:
     """Values that such an array may have: its own, and if they are integers smaller ones."""
     if array.dtype.kind == "b":
         return np.array([False, True])
     if array.dtype.kind in "iu":
-        most = min(int(array.max()), MOST_DRAWN)
+        most = min(max(least, int(array.max(initial=0))), MOST_DRAWN)
         return np.union1d(array, np.arange(most + 1, dtype=array.dtype))
     return np.append(np.unique(array), array.dtype.type(1))
 
 
-def names_used(run: Callable[[], BlockTrace]) -> tuple[BlockTrace, set[str]]:
-    """What `run` returns, and the names in the code of all functions that it ran, but for ours."""
-    codes: set[Any] = set()
+class Seen:
+    """What the code of a block does while it is traced, but for ours and NumPy's.
 
-    def profile(frame: Any, event: str, argument: object) -> None:
-        if event == "call" and not str(frame.f_globals.get("__name__")).startswith(INSIDE):
-            codes.add(frame.f_code)
+    Attributes:
+        names:         in the code of all functions that ran.
+        reads_lengths: whether one of them read the length or the shape of a node.
+    """
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        trace = run()
-    finally:
-        sys.setprofile(before)
-    return trace, {name for code in codes for name in code.co_names}
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.reads_lengths = False
 
+    def watch(self, run: Callable[[], BlockTrace]) -> BlockTrace:
+        """What `run` returns."""
+        codes: set[Any] = set()
 
-def may_read_lengths(trace: BlockTrace, names: set[str]) -> bool:
-    """Whether code with these names may read a length: it may build what no trace has tried."""
-    if any([node.ragged & WIDTH for node in trace.nodes]):
-        return not names.isdisjoint({*LENGTH_NAMES, "width"})
-    return not names.isdisjoint(LENGTH_NAMES)
+        def profile(frame: Any, event: str, argument: object) -> None:
+            if event != "call":
+                return
+            if not is_inside(frame):
+                if not str(frame.f_globals.get("__name__")).startswith("numpy."):
+                    codes.add(frame.f_code)
+            elif frame.f_code in LENGTHS_READ and not is_inside(frame.f_back):
+                self.reads_lengths = True
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            trace = run()
+        finally:
+            sys.setprofile(before)
+            self.names = {name for code in codes for name in code.co_names}
+        return trace
+
+    def may_decide(self, trace: BlockTrace) -> bool:
+        """Whether sizes may have decided something: others may build what no trace has tried."""
+        ragged = any([node.ragged & WIDTH for node in trace.nodes])
+        by_name = "rows" in self.names or (ragged and "width" in self.names)
+        return self.reads_lengths or trace.arrays.reads_shapes or by_name

@@ -29,10 +29,28 @@ def recorded(params: object) -> tuple[object, Reads]:
     A single parameter, a number or None is handed on as it is; anything with attributes or items
     stands behind a `Recorder`.
     """
+    if type(params) is Recorder:  # a cell inside a block
+        inner = ReadsInside(params)
+        return Recorder(_params_of(params), (), inner), inner
     if is_leaf(params):
         return params, {(): snapshot(params)}
     reads: Reads = {}
     return Recorder(params, (), reads), reads
+
+
+class ReadsInside(dict[Path, object]):
+    """The reads of a cell whose parameters are a part of what a block is given.
+
+    The block has read them too.
+    """
+
+    def __init__(self, params: Recorder) -> None:
+        super().__init__()
+        self._of_block, self._path = reads_of(params), _path_of(params)
+
+    def __setitem__(self, path: Path, value: object) -> None:
+        super().__setitem__(path, value)
+        self._of_block[*self._path, *path] = value
 
 
 class Recorder:

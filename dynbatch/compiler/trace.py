@@ -104,7 +104,7 @@ class TraceGraph:
     def stream(self, node: Node) -> int:
         return 0
 
-    def note_inlined(self, block: str, reason: str) -> None:
+    def note_block(self, block: str, what: str) -> None:
         """A block inside a trace is a part of it."""
 
     def sentence(self, node: Node) -> int | None:

@@ -58,7 +58,7 @@ def read(params: Any, way: Way, key: Any) -> Any:
     if way is Way.ITEM:
         return params[key]
     if way is Way.TYPE:
-        return type(params)
+        return params.__class__  # that of what a `Recorder` stands for
     if way is Way.LENGTH:
         return len(params)
     return tuple(params if way is Way.KEYS else vars(params))

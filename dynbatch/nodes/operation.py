@@ -83,8 +83,8 @@ class Operation(Node):
         is_alias:  True if the value is its input's, and lies where that lies unless it is kept.
         moves_all: True if every element of every input is moved exactly once, so that its gradient
             is written rather than added to; for `Structural` types.
-        given_attributes: attributes that are an array of the sentence, and nothing else of it; see
-            `given`.
+        given_attributes: attributes that follow from one array of the sentence, and from nothing
+            else of it; see `given`.
         accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
             is set; see `finish`.
         cache_type: of `Batch.cache`, what is kept from step to step of a scan.
@@ -347,10 +347,10 @@ class Operation(Node):
         """This operation, with equal attributes, on other inputs."""
         return type(self)(*inputs, **self.attributes())
 
-    def given(self, name: str, array: Array) -> Any:
-        """The attribute `name` for another array than this node's, checked as it was.
+    def given(self, array: Array) -> tuple[Any, ...]:
+        """The `given_attributes` for another array than this node's, checked as it was.
 
-        A block asks it of its traced nodes, once for each sentence, if `given_attributes` names it.
+        A block asks it of its traced nodes, once for each sentence.
         """
         raise NotImplementedError(f"{type(self).__name__}.given")
 

@@ -31,9 +31,9 @@ class Input(Operation):
     given_attributes = ("array",)
     array: Array
 
-    def given(self, name: str, array: Array) -> Array:
+    def given(self, array: Array) -> tuple[Array]:
         _require_numbers(array)
-        return np.array(array, self.array.dtype, order="C")
+        return (np.array(array, self.array.dtype, order="C"),)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape: Shape = self.array.shape
@@ -112,8 +112,8 @@ class Lookup(Operation):
     def infer_shape(self, *shapes: Shape) -> Shape:
         return (self.ids.shape[0], self.table.shape[1])
 
-    def given(self, name: str, array: Array) -> Array:
-        return _ids_in(self.table, array)
+    def given(self, array: Array) -> tuple[Array]:
+        return (_ids_in(self.table, array),)
 
     def content(self) -> bytes:
         return self.ids.tobytes()

@@ -12,11 +12,11 @@ SHOWN = 3
 """The most reasons for one batch in the table; the page has them all."""
 
 
-def report(record: RunRecord, inlined: Mapping[tuple[str, str], int]) -> str:
+def report(record: RunRecord, block_notes: Mapping[tuple[str, str], int]) -> str:
     """The batches of all runs as a table with reasons, below the lower bound.
 
     Args:
-        inlined: calls of blocks that are not one node, by the block's name and the reason.
+        block_notes: calls by the block's name and what is to be said of them.
     """
     statistics = record.statistics
     wide = max([22, *[len(row.kind) for row in record.rows]])
@@ -48,6 +48,6 @@ def report(record: RunRecord, inlined: Mapping[tuple[str, str], int]) -> str:
         lines.append(line.rstrip())
     if not record.is_cuda and (line := without_c()):
         lines.append(line)
-    for (name, reason), count in inlined.items():
-        lines.append(f"{name}: {count} call{'s' * (count > 1)} inlined, since {reason}")
+    for (name, what), count in block_notes.items():
+        lines.append(f"{name}: {count} call{'s' * (count > 1)} {what}")
     return "\n".join(lines)

@@ -38,7 +38,7 @@ class Introspection:
     grad: bool
     seed: int
     tables: list[CallTable]
-    inlined_blocks: Counter[tuple[str, str]]
+    block_notes: Counter[tuple[str, str]]
     _nodes: list[Node]
     _folds: Folds
     _kept: dict[int, Node]
@@ -91,7 +91,7 @@ class Introspection:
         if html is not None:
             with replacing(Path(html)) as temporary:
                 temporary.write_text(page(record), encoding="utf-8")
-        return report(record, self.inlined_blocks)
+        return report(record, self.block_notes)
 
     def to_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the runs' timeline as Chrome trace events (JSON), which ui.perfetto.dev opens.

@@ -18,7 +18,7 @@ from dynbatch.batcher.steps.member_parts import (
     places_of,
 )
 from dynbatch.blocks.call import BlockCall, ResultPlace
-from dynbatch.blocks.operators import Coefficients, Site, Sized
+from dynbatch.blocks.operators import Coefficients, Given, Site, Sized
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.kernels.dropout import MODULUS, hash32
 from dynbatch.nodes.folded import Folded
@@ -76,7 +76,10 @@ class BlockBatch:
             return bound.at(self.calls[call].free)
         if isinstance(bound, Site):
             return self.stream_numbers(bound)[call]
-        return self.calls[call].told.values[operator, name]
+        told = self.calls[call].told
+        if isinstance(bound, Given):
+            return told.given[bound.site][bound.place]
+        return told.values[operator, name]
 
     def stream_numbers(self, site: Site) -> list[int]:
         """32-bit numbers of an operator's random streams, one for each call."""
@@ -241,6 +244,9 @@ class Members(Sequence[Any]):
                 found += [getattr(op.node, name)] * self._count
             elif isinstance(bound, Site):
                 found += batch.stream_numbers(bound)
+            elif isinstance(bound, Given):
+                site, place = bound
+                found += [call.told.given[site][place] for call in batch.calls[: self._count]]
             else:
                 found += [batch.value(operator, name, k) for k in range(self._count)]
         return found

@@ -119,10 +119,10 @@ class AttentionBase(Operation):
             )
         return (*q[:-1], shared * v[1])
 
-    def given(self, name: str, array: Array) -> Mask:
+    def given(self, array: Array) -> tuple[Mask]:
         if array.dtype != np.bool_:
             raise not_boolean("attention", array)
-        return self.mask._replace(visible=array)
+        return (self.mask._replace(visible=array),)
 
     def shared_by(self) -> int:
         """How many heads of queries share a head of keys and values."""

@@ -7,7 +7,7 @@ from typing import Any
 from dynbatch.kernels.losses import crf as kernels
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.losses.targets import class_targets
+from dynbatch.nodes.losses.targets import TargetRule, class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Array, Parameter
@@ -60,11 +60,16 @@ class Crf(ChainBase):
 
     __slots__ = ("ids",)
     retains = Retain(inputs=True)
+    given_attributes = ("ids",)
     ids: Array
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         self.check(shapes[0])
         return ()
+
+    def given(self, array: Array) -> tuple[Array]:
+        rule = TargetRule("crf", self.transitions.shape[0], None, "sum")
+        return (rule.weighted(array, self.graph.dtype)[0],)
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
@@ -156,7 +161,7 @@ def crf(
     require_nodes("crf", emissions)
     for parameter in (transitions, start, end):
         check_parameter("crf", parameter, emissions.graph)
-    ids, _ = class_targets("crf", emissions, tags, None, "sum")
+    ids, _, _ = class_targets("crf", emissions, tags, None, "sum")
     return Crf(emissions, transitions=transitions, start=start, end=end, ids=ids)
 
 

@@ -16,7 +16,7 @@ from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
-from dynbatch.nodes.losses.targets import class_targets, distributions
+from dynbatch.nodes.losses.targets import TargetRule, class_targets, distributions
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.parameter import Array, Parameter
@@ -31,10 +31,16 @@ class CrossEntropyBase(Operation):
     __slots__ = ()
     static: ClassVar[tuple[str, ...]] = ("smoothing", "by_class")
     retains = Retain(inputs=True)
+    given_attributes = ("targets", "weights")
     targets: Array  # ids (T,) by class, else distributions (T, V)
     weights: Array
+    rule: TargetRule
     smoothing: float
     by_class: bool
+
+    def given(self, array: Array) -> tuple[Array, Array]:
+        made = self.rule.weighted if self.by_class else self.rule.weighted_rows
+        return made(array, self.graph.dtype)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
@@ -88,7 +94,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
         through means and sums only, the gradient is made in forward, and logits are computed once.
     """
 
-    __slots__ = ("bias", "by_class", "smoothing", "targets", "weight", "weights")
+    __slots__ = ("bias", "by_class", "rule", "smoothing", "targets", "weight", "weights")
     static = ("weight", "bias", "smoothing", "by_class")
     fuses_backward = True
     weight: Parameter
@@ -147,7 +153,7 @@ class CrossEntropy(CrossEntropyBase):
     Batches with:  every other one of the same V, smoothing and form of targets.
     """
 
-    __slots__ = ("by_class", "smoothing", "targets", "weights")
+    __slots__ = ("by_class", "rule", "smoothing", "targets", "weights")
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return ()
@@ -158,7 +164,7 @@ class CrossEntropy(CrossEntropyBase):
         assert isinstance(logits, LinearMap)
         return LinearCrossEntropy(
             self, *logits.inputs, weight=logits.weight, bias=logits.bias, targets=self.targets,
-            weights=self.weights, smoothing=self.smoothing, by_class=self.by_class,
+            weights=self.weights, rule=self.rule, smoothing=self.smoothing, by_class=self.by_class,
         )  # fmt: skip
 
     @classmethod
@@ -216,8 +222,8 @@ def cross_entropy(
     given = distributions(logits, targets, ignore_index, reduction)
     checked = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
     loss = CrossEntropy(
-        logits, targets=checked[0], weights=checked[1], smoothing=float(label_smoothing),
-        by_class=given is None,
+        logits, targets=checked[0], weights=checked[1], rule=checked[2],
+        smoothing=float(label_smoothing), by_class=given is None,
     )  # fmt: skip
     if type(logits) is LinearMap and _folds.get():
         loss.graph.absorb(logits, loss)

@@ -13,7 +13,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import elementwise as kernels
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.losses.targets import check_reduction, class_targets
+from dynbatch.nodes.losses.targets import TargetRule, check_reduction, class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.sources import input
@@ -28,9 +28,14 @@ class NllLoss(Operation):
     Batches with:  every other NllLoss of the same V. Its gradient needs no value.
     """
 
-    __slots__ = ("ids", "weights")
+    __slots__ = ("ids", "rule", "weights")
+    given_attributes = ("ids", "weights")
     ids: Array
     weights: Array
+    rule: TargetRule
+
+    def given(self, array: Array) -> tuple[Array, Array]:
+        return self.rule.weighted(array, self.graph.dtype)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return ()
@@ -139,8 +144,9 @@ def nll_loss(
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         ValueError:      unknown reduction.
     """
-    ids, weights = class_targets("nll_loss", log_probabilities, targets, ignore_index, reduction)
-    return NllLoss(log_probabilities, ids=ids, weights=weights)
+    what = "nll_loss"
+    ids, weights, rule = class_targets(what, log_probabilities, targets, ignore_index, reduction)
+    return NllLoss(log_probabilities, ids=ids, weights=weights, rule=rule)
 
 
 def mse_loss(x: Node, target: Any, reduction: str = "mean") -> Node:

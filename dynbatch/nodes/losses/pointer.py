@@ -113,7 +113,7 @@ def pointer_loss(
     Source: Vinyals, Fortunato & Jaitly 2015, arXiv:1506.03134 (pointer networks).
     """
     require_nodes("pointer_loss", queries, keys)
-    ids, weights = class_targets(
+    ids, weights, _ = class_targets(
         "pointer_loss", queries, targets, ignore_index, reduction, classes=keys.rows
     )
     return PointerLoss(queries, keys, ids=ids, weights=weights)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.errors import ArgumentError, DynbatchError, NumericError, VocabularyError
+from dynbatch.backend import DType
+from dynbatch.errors import (
+    ArgumentError,
+    DynbatchError,
+    NumericError,
+    ShapeError,
+    VocabularyError,
+)
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.nodes.arguments import are_below, as_ids, require_nodes
@@ -17,6 +24,88 @@ NOTHING_IGNORED = -100
 """The default of `ignore_index`, as in PyTorch."""
 
 
+class TargetRule(NamedTuple):
+    """How the targets of one loss are checked and weighted.
+
+    Args:
+        what:         the loss, as errors call it.
+        classes:      V.
+        ignore_index: tokens with this target get weight 0, and id 0; None where all count.
+        reduction:    "mean" over the tokens that count (0 if none does), or "sum".
+    """
+
+    what: str
+    classes: int
+    ignore_index: int | None
+    reduction: str
+
+    def weighted(self, targets: Any, dtype: DType) -> tuple[Array, Array]:
+        """Ids (T,) and weights (T,) of each token's loss, so that a sentence's loss is their sum.
+
+        Raises:
+            ShapeError:      the targets are not a list of integers.
+            VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
+        """
+        return self.weights_of(as_ids(self.what, targets), dtype)
+
+    def weights_of(self, ids: Array, dtype: DType) -> tuple[Array, Array]:
+        """What `weighted` gives for ids (T,)."""
+        ignores_a_class = self.ignore_index is not None and 0 <= self.ignore_index < self.classes
+        if ids.size and not ignores_a_class and are_below(ids, self.classes):
+            weights = np.empty(ids.size, dtype)
+            weights.fill(1 / ids.size if self.reduction == "mean" else 1)
+            return ids, weights
+        counted = np.ones(ids.size, bool) if self.ignore_index is None else ids != self.ignore_index
+        wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= self.classes)))
+        if wrong.size:
+            raise self._outside(ids, int(wrong[0]))
+        count = int(counted.sum())
+        scale = 1 / count if self.reduction == "mean" and count else 1
+        return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(dtype)
+
+    def _outside(self, ids: Array, position: int) -> VocabularyError:
+        rule, fix = f"0 <= target < {self.classes}", "map unknown targets to one class"
+        if self.ignore_index is not None:
+            rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
+        return VocabularyError.at_caller(
+            f"{self.what}: target {ids[position]} at position {position} of {ids.size} is outside "
+            f"the {self.classes} classes.\n"
+            f"  rule: {rule}\n  fix:  {fix}"
+        )
+
+    def weighted_rows(self, array: Array, dtype: DType) -> tuple[Array, Array]:
+        """Probabilities (T, V) and weights (T,) of each token's loss, from (T, V) or (V,).
+
+        Raises:
+            ShapeError:    their shape is another.
+            NumericError:  a probability is not finite.
+            ArgumentError: a probability is below 0.
+        """
+        if array.shape[-1:] != (self.classes,):
+            raise ShapeError.at_caller(
+                f"{self.what}: probabilities of shape {array.shape} for {self.classes} classes.\n"
+                "  rule: one probability for each class of each token\n"
+                "  fix:  give the sentence's own probabilities, or ids"
+            )
+        array = np.array(arrays.download(array), dtype, order="C")
+        if not (array >= 0).all() or not np.isfinite(array).all():
+            wrong = ~((array >= 0) & np.isfinite(array))
+            position = tuple(int(i) for i in np.argwhere(wrong)[0])
+            error: type[DynbatchError] = ArgumentError if np.isfinite(array).all() else NumericError
+            raise error.at_caller(
+                f"{self.what}: the probability at {position} is {array[position]}.\n"
+                "  rule: probabilities are finite, and 0 or more\n"
+                "  fix:  give F.softmax(...).value or counts, no logits"
+            )
+        rows = array.reshape(-1, self.classes)
+        scale = 1 / len(rows) if self.reduction == "mean" and len(rows) else 1
+        return rows, np.full(len(rows), scale, dtype)
+
+
+Targets = tuple[Array, Array, TargetRule]
+"""Ids or probabilities, weights, and the rule that made them."""
+
+
 def class_targets(
     what: str,
     x: Node,
@@ -24,14 +113,12 @@ def class_targets(
     ignore_index: int | None,
     reduction: str,
     classes: int | None = None,
-) -> tuple[Array, Array]:
-    """Ids (T,) and weights (T,) of each token's loss, so that a sentence's loss is their sum.
+) -> Targets:
+    """Ids (T,) and weights (T,) of each token's loss, by the `TargetRule` of these arguments.
 
     Args:
         x:            (T, V), or (V,) for one prediction.
         targets:      T ids below V; or one id.
-        ignore_index: tokens with this target get weight 0, and id 0; None where all count.
-        reduction:    "mean" over the tokens that count (0 if none does), or "sum".
         classes:      V where it is not the width of x.
 
     Raises:
@@ -41,6 +128,7 @@ def class_targets(
     """
     require_nodes(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
+    rule = TargetRule(what, x.width if classes is None else classes, ignore_index, reduction)
     ids = as_ids(what, [targets] if isinstance(targets, (int, np.integer)) else targets)
     if x.rows != ids.size or not x.ndim:
         x.refuse(
@@ -48,32 +136,10 @@ def class_targets(
             "one target for each row",
             "give the sentence's own targets, unpadded",
         )
-    dtype, classes = x.graph.dtype, x.width if classes is None else classes
-    ignores_a_class = ignore_index is not None and 0 <= ignore_index < classes
-    if ids.size and not ignores_a_class and are_below(ids, classes):
-        weights = np.empty(ids.size, dtype)
-        weights.fill(1 / ids.size if reduction == "mean" else 1)
-        return ids, weights
-    counted = np.ones(ids.size, bool) if ignore_index is None else ids != ignore_index
-    wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= classes)))
-    if wrong.size:
-        position = int(wrong[0])
-        rule, fix = f"0 <= target < {classes}", "map unknown targets to one class"
-        if ignore_index is not None:
-            rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
-        raise VocabularyError.at_caller(
-            f"{what}: target {ids[position]} at position {position} of {ids.size} is outside the "
-            f"{classes} classes.\n"
-            f"  rule: {rule}\n  fix:  {fix}"
-        )
-    count = int(counted.sum())
-    scale = 1 / count if reduction == "mean" and count else 1
-    return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(dtype)
+    return *rule.weights_of(ids, x.graph.dtype), rule
 
 
-def distributions(
-    logits: Node, targets: Any, ignore_index: int, reduction: str
-) -> tuple[Array, Array] | None:
+def distributions(logits: Node, targets: Any, ignore_index: int, reduction: str) -> Targets | None:
     """Probabilities (T, V) and weights (T,) of each token's loss; None where targets are classes.
 
     Targets are probabilities where they are floats and have as many dimensions as the logits.
@@ -105,19 +171,8 @@ def distributions(
             "  rule: only ids can be ignored\n"
             "  fix:  give rows of zeros, or leave these tokens out"
         )
-    array = np.array(arrays.download(array), logits.graph.dtype, order="C")
-    if not (array >= 0).all() or not np.isfinite(array).all():
-        wrong = ~((array >= 0) & np.isfinite(array))
-        position = tuple(int(i) for i in np.argwhere(wrong)[0])
-        error: type[DynbatchError] = ArgumentError if np.isfinite(array).all() else NumericError
-        raise error.at_caller(
-            f"cross_entropy: the probability at {position} is {array[position]}.\n"
-            "  rule: probabilities are finite, and 0 or more\n"
-            "  fix:  give F.softmax(...).value or counts, no logits"
-        )
-    rows = array.reshape(logits.rows, logits.width)
-    scale = 1 / logits.rows if reduction == "mean" and logits.rows else 1
-    return rows, np.full(logits.rows, scale, array.dtype)
+    rule = TargetRule("cross_entropy", logits.width, None, reduction)
+    return *rule.weighted_rows(array, logits.graph.dtype), rule
 
 
 def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:

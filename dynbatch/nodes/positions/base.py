@@ -45,8 +45,8 @@ class Positioned(Operation):
         if self.offset + rows > MOST_POSITIONS:
             raise outside(self.function, self.offset + rows - 1)
 
-    def given(self, name: str, array: Array) -> Array:
-        return positions_of(self.function, array)
+    def given(self, array: Array) -> tuple[Array]:
+        return (positions_of(self.function, array),)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

@@ -10,7 +10,7 @@ from dynbatch.nodes.losses.targets import check_reduction, class_targets
 def test_weights_make_the_sum_the_reduction():
     with db.Graph() as graph:
         x = F.input(graph, np.ones((3, 4)))
-        ids, weights = class_targets("loss", x, [3, -100, 0], -100, "mean")
+        ids, weights, _ = class_targets("loss", x, [3, -100, 0], -100, "mean")
         assert ids.tolist() == [3, 0, 0] and weights.tolist() == [0.5, 0, 0.5]
         assert weights.dtype == graph.dtype
         assert class_targets("loss", x, [3, -100, 0], -100, "sum")[1].tolist() == [1, 0, 1]

@@ -1,0 +1,199 @@
+"""`bind`: what the attributes of a block's operators follow from, found by comparing its traces."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from dynbatch.blocks.given_arrays import Recipe
+from dynbatch.blocks.live import Operators
+from dynbatch.blocks.operators import (
+    STREAM,
+    BlockOperator,
+    Coefficients,
+    Given,
+    Site,
+    Sized,
+    affine,
+)
+from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton
+from dynbatch.errors import DynbatchError
+from dynbatch.nodes.node import WIDTH
+from dynbatch.nodes.operation import Operation
+from dynbatch.parameter import Array
+
+
+class ArraysAlike(Exception):
+    """The arrays of a call do not tell which of them an operator takes."""
+
+    def __init__(self) -> None:
+        super().__init__("its arrays are alike in this sentence, and in all that can be tried")
+
+
+class TakenArrays:
+    """Which operators take which arrays of a call, or what NumPy makes of these.
+
+    Attributes:
+        sites: for each operator that takes one its position, its node, and the array's number.
+    """
+
+    def __init__(self) -> None:
+        self.sites: list[tuple[int, Operation, int]] = []
+        self._recipes: dict[int, Recipe] = {}
+        self._shapes: dict[int, tuple[Coefficients, ...]] = {}
+
+    def of(self, free: Sequence[int], arrays: Sequence[Array]) -> list[tuple[Any, ...]] | None:
+        """What each operator makes of its array; None where an array has an unexpected shape."""
+        if self._recipes:
+            found = dict(enumerate(arrays))
+            for number, recipe in self._recipes.items():
+                found[number] = recipe.on(found)
+            for number, shape in self._shapes.items():
+                if found[number].shape != tuple([affine(length, free) for length in shape]):
+                    return None
+            return [node.given(found[number]) for _, node, number in self.sites]
+        return [node.given(arrays[number]) for _, node, number in self.sites]
+
+    def seen_in(self, trace: Operators) -> list[tuple[Any, ...]]:
+        """What the operators of a trace have made of their arrays."""
+        return [given_values(trace.nodes[position]) for position, _, _ in self.sites]
+
+    def add(
+        self, fit: Fit, position: int, traces: Sequence[Operators], again: Sequence[Operators]
+    ) -> int | None:
+        """The site of an operator that takes an array; None if it takes none.
+
+        Raises:
+            ArraysAlike: it may take one of several.
+        """
+        every = (*traces, *again)
+        number = _array_of([trace.nodes[position] for trace in every], every)
+        if number is None:
+            return None
+        log = traces[0].arrays
+        if log.recipes[number] is not None and number not in self._shapes:
+            shapes = [trace.arrays.arrays[number].shape for trace in every]
+            if any([len(shape) != len(shapes[0]) for shape in shapes]) or any(
+                [shape != shapes[0] for shape in shapes[len(traces) :]]
+            ):
+                return None
+            fitted = [fit.coefficients(sizes) for sizes in zip(*shapes[: len(traces)], strict=True)]
+            if None in fitted:
+                return None
+            self._shapes[number] = tuple([c for c in fitted if c is not None])
+            self._recipes |= log.recipes_of(number)
+            self._recipes = dict(sorted(self._recipes.items()))
+        self.sites.append((position, traces[0].nodes[position], number))
+        return len(self.sites) - 1
+
+
+def given_values(node: Operation) -> tuple[Any, ...]:
+    """What a node's type has made of an array."""
+    return tuple([getattr(node, name) for name in type(node).given_attributes])
+
+
+def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | None:
+    """The number of the array that an operator takes in all traces; None if it takes none."""
+    logs = [trace.arrays for trace in traces]
+    found: list[int] = []
+    for number, recipe in enumerate(logs[0].recipes):
+        if recipe is not None:
+            if any([number >= len(log.recipes) for log in logs]):
+                break
+            if not all([recipe.is_like(log.recipes[number]) for log in logs]):
+                continue
+            if any([recipe.is_like(logs[0].recipes[k]) for k in found]):
+                continue
+        if all([_takes(node, log.arrays[number]) for node, log in zip(nodes, logs, strict=True)]):
+            found.append(number)
+    if len(found) > 1:
+        raise ArraysAlike
+    return found[0] if found else None
+
+
+def _takes(node: Operation, array: Array) -> bool:
+    """Whether a node's attributes may have been made of an array."""
+    try:
+        return same(node.given(array), given_values(node))
+    except DynbatchError:
+        return False
+
+
+def bind(
+    operators: Sequence[BlockOperator],
+    fit: Fit,
+    traces: Sequence[Operators],
+    again: Sequence[Operators],
+) -> TakenArrays:
+    """Note at each operator what its rows, width and attributes follow from.
+
+    Args:
+        traces: at the points of the fit.
+        again:  at the first of them, with other arrays.
+
+    Raises:
+        ArraysAlike: an operator may take one of several arrays, or an array or a constant.
+    """
+    taken = TakenArrays()
+    numbers = itertools.count()
+    untold: set[int] = set()  # operators whose rows only a trace at the call's sizes tells
+    for k, op in enumerate(operators):
+        nodes = [trace.nodes[k] for trace in (*traces, *again)]
+        follows = op.node.follows_sizes() and untold.isdisjoint(op.inputs)
+        _bind_sizes(op, fit, nodes, len(traces), follows)
+        if op.rows is None or op.width is None:
+            untold.add(k)
+        given_names = type(op.node).given_attributes if again else ()
+        site = taken.add(fit, k, traces, again) if given_names else None
+        tables = [node.attributes() for node in nodes]
+        is_given = False
+        for name, value in tables[0].items():
+            values = [table[name] for table in tables]
+            if name == STREAM:
+                op.bound[name] = Site(next(numbers))
+            elif isinstance(value, Operation):
+                continue  # what a folded node stands for
+            elif all([same(value, other) for other in values[1:]]):
+                op.constants.append((name, value))
+            elif site is not None and name in given_names:
+                op.bound[name] = Given(site, given_names.index(name))
+                is_given = True
+            else:
+                op.bound[name] = None
+                if follows:
+                    op.bound[name] = _sized(fit, values[: len(traces)], values[len(traces) :])
+        if site is not None and not is_given:
+            raise ArraysAlike  # an array that never differs, or a constant?
+        shared = all([x >= 0 and operators[x].is_shared for x in op.inputs])
+        fixed = all([c is not None and not any(c[:-1]) for c in (op.rows, op.width)])
+        op.is_shared = shared and not op.bound and fixed
+    return taken
+
+
+def _bind_sizes(
+    op: BlockOperator, fit: Fit, nodes: Sequence[Operation], count: int, follows: bool
+) -> None:
+    """Bind rows and width, of nodes of which the first `count` are of different sizes."""
+    of_sizes, of_data = nodes[:count], nodes[count:]
+    if op.node.ndim < 2:
+        op.rows = fit.constant(1)
+    elif follows and all([node.rows == nodes[0].rows for node in of_data]):
+        op.rows = fit.coefficients([node.rows for node in of_sizes])
+    if not op.node.ragged & WIDTH and all([n.width == op.node.width for n in nodes]):
+        op.width = fit.constant(op.node.width)
+    elif follows and all([node.width == nodes[0].width for node in of_data]):
+        op.width = fit.coefficients([node.width for node in of_sizes])
+
+
+def _sized(fit: Fit, values: Sequence[Any], again: Sequence[Any]) -> Sized | None:
+    leaves = [leaves_of(value) for value in values]
+    if None in leaves or not all([same(values[0], value) for value in again]):
+        return None
+    forms = [skeleton(value) for value in values]
+    if not all([same(forms[0], form) for form in forms]):
+        return None
+    fitted = [fit.coefficients(column) for column in zip(*leaves, strict=True)]
+    if None in fitted:
+        return None
+    return Sized(forms[0], tuple(c for c in fitted if c is not None))

@@ -1,0 +1,235 @@
+"""`GivenArray`: an array of a block that is traced, which remembers what NumPy makes of it."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.blocks.sizes import same
+from dynbatch.errors import GraphError
+from dynbatch.parameter import Array
+
+ROOMS = ("arguments", "blocks", "cells", "compiler", "kernels", "names", "nodes", "parameter")
+INSIDE = tuple([f"dynbatch.{room}" for room in ROOMS])
+OF_NUMPY = ("__array_finalize__", "__array_function__", "__array_priority__", "__array_ufunc__")
+UNSEEN = frozenset(("dtype", "ndim", "view", "number", "log", "__class__", *OF_NUMPY))
+"""Attributes that tell nothing of the values."""
+
+
+class NotTraceable(GraphError):
+    """A block does what no trace can record; the text says what."""
+
+
+class Place(NamedTuple):
+    """Stands for an array in a `Recipe`: its number among those of the block and those made."""
+
+    number: int
+
+
+class Recipe(NamedTuple):
+    """A call of NumPy that made an array of others."""
+
+    function: Callable[..., Any]
+    arguments: Any
+    options: Any
+
+    def on(self, arrays: Mapping[int, Array]) -> Array:
+        """What it makes of these arrays."""
+        found: Array = self.function(*_at(self.arguments, arrays), **_at(self.options, arrays))
+        return found
+
+    def is_like(self, other: Recipe | None) -> bool:
+        """Whether another recipe makes the same of equal arrays."""
+        return (
+            other is not None
+            and self.function == other.function
+            and _alike(self.arguments, other.arguments)
+            and _alike(self.options, other.options)
+        )
+
+
+class GivenArrays:
+    """The arrays of one trace.
+
+    Attributes:
+        arrays:     those that the block is given, then what NumPy made of them, in order.
+        recipes:    how; None for those that are given.
+        are_lists:  whether the block's caller, or a slice of it, has a list there.
+        is_touched: whether the block looked into one, so that its values may decide something.
+        reads_shapes: whether it read the length or the shape of one.
+    """
+
+    def __init__(self, arrays: Sequence[Array], are_lists: Sequence[bool]) -> None:
+        self.arrays = list(arrays)
+        self.recipes: list[Recipe | None] = [None] * len(arrays)
+        self.are_lists = list(are_lists)
+        self.is_touched = False
+        self.reads_shapes = False
+
+    def given(self) -> list[Array]:
+        """What the block is given."""
+        return [self._numbered(array, number) for number, array in enumerate(self.arrays)]
+
+    def made(self, function: Callable[..., Any], arguments: Any, options: Any) -> Any:
+        """What a call of NumPy gives, noted where it gives an array."""
+        result = function(*_plain(arguments), **_plain(options))
+        is_array = isinstance(result, np.ndarray) and result.ndim
+        if not is_array or "out" in options or _works_inside():
+            self.touch()
+            return result
+        self.arrays.append(result)
+        self.recipes.append(Recipe(function, _placed(arguments), _placed(options)))
+        is_slice = function is operator.getitem
+        self.are_lists.append(is_slice and self.are_lists[arguments[0].number])
+        return self._numbered(result, len(self.arrays) - 1)
+
+    def recipes_of(self, number: int) -> dict[int, Recipe]:
+        """What makes an array of those that are given, in order."""
+        recipe = self.recipes[number]
+        if recipe is None:
+            return {}
+        read = [x for x in leaves((recipe.arguments, recipe.options)) if type(x) is Place]
+        found: dict[int, Recipe] = {}
+        for place in read:
+            found |= self.recipes_of(place.number)
+        return {**found, number: recipe}
+
+    def touch(self) -> None:
+        """Note a look into an array, unless a node type takes it."""
+        self.is_touched = self.is_touched or not _works_inside()
+
+    def read_shape(self) -> None:
+        """Note that a shape is read."""
+        self.reads_shapes = self.reads_shapes or not _works_inside()
+
+    def _numbered(self, array: Array, number: int) -> GivenArray:
+        view = array.view(GivenArray)
+        view.log, view.number = self, number
+        return view
+
+
+class GivenArray(np.ndarray):
+    """An array that a block is given while it is traced, or that NumPy made of such arrays.
+
+    Node types make plain arrays of it first, which is not noted.
+    """
+
+    log: GivenArrays | None = None
+    number = -1
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("shape", "size"):
+            _read_shape(self)
+        elif name not in UNSEEN:
+            _touch(self)
+        return super().__getattribute__(name)
+
+    def __len__(self) -> int:
+        _read_shape(self)
+        return super().__len__()
+
+    def __getitem__(self, key: Any) -> Any:
+        return _made(operator.getitem, (self, key), {})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _touch(self)
+        _plain(self)[_plain(key)] = _plain(value)
+
+    def __iter__(self) -> Any:
+        _touch(self)
+        return iter(self.view(np.ndarray))
+
+    def __contains__(self, value: object) -> bool:
+        _touch(self)
+        return value in self.view(np.ndarray)
+
+    def __bool__(self) -> bool:
+        _touch(self)
+        return bool(self.view(np.ndarray))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any([x.log is not None and x.log.are_lists[x.number] for x in _given_in(inputs)]):
+            raise NotTraceable("it computes with a list, which is an array while it is traced")
+        return _made(getattr(ufunc, method), inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        return _made(function, args, options)
+
+
+def _made(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
+    logs = {x.log for x in _given_in((arguments, options))}
+    log = logs.pop()
+    if log is not None and not logs:
+        return log.made(function, arguments, options)
+    for x in _given_in((arguments, options)):
+        _touch(x)
+    return function(*_plain(arguments), **_plain(options))
+
+
+def _touch(array: GivenArray) -> None:
+    if array.log is not None:
+        array.log.touch()
+
+
+def _read_shape(array: GivenArray) -> None:
+    if array.log is not None:
+        array.log.read_shape()
+
+
+def is_inside(frame: Any) -> bool:
+    """Whether a function is one of ours that take nodes and arrays, and not the block's."""
+    return str(frame.f_globals.get("__name__")).startswith(INSIDE)
+
+
+def _works_inside() -> bool:
+    """Whether one of our own functions works with an array, and not the block's."""
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return is_inside(frame)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """A value with `change` applied to its leaves."""
+    if type(value) in (list, tuple):
+        return type(value)([_mapped(change, part) for part in value])
+    if type(value) is dict:
+        return {name: _mapped(change, part) for name, part in value.items()}
+    return change(value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """What a value of lists, tuples and dicts is made of."""
+    found: list[Any] = []
+    _mapped(found.append, value)
+    return found
+
+
+def _given_in(value: Any) -> list[GivenArray]:
+    return [leaf for leaf in leaves(value) if isinstance(leaf, GivenArray)]
+
+
+def _plain(value: Any) -> Any:
+    return _mapped(lambda x: x.view(np.ndarray) if isinstance(x, GivenArray) else x, value)
+
+
+def _placed(value: Any) -> Any:
+    return _mapped(lambda x: Place(x.number) if isinstance(x, GivenArray) else x, value)
+
+
+def _at(value: Any, arrays: Mapping[int, Array]) -> Any:
+    return _mapped(lambda x: arrays[x.number] if type(x) is Place else x, value)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all([_alike(x, y) for x, y in zip(a, b, strict=True)])
+    if isinstance(a, dict):
+        return list(a) == list(b) and all([_alike(a[name], b[name]) for name in a])
+    return same(a, b)
