@@ -175,7 +175,8 @@ def test_rows_stacked_from_the_wrong_calls(monkeypatch, when):
     locate = stack_calls._locate
 
     def wrong(nodes):
-        return [piece._replace(positions=piece.positions[::-1]) for piece in locate(nodes)]
+        spaces, table = locate(nodes)
+        return spaces, table._replace(rows=table.rows[::-1])
 
     with db.Graph(dtype="float64", check=True) as graph:
         h, _ = db.stack(pairs(graph, tree_parameters()))
@@ -190,7 +191,7 @@ def test_rows_stacked_from_the_wrong_calls(monkeypatch, when):
         else:
             graph.forward()
             (step,) = [step for step in graph._executor.steps if h in step.nodes]
-            step.batch.memo["pieces"] = wrong(step.nodes)
+            step.batch.memo["rows"] = wrong(step.nodes)
             caught(
                 lambda: graph.backward(loss),
                 f"{h.label()}", "its gradient of calls of leaf, compose is wrong",

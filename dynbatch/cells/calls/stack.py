@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import build, leaves
-from dynbatch.cells.calls.region import Earlier
+from dynbatch.cells.calls.region import Earlier, by_run_and_value
 from dynbatch.cells.calls.results import Result, are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.kernels.rows import add_rows_at
+from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import Operation
@@ -22,16 +22,7 @@ from dynbatch.nodes.shape.join import stack as stack_nodes
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.sources import constant
 from dynbatch.nodes.syntax.registry import FUNCTIONS
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
-
-
-class ResultRows(NamedTuple):
-    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all)."""
-
-    space: Earlier
-    targets: Array | None
-    positions: Array
 
 
 class StackCalls(Operation):
@@ -91,11 +82,9 @@ class StackCalls(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        pieces = batch.memo["pieces"] = _locate(batch.nodes)
-        for space, targets, positions in pieces:
-            rows = y.flat.reshape(-1, space.width)
-            rows[... if targets is None else targets] = space.of(xs[space.source])[positions]
-        batch.launches += len(pieces) - 1
+        spaces, table = batch.memo["rows"] = _locate(batch.nodes)
+        values = [space.of(xs[space.source]) for space in spaces]
+        gather(values, table, 0, table.rows.size, y.flat.reshape(table.rows.size, -1))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -103,13 +92,10 @@ class StackCalls(Operation):
             if dx is not None:
                 dx.values[...] = 0
         # Forward is left out where nobody reads the rows: those of a sum, say.
-        pieces: list[ResultRows] = batch.memo.get("pieces") or _locate(batch.nodes)
-        for space, targets, positions in pieces:
-            dx = dxs[space.source]
-            if dx is not None:
-                rows = dy.flat.reshape(-1, space.width)
-                add_rows_at(rows if targets is None else rows[targets], positions, space.of(dx))
-        batch.launches += len(pieces) - 1
+        spaces, table = batch.memo.get("rows") or _locate(batch.nodes)
+        wanted = [(space, dxs[space.source]) for space in spaces]
+        gradients = [None if dx is None else space.of(dx) for space, dx in wanted]
+        give_back(dy.flat.reshape(table.rows.size, -1), table, 0, table.rows.size, gradients)
 
 
 def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
@@ -117,32 +103,28 @@ def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
     return list(dict.fromkeys([home for node in nodes for home in node.producers()]))
 
 
-def _locate(nodes: Sequence[StackCalls]) -> list[ResultRows]:
-    """Locate the rows of a batch: each piece is one value of a table's calls in one run."""
+def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
+    """Where the rows of a batch are: arrays, and which row of which each is."""
     results = [result for node in nodes for result in node.results]
-    tables = dict.fromkeys([result.origin for result in results])
+    origins = [result.origin for result in results]
+    number = {table: k for k, table in enumerate(dict.fromkeys(origins))}
+    code = np.array(list(map(number.__getitem__, origins)))
     rows = np.array([result.row for result in results])
     first = np.repeat([node.leaf for node in nodes], [len(node.results) for node in nodes])
-    if not all([type(result) is Call for result in results]):
+    if {*map(type, results)} != {Call}:
         first = first + np.array([result.first for result in results])
-    number = {table: k for k, table in enumerate(tables)}
-    code = np.array([number[result.origin] for result in results])
     source = {home: k for k, home in enumerate(_homes(nodes))}
-    pieces: list[ResultRows] = []
+    spaces: list[Earlier] = []
+    of = np.empty_like(rows)
     for table, k in number.items():
-        of_table = np.flatnonzero(code == k) if len(number) > 1 else np.arange(code.size)
-        table_rows = rows[of_table]
-        key = table.run_of[table_rows] * len(table.widths) + first[of_table]
-        distinct = [key[0]] if (key == key[0]).all() else np.unique(key)
-        for run_and_value in distinct:
-            chosen = slice(None) if len(distinct) == 1 else key == run_and_value
-            run, value = divmod(int(run_and_value), len(table.widths))
-            calls, targets = table.runs[run], of_table[chosen]
-            space = Earlier.of_run(calls, source[calls.node], value)
-            everything = targets.size == code.size
-            positions = table.position[table_rows[chosen]]
-            pieces.append(ResultRows(space, None if everything else targets, positions))
-    return pieces
+        terms = np.flatnonzero(code == k)
+        of_runs = table.run_of[rows[terms]]
+        for run, value, chosen in by_run_and_value(table, of_runs, first[terms]):
+            calls = table.runs[run]
+            of[terms[chosen]] = len(spaces)
+            spaces.append(Earlier.of_run(calls, source[calls.node], value))
+        rows[terms] = table.position[rows[terms]]
+    return spaces, GatherTable(rows, of)
 
 
 def stack(results: Sequence[object], like: object = None) -> Any:
