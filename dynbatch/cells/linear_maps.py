@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,17 +22,13 @@ from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
-from dynbatch.kernels import blas
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.linear_gradients import (
+    MapGradient,
+    scatter_products,
+    weight_gradients,
+)
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array, Parameter
-
-# Products of weight gradients per thread from which threads share them, rather than each of them.
-LEAST_PRODUCTS = 2
-# Rows of a stream's gradient made at once.
-SUMMED_ROWS = 384
-
-Give = Callable[[int, slice, Array], None]
 
 
 def forward_elements(cell: CompiledLoop, streams: bool, dtype: DType) -> int:
@@ -123,52 +118,44 @@ def _wide_bias(op: Op) -> Array:
     return bias
 
 
-def stream_gradients(cell: CompiledLoop, arrays: Arrays, give: Give | None = None) -> None:
-    """dx of each stream through its wide linear maps, into dX or added to what the loop left there.
+def stream_gradients(
+    cell: CompiledLoop, arrays: Arrays, outs: Mapping[int, Array], order: Array | None = None
+) -> None:
+    """outs[k][order] = dx of stream k; without an order, in the rows of the loop.
 
     Args:
-        give: takes those that the loop left nothing of, instead: stream, rows, and their gradients.
+        outs: where gradients go, of those streams whose are asked for. It may be dX itself.
     """
-    maps: dict[int, list[tuple[Op, Array]]] = {}
-    for number, op in cell.stream_maps.items():
-        if number in cell.of_maps:
-            dy = planes_of(columns_of(arrays, cell.of_maps[number]))
-            maps.setdefault(op.inputs[0].number, []).append((op, dy))
-    for place, products in maps.items():
-        count = products[0][1].shape[1]
-        width = cell.program.streams[place].width
-        total, scratch = np.empty((2, SUMMED_ROWS, width), products[0][1].dtype)
-        for start in range(0, count, SUMMED_ROWS):  # the products stay in the cache
-            rows = slice(start, min(count, start + SUMMED_ROWS))
-            size = rows.stop - start
-            _stream_products(products, rows, total[:size], scratch[:size])
-            if place in cell.backward_program.of_streams:
-                arrays[f"dX{place}"][rows] += total[:size]
-            elif give is not None:
-                give(place, rows, total[:size])
-            else:
-                arrays[f"dX{place}"][rows] = total[:size]
+    for place, out in outs.items():
+        found = arrays.get(f"dX{place}") if place in cell.backward_program.of_streams else None
+        if found is not None and found is not out:
+            out[order] = found
+        width, begun = cell.program.streams[place].width, found is not None
+        for number, op in cell.stream_maps.items():
+            (x,) = op.inputs
+            if x.number != place or number not in cell.of_maps:
+                continue
+            if not begun and x.width < width:
+                out[slice(None) if order is None else order] = 0
+                begun = True
+            part = out[:, x.column : x.column + x.width]
+            for a, b in _factors(op, planes_of(columns_of(arrays, cell.of_maps[number]))):
+                scatter_products(a, b, order, part, begun)
+                begun = True
 
 
-def _stream_products(
-    maps: Sequence[tuple[Op, Array]], rows: slice, total: Array, scratch: Array
-) -> None:
-    """total = Σ dy W over all maps of one stream, for some rows."""
-    is_first = True
-    for op, planes in maps:
-        (x,) = op.inputs
-        columns = slice(x.column, x.column + x.width)
-        for plane, part, piece, first in portions(op, planes.shape[2]):
-            dy = planes[plane][rows, part]
-            weight = piece.weight.value[first : first + dy.shape[1]]
-            if is_first and x.width == total.shape[1]:
-                blas.matmul(dy, weight, total)
-            else:
-                if is_first:
-                    total[...] = 0
-                blas.matmul(dy, weight, scratch[:, columns])
-                np.add(total[:, columns], scratch[:, columns], out=total[:, columns])
-            is_first = False
+def _factors(op: Op, dy: Array) -> Iterator[tuple[Array, Array]]:
+    """What meets in dx = dy W: some of dy (P, N, w), and rows of a weight (P, w, K)."""
+    width = dy.shape[2]
+    if any([piece.column % width or piece.width % width for piece in op.pieces]):
+        for plane, columns, piece, first in portions(op, width):
+            rows = slice(first, first + columns.stop - columns.start)
+            yield dy[plane : plane + 1, :, columns], piece.weight.value[None, rows]
+        return
+    for piece in op.pieces:
+        planes = slice(piece.column // width, (piece.column + piece.width) // width)
+        weight = piece.weight.value[piece.first : piece.first + piece.width]
+        yield dy[planes], weight.reshape(-1, width, weight.shape[1])
 
 
 class ParameterRows:
@@ -194,78 +181,61 @@ class ParameterRows:
 
 
 class Target(NamedTuple):
-    """Some rows of a weight's gradient, and of its biases', and what of dy they are made of.
+    """Some columns of the gradient dy of maps that share it, and what is made of them.
 
     plane, columns: of dy in planes.
-    weight:         (width, K), or None if it is frozen.
+    weights: (width, K) of each map, or None where one is frozen.
     """
 
     plane: int
     columns: slice
-    weight: Array | None
+    weights: list[Array | None]
     biases: list[Array]
 
 
 class WeightGradients:
-    """Gradients of a loop's weights and biases: one product for many steps of each map, or plane.
+    """Gradients of a loop's weights and biases.
 
-    The rows of a map may come in several portions: products of later ones are added.
+    The rows of maps may come in several portions: sums over later ones are added.
     """
 
     def __init__(self, cell: CompiledLoop, gradients: Gradients) -> None:
-        self._cell = cell
+        self._maps = cell.maps
         self._gradients = gradients
-        self._targets: dict[int, list[Target]] = {}
-        self._products: list[Callable[[], None]] = []
-        self._of: set[int] = set()  # the maps that these are of
+        self._targets: dict[tuple[int, ...], list[Target]] = {}
 
-    def add(self, op: Op, x: Array, dy: Array, zero: int = 0) -> None:
-        """Add the gradients of one wide map, from its rows x and the gradients dy of its output.
+    def add(self, group: tuple[int, ...], xs: Sequence[Array], dy: Array) -> None:
+        """Add the gradients of one of the cell's `map_groups`.
 
         Args:
-            zero: how many of the first rows of x are known to be zeros.
+            xs: the rows that each map multiplied; before them it multiplied zeros.
+            dy: the gradient of their output.
         """
-        if id(op) in self._of:  # no two threads may add to one array
-            self.run()
-        self._of.add(id(op))
         planes = planes_of(dy)
-        again = id(op) in self._targets
+        again = group in self._targets
         if not again:
-            self._targets[id(op)] = list(self._targets_of(op, planes.shape[2]))
-        for target in self._targets[id(op)]:
-            part = planes[target.plane][:, target.columns]
-            if target.weight is not None:
-                product = partial(blas.matmul_outer, add=again)
-                self._products.append(partial(product, x[zero:], part[zero:], target.weight))
-            if target.biases:
-                total = np.ones(part.shape[0], part.dtype) @ part
-                for bias in target.biases:
-                    np.add(bias, total, out=bias) if again else np.copyto(bias, total)
+            self._targets[group] = [*self._targets_of(group, planes.shape[2])]
+        targets = self._targets[group]
+        maps = [
+            MapGradient(planes[t.plane][:, t.columns], t.biases[0] if t.biases else None, t.weights)
+            for t in targets
+        ]
+        weight_gradients(xs, maps, again)
+        for target in targets:
+            for bias in target.biases[1:]:
+                np.copyto(bias, target.biases[0])
 
-    def _targets_of(self, op: Op, plane: int) -> Iterator[Target]:
-        rows = ParameterRows(self._gradients)
-        for number, columns, piece, first in portions(op, plane):
-            width, offset = columns.stop - columns.start, first - piece.first
-            weight = None if piece.weight.frozen else rows.take(piece.weight, first, width)
-            biases = [
-                rows.take(bias, start + offset, width)
-                for bias, start in piece.biases
-                if not bias.frozen
-            ]
-            yield Target(number, columns, weight, biases)
-
-    def run(self) -> None:
-        """Make what was added; threads share the products."""
-        threads = parallel.available()
-        if len(self._products) < LEAST_PRODUCTS * threads:
-            _run_all(self._products)
-        else:
-            shares = [self._products[k::threads] for k in range(threads)]
-            parallel.run([partial(_run_all, share) for share in shares])
-        self._products = []
-        self._of.clear()
-
-
-def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
-    for task in tasks:
-        task()
+    def _targets_of(self, group: tuple[int, ...], plane: int) -> Iterator[Target]:
+        rows = [ParameterRows(self._gradients) for _ in group]
+        for parts in zip(*[portions(self._maps[k], plane) for k in group], strict=True):
+            number, columns = parts[0][:2]
+            width, target = columns.stop - columns.start, Target(number, columns, [], [])
+            for (_, _, piece, first), own in zip(parts, rows, strict=True):
+                frozen = piece.weight.frozen
+                target.weights.append(None if frozen else own.take(piece.weight, first, width))
+                target.biases.extend(
+                    own.take(bias, start + first - piece.first, width)
+                    for bias, start in piece.biases
+                    if not bias.frozen
+                )
+            yield target

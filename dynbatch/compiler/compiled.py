@@ -45,6 +45,7 @@ class CompiledLoop:
         planes: widths of the planes of each wide map's output; 0 for plain rows.
         state_maps: numbers of the maps that read the state as their step finds it.
         of_maps: where backward leaves the gradient of each wide map's output, by number.
+        map_groups: numbers of the maps that share this gradient and whose weights cut it alike.
         reached: streams that backward gives a gradient.
         parameters: all that the loop uses, once each.
         generic: operators that run by their node type's own kernels, by number.
@@ -113,6 +114,11 @@ class CompiledLoop:
         program, backward = self.program, self.backward_program
         with_gradient = {number: self.maps[number] for number in backward.of_maps}
         self.of_maps = {k: self.gradients.columns_of(v) for k, v in backward.of_maps.items()}
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for number, columns in self.of_maps.items():
+            cuts = [(piece.column, piece.width) for piece in self.maps[number].pieces]
+            groups.setdefault((columns, *cuts), []).append(number)
+        self.map_groups = [tuple(group) for group in groups.values()]
         self.map_inputs: dict[int, Columns] = {
             number: self.storage.columns_of(op.inputs[0])
             for number, op in with_gradient.items()

@@ -192,12 +192,11 @@ class GroupRun:
             arrays[f"G{number}"].finish()
         gradients = self._batch.parameter_gradients()
         self._sink.pass_on(gradients)
-        stream_gradients(cell, arrays)
+        stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached})
         weights = WeightGradients(cell, gradients)
-        for number, op in cell.maps.items():
-            if number in cell.of_maps:
-                weights.add(op, self._map_input(op), columns_of(arrays, cell.of_maps[number]))
-        weights.run()
+        for numbers in cell.map_groups:
+            xs = [self._map_input(cell.maps[number]) for number in numbers]
+            weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
         self._give_back(True, 0, self.group.count)
         ahead = [x.ahead for k, x in enumerate(self.group.streams) if k in cell.reached]
         self._batch.launches += len(cell.maps) + len(cell.stream_maps) + sum(ahead)

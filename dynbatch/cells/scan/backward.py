@@ -46,6 +46,7 @@ class ScanBackward:
         self._initial = run.initial_states(scratch)
         self._add_arrays(scratch)
         self._carried = self._carry(scratch)
+        self._wanted: dict[int, Array] = {}
         self._memories: list[list[Ragged]] = []
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
@@ -64,7 +65,9 @@ class ScanBackward:
                 step.give_gradients_to(sink)
                 step.keeps = True
         for k, dx in enumerate(self._of_streams):
-            if dx is not None and k not in run.cell.reached:
+            if dx is not None and k in run.cell.reached:
+                self._wanted[k] = dx.values
+            elif dx is not None:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
             self._chunk(chunk, weights)
@@ -134,20 +137,17 @@ class ScanBackward:
         run = self._run
         wide = self._arrays.wide(chunk)
         shards = self._arrays.of_shards(chunk, wide)
-        for number, (shard, arrays) in enumerate(shards):
-            bind_states(arrays, run.given_to(shard), self._before(chunk, number))
+        for number, (shard, own) in enumerate(shards):
+            bind_states(own, run.given_to(shard), self._before(chunk, number))
         parallel.run(
             [partial(self._run_shard, chunk, number, *each) for number, each in enumerate(shards)]
         )
-        for number, op in run.cell.maps.items():
-            if number not in run.cell.of_maps:
-                continue
+        for group in run.cell.map_groups:
             # Rows of kept values are one stretch in each shard only.
-            kept = number in run.cell.map_inputs and not run.recomputes
-            for part in [arrays for _, arrays in shards] if kept else [wide]:
-                x, zero = self._map_input(number, part), self._zero_rows(number, chunk)
-                weights.add(op, x, columns_of(part, run.cell.of_maps[number]), zero)
-        weights.run()
+            kept = not run.recomputes and any([number in run.cell.map_inputs for number in group])
+            for shard, part in shards if kept else [(chunk.shards[0], wide)]:
+                xs = [self._map_input(number, part, shard) for number in group]
+                weights.add(group, xs, columns_of(part, run.cell.of_maps[group[0]]))
 
     def _before(self, chunk: Chunk, number: int) -> list[Array]:
         """The states of a shard before a chunk."""
@@ -177,16 +177,7 @@ class ScanBackward:
             step.finish()
             if run.recomputes:
                 step.forget()
-        order = chunk.order[shard.span]
-
-        def give(place: int, rows: slice, gradient: Array) -> None:
-            dx = self._of_streams[place]
-            if dx is not None:
-                dx.values[order[rows]] = gradient
-
-        stream_gradients(run.cell, arrays, give)
-        for place in run.cell.backward_program.of_streams:
-            give(place, slice(None), arrays[f"dX{place}"])
+        stream_gradients(run.cell, arrays, self._wanted, chunk.order[shard.span])
 
     def _previous_states(self, part: int, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """A part of the state as every step found it, packed."""
@@ -197,21 +188,19 @@ class ScanBackward:
             running = shard.steps[0][2]
             rows[:running] = arrays[f"I{part}"][:running]
 
-    def _zero_rows(self, number: int, chunk: Chunk) -> int:
-        """How many of the first rows that a wide linear map multiplied are known to be zeros."""
-        shard = chunk.shards[0]
-        reads_state = number in self._run.cell.state_maps
-        known = reads_state and not any(self._run.given) and not shard.first and shard.steps
-        return shard.steps[0][2] if known else 0
-
-    def _map_input(self, number: int, wide: dict[str, Array]) -> Array:
-        """All rows that a wide linear map multiplied, packed."""
+    def _map_input(self, number: int, arrays: Arrays, first: Shard) -> Array:
+        """All rows that a wide linear map multiplied, packed, but zeros of the first shard."""
         cell = self._run.cell
         if number in cell.map_inputs:
-            return columns_of(wide, cell.map_inputs[number])
+            return columns_of(arrays, cell.map_inputs[number])
         (value,) = cell.maps[number].inputs
-        name = "H" if number in cell.state_maps else "X"
-        return wide[f"{name}{value.base.number}"][:, value.column : value.column + value.width]
+        columns = slice(value.column, value.column + value.width)
+        if number not in cell.state_maps:
+            rows: Array = arrays[f"X{value.base.number}"]
+            return rows[:, columns]
+        known = not self._run.given_to(first) and first.steps
+        found: Array = arrays[f"H{value.base.number}"]
+        return found[first.steps[0][2] if known else 0 :, columns]
 
     # At last --------------------------------------------------------------------------------------
 

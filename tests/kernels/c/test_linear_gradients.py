@@ -1,0 +1,94 @@
+"""`kernels.linear_gradients` in C: what NumPy's computes; company does not change bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dynbatch.backend import Array
+from dynbatch.kernels.linear_gradients import MapGradient, scatter_products, weight_gradients
+from dynbatch.kernels.runtime import parallel
+from tests.kernels.c.compare import assert_same
+
+DTYPES = [np.float32, np.float64]
+
+
+def random(*shape: int, dtype: Any) -> Array:
+    return (np.random.default_rng(sum(shape)).standard_normal(shape) / 8).astype(dtype)
+
+
+def gradients(rows: int, widths: list[int], dtype: Any) -> list[MapGradient]:
+    """Gradients of maps with 30, 5 and 70 outputs, columns of one array."""
+    dy = random(rows, 110, dtype=dtype)
+    return [
+        MapGradient(
+            dy[:, first : first + outputs],
+            random(outputs, dtype=dtype) if with_bias else None,
+            [
+                random(outputs + 1, width, dtype=dtype)[1:] if width % 2 else None
+                for width in widths
+            ],
+        )
+        for first, outputs, with_bias in ((0, 30, True), (30, 5, False), (38, 70, True))
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("rows", [1, 60, 256, 600])
+def test_weights_and_biases_are_numpys(rows: int, add: bool, dtype: Any) -> None:
+    widths = [33, 16, 7, 65, 129, 301, 1]
+    xs = [random(rows, width + 3, dtype=dtype)[:, 2:-1] for width in widths]
+    skipped = [0, 0, rows - 1, rows // 2, min(rows - 1, 300), 0, 0]
+    xs = [x[count:] for x, count in zip(xs, skipped, strict=True)]
+    assert_same(weight_gradients, xs, gradients(rows, widths, dtype), add)
+
+
+@pytest.mark.parametrize("rows", [0, 4])
+def test_what_no_row_is_summed_for_is_zero(rows: int) -> None:
+    maps = [MapGradient(np.ones((rows, 3)), np.full(3, np.nan), [np.full((3, 2), np.nan)])]
+    weight_gradients([np.empty((0, 2))], maps, False)
+    assert (maps[0].weights[0] == 0).all()
+    assert (maps[0].bias == rows).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_have_the_same_bits_for_any_threads(dtype: Any, same_threads: None) -> None:
+    xs, found = [random(700, width, dtype=dtype) for width in (131, 260)], []
+    for threads in (1, 2, 3):
+        parallel.set_num_threads(threads)
+        maps = gradients(700, [131, 261], dtype)
+        maps = [gradient._replace(weights=[*gradient.weights[:1], None]) for gradient in maps]
+        weight_gradients(xs, maps, True)
+        found.append([[bias, *weights[:1]] for _, bias, weights in maps])
+    for other in found[1:]:
+        for mine, first in zip(other, found[0], strict=True):
+            for a, b in zip(mine, first, strict=True):
+                assert (a is None and b is None) or a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize(("planes", "width"), [(1, 40), (3, 300)])
+def test_a_product_goes_to_rows_by_index(planes: int, width: int, add: bool, dtype: Any) -> None:
+    a, b = random(planes, 401, 9, dtype=dtype)[:, 1:], random(planes, 9, width, dtype=dtype)
+    out = random(500, width + 3, dtype=dtype)[:, 1:-2]
+    index = np.random.default_rng(0).permutation(500)[:400]
+    assert_same(scatter_products, a, b, index, out, add)
+    assert_same(scatter_products, a[:, :, :9], b, None, out[:400], add)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_of_a_product_has_the_same_bits_in_any_company(
+    dtype: Any, same_threads: None
+) -> None:
+    a, b = random(4, 500, 33, dtype=dtype), random(4, 33, 70, dtype=dtype)
+    whole = np.empty((500, 70), dtype)
+    parallel.set_num_threads(2)
+    scatter_products(a, b, None, whole, False)
+    for rows in (slice(0, 1), slice(7, 8), slice(33, 120), slice(190, 500)):
+        own = np.empty_like(whole[rows])
+        scatter_products(a[:, rows], b, None, own, False)
+        assert own.tobytes() == whole[rows].tobytes()
