@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.arguments import refused, shown
+from dynbatch.backend import CPU
 from dynbatch.errors import ArgumentError, BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array, Parameter
@@ -65,11 +66,13 @@ def not_a_graph(what: str, given: object) -> ArgumentError:
     return refused(what, f"graph is {shown(given)}", "the graph comes first", fix)
 
 
-IDS = np.dtype(np.int64)
+IDS, UNSIGNED = np.dtype(np.int64), np.dtype(np.uint64)
 
 
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
     """Ids as a one-dimensional int64 array, or an error that names `what`."""
+    if type(ids) is np.ndarray and ids.dtype is IDS and ids.ndim == 1:  # nearly always
+        return ids.copy()
     try:
         array = np.array(ids)  # a copy: the caller may write to `ids` before the graph runs
     except ValueError:
@@ -89,8 +92,8 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
 
 def are_below(ids: Array, count: int) -> bool:
     """Whether 0 <= id < count for all ids (T,) int64, as one comparison."""
-    # Negative ids become huge as unsigned numbers.
-    return not ids.size or int(np.maximum.reduce(ids.view(np.uint64))) < count
+    # Negative ids become huge as unsigned numbers. For a sentence argmax is much quicker than max.
+    return not ids.size or 0 <= ids.item(ids.view(UNSIGNED).argmax()) < count
 
 
 def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
@@ -105,18 +108,19 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: a parameter expected, got {type(source).__name__}.\n"
             "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
         )
+    value = source.value
     try:
-        dtype = graph.dtype
+        dtype, device = graph.dtype, graph.device
     except AttributeError:
         raise not_a_graph(what, graph) from None
-    value = source.value
+    if value.dtype is dtype and device is CPU and type(value) is np.ndarray:
+        return  # nearly always
     if value.dtype != dtype:
         own, theirs = str(source.dtype), str(dtype)
         raise DtypeError.at_caller(
             f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
-    device = graph.device
     if device is not None and isinstance(value, np.ndarray) is device.is_cuda:
         own, theirs = source.device.name, device.name
         raise BackendError.at_caller(

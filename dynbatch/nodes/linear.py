@@ -149,7 +149,14 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     check_parameter("linear", weight, graph)
     if bias is not None:
         check_parameter("linear", bias, graph)
-    return LinearMap(x, weight=weight, bias=bias)
+    width, ndim = weight.value.shape[0], x.ndim
+    sig = graph.signatures.get((LinearMap, (weight, bias), width, x.width))
+    if sig is None or not ndim:
+        return LinearMap(x, weight=weight, bias=bias)
+    node = LinearMap.__new__(LinearMap)
+    node.weight, node.bias = weight, bias
+    node.complete_as((x,), graph, ndim, x.rows, width, ROWS, sig)
+    return node
 
 
 def affine(bias: Parameter | None, *terms: tuple[Parameter, Node]) -> Node:

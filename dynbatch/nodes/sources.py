@@ -258,18 +258,26 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
         ShapeError: the table is not a matrix, or the ids are not a list of integers.
     """
     check_parameter("lookup", table, graph)
-    if len(table.shape) != 2:
+    shape = table.value.shape
+    if len(shape) != 2:
         raise ShapeError.at_caller(
-            f"lookup: the table {table.name!r} has shape {table.shape}.\n"
+            f"lookup: the table {table.name!r} has shape {shape}.\n"
             "  rule: a table is (V, D)\n  fix:  give the parameter two dimensions"
         )
-    return Lookup(graph=graph, table=table, ids=_ids_in(table, ids))
+    ids, width = _ids_in(table, ids), shape[1]
+    sig = graph.signatures.get((Lookup, table, width))
+    if sig is None:
+        return Lookup(graph=graph, table=table, ids=ids)
+    node = Lookup.__new__(Lookup)
+    node.table, node.ids = table, ids
+    node.complete_as((), graph, 2, ids.size, width, ROWS, sig)
+    return node
 
 
 def _ids_in(table: Parameter, ids: Any) -> Array:
     """Ids of rows of a table."""
     array = as_ids("lookup", ids)
-    size = table.shape[0]
+    size = table.value.shape[0]
     if not are_below(array, size):
         position = int(np.flatnonzero((array < 0) | (array >= size))[0])
         raise VocabularyError.at_caller(

@@ -17,7 +17,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import TargetRule, class_targets, distributions
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import ROWS, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -221,12 +221,21 @@ def cross_entropy(
         )
     given = distributions(logits, targets, ignore_index, reduction)
     checked = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
-    loss = CrossEntropy(
-        logits, targets=checked[0], weights=checked[1], rule=checked[2],
-        smoothing=float(label_smoothing), by_class=given is None,
-    )  # fmt: skip
+    targets, weights, rule = checked
+    smoothing, by_class, graph = float(label_smoothing), given is None, logits.graph
+    sig = graph.signatures.get((CrossEntropy, (smoothing, by_class), 1, logits.width))
+    if sig is None:
+        loss = CrossEntropy(
+            logits, targets=targets, weights=weights, rule=rule, smoothing=smoothing,
+            by_class=by_class,
+        )  # fmt: skip
+    else:
+        loss = CrossEntropy.__new__(CrossEntropy)
+        loss.targets, loss.weights, loss.rule = checked
+        loss.smoothing, loss.by_class = smoothing, by_class
+        loss.complete_as((logits,), graph, 0, 1, 1, ROWS, sig)
     if type(logits) is LinearMap and _folds.get():
-        loss.graph.absorb(logits, loss)
+        graph.absorb(logits, loss)
     return loss
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from dynbatch.errors import (
 )
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.arguments import are_below, as_ids, require_nodes
+from dynbatch.nodes.arguments import are_below, as_ids, not_a_node
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
@@ -50,12 +51,13 @@ class TargetRule(NamedTuple):
 
     def weights_of(self, ids: Array, dtype: DType) -> tuple[Array, Array]:
         """What `weighted` gives for ids (T,)."""
-        ignores_a_class = self.ignore_index is not None and 0 <= self.ignore_index < self.classes
-        if ids.size and not ignores_a_class and are_below(ids, self.classes):
-            weights = np.empty(ids.size, dtype)
-            weights.fill(1 / ids.size if self.reduction == "mean" else 1)
+        count, ignored = ids.size, self.ignore_index
+        ignores_a_class = ignored is not None and 0 <= ignored < self.classes
+        if count and not ignores_a_class and are_below(ids, self.classes):
+            weights = np.empty(count, dtype)
+            weights.fill(1 / count if self.reduction == "mean" else 1)
             return ids, weights
-        counted = np.ones(ids.size, bool) if self.ignore_index is None else ids != self.ignore_index
+        counted = np.ones(count, bool) if ignored is None else ids != ignored
         wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= self.classes)))
         if wrong.size:
             raise self._outside(ids, int(wrong[0]))
@@ -102,6 +104,9 @@ class TargetRule(NamedTuple):
         return rows, np.full(len(rows), scale, dtype)
 
 
+target_rule = lru_cache(maxsize=256)(TargetRule)
+"""The rule of these arguments; a loop over sentences asks for the same again and again."""
+
 Targets = tuple[Array, Array, TargetRule]
 """Ids or probabilities, weights, and the rule that made them."""
 
@@ -126,9 +131,10 @@ def class_targets(
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         ArgumentError:   unknown reduction.
     """
-    require_nodes(what, x)
+    if not isinstance(x, Node):
+        raise not_a_node(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
-    rule = TargetRule(what, x.width if classes is None else classes, ignore_index, reduction)
+    rule = target_rule(what, x.width if classes is None else classes, ignore_index, reduction)
     ids = as_ids(what, [targets] if isinstance(targets, (int, np.integer)) else targets)
     if x.rows != ids.size or not x.ndim:
         x.refuse(
@@ -149,7 +155,10 @@ def distributions(logits: Node, targets: Any, ignore_index: int, reduction: str)
         NumericError:  a probability is not finite.
         ArgumentError: a probability is below 0; unknown reduction; or there is an `ignore_index`.
     """
-    if isinstance(targets, (Node, int, np.integer)):
+    if isinstance(targets, np.ndarray):
+        if targets.dtype.kind != "f":
+            return None
+    elif isinstance(targets, (Node, int, np.integer)):
         return None
     try:
         is_array = isinstance(targets, np.ndarray)
@@ -171,7 +180,7 @@ def distributions(logits: Node, targets: Any, ignore_index: int, reduction: str)
             "  rule: only ids can be ignored\n"
             "  fix:  give rows of zeros, or leave these tokens out"
         )
-    rule = TargetRule("cross_entropy", logits.width, None, reduction)
+    rule = target_rule("cross_entropy", logits.width, None, reduction)
     return *rule.weighted_rows(array, logits.graph.dtype), rule
 
 

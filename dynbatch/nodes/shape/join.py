@@ -13,6 +13,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.reshape import unsqueeze
 from dynbatch.nodes.shape.structure import Rectangles, Structural
+from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
 
 
@@ -77,6 +78,9 @@ class Concat(Structural):
                 filled[k] += size
 
 
+SIDE_BY_SIDE = intern_signature((Concat, -1))
+
+
 def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
     """Concatenate nodes along features (`dim=-1`, default) or tokens (`dim=0`), as `torch.cat`.
 
@@ -89,6 +93,18 @@ def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
         DtypeError: `inputs` is not a list of nodes.
     """
     inputs = _nodes("concat", inputs, habits)
+    if type(dim) is int and dim == -1:
+        rows, width, ragged = inputs[0].rows, 0, 0
+        for x in inputs:
+            if x.ndim != 2 or x.rows != rows:
+                break
+            width += x.width
+            ragged |= x.ragged
+        else:
+            node = Concat.__new__(Concat)
+            node.along = -1
+            node.complete_as(tuple(inputs), inputs[0].graph, 2, rows, width, ragged, SIDE_BY_SIDE)
+            return node
     widest = inputs[0]
     for x in inputs:
         if x.ndim > widest.ndim:
