@@ -23,7 +23,7 @@ from dynbatch import nodes as F
 from dynbatch.parameter import Array
 
 PACKAGE = Path(db.__file__).parent
-VOCABULARY, WIDTH = 50, 8
+VOCABULARY, WIDTH = 50, 64  # as wide as loops that are worth compiling
 LENGTHS = (5, 9, 3, 7)
 
 
