@@ -97,7 +97,7 @@ class Graph(Runs, Introspection, NamesChecked):
         self._executor = Executor(self.device, self.dtype, self.policy, pool, grad, observers)
 
     def __enter__(self) -> Self:
-        gc_pause.enter()
+        gc_pause.enter(self)
         return self
 
     def __exit__(
@@ -106,10 +106,7 @@ class Graph(Runs, Introspection, NamesChecked):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        finally:
-            gc_pause.leave()
+        self.close()
 
     def close(self) -> None:
         """Free every node and give the memory back. Kept values and the loss stay readable.

@@ -23,6 +23,25 @@ def test_the_collector_runs_more_rarely_while_a_graph_is_open():
     assert gc.get_threshold() == before
 
 
+def test_between_two_mini_batches_it_does_not_look_through_the_nodes():
+    before, found = gc.get_threshold(), []
+    for _ in range(3):
+        with db.Graph() as graph:
+            xs = [F.input(graph, [1.0]) for _ in range(10)]
+        found.append(gc.get_threshold())
+    assert found == [(100_000, *before[1:])] * 3
+    del graph
+    assert gc.get_threshold()[0] == 100_000  # the nodes still live
+    del xs
+    assert gc.get_threshold() == before
+
+
+def test_a_threshold_that_was_set_meanwhile_stays():
+    with db.Graph():
+        gc.set_threshold(3_000, 7, 7)
+    assert gc.get_threshold() == (3_000, 7, 7)
+
+
 def test_an_error_leaves_it_as_it_was():
     before = gc.get_threshold()
     with pytest.raises(RuntimeError), db.Graph():
@@ -47,21 +66,37 @@ def test_a_disabled_or_rarer_collector_stays_so(threshold):
     assert gc.get_threshold() == threshold
 
 
-def test_a_closed_graph_leaves_nothing_to_collect():
-    """Nodes, calls and tables go by themselves: no reference leads back from them."""
+@db.cell
+def add(x, total):
+    return x + total
 
-    @db.cell
-    def add(x, total):
-        return x + total
+
+@db.block
+def add_up(xs):
+    return F.sum(F.tanh(xs) * F.detach(xs))
+
+
+def of_calls(graph):
+    xs, total = F.input(graph, [[1.0], [2.0]]), 1
+    for k in range(2):
+        total = add(xs[k], total)
+    return F.sum(db.stack([total]))
+
+
+def of_blocks(graph):
+    return F.mean([add_up(F.input(graph, [[1.0]] * length)) for length in (1, 2, 3)])
+
+
+@pytest.mark.parametrize("loss", [of_calls, of_blocks])
+def test_a_closed_graph_leaves_nothing_to_collect(loss):
+    """Nodes, calls, blocks and tables go by themselves: no reference leads back from them."""
 
     def build():
         with db.Graph() as graph:
-            xs, total = F.input(graph, [[1.0], [2.0]]), 1
-            for k in range(2):
-                total = add(xs[k], total)
-            graph.backward(F.sum(db.stack([total])))
+            graph.backward(loss(graph), gradient=1.0)
 
-    build()
+    for _ in range(3):
+        build()
     while gc.collect():  # what earlier tests left takes more than one round, as types of ctypes do
         pass
     gc.disable()

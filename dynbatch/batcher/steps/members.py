@@ -274,9 +274,11 @@ class Members(Sequence[Any]):
         return self.batch.program.operators[self.operators[0]].node.reads_ports
 
     def forget(self) -> None:
-        """Cut the references from nodes to arrays."""
+        """Cut the references from nodes to arrays, and those that lead in circles."""
         for node in self._nodes.values():
             node._block = None
+        self.block, self.batch.calls = None, ()
+        self.batch.members.clear()
 
 
 def _stand_in(node: Folded) -> Any:

@@ -221,7 +221,7 @@ def forget(step: StepRun) -> None:
         for node in step.nodes:
             node._block = None
     for block in step.blocks:
-        block.array = block.gradient = None
+        block.array = block.gradient = block._view = None
     step.batch.saved.clear()
     step.batch.memo.clear()
     step.batch.ports, step.batch.port_gradients = [], []
