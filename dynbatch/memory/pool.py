@@ -45,7 +45,8 @@ class Pool:
         limit_bytes: the most to reserve: a number, or text such as "2GiB"; None is no limit.
         upstream:    where memory comes from: `HostMemory()`, `DeviceMemory()`, or `GivenMemory`
                      of any other allocator.
-        allocator:   makes the allocator, of an upstream. `benchmarks/allocators.py` compares them.
+        allocator:   makes the allocator, of an upstream; `benchmarks.memory.allocators` compares
+                     them.
 
     Raises:
         ValueError: `limit_bytes` is not a number of bytes above 0.

@@ -1,4 +1,4 @@
-"""How tight arenas are planned: `python -m benchmarks.planners`.
+"""How tight arenas are planned: `python -m benchmarks.memory.planners`.
 
 Training steps of the workloads are run, and the blocks of each, with their sizes and lifetimes, are
 placed by several methods. A ratio is the arena's size over the largest sum of bytes alive at once,
@@ -214,7 +214,9 @@ def table(rows: Sequence[Row], warning: str = "") -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 where the default misses a goal."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planners", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory.planners", description=__doc__
+    )
     parser.add_argument("workloads", nargs="*", default=COMPARED, metavar="WORKLOAD")
     parser.add_argument("--batches", type=int, default=8, help="mini-batches of each workload")
     parser.add_argument("--sentences", type=int, default=64, help="of a mini-batch")

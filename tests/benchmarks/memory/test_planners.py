@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 import dynbatch as db
-from benchmarks import planners
 from benchmarks.lengths import REAL_TEXT_SIGMA
+from benchmarks.memory import planners
 from benchmarks.networks import initial_values
 from benchmarks.workloads import WORKLOADS
 from dynbatch.memory import Interval, live_peak, plan_offsets

@@ -1,4 +1,4 @@
-"""Time of planning within a limit against a step without one: `python -m benchmarks.limit_search`.
+"""Planning within a limit against a step without one: `python -m benchmarks.memory.limit_search`.
 
 Two networks whose loops are written out of nodes, hundreds of batches each, a Transformer and a
 tree. Steps and searches take turns, each step with a graph of its own; what a search finds is told.
@@ -178,7 +178,9 @@ def table(rows: Sequence[Row], warning: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.limit_search", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory.limit_search", description=__doc__
+    )
     parser.add_argument("--rounds", type=int, default=5, help="times each is timed")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")

@@ -1,6 +1,6 @@
 """The table of planning within limits."""
 
-from benchmarks import limit_search
+from benchmarks.memory import limit_search
 
 
 def test_a_row_for_each_limit_tells_what_was_planned():

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from benchmarks import recompute
+from benchmarks.memory import recompute
+from benchmarks.memory.recompute import Point, draw, measure, table
 from benchmarks.networks import Seq2SeqSizes
-from benchmarks.recompute import Point, draw, measure, table
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 

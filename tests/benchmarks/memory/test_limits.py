@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import limits
+from benchmarks.memory import limits
 
 
 @pytest.mark.parametrize("workload", ["tagger", "tree"])

@@ -1,6 +1,6 @@
 """The loss fused with its projection beside logits that exist: bytes and speed.
 
-`python -m benchmarks.chunked_loss [--vocabulary 32000] [--tokens 2000] [--hidden 512]`
+`python -m benchmarks.memory.chunked_loss [--vocabulary 32000] [--tokens 2000] [--hidden 512]`
 
 Both sides are one forward and backward of `linear` and the cross-entropy behind it, with gradients
 of weight, bias and hidden states. Bytes are those of the arena, hidden states and their gradients
@@ -28,7 +28,9 @@ SENTENCE = 25  # tokens
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chunked_loss", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory.chunked_loss", description=__doc__
+    )
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--tokens", type=int, default=2_000)
     parser.add_argument("--hidden", type=int, default=512)

@@ -1,4 +1,4 @@
-"""Memory against time of scans that run forward again: `python -m benchmarks.recompute`.
+"""Memory against time of scans that run forward again: `python -m benchmarks.memory.recompute`.
 
 The LSTM seq2seq of the benchmarks, 64 sentence pairs, with one setting of `recompute` after the
 other, taking turns: the most bytes of its arena (values, gradients, workspace; no parameters), and
@@ -149,7 +149,9 @@ def draw(points: Sequence[Point], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recompute", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory.recompute", description=__doc__
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=13, help="times each is timed")
     parser.add_argument("--seed", type=int, default=1)

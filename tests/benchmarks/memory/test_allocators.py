@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import allocators
-from benchmarks.allocators import Row, best, one_by_one
+from benchmarks.memory import allocators
+from benchmarks.memory.allocators import Row, best, one_by_one
 from dynbatch.memory import Event, Interval
 from tests.benchmarks.test_run import SMALL
 

@@ -1,4 +1,4 @@
-"""Allocators on the logs of real training: `python -m benchmarks.allocators`.
+"""Allocators on the logs of real training: `python -m benchmarks.memory.allocators`.
 
 Training runs over mini-batches of varying sizes and writes down what it asks the pool for; the log
 is replayed on every allocator. A line says what an allocator reserved at most, over the most that
@@ -28,8 +28,8 @@ import numpy as np
 import dynbatch as db
 from benchmarks.environment import OtherWork
 from benchmarks.lengths import REAL_TEXT_SIGMA
+from benchmarks.memory.planners import recorded
 from benchmarks.networks import initial_values
-from benchmarks.planners import recorded
 from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
@@ -257,7 +257,7 @@ def table(rows: Sequence[Row], steady: Sequence[Steady], warning: str = "") -> s
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status: 1 where the default is not the best."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.allocators")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory.allocators")
     parser.add_argument(
         "logs", nargs="*", default=RECORDED, metavar="LOG",
         help=f"{', '.join(RECORDED)}, or a file written by db.memory.Logging or by RMM",

@@ -1,4 +1,4 @@
-"""Time of a training step within limits of its memory: `python -m benchmarks.limits WORKLOAD`.
+"""A training step within limits of its memory: `python -m benchmarks.memory.limits WORKLOAD`.
 
 A mini-batch runs without a limit and with several, from the peak down to the least possible, taking
 turns: what each held, how long forward, backward and planning took, and what was done to hold less.
@@ -135,7 +135,7 @@ def table(points: Sequence[Point], warning: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory.limits", description=__doc__)
     parser.add_argument("workload", choices=sorted(WORKLOADS))
     parser.add_argument("--batch", type=int, default=64, help="sentences")
     parser.add_argument("--hidden", type=int, help="width of the network, if not the usual one")

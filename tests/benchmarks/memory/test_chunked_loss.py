@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import chunked_loss
+from benchmarks.memory import chunked_loss
 
 
 def test_both_sides_agree_and_the_bytes_are_those_of_logits(same_threads):

@@ -1,0 +1,1 @@
+"""What memory costs: benchmarks of plans, limits, allocators and losses."""
