@@ -18,6 +18,7 @@ from dynbatch.blocks.sizes import Pattern, Sizes, looser, patterns_to_try
 from dynbatch.blocks.trace import ARRAY_NAMES, Seen, TraceMaker
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.traced import Reads, Traced, check_reads
+from dynbatch.nodes.losses.cross_entropy import folds
 from dynbatch.nodes.node import Owner
 
 CACHED_PROGRAMS = 512
@@ -107,7 +108,7 @@ class BlockFunction:
         params = tuple(arguments.params)
         # What parameters hold is read once a graph, but for a module's mode.
         modes = tuple([getattr(value, "training", None) for value in params])
-        key = (self, arguments.forms, arguments.names, modes, *map(id, params))
+        key = (self, arguments.forms, arguments.names, modes, folds.get(), *map(id, params))
         # With the parameters, so that their ids stay their own.
         entry: Entry = graph.programs.setdefault(key, (params, []))
         for program in entry[1]:
@@ -122,7 +123,7 @@ class BlockFunction:
         self, arguments: Arguments, params: tuple[object, ...], graph: Owner, sizes: Sizes
     ) -> Program:
         """A program that the block was traced to before, or a new one."""
-        begin = (arguments.forms, arguments.names, graph.dtype.char)
+        begin = (arguments.forms, arguments.names, folds.get(), graph.dtype.char)
         for program in self._programs.fitting(begin, params):
             if program.takes(sizes):
                 return program

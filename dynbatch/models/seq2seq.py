@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, size, sizes, switch
+from dynbatch.blocks.block import block
 from dynbatch.cells import cell, scan
 from dynbatch.errors import ShapeError
 from dynbatch.models.attention import RowMemories, make_attention
@@ -190,18 +191,22 @@ class Seq2Seq(Module):
 
     def encode(self, graph: Owner, source: ArrayLike) -> Encoded:
         """Run the encoder on one source sentence of ids, (T,)."""
+        *state, keys, values = self._encoded(graph, as_ids("Seq2Seq.encode", source))
+        return Encoded((*state, *self._starts_at_zero[len(state) :]), (keys, values))
+
+    @block
+    def _encoded(self, graph: Owner, source: Array) -> tuple[Node, ...]:
+        """The parts of the state that do not begin at zero, keys and values."""
         x = self.dropout(self.source_embedding(graph, source))
-        state: tuple[Node | int, ...] = self._starts_at_zero
+        h_and_c: list[Node] = []
         if self.bridges:
             outputs, last = self.encoder(x, return_state=True)
             summary = F.concat([h for h, _ in last[-2:]])  # (2H,)
             mapped = [bridge(summary) for bridge in self.bridges]
             h_and_c = [y if k % 2 else F.tanh(y) for k, y in enumerate(mapped)]
-            state = (*h_and_c, state[-1])
         else:
             outputs = self.encoder(x)
-        keys, values = self.decoder.attention.keys(outputs), self.decoder.context(outputs)
-        return Encoded(state, (keys, values))
+        return *h_and_c, self.decoder.attention.keys(outputs), self.decoder.context(outputs)
 
     def loss(
         self, graph: Owner, source: ArrayLike, target: ArrayLike, reduction: str = "sum"
@@ -214,15 +219,23 @@ class Seq2Seq(Module):
             reduction: "sum" or "mean" over the T_target + 1 tokens.
         """
         ids = as_ids("Seq2Seq.loss", target)
+        read = np.concatenate(([self.begin], ids))
+        written = np.concatenate((ids, [self.end]))
+        return self._loss(graph, as_ids("Seq2Seq.loss", source), read, written, reduction)
+
+    @block
+    def _loss(
+        self, graph: Owner, source: Array, read: Array, written: Array, reduction: str
+    ) -> Node:
+        """Cross-entropy of what the decoder writes after what it has read."""
         state, memory = self.encode(graph, source)
-        x = self.dropout(self.target_embedding(graph, np.concatenate(([self.begin], ids))))
         feeds = scan(
-            decoder_cell, x, state, self.decoder, memory,
-            recompute=self.recompute, return_state=False,
+            decoder_cell, self.dropout(self.target_embedding(graph, read)), state, self.decoder,
+            memory, recompute=self.recompute, return_state=False,
         )  # fmt: skip
         return F.cross_entropy(
             self.output(self.dropout(feeds)),
-            np.concatenate((ids, [self.end])),
+            written,
             label_smoothing=self.label_smoothing if self.training else 0.0,
             reduction=reduction,
         )

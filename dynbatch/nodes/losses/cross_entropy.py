@@ -22,7 +22,8 @@ from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
-_folds = ContextVar("folds", default=True)
+folds = ContextVar("folds", default=True)
+"""Whether losses fold projections in."""
 
 
 class CrossEntropyBase(Operation):
@@ -234,7 +235,7 @@ def cross_entropy(
         loss.targets, loss.weights, loss.rule = checked
         loss.smoothing, loss.by_class = smoothing, by_class
         loss.complete_as((logits,), graph, 0, 1, 1, ROWS, sig)
-    if type(logits) is LinearMap and _folds.get():
+    if type(logits) is LinearMap and folds.get():
         graph.absorb(logits, loss)
     return loss
 
@@ -245,8 +246,8 @@ def stored_logits() -> Iterator[None]:
 
     Use it to measure what folding saves; values and gradients are the same.
     """
-    token = _folds.set(False)
+    token = folds.set(False)
     try:
         yield
     finally:
-        _folds.reset(token)
+        folds.reset(token)
