@@ -13,6 +13,7 @@ from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
+from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -162,16 +163,16 @@ class ScanBackward:
     def _run_shard(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
         run = self._run
         if run.recomputes:
-            run.run_forward(chunk, number, shard, arrays)
-        else:
-            run.gather_streams(chunk, shard, arrays)
+            run.run_forward(chunk, number, shard, arrays, None)
         generic = run.generic[number] if run.generic else {}
         arrays.update({f"G{k}": step for k, step in generic.items()})
         for step in generic.values():
             step.begin_backward(shard.first, shard.counts)
-        take_rows(self._dy.values, chunk.order[shard.span], arrays["dY"])
-        for part in run.cell.read_before:
-            self._previous_states(part, chunk, shard, arrays)
+        if run.native is not None:
+            run.bind_outside(chunk, shard, arrays)
+            arrays[OUTPUT_GRADIENTS] = self._dy.values
+        else:
+            self._gather(chunk, shard, arrays)
         run.loop.bind_backward(arrays)(shard.blocks)
         for step in generic.values():
             step.finish()
@@ -179,13 +180,16 @@ class ScanBackward:
                 step.forget()
         stream_gradients(run.cell, arrays, self._wanted, chunk.order[shard.span])
 
-    def _previous_states(self, part: int, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
-        """A part of the state as every step found it, packed."""
-        rows = arrays[f"H{part}"]
-        source = columns_of(arrays, self._run.cell.following[part])
-        if rows.size:
+    def _gather(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
+        """Bring streams and outputs' gradients in packed order, and states as steps found them."""
+        run = self._run
+        if not run.recomputes:
+            run.gather_streams(chunk, shard, arrays)
+        take_rows(self._dy.values, chunk.order[shard.span], arrays["dY"])
+        for part in run.cell.read_before if shard.rows else ():
+            rows, running = arrays[f"H{part}"], shard.steps[0][2]
+            source = columns_of(arrays, run.cell.following[part])
             take_rows(source, chunk.previous[shard.span] - shard.start, rows)
-            running = shard.steps[0][2]
             rows[:running] = arrays[f"I{part}"][:running]
 
     def _map_input(self, number: int, arrays: Arrays, first: Shard) -> Array:

@@ -12,6 +12,7 @@ from dynbatch.cells.linear_maps import forward_weights
 from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.prefix import Chunk, PrefixLayout, Shard, cut, of_pass
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
@@ -79,9 +80,10 @@ class ScanRun:
             for k, (shard, of_shard) in enumerate(shards):
                 bind_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
             parallel.run(
-                [partial(self.run_forward, chunk, k, *each) for k, each in enumerate(shards)]
+                [partial(self.run_forward, chunk, k, *each, y) for k, each in enumerate(shards)]
             )
-            self._outputs(chunk, wide, y)
+            for port, columns in zip(self.batch.ports, self.cell.following, strict=True):
+                port.values[chunk.ended] = columns_of(wide, columns)[chunk.last]
             if number + 1 < len(self.chunks):
                 self._leave_states(chunk, self.chunks[number + 1], wide)
         self._states_of_empty_sentences()
@@ -98,18 +100,38 @@ class ScanRun:
         for buffer in self.cell.stream_rows:
             arrays.add_packed(buffer)
 
-    def run_forward(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
-        """Forward of one shard in one chunk."""
+    def run_forward(
+        self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays, y: Ragged | None
+    ) -> None:
+        """Forward of one shard in one chunk.
+
+        Args:
+            y: where outputs go in sentence order; None leaves them in the shard's.
+        """
         if self.generic:
             arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
             for step in self.generic[number].values():
                 step.begin(shard.first, shard.counts)
-        self.gather_streams(chunk, shard, arrays)
         if self.native is not None and not self.recomputes:
+            self.bind_outside(chunk, shard, arrays)
+            arrays[OUTPUTS] = None if y is None else y.values
             self.native.bind_forward(arrays)(shard.numbered, True)
             return
+        self.gather_streams(chunk, shard, arrays)
         self.cell.numpy.ahead(arrays)
         self.loop.bind_forward(arrays)(shard.numbered)
+        if y is None:
+            return
+        first, order = 0, chunk.order[shard.span]
+        for columns in self.cell.exports:
+            end = first + columns.width
+            y.values[order, first:end] = columns_of(arrays, columns)
+            first = end
+
+    def bind_outside(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
+        """Give a loop in C the streams' rows, and their order."""
+        arrays[ORDER] = chunk.order[shard.span]
+        arrays.update({rows_of_stream(k): x.values for k, x in enumerate(self.streams)})
 
     def gather_streams(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """Bring the rows of streams in packed order."""
@@ -169,16 +191,6 @@ class ScanRun:
                     self._between[k][place] = rows[last : last + place.stop - place.start]
 
     # Results --------------------------------------------------------------------------------------
-
-    def _outputs(self, chunk: Chunk, wide: dict[str, Array], y: Ragged) -> None:
-        """Outputs, and last states of the sentences that end here, in sentence order."""
-        first = 0
-        for columns in self.cell.exports:
-            end = first + columns.width
-            y.values[chunk.order, first:end] = columns_of(wide, columns)
-            first = end
-        for port, columns in zip(self.batch.ports, self.cell.following, strict=True):
-            port.values[chunk.ended] = columns_of(wide, columns)[chunk.last]
 
     def _states_of_empty_sentences(self) -> None:
         """Set the last states of sentences without tokens to their initial ones."""

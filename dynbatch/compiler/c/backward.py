@@ -6,12 +6,11 @@ C a value between two operators stays in a register.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.loop_text import LoopText
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS, LoopText
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.places import Pointers
 
 
@@ -45,8 +44,19 @@ class BackwardText(LoopText):
         self.slots += [buffer.name for buffer in [*gradients.packed, *gradients.temporary]]
         self.slots += [f"G{k}" for k in range(len(program.generic))]
         self.slots += [f"V{self.maps[id(op)]}" for op in program.ops if op.is_linear]
+        self.slots += [ORDER, *self.outside, OUTPUT_GRADIENTS]
+        self.slots += [f"H{k}" for k in range(len(program.states))]
         each = "for (ptrdiff_t t = count - 1; t >= 0; t--)"
-        self.text = self.print(backward.every_op(), each)
+        self.text = self.print(backward.every_op(), each, self._gathers(program), [])
+
+    def _gathers(self, program: LoopProgram) -> list[str]:
+        """Rows of streams and of the outputs' gradients, and the state that the step found."""
+        width = sum([value.width for value in program.exports])
+        lines = [*self.gather_streams("n"), self.gather("n", "dY", OUTPUT_GRADIENTS, width)]
+        for k, x in enumerate(program.states):
+            rows = f"n, {x.width}, h{k}, h{k}_row, NULL, H{k} + s * {x.width}"
+            lines.append(f"if (H{k}) take_rows({rows});")
+        return lines
 
     def products(self, op: Op) -> list[str]:
         """dx = dy W, plane by plane of dy."""
@@ -54,7 +64,7 @@ class BackwardText(LoopText):
         if op.opcode is OpCode.GENERIC_GRADIENT:
             return self.step_of(op.source, op.inputs[0], op.source.inputs[0], op.outputs[0])
         number, out = self.maps[id(op.source)], self.places.whole(op.output)
-        terms = self.terms[number] = list(self._side_by_side(op.inputs[0]))
+        terms = self.terms[number] = list(self.side_by_side(op.inputs[0]))
         lines = []
         for k, (column, width) in enumerate(terms):
             dy = self.places.of(op.inputs[0].base, op.inputs[0].column + column, width)
@@ -66,10 +76,3 @@ class BackwardText(LoopText):
         if op in self._carry:  # nothing asks for the gradient of a state that was not given
             return ["if (!zero) {", *[f"    {line}" for line in lines], "}"]
         return lines
-
-    def _side_by_side(self, dy: Value) -> Iterator[tuple[int, int]]:
-        """The columns of a gradient, (first, width), plane by plane."""
-        edges = [x - dy.column for x in self.places.edges(dy.base)]
-        starts = sorted({0, *[x for x in edges if 0 < x < dy.width]})
-        for first, end in zip(starts, [*starts[1:], dy.width], strict=True):
-            yield first, end - first

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dynbatch.compiler.arrays import panel_portions
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.loop_text import LoopText
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, LoopText
 from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.places import Pointers, place_in
@@ -43,19 +43,21 @@ class ForwardText(LoopText):
         self.slots += [f"b{self.maps[id(op)]}" for op in program.linear_maps if op.has_bias]
         self.slots += [f"I{k}" for k in range(len(program.states))]
         self.slots += [f"G{k}" for k in range(len(program.generic))]
-        ahead = self._ahead(program.stream_maps)
-        self.text = self.print(program.ops, "for (ptrdiff_t t = 0; t < count; t++)", ahead)
+        self.slots += [ORDER, *self.outside, OUTPUTS]
+        each = "for (ptrdiff_t t = 0; t < count; t++)"
+        self.text = self.print(program.ops, each, self._ahead(program), self._outputs(program))
 
     def products(self, op: Op) -> list[str]:
         if op.opcode is OpCode.GENERIC:
             return self.step_of(op, op.inputs[0], op.output)
         return self._products(op, "n")
 
-    def _ahead(self, maps: list[Op]) -> list[str]:
-        """The maps of streams, for the steps from this one on whose rows lie in the cache."""
-        if not maps:
+    def _ahead(self, program: LoopProgram) -> list[str]:
+        """Streams and their maps, for the steps from this one on whose rows lie in the cache."""
+        if not program.streams:
             return []
-        row = sum([op.output.width for op in maps])
+        widths = [op.output.width for op in program.stream_maps]
+        row = sum(widths or [x.width for x in program.streams])
         return [
             "if (ahead && s >= done) {",
             f"    const ptrdiff_t most = {BLOCK_BYTES} / ({row} * (ptrdiff_t)sizeof(REAL));",
@@ -63,9 +65,23 @@ class ForwardText(LoopText):
             "    while (last + 1 < count && steps[4 * last + 5] - s <= most) last++;",
             "    done = steps[4 * last + 1];",
             "    const ptrdiff_t rows = done - s;",
-            *[f"    {line}" for op in maps for line in self._products(op, "rows")],
+            *[f"    {line}" for line in self.gather_streams("rows")],
+            *[f"    {line}" for op in program.stream_maps for line in self._products(op, "rows")],
             "}",
         ]
+
+    def _outputs(self, program: LoopProgram) -> list[str]:
+        """Rows of the outputs, to where the sentences lie."""
+        lines, first = [], 0
+        for value in program.exports:
+            for column, width in self.side_by_side(value):
+                x = self.places.of(value.base, value.column + column, width)
+                lines.append(
+                    f"    put_rows(n, {width}, {x.pointer}, {x.stride}, order + s, "
+                    f"ys + {first + column}, ys_step);"
+                )
+            first += value.width
+        return ["if (ys) {", *lines, "}"]
 
     def _products(self, op: Op, rows: str) -> list[str]:
         """One product for each portion of a map: see `panel_portions`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from textwrap import indent
 
 from dynbatch.compiler.buffers import Columns
@@ -37,7 +37,28 @@ static void fill_rows(ptrdiff_t n, ptrdiff_t N, const REAL* base, REAL* c, ptrdi
         if (base) memcpy(c + i * ldc, base, (size_t)N * sizeof(REAL));
         else memset(c + i * ldc, 0, (size_t)N * sizeof(REAL));
 }
+
+// out[i] = x[index[i]] for n rows of N elements, without an index x[i]; and out[index[i]] = x[i].
+static void take_rows(ptrdiff_t n, ptrdiff_t N, const REAL* x, ptrdiff_t stride,
+    const int64_t* index, REAL* out) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        memcpy(out + i * N, x + (index ? index[i] : i) * stride, (size_t)N * sizeof(REAL));
+}
+static void put_rows(ptrdiff_t n, ptrdiff_t N, const REAL* x, ptrdiff_t stride,
+    const int64_t* index, REAL* out, ptrdiff_t out_stride) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        memcpy(out + index[i] * out_stride, x + i * stride, (size_t)N * sizeof(REAL));
+}
 """
+
+# Rows outside of the loop and the arrays that they lie in: streams, outputs, gradients of outputs.
+# Where these are given, the loop itself brings rows in and out of its order.
+ORDER, OUTPUTS, OUTPUT_GRADIENTS = "order", "ys", "dys"
+
+
+def rows_of_stream(number: int) -> str:
+    """The name of a stream's rows outside of the loop."""
+    return f"xs{number}"
 
 
 class LoopText:
@@ -45,6 +66,7 @@ class LoopText:
 
     Attributes:
         slots:   names of the arrays that it gets, in order.
+        outside: names of the streams' rows outside of the loop.
         between: operators with kernels of their own: then it runs one part of a step, before the
                  first of them, between two, or behind the last.
 
@@ -70,20 +92,25 @@ class LoopText:
         self._following = following
         self._ops: Sequence[Op] = ()
         self._lanes: list[str] = []
+        self._streams = program.streams
+        self.outside = [rows_of_stream(k) for k in range(len(program.streams))]
 
     def products(self, op: Op) -> list[str]:
         """The lines of an operator that is not elementwise."""
         raise NotImplementedError
 
-    def print(self, ops: Sequence[Op], each: str, first: Sequence[str] = ()) -> str:
+    def print(self, ops: Sequence[Op], each: str, first: Sequence[str], last: Sequence[str]) -> str:
         """The source of the function, and of those that it calls.
 
         Args:
-            each:  the head of the loop over steps t.
-            first: lines that begin a step.
+            each:        the head of the loop over steps t.
+            first, last: lines that begin and end a step.
         """
         self._ops = ops
-        body = [*first, *self._states(), *self._parts(items(ops, self.places, self._is_kept))]
+        parts = self._parts(items(ops, self.places, self._is_kept))
+        parts[0][:0] = first
+        parts[-1] += last
+        body = [*self._states(), *self._printed(parts)]
         lines = [
             f"EXPORT void {self._name}(ptrdiff_t count, const int64_t* steps, int given,",
             "    int ahead, int part, const int64_t* at, const void* panel_product) {",
@@ -100,7 +127,7 @@ class LoopText:
         ]
         return "\n".join([*self._lanes, *lines, ""])
 
-    def _parts(self, found: Sequence[Item]) -> list[str]:
+    def _parts(self, found: Sequence[Item]) -> list[list[str]]:
         """The lines of a step, cut where an operator has its own kernels."""
         parts: list[list[str]] = [[]]
         for item in found:
@@ -109,6 +136,9 @@ class LoopText:
                 parts.append([])
             else:
                 parts[-1] += self._item(item)
+        return parts
+
+    def _printed(self, parts: list[list[str]]) -> list[str]:
         if len(parts) == 1:
             return parts[0]
         return [
@@ -125,10 +155,32 @@ class LoopText:
         function = f"(({self._name}_step*){name})"
         return [f"{function}((const void*){name}_step, t, n, {arguments});"]
 
+    def gather_streams(self, rows: str) -> list[str]:
+        """Bring so many rows of the streams, from `s` on, into the loop's order."""
+        return [
+            self.gather(rows, f"X{k}", name, x.width)
+            for k, (name, x) in enumerate(zip(self.outside, self._streams, strict=True))
+        ]
+
+    def gather(self, rows: str, name: str, source: str, width: int) -> str:
+        """Bring rows from outside of the loop, if they are given."""
+        into = f"{name} + s * {width}"
+        return (
+            f"if ({source}) take_rows({rows}, {width}, {source}, {source}_step, order + s, {into});"
+        )
+
+    def side_by_side(self, value: Value) -> Iterator[tuple[int, int]]:
+        """The columns of a value, (first, width), plane by plane."""
+        edges = [x - value.column for x in self.places.edges(value.base)]
+        starts = sorted({0, *[x for x in edges if 0 < x < value.width]})
+        for first, end in zip(starts, [*starts[1:], value.width], strict=True):
+            yield first, end - first
+
     def _arrays(self) -> list[str]:
         lines = []
         for number, name in enumerate(self.slots):
-            lines.append(f"REAL* const {name} = (REAL*)(intptr_t)at[{2 * number}];")
+            kind = "int64_t" if name == ORDER else "REAL"
+            lines.append(f"{kind}* const {name} = ({kind}*)(intptr_t)at[{2 * number}];")
             lines.append(f"const ptrdiff_t {name}_step = at[{2 * number + 1}];")
         return lines
 
