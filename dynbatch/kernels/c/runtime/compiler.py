@@ -46,10 +46,13 @@ class Compiler(NamedTuple):
             BackendError: the compiler does not run or refuses the source.
         """
         command = [*self.command, *flags(), "-x", "c", "-", "-o", str(target), "-lm"]
+        # Where there is no home to write to, zig would wait for its cache for ever.
+        environment = {"ZIG_GLOBAL_CACHE_DIR": str(target.parent / "zig"), **os.environ}
         try:
             result = subprocess.run(
-                command, input=text, capture_output=True, text=True, timeout=PATIENCE, check=False
-            )
+                command, input=text, capture_output=True, text=True, timeout=PATIENCE, check=False,
+                env=environment,
+            )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             raise BackendError(f"the C compiler {self.command[0]} does not run: {error}") from None
         if result.returncode:

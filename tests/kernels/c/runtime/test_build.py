@@ -128,6 +128,13 @@ def test_no_compiler_leaves_numpy_in_silence(tmp_path: Path) -> None:
     assert "install gcc or clang" in answer and told == ""
 
 
+@pytest.mark.exhaustive
+def test_zig_needs_no_home(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang", reason="dynbatch[compiler] is not installed")
+    answer, told = run(tmp_path, CC=f"{sys.executable} -m ziglang cc", HOME="/dev/null/home")
+    assert answer == "''" and "compiling 1 C file," in told
+
+
 def test_a_switch_turns_c_off(tmp_path: Path) -> None:
     assert run(tmp_path, DYNBATCH_NATIVE="0") == ("'DYNBATCH_NATIVE=0 turns them off'", "")
     assert not list(tmp_path.iterdir())
