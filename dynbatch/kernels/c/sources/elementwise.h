@@ -1,4 +1,4 @@
-// The functions of kernels/unary.py and kernels/binary.py, and their gradients, on vectors.
+// The functions of kernels/unary/ and kernels/binary.py, and their gradients, on vectors.
 //
 // Names follow from the kernel's:
 //   NAME_of(x, arguments...)        y of a unary function. "gelu" with "tanh" is gelu_tanh
@@ -70,7 +70,8 @@ INLINE vector elu_back(vector dy, vector x, REAL alpha) {
     return dy * choose(x > 0, ones(), alpha * exp_of(smaller(zeros(), x)));
 }
 
-// Phi(x), the probability of less than x, and e^(-x^2 / 2) in `density`; see kernels/normal.py.
+// Phi(x), the probability of less than x, and e^(-x^2 / 2) in `density`; see
+// kernels/unary/normal.py.
 INLINE vector normal_of(vector x, vector* density) {
 #ifdef REAL_IS_FLOAT
     vector a = smaller(splat(14.5f), absolute_of(x));

@@ -6,7 +6,7 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ REAL infinity() { return (REAL)__int_as_float(0x7f800000); }
 
-// Functions of one element, as kernels/unary.py defines them; a NaN stays one.
+// Functions of one element, as kernels/unary/ defines them; a NaN stays one.
 
 // 1 / (1 + exp(-x)) without overflow; it keeps small values, and takes no more registers.
 __device__ __forceinline__ REAL sigmoid(REAL x) {
