@@ -43,9 +43,8 @@ class OwnedNodes:
             are: inlined, say, and why.
     """
 
-    is_trace = False
-
     def __init__(self, device: Device, dtype: DType, seed: int) -> None:
+        self.is_trace = False
         self.device = device
         self.dtype = dtype
         self.seed = seed
@@ -91,9 +90,10 @@ class OwnedNodes:
         self._has_light = True
         if self._closed:
             self._require_open(type(node).__name__)
-        index = len(self._nodes)
-        self._nodes.append(node)
-        if self._nodes[index] is not node:
+        nodes = self._nodes
+        index = len(nodes)
+        nodes.append(node)
+        if nodes[index] is not node:
             raise self._two_at_once(node)
         return index
 

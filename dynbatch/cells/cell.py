@@ -64,7 +64,8 @@ class Cell:
                 Two bare parameters could each be: give the parameters as a module, or make a value
                 of the other with F.parameter(graph, p).
         """
-        return self._calls.make(arguments)
+        make = self._calls.make
+        return make(arguments)
 
     def compiled(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object

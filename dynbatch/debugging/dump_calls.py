@@ -19,7 +19,7 @@ from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.traced import Way
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.shape.indexing import Row, row_of
 
 Document = dict[str, Any]
 """A JSON object."""
@@ -141,7 +141,7 @@ class CallReader:
             return ResultPart(self._call_at(call), first)
         if "row" in document:
             origin, row = document["row"]
-            return Row(self._all_nodes[origin], row)
+            return row_of(self._all_nodes[origin], row)
         if "stack" in document:
             results = [self._given(result) for result in document["stack"]]
             tables = list(dict.fromkeys([result.origin for result in results]))
@@ -152,7 +152,7 @@ class CallReader:
     def _call(self, table: CallTable, given: Sequence[Document]) -> Node:
         """A call, made by the function that makes the calls of a cell."""
         tables: dict[Any, CallTable] = defaultdict(lambda: table)
-        make = maker(len(given), None, frozenset())(tables, {}, None, Call.__new__, Call)
+        make = maker(len(given), None, frozenset())(tables, {}, [], None, Call.__new__, Call)
         call: Node = make(tuple([self._given(argument) for argument in given]))
         return call
 

@@ -108,7 +108,7 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: a parameter expected, got {type(source).__name__}.\n"
             "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
         )
-    value = source.value
+    value = source._value
     try:
         dtype, device = graph.dtype, graph.device
     except AttributeError:

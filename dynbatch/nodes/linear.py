@@ -149,7 +149,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     check_parameter("linear", weight, graph)
     if bias is not None:
         check_parameter("linear", bias, graph)
-    width, ndim = weight.value.shape[0], x.ndim
+    width, ndim = weight._value.shape[0], x.ndim
     sig = graph.signatures.get((LinearMap, (weight, bias), width, x.width))
     if sig is None or not ndim:
         return LinearMap(x, weight=weight, bias=bias)

@@ -82,7 +82,6 @@ class Node(Methods["Node"]):
         sig:      the signature: nodes of equal ones may share a kernel.
         phase:    how many successive runs of calls the value waits for; see
             `cells.calls.call`.
-        row_form: what a call needs to know about a row of this matrix; set when one is taken.
 
     `stream_name` is what random streams know the type by: it stays when a class is renamed, and the
     masks of dropout with it. `joins_sentences` is True for what is of no sentence by what it is,
@@ -91,7 +90,7 @@ class Node(Methods["Node"]):
 
     __slots__ = (
         "__weakref__", "_block", "_position", "_start",
-        "graph", "index", "inputs", "ndim", "phase", "ragged", "row_form", "rows", "sig", "width",
+        "graph", "index", "inputs", "ndim", "phase", "ragged", "rows", "sig", "width",
     )  # fmt: skip
 
     stream_name: ClassVar[str]
@@ -108,7 +107,6 @@ class Node(Methods["Node"]):
     ragged: int
     sig: int
     phase: int
-    row_form: int
     _block: Any
     _position: int
     _start: int

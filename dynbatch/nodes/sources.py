@@ -258,7 +258,7 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
         ShapeError: the table is not a matrix, or the ids are not a list of integers.
     """
     check_parameter("lookup", table, graph)
-    shape = table.value.shape
+    shape = table._value.shape
     if len(shape) != 2:
         raise ShapeError.at_caller(
             f"lookup: the table {table.name!r} has shape {shape}.\n"
@@ -277,7 +277,7 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
 def _ids_in(table: Parameter, ids: Any) -> Array:
     """Ids of rows of a table."""
     array = as_ids("lookup", ids)
-    size = table.value.shape[0]
+    size = table._value.shape[0]
     if not are_below(array, size):
         position = int(np.flatnonzero((array < 0) | (array >= size))[0])
         raise VocabularyError.at_caller(

@@ -35,46 +35,57 @@ def maker(
     """A factory: it takes a cell's tables and returns the function that makes its calls.
 
     A call is one of thousands a mini-batch, so the function is written out for the number of its
-    arguments, and knows the table by integers that its values carry (see `call.ValueHandle`).
+    arguments, and knows the table by integers that its values carry (see `call.ValueHandle`). It
+    tries the table of the call before first, which stands in the list `latest` beside its key.
 
     Args:
         matrices: values that are or hold matrices. Calls that share one are given the same object,
             so it is made light once.
     """
     values = [f"a{k}" for k in range(num_values)]
-    taken = values.copy()
-    keys = [f"{a}.form_id" for a in values]
+    forms = [f"form{k}" for k in range(num_values)]
+    columns = [f"column{k}" for k in range(num_values)]
+    taken, keys = values.copy(), [f"{a}.form_id" for a in values]
+    other = [f"{key} != {form}" for key, form in zip(keys, forms, strict=True)]
+    known = ["table", "form_id", "calls", "nodes", *columns, *forms]
+    now = ["table", "table.form_id", "table.calls", "table.nodes", "*table.columns", *keys]
     if params_at is not None:
         taken.insert(params_at, "p")
         keys.insert(params_at, "id(p)")
-    adds = [f"add{k}" for k in range(num_values)]
+        other.append("p is not params")
+        known.append("params")
+        now.append("p")
     lines = [
-        "def made_with(tables, known, slowly, new, Call):",
+        "def made_with(tables, known, latest, slowly, new, Call):",
+        f"    latest.append((None,) * {len(known)})",
         "    def make(arguments):",
         "        try:",
         f"            {', '.join(taken)}, = arguments",
         *[f"            a{k} = known[id(a{k})]" for k in sorted(matrices)],
-        f"            table = tables[{', '.join(keys)},]",
+        f"            {', '.join(known)} = latest[0]",
+        f"            if {' or '.join(other)}:",
+        f"                table = tables[{', '.join(keys)},]",
+        f"                {', '.join(known)} = latest[0] = {', '.join(now)}",
         "        except (AttributeError, KeyError, ValueError):",
         "            return slowly(arguments)",
-        f"        {', '.join(adds)}, add, nodes = table.adds",
         "        depth = ready = 0",
     ]
-    for add, a in zip(adds, values, strict=True):
+    for column, a in zip(columns, values, strict=True):
         lines += [
-            f"        {add}({a})",
-            f"        if {a}.origin is table:",
+            f"        {column}.append({a})",
+            f"        origin = {a}.origin",
+            "        if origin is table:",
             f"            if {a}.depth >= depth: depth = {a}.depth + 1",
-            f"        elif {a}.origin is None and {a}.depths:",
+            f"        elif origin is None and {a}.depths:",
             f"            depth = max(depth, {a}.depths.get(table, -1) + 1)",
             f"        if {a}.ready > ready: ready = {a}.ready",
         ]
     lines += [
         "        call = new(Call)",
-        "        call.origin, call.form_id, call.depth = table, table.form_id, depth",
-        "        call.ready, call.row, call.index = ready, len(table.calls), len(nodes)",
+        "        call.origin, call.form_id, call.depth = table, form_id, depth",
+        "        call.ready, call.row, call.index = ready, len(calls), len(nodes)",
         "        nodes.append(call)",
-        "        add(call)",
+        "        calls.append(call)",
         "        return call",
         "    return make",
     ]
@@ -111,6 +122,7 @@ class Calls:
         # Arguments that hold matrices, as tables record them, by the identity of what was given.
         self._known: dict[int, Any] = {}
         self._makers: dict[Arity, MakeCall] = {}
+        self._latest: list[list[tuple[Any, ...]]] = []  # of each maker
         self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
 
     def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
@@ -146,8 +158,10 @@ class Calls:
             given[k] = values[k]
         arity = (len(values), at, matrices)
         if arity not in self._makers:
-            made_with = maker(*arity)
-            make = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
+            latest: list[tuple[Any, ...]] = []
+            made_with, new = maker(*arity), Call.__new__
+            make = made_with(self._tables, self._known, latest, self.make_slowly, new, Call)
+            self._latest.append(latest)
             self._makers[arity] = make
         make = self.make = self._makers[arity]  # tried first next time
         return make(tuple(given) if at is None else (*given[:at], params, *given[at:]))
@@ -166,6 +180,9 @@ class Calls:
             self._tables.pop(key, None)
         for value_id in table.known:
             self._known.pop(value_id, None)
+        for latest in self._latest:
+            if latest[0][0] is table:
+                latest[0] = (None,) * len(latest[0])
 
     def _trace(
         self, forms: Sequence[Form], at: int | None, params: object, graph: Owner, matrices: bool

@@ -47,7 +47,9 @@ def build(form: Form, values: Iterator[Node]) -> NodeTree:
     """The values, one for each leaf, in the structure of the form."""
     if not isinstance(form, tuple):
         return next(values)
-    return tuple([build(part, values) for part in form])
+    return tuple(
+        [build(part, values) if isinstance(part, tuple) else next(values) for part in form]
+    )
 
 
 class FormIds(dict[Form, int]):

@@ -140,7 +140,7 @@ def total(results: Sequence[object]) -> Any:
 
 def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:
     """Whether all are results of calls, or parts of such."""
-    return all([type(value) in _RESULT_TYPES for value in values])
+    return _RESULT_TYPES.issuperset(map(type, values))
 
 
 def common_form(what: str, results: Sequence[Result], rule: str, fix: str) -> ResultForm:

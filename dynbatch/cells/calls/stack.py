@@ -11,7 +11,14 @@ from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import build, leaves
 from dynbatch.cells.calls.region import Earlier, by_run_and_value
-from dynbatch.cells.calls.results import Result, are_results, by_part, common_form, structure_of
+from dynbatch.cells.calls.results import (
+    Result,
+    are_results,
+    by_part,
+    common_form,
+    form_of,
+    structure_of,
+)
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
@@ -42,7 +49,7 @@ class StackCalls(Operation):
         first = results[0]
         self.tables = tables
         width = first.origin.widths[first.first + leaf]
-        self.graph = first.origin.graph
+        self.graph = graph = first.origin.graph
         self.results = results
         self.leaf = leaf
         self.ndim = 2 if width else 1
@@ -52,7 +59,7 @@ class StackCalls(Operation):
         self.sig = intern_signature((StackCalls, width))
         self.phase = phase
         self._block = None
-        self.index = self.graph.add(self)
+        self.index = graph.add(self)
 
     @property
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
@@ -168,12 +175,26 @@ def stack(results: Sequence[object], like: object = None) -> Any:
         )
     if not are_results(results):
         return by_part(stack_nodes, [structure_of(result) for result in results])
-    rule, fix = "each part is stacked separately", "stack results of cells with the same widths"
-    form = common_form("stack", results, rule, fix)
-    tables = list({result.origin: None for result in results})
-    phase = max([result.ready for result in results])
+    tables, phase = _origins(results)
+    form = form_of(results[0])
     nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))
+
+
+def _origins(results: Sequence[Result]) -> tuple[list[CallTable], int]:
+    """The tables of results, and the phase of the last; all have one form."""
+    form_id, tables, origin, phase = results[0].form_id, [], None, 0
+    for result in results:
+        if result.form_id != form_id:
+            rule = "each part is stacked separately"
+            common_form("stack", results, rule, "stack results of cells with the same widths")
+        if result.origin is not origin:
+            origin = result.origin
+            if origin not in tables:
+                tables.append(origin)
+        if result.ready > phase:
+            phase = result.ready
+    return tables, phase
 
 
 def _no_rows(like: Sequence[object]) -> Node:

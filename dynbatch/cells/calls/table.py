@@ -122,7 +122,7 @@ class CallTable:
         columns: for each argument, what each call was given.
         calls:   the calls; a call's row is its place here.
         leaf_form_ids, parts: integers of the leaves' forms; where the parts of the tuple are.
-        adds:    what appends to each column, and to the calls; and the nodes of the graph.
+        nodes:   all of the graph.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
         ready, depth: phase of each call (see `ValueHandle`), and how many calls of this
                  table it waits for, one after the other; as far as `update` has been called.
@@ -155,7 +155,6 @@ class CallTable:
         self.matrices = [isinstance(leaf, MatrixForm) for form in forms for leaf in leaves(form)]
         self.columns: list[list[Any]] = [[] for _ in forms]
         self.calls: list[ValueHandle] = []
-        self.adds = (*[column.append for column in self.columns], self.calls.append, graph.nodes)
         self.hoisted = HoistedNodes(trace, graph)
         self.runs: list[CallRun] = []
         self.ready: Array = np.empty(0, np.int64)
@@ -232,7 +231,6 @@ class CallTable:
         self.held = []
         self.known = []
         self.columns = []
-        self.adds = ()
         self.hoisted = HoistedNodes(self.trace, self.graph)
         self.calls = []
         self.runs = []

@@ -135,7 +135,8 @@ def class_targets(
         raise not_a_node(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     rule = target_rule(what, x.width if classes is None else classes, ignore_index, reduction)
-    ids = as_ids(what, [targets] if isinstance(targets, (int, np.integer)) else targets)
+    is_one = not isinstance(targets, np.ndarray) and isinstance(targets, (int, np.integer))
+    ids = as_ids(what, [targets] if is_one else targets)
     if x.rows != ids.size or not x.ndim:
         x.refuse(
             f"{ids.size} targets for {what} of shape {x.shape}",

@@ -12,7 +12,7 @@ import numpy as np
 from dynbatch.errors import DtypeError, VocabularyError
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import WIDTH, Node, Shape
+from dynbatch.nodes.node import WIDTH, Node, Owner, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.gather import gather_rows
 from dynbatch.nodes.shape.reshape import unsqueeze
@@ -121,18 +121,13 @@ class Row(Slice):
     source: Node
     token: int
 
-    def __init__(self, origin: Node, row: int) -> None:
-        graph = self.graph = origin.graph
-        self.origin = self.source = origin
-        self.row = self.token = row
-        try:
-            self.form_id = origin.row_form
-        except AttributeError:
-            self.form_id = origin.row_form = graph.form_ids[origin.width]
-        self.phase = origin.phase
-        self.ready = origin.phase + 1
-        self._block = None
-        self.index = graph.add_light(self)
+    @property
+    def graph(self) -> Owner:  # type: ignore[override]
+        return self.source.graph
+
+    @property
+    def phase(self) -> int:  # type: ignore[override]
+        return self.source.phase
 
     @property
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
@@ -170,6 +165,7 @@ class Row(Slice):
 
 
 SLICE = intern_signature((Slice,))
+new_row = Row.__new__
 
 
 def slice(
@@ -224,7 +220,7 @@ def getitem(x: Node, key: Any) -> Node:
     if x.ndim == 2:
         token = _part(key)
         if isinstance(token, int) and -x.rows <= token < x.rows:
-            return _row(x, token % x.rows)
+            return row_of(x, token % x.rows)
         return Slice(x, tokens=token, features=None)
     return Slice(x, tokens=None, features=_part(key))
 
@@ -290,8 +286,19 @@ def _not_a_key(key: Any) -> DtypeError:
     )
 
 
-def _row(x: Node, row: int) -> Node:
-    return Slice(x, tokens=row, features=None) if x.graph.is_trace else Row(x, row)
+def row_of(x: Node, row: int) -> Node:
+    """Row number `row` of a matrix, from 0."""
+    graph = x.graph
+    if graph.is_trace:
+        return Slice(x, tokens=row, features=None)
+    node = new_row(Row)
+    node.origin = node.source = x
+    node.row = node.token = row
+    node.form_id = graph.form_ids[x.width]
+    node.ready = x.phase + 1
+    node._block = None
+    node.index = graph.add_light(node)
+    return node
 
 
-FUNCTIONS.update(getitem=getitem, row=_row)
+FUNCTIONS.update(getitem=getitem, row=row_of)
