@@ -13,7 +13,6 @@ from dynbatch.compiler.arrays import (
     Scratch,
     columns_of,
     panel_elements,
-    panel_portions,
     planes_of,
     portions,
     write_transposed,
@@ -47,14 +46,13 @@ def _room_of(cell: CompiledLoop, number: int, dtype: DType) -> int:
     """Elements of a wide map's packed weights, in C or not."""
     op = cell.maps[number]
     inner = op.inputs[0].width
-    portions = panel_portions(op, cell.planes[number])
-    return sum([panel_elements(inner, width, dtype) for _, width, _, _ in portions])
+    return sum([panel_elements(inner, piece.width, dtype) for piece in op.pieces])
 
 
 def forward_weights(
     cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None = None
 ) -> Arrays:
-    """Wide weights (K, O) as W, in planes of p columns (planes, K, p); wide biases as b.
+    """Wide weights (K, O) as W, in planes of p columns (planes, K, p) for NumPy; biases as b.
 
     Args:
         streams: whether weights of streams are packed as well. Packing takes memory; without it the
@@ -63,7 +61,7 @@ def forward_weights(
     """
     arrays: Arrays = {}
     for number, op in cell.maps.items():
-        split = cell.planes[number]
+        split = cell.planes[number] if native is None else 0
         plane, inner = split or op.output.width, op.inputs[0].width
         bias = _wide_bias(op)
         arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
@@ -72,7 +70,7 @@ def forward_weights(
             continue
         room = scratch.take(_room_of(cell, number, bias.dtype), 1).reshape(-1)
         if native is not None:
-            native.pack(op, split, room)
+            native.pack(op, room)
             arrays[f"W{number}"] = room
             continue
         wide = room[: op.output.width * inner].reshape(-1, inner, plane)
@@ -96,7 +94,7 @@ def backward_weights(
         inner, dtype = op.inputs[0].width, op.pieces[0].weight.dtype
         room = scratch.take(panel_elements(op.output.width, inner, dtype), 1).reshape(-1)
         if native is not None:
-            native.pack_back(number, op, room)
+            native.pack_back(op, room)
             arrays[f"V{number}"] = room
             continue
         wide = room[: op.output.width * inner].reshape(-1, inner)

@@ -38,8 +38,9 @@ class Scratch:
         return self._array[start : self._used].reshape(rows, width)
 
 
-def in_planes(rows: Array, buffer: ProgramBuffer) -> Array:
-    if not buffer.plane:
+def laid_out(rows: Array, buffer: ProgramBuffer, in_c: bool) -> Array:
+    """An array (N, width) as a loop has it: in planes for NumPy, whose calls want whole arrays."""
+    if in_c or not buffer.plane:
         return rows
     return rows.reshape(buffer.planes, rows.shape[0], buffer.plane)
 
@@ -49,9 +50,9 @@ def rows_of(array: Array, span: slice) -> Array:
     return array[span] if array.ndim == 2 else array[:, span]
 
 
-def temporary(rows: int, buffer: ProgramBuffer, scratch: Scratch) -> Array:
+def temporary(rows: int, buffer: ProgramBuffer, scratch: Scratch, in_c: bool) -> Array:
     """Room for a step of so many rows."""
-    return in_planes(scratch.take(rows, buffer.width), buffer)
+    return laid_out(scratch.take(rows, buffer.width), buffer, in_c)
 
 
 def write_transposed(piece: WeightRows, wide: Array, plane: int) -> None:
@@ -87,16 +88,6 @@ def portions(op: Op, plane: int) -> Iterator[Portion]:
             start += width
 
 
-def panel_portions(op: Op, plane: int) -> Iterator[tuple[int, int, WeightRows, int]]:
-    """The column ranges of a wide map that lie in one plane and one weight.
-
-    Yields:
-        first column, width, the piece, and the first row of its weight.
-    """
-    for number, columns, piece, first in portions(op, plane or op.output.width):
-        yield number * plane + columns.start, columns.stop - columns.start, piece, first
-
-
 def panel_elements(inner: int, width: int, dtype: DType) -> int:
     """Room of a weight (width, inner) packed for products: whole cache lines of columns."""
     line = CACHE_LINE // dtype.itemsize
@@ -122,9 +113,9 @@ def columns_of(arrays: dict[str, Array], columns: Columns) -> Array:
     """The rows of a value, in planes where it lies in several."""
     buffer, column, width = columns
     rows = arrays[buffer.name]
-    if buffer.plane and width > buffer.plane:
+    if rows.ndim > 2 and width > buffer.plane:
         return rows[column // buffer.plane : (column + width) // buffer.plane]
-    if buffer.plane:
+    if rows.ndim > 2:
         rows = rows[column // buffer.plane]
         column %= buffer.plane
     return rows if width == rows.shape[1] else rows[:, column : column + width]

@@ -10,7 +10,7 @@ register, on a GPU by one thread, in C in one lane of a vector.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
 from dynbatch.compiler.lowering import LoopProgram
 
 FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.SLOPE, OpCode.PARTIAL, OpCode.ZERO)
-EMPTY: Mapping[int, set[int]] = {}
 
 
 class ColumnRange(NamedTuple):
@@ -105,13 +104,9 @@ def columns(op: Op) -> list[tuple[Value, int]]:
     return list(zip(op.inputs, starts, strict=True))
 
 
-def find_cuts(ops: Sequence[Op], edges: Mapping[int, set[int]] = EMPTY) -> dict[int, set[int]]:
-    """The cuts of each base value: wherever an operand next to it begins or ends.
-
-    Args:
-        edges: further cuts.
-    """
-    cuts: dict[int, set[int]] = {number: set(columns) for number, columns in edges.items()}
+def find_cuts(ops: Sequence[Op]) -> dict[int, set[int]]:
+    """The cuts of each base value: wherever an operand next to it begins or ends."""
+    cuts: dict[int, set[int]] = {}
     for op in ops:
         if op.opcode in FUSED:
             cuts.setdefault(id(op.output), set()).update((0, op.output.width))

@@ -42,7 +42,7 @@ class Pointers:
         self._storages = storages
 
     def of(self, base: Value, column: int, width: int) -> Pointer:
-        """The place of some columns of a base value, which lie in one plane."""
+        """The place of some columns of a base value."""
         if base.origin is Origin.STATE:
             name = f"h{base.number}"
             return Pointer(name, column, width, f"{name} + {column}", f"{name}_row")
@@ -50,7 +50,7 @@ class Pointers:
         return place_in(buffer, first + column, width, "s")
 
     def whole(self, value: Value) -> Pointer:
-        """The place of a value within one plane."""
+        """The place of a value."""
         return self.of(value.base, value.column, value.width)
 
     def buffer_of(self, base: Value) -> tuple[ProgramBuffer, int]:
@@ -60,20 +60,9 @@ class Pointers:
         storage = next(each for each in self._storages if each.has_place(base))
         return storage.buffer_of(base)
 
-    def edges(self, base: Value) -> set[int]:
-        """Columns of a base value at which a plane of its array begins."""
-        if base.origin in (Origin.STATE, Origin.MEMORY):
-            return set()
-        buffer, first = self.buffer_of(base)
-        return {at for at in range(base.width) if buffer.plane and not (first + at) % buffer.plane}
-
 
 def place_in(buffer: ProgramBuffer, column: int, width: int, row: str) -> Pointer:
     """The place of columns of an array, packed from its row `row` on."""
-    pointer, stride, inside = buffer.name, buffer.plane or buffer.width, column
-    if buffer.plane:
-        plane, inside = divmod(column, buffer.plane)
-        pointer += f" + {plane} * {buffer.name}_step"
-    if buffer.packed:
-        pointer += f" + {row} * {stride}"
-    return Pointer(buffer.name, column, width, f"{pointer} + {inside}", str(stride))
+    first = f"{row} * {buffer.width} + " if buffer.packed else ""
+    pointer = f"{buffer.name} + {first}{column}"
+    return Pointer(buffer.name, column, width, pointer, str(buffer.width))

@@ -19,7 +19,7 @@ from dynbatch.cells.linear_maps import (
     stream_gradients,
 )
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, in_planes, temporary
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, laid_out, temporary
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels.c.gathers import BoundBatches, BoundTable, GatherTables
 from dynbatch.kernels.gathers import gather, give_back
@@ -73,15 +73,16 @@ class GroupRun:
     def begin(self, scratch: Scratch, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
         cell, count, batch, arrays = self.cell, self.group.count, self._batch, self.arrays
+        in_c = self._native is not None
         self._take_streams(scratch)
         arrays.update(forward_weights(cell, scratch, True, self._native))
         for b in cell.storage.packed:
             kept = batch.saved[f"{self._number}:{b.name}"] if batch.keeps else None
             rows = scratch.take(count, b.width) if kept is None else kept
-            self.packed[b.name] = arrays[b.name] = in_planes(rows, b)
+            self.packed[b.name] = arrays[b.name] = laid_out(rows, b, in_c)
         most = self._region.most(self._number)
         for b in cell.storage.temporary:
-            arrays[b.name] = temporary(most, b, scratch)
+            arrays[b.name] = temporary(most, b, scratch, in_c)
         arrays.update(generic_steps(self._region, self._number, most, batch, xs))
         batch.launches += len(cell.stream_maps)
 
@@ -166,6 +167,7 @@ class GroupRun:
         """Set the arrays of backward, and where generic operators' gradients go."""
         cell, count, arrays = self.cell, self.group.count, self.arrays
         self.results = self.group.results_in(dy)
+        in_c = self._native is not None
         self._take_streams(scratch)
         arrays.update(backward_weights(cell, scratch, self._native))
         arrays["given"] = False
@@ -173,9 +175,9 @@ class GroupRun:
         for k, value in enumerate(cell.program.streams):
             arrays[f"dX{k}"] = scratch.take(count, value.width)
         for b in cell.packed_gradients:
-            arrays[b.name] = in_planes(scratch.take(count, b.width), b)
+            arrays[b.name] = laid_out(scratch.take(count, b.width), b, in_c)
         for b in cell.gradient_buffers:
-            arrays[b.name] = temporary(self._region.most(self._number), b, scratch)
+            arrays[b.name] = temporary(self._region.most(self._number), b, scratch, in_c)
         self._sink = ShardGradients()
         for number in cell.generic:
             arrays[f"G{number}"].give_gradients_to(self._sink)

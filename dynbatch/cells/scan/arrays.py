@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.cells.generic import room_of
 from dynbatch.cells.linear_maps import backward_elements, forward_elements
 from dynbatch.cells.scan.prefix import Chunk, Shard, extents, of_pass
-from dynbatch.compiler.arrays import Arrays, Scratch, in_planes, rows_of, temporary
+from dynbatch.compiler.arrays import Arrays, Scratch, laid_out, rows_of, temporary
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.nodes.batch import Batch
@@ -22,15 +22,17 @@ class ScanArrays:
 
     Args:
         chunks: of the scan.
-        scratch:  where arrays come from.
+        scratch: where arrays come from.
+        in_c:    whether the loop runs in C.
 
     Attributes:
         shared: what all chunks and shards read.
         kept:   arrays with the rows of all chunks.
     """
 
-    def __init__(self, chunks: list[Chunk], scratch: Scratch) -> None:
+    def __init__(self, chunks: list[Chunk], scratch: Scratch, in_c: bool) -> None:
         self.shared: Arrays = {}
+        self._in_c = in_c
         self._scratch = scratch
         self._most = max([chunk.order.size for chunk in chunks])
         self._sentences = [shard.sentences.size for shard in chunks[0].shards]
@@ -39,12 +41,12 @@ class ScanArrays:
         self._of_shards: list[Arrays] = [{} for _ in self._sentences]
 
     def add_packed(self, buffer: ProgramBuffer) -> None:
-        """An array with a row for each token of a chunk, in planes where the buffer has them."""
+        """An array with a row for each token of a chunk."""
         self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
 
     def add_kept(self, buffer: ProgramBuffer, rows: Array) -> None:
         """An array for all chunks: (N, width) elements, in the layout's order."""
-        self.kept[buffer.name] = in_planes(rows, buffer)
+        self.kept[buffer.name] = laid_out(rows, buffer, self._in_c)
 
     def add_temporary(self, *groups: Sequence[ProgramBuffer]) -> None:
         """Arrays with a row for each running sentence. A shard needs one group at a time."""
@@ -54,7 +56,7 @@ class ScanArrays:
             for buffers in groups:
                 scratch = Scratch(room)
                 for buffer in buffers:
-                    arrays[buffer.name] = temporary(sentences, buffer, scratch)
+                    arrays[buffer.name] = temporary(sentences, buffer, scratch, self._in_c)
 
     def add_of_shards(self, name: str, arrays: Iterable[Any]) -> None:
         """Give each shard an array of its own."""
@@ -64,7 +66,9 @@ class ScanArrays:
     def wide(self, chunk: Chunk) -> dict[str, Array]:
         """The packed arrays, with the rows of one chunk; not those that are kept."""
         count = chunk.order.size
-        return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
+        return {
+            buffer.name: laid_out(rows[:count], buffer, self._in_c) for buffer, rows in self._packed
+        }
 
     def of_shards(self, chunk: Chunk, wide: dict[str, Array]) -> list[tuple[Shard, Arrays]]:
         """Everything that generated code reads, for each shard of a chunk."""

@@ -43,7 +43,7 @@ class ScanBackward:
         if not run.recomputes:
             lengths = scan_arrays.lengths_of(batch)
             self._chunks = cut(run.layout, of_pass(lengths, 0, leaves_all=False))
-        self._arrays = ScanArrays(self._chunks, scratch)
+        self._arrays = ScanArrays(self._chunks, scratch, run.native is not None)
         self._initial = run.initial_states(scratch)
         self._add_arrays(scratch)
         self._carried = self._carry(scratch)

@@ -61,7 +61,7 @@ class ScanRun:
         """Run chunk by chunk; outputs and last states go into sentence order."""
         batch, cell = self.batch, self.cell
         scratch = Scratch(batch.scratch)
-        arrays = ScanArrays(self.chunks, scratch)
+        arrays = ScanArrays(self.chunks, scratch, self.native is not None)
         self.add_forward(arrays, scratch)
         for buffer in cell.storage.packed:
             if batch.keeps and not self.recomputes:

@@ -18,8 +18,6 @@ class BackwardText(LoopText):
     """The function `backward`.
 
     Attributes:
-        terms: of each linear map that it multiplies by, by number: the columns of its gradient,
-            (first, width), that one product sums over. They lie side by side.
         text:  its source.
     """
 
@@ -36,7 +34,6 @@ class BackwardText(LoopText):
         places = Pointers(gradients, storage)
         super().__init__("backward", program, places, is_kept, following, attends)
         self._carry = backward.carry
-        self.terms: dict[int, list[tuple[int, int]]] = {}
         self.slots = [f"X{k}" for k in range(len(program.streams))]
         self.slots += [buffer.name for buffer in storage.packed]
         self.slots += [f"{letter}{k}" for k in range(len(program.states)) for letter in "IC"]
@@ -59,20 +56,15 @@ class BackwardText(LoopText):
         return lines
 
     def products(self, op: Op) -> list[str]:
-        """dx = dy W, plane by plane of dy."""
+        """dx = dy W."""
         assert op.source is not None
         if op.opcode is OpCode.GENERIC_GRADIENT:
             return self.step_of(op.source, op.inputs[0], op.source.inputs[0], op.outputs[0])
-        number, out = self.maps[id(op.source)], self.places.whole(op.output)
-        terms = self.terms[number] = list(self.side_by_side(op.inputs[0]))
-        lines = []
-        for k, (column, width) in enumerate(terms):
-            dy = self.places.of(op.inputs[0].base, op.inputs[0].column + column, width)
-            base = f"{out.pointer}, {out.stride}" if k else "NULL, 0"
-            lines.append(
-                f"product(n, {width}, {out.width}, {dy.pointer}, {dy.stride}, "
-                f"V{number} + {column} * WHOLE({out.width}), {base}, {out.pointer}, {out.stride});"
-            )
+        dy, out = self.places.whole(op.inputs[0]), self.places.whole(op.output)
+        line = (
+            f"product(n, {dy.width}, {out.width}, {dy.pointer}, {dy.stride}, "
+            f"V{self.maps[id(op.source)]}, NULL, 0, {out.pointer}, {out.stride});"
+        )
         if op in self._carry:  # nothing asks for the gradient of a state that was not given
-            return ["if (!zero) {", *[f"    {line}" for line in lines], "}"]
-        return lines
+            return [f"if (!zero) {line}"]
+        return [line]

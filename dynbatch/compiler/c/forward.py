@@ -7,14 +7,14 @@ first row, the end row, the number of rows, and the first row of the step before
 state is zeros unless `given`; `ahead` asks for the wide maps of the streams too, which are made for
 as many rows at once as lie in the cache. Where operators have kernels of their own, only `part` of
 a step is run: see `LoopText.between`. `at` holds two numbers for each array of `slots`: its
-address, and the elements from one of its rows, or planes, to the next; for an operator that is
-called in C, the addresses of its function and of what this gets first. `product` is the function of
-`kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
+address, and the elements from one of its rows to the next; for an operator that is called in C, the
+addresses of its function and of what this gets first. `product` is the function of
+`kernels/c/sources/blas.c`, whose tiles are compiled once for all cells. Arrays are rows by columns:
+the planes that `Storage` knows are for NumPy.
 """
 
 from __future__ import annotations
 
-from dynbatch.compiler.arrays import panel_portions
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, LoopText
 from dynbatch.compiler.ir import Op, OpCode
@@ -74,24 +74,21 @@ class ForwardText(LoopText):
         """Rows of the outputs, to where the sentences lie."""
         lines, first = [], 0
         for value in program.exports:
-            for column, width in self.side_by_side(value):
-                x = self.places.of(value.base, value.column + column, width)
-                lines.append(
-                    f"    put_rows(n, {width}, {x.pointer}, {x.stride}, order + s, "
-                    f"ys + {first + column}, ys_step);"
-                )
-            first += value.width
+            x = self.places.whole(value)
+            rows = f"n, {x.width}, {x.pointer}, {x.stride}"
+            lines.append(f"    put_rows({rows}, order + s, ys + {first}, ys_step);")
+            first += x.width
         return ["if (ys) {", *lines, "}"]
 
     def _products(self, op: Op, rows: str) -> list[str]:
-        """One product for each portion of a map: see `panel_portions`."""
+        """One product for each weight of a map."""
         number = self.maps[id(op)]
         x = self.places.whole(op.inputs[0])
         buffer, first = self._storage.buffer_of(op.output)
         lines, panels = [], f"W{number}"
-        for column, width, _, _ in panel_portions(op, buffer.plane):
-            out = place_in(buffer, first + column, width, "s")
-            base = f"b{number} + {column}" if op.has_bias else "NULL"
+        for piece in op.pieces:
+            width, out = piece.width, place_in(buffer, first + piece.column, piece.width, "s")
+            base = f"b{number} + {piece.column}" if op.has_bias else "NULL"
             line = (
                 f"product({rows}, {x.width}, {width}, {x.pointer}, {x.stride}, {panels}, "
                 f"{base}, 0, {out.pointer}, {out.stride});"

@@ -32,8 +32,7 @@ def items(ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> list[Item]:
     Raises:
         AssertionError: the operands of a single operator cannot be put in order.
     """
-    bases = {id(x.base): x.base for op in ops for x in [*op.inputs, op.output]}
-    cuts = find_cuts(ops, {number: places.edges(base) for number, base in bases.items()})
+    cuts = find_cuts(ops)
     result: list[Item] = []
     for op in ops:
         if op.opcode not in FUSED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from textwrap import indent
 
 from dynbatch.compiler.buffers import Columns
@@ -168,13 +168,6 @@ class LoopText:
         return (
             f"if ({source}) take_rows({rows}, {width}, {source}, {source}_step, order + s, {into});"
         )
-
-    def side_by_side(self, value: Value) -> Iterator[tuple[int, int]]:
-        """The columns of a value, (first, width), plane by plane."""
-        edges = [x - value.column for x in self.places.edges(value.base)]
-        starts = sorted({0, *[x for x in edges if 0 < x < value.width]})
-        for first, end in zip(starts, [*starts[1:], value.width], strict=True):
-            yield first, end - first
 
     def _arrays(self) -> list[str]:
         lines = []

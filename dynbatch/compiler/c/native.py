@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import DType
-from dynbatch.compiler.arrays import Arrays, panel_elements, panel_portions
+from dynbatch.compiler.arrays import Arrays, panel_elements
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.expressions import lacks
@@ -110,32 +110,25 @@ class NativeFunctions:
         self._panels = panels
         self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value or 0
 
-    def pack(self, op: Op, plane: int, panels: Array) -> None:
+    def pack(self, op: Op, panels: Array) -> None:
         """Pack the weights of a wide map into panels (N,), for products with rows."""
         start, inner = 0, op.inputs[0].width
         tasks = []
-        for _, width, piece, first in panel_portions(op, plane):
-            stop = start + panel_elements(inner, width, panels.dtype)
-            tasks.append(
-                partial(_pack, self._panels.pack_weight, (inner, width), piece.weight, first,
-                        panels[start:stop])
-            )  # fmt: skip
+        for piece in op.pieces:
+            stop = start + panel_elements(inner, piece.width, panels.dtype)
+            sizes = (inner, piece.width)
+            pack = partial(_pack, self._panels.pack_weight, sizes, piece.weight, piece.first)
+            tasks.append(partial(pack, panels[start:stop]))
             start = stop
         parallel.run(tasks)
 
-    def pack_back(self, number: int, op: Op, panels: Array) -> None:
-        """Pack the weights of a wide map, by its number, for products with its gradients."""
-        inner = op.inputs[0].width
+    def pack_back(self, op: Op, panels: Array) -> None:
+        """Pack the weights of a wide map for products with its gradients."""
         tasks = []
-        for column, width in self._loop.backward.terms.get(number, ()):
-            rest = panels[panel_elements(column, inner, panels.dtype) :]
-            for piece in op.pieces:
-                low = max(piece.column, column)
-                terms = min(piece.column + piece.width, column + width) - low
-                if terms > 0:
-                    sizes, first = (width, low - column, terms, inner), piece.first + low
-                    pack = partial(_pack, self._panels.pack_terms, sizes, piece.weight)
-                    tasks.append(partial(pack, first - piece.column, rest))
+        for piece in op.pieces:
+            sizes = (op.output.width, piece.column, piece.width, op.inputs[0].width)
+            pack = partial(_pack, self._panels.pack_terms, sizes, piece.weight, piece.first)
+            tasks.append(partial(pack, panels))
         parallel.run(tasks)
 
     def ahead(self, arrays: Arrays) -> None:

@@ -99,9 +99,9 @@ def is_across(buffer: ProgramBuffer, column: int, width: int) -> bool:
 def cut(array: Array, view: ColumnView) -> Array:
     """The columns of a view, of all rows of its buffer's array."""
     buffer, column, width, plane = view
-    if is_across(buffer, column, width):
+    if array.ndim > 2 and is_across(buffer, column, width):
         return array[column // buffer.plane : (column + width) // buffer.plane]
-    if buffer.plane:
+    if array.ndim > 2:
         number, column = divmod(column, buffer.plane)
         array = array[number]
     rows = array if width == array.shape[1] else array[:, column : column + width]
