@@ -30,11 +30,11 @@ Column = Array | list[int] | int
 
 
 def table(
-    source: Array, source_stride: Column, target: Column, target_stride: Column,
-    rows: Column, width: Column,
+    source: Column, source_stride: Column, target: Column, target_stride: Column,
+    rows: Column, width: Column, count: int,
 ) -> Array:  # fmt: skip
-    """The table (K, 6) int64 of K moves."""
-    moves = np.empty((len(source), 6), np.int64)
+    """The table (count, 6) int64 of so many moves."""
+    moves = np.empty((count, 6), np.int64)
     columns = (source, source_stride, target, target_stride, rows, width)
     for place, column in enumerate(columns):
         moves[:, place] = column

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
+from dynbatch.batcher.steps.member_parts import MembersParts
 from dynbatch.batcher.steps.members import Members
-from dynbatch.batcher.steps.places import add_gradients, freed, move_values
+from dynbatch.batcher.steps.places import add_gradients, freed, move_values, stretch
 from dynbatch.nodes.batch import sizes_of
-from dynbatch.nodes.node import Node, in_order
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -128,25 +128,23 @@ class BatchInput:
         blocks:  the distinct blocks read, in order of first use.
         gradient_blocks: those of them to which a gradient can pass.
         is_view: one block, its nodes in order: no copy is made.
-        covers:  the view is the whole block.
+        start:   the first element of a view.
+        covers:  it is the whole block.
         packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
     __slots__ = (
         "blocks", "covers", "gradient_blocks", "is_view", "lengths", "nodes", "packing", "size",
-        "width", "widths",
+        "start", "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.packing: int | None = None
-        first: Block | View | None = None
-        if isinstance(nodes, Members | MembersPart):
-            first = nodes.block
-        elif not isinstance(nodes, MembersParts) and in_order(nodes):
-            first = nodes[0]._block
-        self.is_view = first is not None
-        if first is not None:
+        together = stretch(nodes)
+        self.is_view = together is not None
+        if together is not None:
+            first, self.start = together
             self.blocks = [first.base]
             self.gradient_blocks = [] if isinstance(first, View) else self.blocks
             self.covers = len(nodes) == len(first.nodes)
@@ -172,23 +170,10 @@ class BatchInput:
         """The packed gradient rows without a copy; only if `is_view`."""
         return self._slice(self.blocks[0].gradients())
 
-    @property
-    def _first_block(self) -> Any:
-        nodes = self.nodes
-        return nodes.block if isinstance(nodes, Members | MembersPart) else nodes[0]._block
-
-    @property
-    def _start(self) -> int:
-        """The first element in the block, of a view."""
-        nodes = self.nodes
-        start: int = nodes.start if isinstance(nodes, MembersPart) else nodes[0]._start
-        return start
-
     def _slice(self, packed: Ragged) -> Ragged:
         if self.covers:
             return packed
-        start = self._start
-        return self._ragged(packed.flat[start : start + self.size])
+        return self._ragged(packed.flat[self.start : self.start + self.size])
 
     def _ragged(self, flat: Array) -> Ragged:
         rows = flat.reshape(-1, self.width) if self.width else flat

@@ -45,6 +45,11 @@ class MembersPart(Sequence[Any]):
         return self.members.starts[self.first]
 
     @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return self.members.starts[self.end] - self.start
+
+    @property
     def starts(self) -> list[int]:
         """The first element of each node in the block."""
         return self.members.starts[self.first : self.end]

@@ -12,49 +12,46 @@ from dynbatch.batcher.steps.members import Members
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
 from dynbatch.nodes.batch import sizes_of
-from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.structure import Rectangles
+from dynbatch.nodes.node import Node, in_order
+from dynbatch.nodes.shape.structure import Column, Rectangles
 from dynbatch.parameter import Array
 
 
 class Home(NamedTuple):
-    """Some of the nodes, in one array.
+    """Some of several places, in one array.
 
     array:  the array.
-    nodes:  (K,) whether each is among them; None for all.
+    chosen: (K,) whether each place is among them; None for all.
     starts: the first element of each of them there.
     is_new: whether their gradient has no value yet.
     """
 
     array: Array
-    nodes: Array | None
+    chosen: Array | None
     starts: Array
     is_new: bool
 
     def of(self, column: Array) -> Array:
-        """What a column says of these nodes."""
-        return column if self.nodes is None else column[self.nodes]
+        """What a column says of these places."""
+        return column if self.chosen is None else column[self.chosen]
 
 
 class Places:
-    """Where the values of some nodes lie now.
+    """Places of values, as they lie now.
+
+    Args:
+        found:  K blocks.
+        starts: K first elements there.
 
     Attributes:
         blocks:   the distinct blocks.
-        block_of: (K,) which of them each node lies in; None where there is one.
+        block_of: (K,) which of them each place lies in; None where there is one.
         starts:   (K,) its first element there.
     """
 
     __slots__ = ("block_of", "blocks", "starts")
 
-    def __init__(self, nodes: Sequence[Any]) -> None:
-        if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
-            found, starts = [nodes.block], nodes.starts[: len(nodes)]
-        elif isinstance(nodes, MembersParts):
-            found = [part.block for part in nodes.parts for _ in range(len(part))]
-            starts = [start for part in nodes.parts for start in part.starts]
-        else:
-            found, starts = [x._block for x in nodes], [x._start for x in nodes]
+    def __init__(self, found: Sequence[Any], starts: Sequence[int]) -> None:
         self.starts = np.array(starts, np.int64)
         self.blocks = list(dict.fromkeys(found))
         self.block_of: Array | None = None
@@ -62,8 +59,24 @@ class Places:
             number = {block: k for k, block in enumerate(self.blocks)}
             self.block_of = np.array([number[block] for block in found])
 
+    @classmethod
+    def of(cls, nodes: Sequence[Any]) -> Places:
+        """The place of each node."""
+        if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
+            return cls([nodes.block] * len(nodes), nodes.starts[: len(nodes)])
+        if isinstance(nodes, MembersParts):
+            found = [part.block for part in nodes.parts for _ in range(len(part))]
+            return cls(found, [start for part in nodes.parts for start in part.starts])
+        return cls([x._block for x in nodes], [x._start for x in nodes])
+
+    @property
+    def width(self) -> int:
+        """The width of all rows; 0 where they differ."""
+        widths = {block.width for block in self.blocks}
+        return widths.pop() if len(widths) == 1 else 0
+
     def homes(self, gradient: bool = False, unwritten: Container[Any] = ()) -> Iterator[Home]:
-        """The arrays in which they lie, or their gradients do: nodes that have none are left out.
+        """The arrays in which they lie, or their gradients do: what has none is left out.
 
         Args:
             unwritten: blocks whose gradient has no value yet.
@@ -91,6 +104,17 @@ class Places:
                 yield Home(array, inside, starts[inside], is_new)
 
 
+def stretch(nodes: Sequence[Any]) -> tuple[Any, int] | None:
+    """The block and first element of nodes that lie side by side in one block; None if not so."""
+    if isinstance(nodes, Members):
+        return None if nodes.block is None else (nodes.block, 0)
+    if isinstance(nodes, MembersPart):
+        return nodes.block, nodes.start
+    if isinstance(nodes, MembersParts) or not in_order(nodes):
+        return None
+    return nodes[0]._block, nodes[0]._start
+
+
 def freed(node: Node) -> FreedError:
     """The error for reading a node whose memory was reused."""
     return FreedError(
@@ -102,28 +126,39 @@ def freed(node: Node) -> FreedError:
 
 def move_values(nodes: Sequence[Any], arena: Array, start: int) -> int:
     """Copy values into the arena, one after the other from `start` on; return the bytes copied."""
-    sizes, packed = _extents(nodes, start)
+    places, sizes, packed = _stretches(nodes, start)
     copied = 0
-    for home in Places(nodes).homes():
-        moves = move.table(home.starts, 0, home.of(packed), 0, 1, home.of(sizes))
+    for home in places.homes():
+        rows = home.of(sizes)
+        moves = move.table(home.starts, 0, home.of(packed), 0, 1, rows, len(rows))
         copied += move.run(home.array, arena, moves)
     return copied
 
 
 def add_gradients(nodes: Sequence[Any], arena: Array, start: int) -> int:
     """Add what lies in the arena from `start` on to the gradients; return the bytes copied."""
-    sizes, packed = _extents(nodes, start)
+    places, sizes, packed = _stretches(nodes, start)
     copied = 0
-    for home in Places(nodes).homes(gradient=True):
-        moves = move.table(home.of(packed), 0, home.starts, 0, 1, home.of(sizes))
+    for home in places.homes(gradient=True):
+        rows = home.of(sizes)
+        moves = move.table(home.of(packed), 0, home.starts, 0, 1, rows, len(rows))
         copied += move.run(arena, home.array, moves, add=True)
     return copied
 
 
-def _extents(nodes: Sequence[Any], start: int) -> tuple[Array, Array]:
-    """The elements of each node, and its first one where they are packed."""
-    sizes = np.multiply(*sizes_of(nodes), dtype=np.int64)
-    return sizes, np.cumsum(sizes) - sizes + start
+def _stretches(nodes: Sequence[Any], start: int) -> tuple[Places, Array, Array]:
+    """The places of nodes, neighbours as one; elements of each, and where its first is packed."""
+    if isinstance(nodes, MembersParts):
+        places = Places([part.block for part in nodes.parts], [part.start for part in nodes.parts])
+        sizes = np.array([part.elements for part in nodes.parts])
+    else:
+        sizes = np.multiply(*sizes_of(nodes), dtype=np.int64)
+        together = stretch(nodes)
+        if together is None:
+            places = Places.of(nodes)
+        else:
+            places, sizes = Places(*zip(together, strict=True)), sizes.sum(keepdims=True)
+    return places, sizes, np.cumsum(sizes) - sizes + start
 
 
 def move_rectangles(groups: Iterable[Rectangles]) -> int:
@@ -144,13 +179,10 @@ def _run(groups: Iterable[Rectangles], gradient: bool, unwritten: Container[Any]
     # One launch for each pair of arrays, as a rule one in all.
     tables: dict[tuple[int, int, bool], tuple[Array, Array, list[Array]]] = {}
     for r in groups:
-        width, wide = [np.array(sizes_of(nodes)[1]) for nodes in (r.sources, r.targets)]
-        (target,) = Places(r.targets).homes(gradient)
-        there = np.multiply(r.source_row, width) + r.source_column
-        here = target.starts + np.multiply(r.target_row, wide) + r.target_column
-        stride = np.multiply(r.source_step, width)
-        moves = move.table(there, stride, here, wide, r.rows, r.width)
-        for home in Places(r.sources).homes(gradient, unwritten):
+        sources, targets, moves = _one_move(r) or _moves(r)
+        (target,) = targets.homes(gradient)
+        moves[:, move.TARGET] += target.starts
+        for home in sources.homes(gradient, unwritten):
             part = home.of(moves)
             part[:, move.SOURCE] += home.starts
             add = gradient and not home.is_new
@@ -164,3 +196,36 @@ def _run(groups: Iterable[Rectangles], gradient: bool, unwritten: Container[Any]
         else:
             copied += move.run(source, target_array, joined)
     return copied
+
+
+def _moves(r: Rectangles) -> tuple[Places, Places, Array]:
+    """The places of sources and targets, and a move for each pair, counted from there."""
+    sources, targets = Places.of(r.sources), Places.of(r.targets)
+    width = sources.width or np.array(sizes_of(r.sources)[1])
+    wide = targets.width or np.array(sizes_of(r.targets)[1])
+    moves = move.table(
+        np.multiply(r.source_row, width) + r.source_column, np.multiply(r.source_step, width),
+        np.multiply(r.target_row, wide) + r.target_column, wide,
+        sizes_of(r.sources)[0] if r.rows is None else r.rows, r.width, len(r.sources),
+    )  # fmt: skip
+    return sources, targets, moves
+
+
+def _one_move(r: Rectangles) -> tuple[Places, Places, Array] | None:
+    """What `_moves` returns, with one move for all, if all rows lie side by side; else None."""
+    width, there, here = _one(r.width), _one(r.source_column), _one(r.target_column)
+    if r.rows is not None or width is None or there is None or here is None:
+        return None
+    source, target = stretch(r.sources), stretch(r.targets)
+    if source is None or target is None or not (source[0].width and target[0].width):
+        return None
+    rows = sum(sizes_of(r.sources)[0])
+    moves = move.table(there, source[0].width, here, target[0].width, rows, width, 1)
+    return Places(*zip(source, strict=True)), Places(*zip(target, strict=True)), moves
+
+
+def _one(column: Column) -> int | None:
+    """The number that all of a column are; None if they differ."""
+    if isinstance(column, int):
+        return column
+    return column[0] if column.count(column[0]) == len(column) else None

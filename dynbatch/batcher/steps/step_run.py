@@ -75,7 +75,8 @@ class StepRun:
     @property
     def work(self) -> int:
         """Elements read and written: decides whether a thread of its own is worth it."""
-        return self.block.size + sum(source.size for source in self.sources)
+        work: int = self.block.size + sum([source.size for source in self.sources])
+        return work
 
     def readers(self, position: int) -> list[tuple[Operation, Any]]:
         """For each place that an input is packed from, in order, the node that reads it."""

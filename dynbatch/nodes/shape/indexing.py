@@ -83,7 +83,7 @@ class Slice(Structural):
         if batch.column("tokens").count(None) == len(rows):
             parts = zip(batch.column("features"), batch.input_widths(0), strict=True)
             first = [_first(features, width) for features, width in parts]
-            yield Rectangles(sources, batch.nodes, rows, widths, source_column=first)
+            yield Rectangles(sources, batch.nodes, None, widths, source_column=first)
             return
         taken = batch.column("taken")
         yield Rectangles(

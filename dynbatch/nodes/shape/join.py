@@ -70,10 +70,10 @@ class Concat(Structural):
                 sources = [node.inputs[position] for node in nodes]
             rows, widths = sizes_of(sources)
             at = [filled[k] for k in chosen]
-            yield Rectangles(
-                sources, nodes, rows, widths,
-                target_row=at if along_tokens else 0, target_column=0 if along_tokens else at,
-            )  # fmt: skip
+            if along_tokens:
+                yield Rectangles(sources, nodes, rows, widths, target_row=at)
+            else:
+                yield Rectangles(sources, nodes, None, widths, target_column=at)
             for k, size in zip(chosen, rows if along_tokens else widths, strict=True):
                 filled[k] += size
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
 
@@ -36,11 +36,14 @@ class Rectangle(NamedTuple):
 
 
 class Rectangles(NamedTuple):
-    """Rectangles, one for each pair of source and target: each field is a column of them."""
+    """Rectangles, one for each pair of source and target: each field is a column of them.
+
+    Where `rows` is None, they are all rows of the sources and all of the targets.
+    """
 
     sources: Sequence[Any]
     targets: Sequence[Any]
-    rows: Column
+    rows: Column | None
     width: Column
     source_row: Column = 0
     source_step: Column = 1
@@ -51,7 +54,8 @@ class Rectangles(NamedTuple):
     def each(self) -> Iterator[Rectangle]:
         """The rectangles one by one."""
         count = len(self.sources)
-        columns = [[c] * count if isinstance(c, int) else c for c in self[2:]]
+        rows = sizes_of(self.sources)[0] if self.rows is None else self.rows
+        columns = [[c] * count if isinstance(c, int) else c for c in (rows, *self[3:])]
         return map(Rectangle, self.sources, self.targets, *columns)
 
 
