@@ -20,6 +20,7 @@ from dynbatch.batcher.steps import parameter_gradients as gradients
 from dynbatch.errors import GraphError
 from dynbatch.kernels.cuda.runtime import in_flight
 from dynbatch.kernels.runtime import openblas, parallel
+from dynbatch.kernels.runtime.workers import Workers
 from dynbatch.memory import planner, pool
 from dynbatch.models import search
 from dynbatch.nodes import signature
@@ -235,26 +236,21 @@ def test_fewer_threads_may_be_set_while_tasks_begin():
 
 def test_the_workers_are_made_once(monkeypatch):
     before = parallel.num_threads()
-    made = []
-
-    class Counted(parallel.ThreadPoolExecutor):
-        def __init__(self, *arguments, **named):
-            made.append(1)
-            super().__init__(*arguments, **named)
-
-    monkeypatch.setattr(parallel, "ThreadPoolExecutor", Counted)
 
     def make():
-        made.clear()
-        monkeypatch.setattr(parallel, "_executors", {})
-        tasks = [lambda: None] * 2
-        return lambda: parallel.run(tasks), lambda: parallel.run(tasks)
+        ours = Workers()
+        monkeypatch.setattr(parallel, "workers", ours)
+
+        def run():
+            parallel.run([lambda: None] * 2)
+            return len(ours.threads)
+
+        return run, run
 
     parallel.set_num_threads(2)
     try:
-        for found in interrupted(make, "kernels/runtime/parallel.py"):
-            assert found == (None, None)
-            assert len(made) == 1
+        for found in interrupted(make, "kernels/runtime/parallel.py", "kernels/runtime/workers.py"):
+            assert found == (1, 1)
     finally:
         parallel.set_num_threads(before)
 

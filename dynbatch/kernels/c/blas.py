@@ -7,7 +7,6 @@ a sum over all rows for any number of threads.
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.sharing import share
 from dynbatch.kernels.runtime import parallel
 from dynbatch.ragged import Ragged
 
@@ -37,24 +37,24 @@ def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> Any:
 
 
 def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> Any:
-    return _multiply(a, b, out, share=True, base=bias)
+    return _multiply(a, b, out, is_shared=True, base=bias)
 
 
 def matmul_shared(a: Array, b: Array, out: Array) -> Any:
-    return _multiply(a, b, out, share=True)
+    return _multiply(a, b, out, is_shared=True)
 
 
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> Any:
-    return _multiply(dy.T, x, out, share=True, base=out if add else None)
+    return _multiply(dy.T, x, out, is_shared=True, base=out if add else None)
 
 
 def _multiply(
-    a: Array, b: Array, out: Array, share: bool = False, base: Array | None = None
+    a: Array, b: Array, out: Array, is_shared: bool = False, base: Array | None = None
 ) -> Any:
     """out = a b + base; for planes of b, of each plane, or their sum if `out` has none.
 
     Args:
-        share: between threads, where that pays.
+        is_shared: between threads, where that pays.
         base:  a row, `out` itself, or None, which is zero.
     """
     functions, size = _library.functions(out.dtype), out.itemsize
@@ -76,8 +76,8 @@ def _multiply(
         address(a) or 0, address(b) or 0, address(out) or 0, address(base) or 0,
     )  # fmt: skip
 
-    def part(top: int, bottom: int, left: int, right: int) -> None:
-        functions.products(
+    def part(top: int, bottom: int, left: int, right: int) -> tuple[int, ...]:
+        return (
             planes, bottom - top, inner, right - left,
             at_a + top * row_a * size, plane_a, row_a, term_a,
             at_b + left * column_b * size, plane_b, term_b, column_b,
@@ -85,16 +85,15 @@ def _multiply(
             at_out + (top * row_out + left) * size, plane_out, row_out,
         )  # fmt: skip
 
-    if not share or work < 2 * WORTH_A_THREAD or (threads := parallel.available()) < 2:
-        part(0, rows, 0, columns)
-        return None
-    count = min(threads, work // WORTH_A_THREAD)
-    if rows >= columns:
+    count = min(parallel.available(), work // WORTH_A_THREAD) if is_shared else 1
+    if count < 2:
+        functions.products(*part(0, rows, 0, columns))
+    elif rows >= columns:
         edges = [rows * k // count for k in range(count + 1)]
-        parallel.run([partial(part, *span, 0, columns) for span in itertools.pairwise(edges)])
+        share(functions.products, [part(*span, 0, columns) for span in itertools.pairwise(edges)])
     else:
         edges = [columns * k // count // PANEL * PANEL for k in range(count)] + [columns]
-        parallel.run([partial(part, 0, rows, *span) for span in itertools.pairwise(edges)])
+        share(functions.products, [part(0, rows, *span) for span in itertools.pairwise(edges)])
     return None
 
 
@@ -118,7 +117,7 @@ def matmul_segments(
     table = np.column_stack([*starts, rows, inner, columns])
     rest = (address(table), transpose_a, transpose_b, *[address(array) for array in arrays])
     spans = shares(rows * inner * columns)
-    parallel.run([partial(functions.segments, *span, *rest) for span in spans])
+    share(functions.segments, [(*span, *rest) for span in spans])
     return None
 
 

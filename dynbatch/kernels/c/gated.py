@@ -8,7 +8,8 @@ from dynbatch.backend import Array
 from dynbatch.kernels.c.elementwise import numbers_in
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share_rows
+from dynbatch.kernels.c.runtime.sharing import WORTH_A_THREAD, share, share_rows
+from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.unary import Argument, UnaryFunction, variant
 
 _library = Library("gated.c")
@@ -58,10 +59,10 @@ def _run(
         share_rows(run, like.shape[0], width, number, width, 2 * width, *places)
         return None
 
-    def work(first: int, last: int) -> None:  # as one long row
+    parts = []
+    for first, last in parallel.shards(like.size, WORTH_A_THREAD):  # each as one long row
         start = first * like.itemsize
         own = [None if place is None else place + start for place in places]
-        run(0, 1, number, last - first, 0, *own)
-
-    share_rows(work, like.size, 1)
+        parts.append((0, 1, number, last - first, 0, *own))
+    share(run, parts)
     return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share_rows
+from dynbatch.kernels.c.runtime.sharing import share, share_rows
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.kernels.runtime import parallel
 
@@ -42,8 +41,7 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
     count = max(1, min(parallel.available(), count))
     edges = [outputs * k // count for k in range(count + 1)]
     rest = (rows, len(xs), address(inputs), len(maps), address(gradients), add)
-    tasks = [partial(functions.weight_gradients, *e, *rest) for e in itertools.pairwise(edges)]
-    parallel.run(tasks)
+    share(functions.weight_gradients, [(*span, *rest) for span in itertools.pairwise(edges)])
     return None
 
 

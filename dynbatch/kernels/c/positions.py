@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.sharing import share
 from dynbatch.kernels.positions import Angles, longest
 from dynbatch.kernels.runtime import parallel
 
@@ -35,12 +35,8 @@ def rotary(
         angles.width, is_interleaved, address(out), row_stride(out),
     )  # fmt: skip
     least = -(-WORTH_A_THREAD // max(1, width))
-    parallel.run(
-        [
-            partial(functions.rotary, first, last, _run_of(first, offsets), *args)
-            for first, last in parallel.shards(rows, least)
-        ]
-    )
+    spans = parallel.shards(rows, least)
+    share(functions.rotary, [(*span, _run_of(span[0], offsets), *args) for span in spans])
     return None
 
 

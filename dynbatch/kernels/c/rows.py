@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_int64
+from ctypes import addressof, c_int64
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ def sum_rows_by_id(ids: Array, rows: Array) -> Any:
     found, (seen, before) = c_int64(), np.empty((2, num_words), np.int64)
     distinct, ranks = np.empty((2, ids.size), np.int64)
     tables = [address(array) for array in (seen, before, distinct)]
-    functions.rank(ids.size, address(ids), num_words, *tables, byref(found), address(ranks))
+    functions.rank(ids.size, address(ids), num_words, *tables, addressof(found), address(ranks))
     if found.value < 0:
         return NotImplemented
     sums = np.empty((found.value, rows.shape[1]), rows.dtype)
@@ -67,6 +67,6 @@ def _by_columns(function: Any, rows: Array, index: Array, out: Array) -> Any:
     share_rows(
         function, -(-width // COLUMNS), max(len(index), len(out)) * COLUMNS, width, index.size,
         address(index), address(rows), row_stride(rows), len(out), address(out), row_stride(out),
-        byref(taken),
+        addressof(taken),
     )  # fmt: skip
     return None if taken.value else NotImplemented

@@ -12,19 +12,16 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from contextvars import copy_context
 from functools import partial
 
 from dynbatch.arguments import size
 from dynbatch.kernels.runtime import openblas
+from dynbatch.kernels.runtime.workers import Helper, Job, workers
 from dynbatch.recent import free_at_fork
 
 _local = threading.local()
 _settings = {"threads": 0}
-_executors: dict[int, ThreadPoolExecutor] = {}
-_lock = free_at_fork(threading.Lock())
 
 # How often each thread is inside of `one_blas_thread`, and how many BLAS used before the first.
 _in_blas: Counter[int] = Counter()
@@ -56,29 +53,28 @@ def available() -> int:
 def run(tasks: Sequence[Callable[[], None]]) -> None:
     """Run the tasks, at most `available()` at a time, and wait for all.
 
-    The caller's thread takes the first task. The first exception, in order of the tasks, is raised
-    after all tasks have ended, so nothing is still writing. Python threads that run tasks at the
-    same time share the workers; tasks that no worker has taken run in their caller's thread.
+    The caller's thread takes the first task; it and workers take the others one by one. After an
+    exception none is begun; the first, in order of the tasks, is raised when all that were begun
+    have ended, so nothing is still writing. Python threads that run tasks at the same time share
+    the workers.
     """
     if len(tasks) < 2 or (threads := available()) < 2:
         for task in tasks:
             task()
         return
-    pool = _executors.get(threads - 1) or _executor(threads - 1)
-    # A copy of the context each, so that np.errstate holds in the workers too.
-    futures = [pool.submit(copy_context().run, _inside, task) for task in tasks[1:]]
+    job = Job(tasks)
+    helpers = [Helper(partial(_inside, job.work)) for _ in range(min(threads, len(tasks)) - 1)]
     errors: list[BaseException] = []
     try:
-        _inside(tasks[0])
-    except BaseException as error:
-        errors.append(error)
-    for future in futures:
-        # A task no worker has begun is run here rather than waited for.
-        if not future.cancel():
-            errors += _errors_of(future)
-    for task, future in zip(tasks[1:], futures, strict=True):
-        if future.cancelled() and not errors:
-            _inside(task)
+        workers.give(helpers)
+        _inside(job.begin)
+    except KeyboardInterrupt as interrupt:  # before a task, or between two
+        errors.append(interrupt)
+    for helper in helpers:
+        interrupted = helper.finish()
+        if interrupted is not None:
+            errors.append(interrupted)
+    errors = [job.errors[number] for number in sorted(job.errors)] + errors
     if errors:
         raise errors[0]
 
@@ -91,27 +87,6 @@ def run_each(count: int, work: Callable[[int], None]) -> None:
             work(number)
 
     run([partial(span, first, last) for first, last in shards(count)])
-
-
-def _executor(workers: int) -> ThreadPoolExecutor:
-    """The process's pool with `workers` workers."""
-    with _lock:
-        pool = _executors.get(workers)
-        if pool is None:
-            pool = _executors[workers] = ThreadPoolExecutor(workers, thread_name_prefix="dynbatch")
-        return pool
-
-
-def _errors_of(future: Future[None]) -> list[BaseException]:
-    """Wait for a task to end, even after Ctrl-C: nothing may write after `run` has raised."""
-    errors: list[BaseException] = []
-    while not future.done():
-        try:
-            wait([future])
-        except KeyboardInterrupt as interrupt:
-            errors.append(interrupt)
-    error = future.exception()
-    return errors if error is None else [*errors, error]
 
 
 def _inside(task: Callable[[], None]) -> None:
@@ -128,10 +103,6 @@ def serial() -> Iterator[None]:
         yield
     finally:
         _local.inside = before
-
-
-if hasattr(os, "register_at_fork"):  # the workers are not in the child, which makes its own
-    os.register_at_fork(after_in_child=_executors.clear)
 
 
 def shards(count: int, least: int = 1) -> list[tuple[int, int]]:

@@ -7,7 +7,6 @@ number of threads change no bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +24,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.sharing import share
 from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
@@ -218,12 +218,8 @@ class AttentionCall:
         table = np.array([*places, *self.sizes, *strides, 0], np.int64)
         table[-1:].view(np.float64)[0] = self.scoring.p
         own = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
-        parallel.run(
-            [
-                partial(function, *share, address(table), *room)
-                for share, room in zip(shares, own, strict=True)
-            ]
-        )
+        parts = zip(shares, own, strict=True)
+        share(function, [(*span, address(table), *room) for span, room in parts])
 
 
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:

@@ -104,6 +104,8 @@ class Library:
         for name, types in source.parameters(body).items():
             function = getattr(library, name)
             function.argtypes, function.restype = types, None
+            function.packed = ctypes.cast(getattr(library, f"{name}_packed"), ctypes.c_void_p).value
+            function.packing = source.packing(types)
             setattr(functions, name, function)
         return functions
 

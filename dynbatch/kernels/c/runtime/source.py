@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import struct
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -18,6 +19,11 @@ _EXPORT = re.compile(r"^EXPORT void (\w+)\(([^)]*)\)", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([\w/]+\.h)"\n', re.MULTILINE)
 _TYPES: dict[str, Any] = {
     "ptrdiff_t": ctypes.c_ssize_t, "int": ctypes.c_int, "double": ctypes.c_double,
+}  # fmt: skip
+
+_MEMBERS = {
+    ctypes.c_void_p: "place", ctypes.c_ssize_t: "whole", ctypes.c_int: "whole",
+    ctypes.c_double: "real",
 }  # fmt: skip
 
 
@@ -42,7 +48,8 @@ def join(name: str, body: str, scalar: str) -> str:
 
         return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, text)
 
-    return f"#define REAL {scalar}\n#define REAL_IS_{scalar.upper()} 1\n{expand(name, body)}"
+    head = f"#define REAL {scalar}\n#define REAL_IS_{scalar.upper()} 1\n"
+    return head + expand(name, body) + packed(body)
 
 
 @cache
@@ -74,9 +81,26 @@ def _sources() -> Traversable:
 def parameters(body: str) -> dict[str, list[Any]]:
     """The ctypes of each exported function's parameters."""
     return {
-        match[1]: [_ctype(part) for part in match[2].split(",") if part.strip()]
+        match[1]: [_ctype(part) for part in match[2].split(",") if part.strip() not in ("", "void")]
         for match in _EXPORT.finditer(body)
     }
+
+
+def packed(body: str) -> str:
+    """The exported functions as NAME_packed, whose arguments lie in a row of 8 bytes each."""
+    text = ["\ntypedef union { long long whole; double real; void* place; } argument;"]
+    for name, types in parameters(body).items():
+        given = ", ".join([f"a[{k}].{_MEMBERS[kind]}" for k, kind in enumerate(types)])
+        text += [
+            f"EXPORT void {name}_packed(const void* row) {{",
+            f"    const argument* a = row;\n    {name}({given});\n}}",
+        ]
+    return "\n".join([*text, ""])
+
+
+def packing(types: list[Any]) -> struct.Struct:
+    """What packs the arguments of a function for NAME_packed; NULL is 0."""
+    return struct.Struct("".join(["d" if kind is ctypes.c_double else "q" for kind in types]))
 
 
 def _ctype(declaration: str) -> Any:

@@ -37,6 +37,14 @@ typedef REAL loose __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL
 INLINE vector load(const REAL* p) { return *(const loose*)p; }
 INLINE void store(REAL* p, vector x) { *(loose*)p = x; }
 INLINE vector splat(REAL x) { return x - (vector){0}; }
+// What a thread does while it looks for a change.
+#ifdef __x86_64__
+INLINE void relax(void) { _mm_pause(); }
+#elif defined(__aarch64__)
+INLINE void relax(void) { __asm__ volatile("yield"); }
+#else
+INLINE void relax(void) {}
+#endif
 INLINE ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 INLINE ptrdiff_t most(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
 
