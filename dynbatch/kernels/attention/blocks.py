@@ -32,7 +32,8 @@ class Scoring(NamedTuple):
 
     Head h has columns [h d, (h + 1) d) of the queries (N_q, heads · d), and head h // shared of
     keys and values, which have heads / shared heads. Probabilities are dropped with probability
-    `p`; `streams` (K,) uint32 are the sentences' random streams, None where p = 0.
+    `p`; `streams` (K,) uint32 are the sentences' random streams, None where p = 0. Query i stands
+    at position starts[k] + i of sentence k, at i where there are no `starts`.
     """
 
     heads: int
@@ -42,6 +43,21 @@ class Scoring(NamedTuple):
     bias: ScoreBias | None = None
     p: float = 0.0
     streams: Array | None = None
+    starts: Sequence[int] | None = None
+
+    def mask(self, sentence: int) -> Mask:
+        """The mask of a sentence, by the distance of key and query in their arrays."""
+        mask = self.masks[sentence]
+        if self.starts is None or mask is NO_MASK:
+            return mask
+        start = self.starts[sentence]
+        return mask._replace(left=mask.left - start, right=mask.right + start)
+
+    def ends(self, query_lengths: Sequence[int] | Array) -> Sequence[int] | Array:
+        """Behind which position the queries of each sentence end."""
+        if self.starts is None:
+            return query_lengths
+        return np.add(query_lengths, self.starts)
 
 
 class Tile(NamedTuple):
@@ -69,6 +85,7 @@ class AttentionSentence(NamedTuple):
     bias: DistanceVector | None
     p: float
     stream: np.generic | None
+    start: int
 
     def block_shape(self) -> tuple[int, int]:
         """The number of queries in a block, and the most keys they see."""
@@ -92,7 +109,8 @@ class AttentionSentence(NamedTuple):
         if self.scale != 1:
             np.multiply(scores, self.scale, out=scores)
         if self.bias is not None:
-            np.add(scores, self.bias.matrix(*block), out=scores)
+            first, last = block.first + self.start, block.last + self.start
+            np.add(scores, self.bias.matrix(first, last, block.low, block.high), out=scores)
         if self.mask is not NO_MASK:
             self.mask.hide(scores, block.first, block.low)
         return scores
@@ -124,10 +142,11 @@ def room_of(
 ) -> tuple[int, int, int]:
     """The number of threads, and elements of a block of scores and of the bias."""
     lengths = list(zip(query_lengths, key_lengths, strict=True))
-    heads, masks = scoring.heads, scoring.masks
-    shapes = [block_shape(*pair, heads, mask) for pair, mask in zip(lengths, masks, strict=True)]
+    heads = scoring.heads
+    shapes = [block_shape(*pair, heads, scoring.mask(k)) for k, pair in enumerate(lengths)]
     threads = num_shards(len(lengths), heads * sum([a * b for a, b in lengths]))
-    bias = 0 if scoring.bias is None else heads * len(distances_of(query_lengths, key_lengths))
+    ends = scoring.ends(query_lengths)
+    bias = 0 if scoring.bias is None else heads * len(distances_of(ends, key_lengths))
     return threads, max([heads * rows * span for rows, span in shapes], default=0), bias
 
 
@@ -144,7 +163,8 @@ def bias_of(
     """The bias of the batch's distances, in scratch, and the rest of scratch."""
     if scoring.bias is None:
         return None, scratch
-    distances = distances_of(np.diff(packed.query_offsets), np.diff(packed.key_offsets))
+    ends = scoring.ends(np.diff(packed.query_offsets))
+    distances = distances_of(ends, np.diff(packed.key_offsets))
     bias = vector_of(scoring.bias, distances, scoring.shared, scratch)
     return bias, scratch[bias.numbers.size :]
 
@@ -171,8 +191,9 @@ def attention_sentences(
         q = by_heads(packed.queries[rows], scoring.heads, shared)
         k, v = [by_heads(x[keys], scoring.heads // shared, 1) for x in (packed.keys, packed.values)]
         stream = None if scoring.streams is None else scoring.streams[i]
+        start = 0 if scoring.starts is None else scoring.starts[i]
         yield AttentionSentence(
-            rows, keys, q, k, v, scoring.scales[i], scoring.masks[i], bias, scoring.p, stream
+            rows, keys, q, k, v, scoring.scales[i], scoring.mask(i), bias, scoring.p, stream, start
         )
 
 

@@ -117,7 +117,7 @@ def _is_like(pair: tuple[Array, Array], first: tuple[Array, Array]) -> bool:
 def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring) -> int:
     if scoring.bias is None:
         return 0
-    return scoring.heads * len(distances_of(query_lengths, key_lengths))
+    return scoring.heads * len(distances_of(scoring.ends(query_lengths), key_lengths))
 
 
 def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
@@ -160,7 +160,7 @@ class AttentionCall:
         self.bias, self.distances = None, range(1)
         if scoring.bias is not None:
             # Downwards, so that the numbers of a key go up with the queries.
-            self.distances = distances_of(queries, keys)[::-1]
+            self.distances = distances_of(scoring.ends(queries), keys)[::-1]
             vector = vector_of(scoring.bias, self.distances, scoring.shared, scratch)
             self.bias = vector.numbers.reshape(scoring.heads, -1)
             self.scratch = scratch[self.bias.size :]
@@ -224,14 +224,16 @@ class AttentionCall:
 
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:
     """The table of sentences that C reads, and the flags that it names."""
-    table = np.zeros((len(scoring.masks), 10), np.int64)
+    table = np.zeros((len(scoring.masks), 11), np.int64)
     for column, offsets in ((0, packed.query_offsets), (2, packed.key_offsets)):
         table[:, column] = offsets[:-1]
         np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])
     table[:, 4:6] = FAR
-    masks, held = mask_table(scoring.masks)
+    masks, held = mask_table([scoring.mask(k) for k in range(len(scoring.masks))])
     if masks is not None:
         table[:, 4:8] = masks
     if scoring.streams is not None:
         table[:, 8] = scoring.streams
+    if scoring.starts is not None:
+        table[:, 10] = scoring.starts
     return table, held

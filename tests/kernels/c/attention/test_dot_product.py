@@ -250,3 +250,32 @@ def test_scratch_does_not_grow_with_the_pairs() -> None:
     assert scratch(Mask(64, 64))[1] <= threads * 2 * compiled.SIDE * 160
     bias = ScoreBias(np.ones((1, 1)), None)
     assert scratch(NO_MASK, bias)[0] == 2 * length - 1
+
+
+@pytest.mark.parametrize("bias", [None, "table", "slopes"])
+@pytest.mark.parametrize("mask", [CAUSAL, Mask(9, 0), NO_MASK])
+def test_queries_behind_earlier_ones_have_their_place(bias: str | None, mask: Mask) -> None:
+    rng = np.random.default_rng(0)
+    heads, counts, starts = 4, [130, 64, 3], [129, 40, 0]
+    q, k, v = rng.standard_normal((3, sum(counts), heads * 8)).astype(np.float32)
+    numbers = rng.standard_normal((21 if bias == "table" else 1, heads)).astype(np.float32)
+    rule = ClippedDistance(10) if bias == "table" else None
+    given = None if bias is None else ScoreBias(numbers, rule)
+    scoring = Scoring(heads, np.full(3, 0.3, np.float32), [mask] * 3, 1, given)
+    offsets = offsets_of(counts)
+
+    def result(rows: Array, lengths: list[int], scoring: Scoring) -> Array:
+        packed = PackedAttention(q[rows], k, v, offsets_of(lengths), offsets)
+        out = np.empty_like(q[rows])
+        room = np.empty(kernels.workspace(q, lengths, counts, scoring), np.float32)
+        kernels.dot_attention(packed, scoring, out, None, room)
+        return out
+
+    whole = result(np.arange(sum(counts)), counts, scoring)
+    firsts = zip(offsets[:-1], offsets[1:], starts, strict=True)
+    late = np.concatenate([np.arange(first + start, end) for first, end, start in firsts])
+    lengths = [count - start for count, start in zip(counts, starts, strict=True)]
+    going_on = scoring._replace(starts=starts)
+    assert result(late, lengths, going_on).tobytes() == whole[late].tobytes()
+    with library.reference_only():
+        np.testing.assert_allclose(result(late, lengths, going_on), whole[late], rtol=0, atol=1e-5)

@@ -11,6 +11,7 @@ typedef struct {
     int64_t visible, step;  // address of the flags of keys, 0 for none; flags from query to query
     int64_t stream;         // of dropout
     int64_t page;           // the first of its pages
+    int64_t start;          // the position of its first query
 } Sentence;
 
 // A call, as Python's table has it. Unwanted arrays are NULL.
@@ -49,7 +50,7 @@ static Head head_of(const Call* call, ptrdiff_t sentence, ptrdiff_t head) {
         call->values + of.key * call->value_row + group * values,
         call->out + of.query * call->out_row + head * values,
         call->log_sums ? call->log_sums + of.query * call->heads + head : NULL,
-        call->bias ? call->bias + head * call->distances + call->zero : NULL,
+        call->bias ? call->bias + head * call->distances + call->zero + of.start : NULL,
         call->scales[sentence], head};
 }
 
