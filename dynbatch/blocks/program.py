@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from dynbatch.blocks.binding import bind
 from dynbatch.blocks.live import Operators, live_operators
@@ -73,10 +74,8 @@ class BlockProgram:
         self._careful = careful
         points, traces = _traces(maker, pattern, [actual[k] for k in self.free])
         first = traces[0]
-        self.results = first.results
         self.returns_tuple = first.returns_tuple
-        computed = [number for number, position in enumerate(self.results) if position >= 0]
-        self.main = computed[0] if computed else -1
+        self.results = first.results
         self.operators = [
             BlockOperator(node, inputs)
             for node, inputs in zip(first.nodes, first.inputs, strict=True)
@@ -95,6 +94,12 @@ class BlockProgram:
         self.by_data = maker.is_touched or self._data_changes(first, again)
         self._unsafe = self._sizes_unlike(maker, points[0])
         self._known: dict[Sizes, Told | None] = {}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Set what follows from the operators and the results."""
+        computed = [number for number, position in enumerate(self.results) if position >= 0]
+        self.main = computed[0] if computed else -1
         self.signatures = tuple(
             [
                 intern_signature((SHARED, op.node.sig)) if op.is_shared else op.node.sig
@@ -102,6 +107,15 @@ class BlockProgram:
             ]
         )
         self.edges = tuple([tuple([k for k in op.inputs if k >= 0]) for op in self.operators])
+
+    def changed(self, operators: list[BlockOperator], results: tuple[int, ...]) -> Self:
+        """A program of other operators and results, for the same calls."""
+        other = copy(self)
+        vars(other).pop("all_parameters", None)
+        other.uid, other.plans = next(_uids), {}
+        other.operators, other.results = operators, results
+        other._settle()
+        return other
 
     @cached_property
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -115,9 +129,14 @@ class BlockProgram:
 
     # How a call differs from the traces -----------------------------------------------------------
 
+    @property
+    def is_general(self) -> bool:
+        """Whether it is known to hold for any sizes and arrays."""
+        return not (self.by_data or self._retraces or self._careful)
+
     def needs_trace(self, sizes: Sizes) -> bool:
         """Whether a call of these sizes must be traced at them, or looked up."""
-        if self.by_data or self._retraces or self._careful:
+        if not self.is_general:
             return True
         return bool(self._unsafe) and any([sizes[self.free[k]] == 0 for k in self._unsafe])
 

@@ -125,9 +125,7 @@ def elements(batch: Batch, backward: bool) -> int:
 def _memory_elements(batch: Batch, backward: bool) -> int:
     """Elements of all memories, and in backward of what is summed for them."""
     cell: CompiledCell = batch.first.cell
-    begin = len(batch.first.inputs) - len(cell.program.memories)
-    memories = range(begin, len(batch.first.inputs))
-    rows: list[int] = [sum([node.inputs[place].rows for node in batch.nodes]) for place in memories]
+    rows: list[int] = type(batch.first).memory_rows(batch)
     total = sum([n * v.width for n, v in zip(rows, cell.program.memories, strict=True)])
     return total + sum([room_of(op, rows) for op in cell.generic.values() if backward])
 

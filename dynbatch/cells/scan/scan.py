@@ -71,6 +71,13 @@ class Scan(Operation):
         return tuple([state.width for state in self.cell.program.states])
 
     @classmethod
+    def memory_rows(cls, batch: Batch) -> list[int]:
+        """The rows of each memory, of all sentences."""
+        first = batch.first
+        begin = len(first.inputs) - len(first.cell.program.memories)
+        return [sum(batch.input_rows(place)) for place in range(begin, len(first.inputs))]
+
+    @classmethod
     def recompute_of(cls, nodes: Sequence[Scan]) -> int:
         steps = nodes[0].recompute
         if steps != "sqrt":

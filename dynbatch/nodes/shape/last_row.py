@@ -1,0 +1,27 @@
+"""`LastRow`: the last row of a sentence, as a sentence of one row."""
+
+from __future__ import annotations
+
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Shape
+from dynbatch.nodes.operation import Operation
+from dynbatch.ragged import Ragged
+
+
+class LastRow(Operation):
+    """y_0 = x_{T-1}, without a gradient.
+
+    Shape:  (T, D) -> (1, D), T >= 1.
+    Batches with:  every other one of its width.
+    """
+
+    __slots__ = ()
+    differentiable = False
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return (1, shapes[0][1])
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        y.values[...] = x.values[x.offsets[1:] - 1]
