@@ -1,0 +1,1 @@
+"""Generation of text: how tokens are chosen, when a sentence ends, and how its text is streamed."""

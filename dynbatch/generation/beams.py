@@ -1,0 +1,135 @@
+"""`Beams`: the sentences of one prompt that are followed side by side, and its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.parameter import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A sentence that has ended.
+
+    Args:
+        tokens:      ids, its end mark included.
+        log_probs:   of each token, in nats.
+        score:       what sentences are ranked by, Σ log_probs / length^length_penalty.
+        is_finished: whether an end mark ended it, rather than the greatest length.
+    """
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    score: float
+    is_finished: bool
+
+
+class Beams:
+    """Beam search for one prompt; it begins with one sentence without tokens.
+
+    At each step the extensions of all live sentences are ranked by log-probability. Of the first
+    `num_beams`, those that end are results, of which the `num_beams` best by score are kept; the
+    first `num_beams` that do not end live on. Of two equal ones the first counts as the better.
+
+    It is done when no live sentence can come among the results any more, by the rule of
+    `early_stopping`; from then on nothing changes.
+
+    Args:
+        config: the settings.
+        limit:  most tokens of a result.
+
+    Attributes:
+        tokens:    of each live sentence, as tuples.
+        is_done:   whether the results stand.
+
+    Source: the rules of `generate` in transformers 5; the lengths that bound a score are those of
+        its `early_stopping`.
+    """
+
+    def __init__(self, config: GenerationConfig, limit: int) -> None:
+        self._config = config
+        self._limit = limit
+        self.tokens: list[tuple[int, ...]] = [()]
+        self._log_probs: list[tuple[float, ...]] = [()]
+        self._totals = np.zeros(1)
+        self._ended: list[Ended] = []
+        self.is_done = False
+
+    def extend(self, scores: Array, log_probs: Array) -> tuple[Array, Array]:
+        """Take one step. Return of each live sentence its parent, and its new token.
+
+        Args:
+            scores:    (live, V) of the next tokens, by which they are ranked: log-probabilities
+                       after all penalties.
+            log_probs: (live, V) what results report.
+        """
+        config, size = self._config, self._config.num_beams
+        vocab = scores.shape[1]
+        totals = (self._totals[:, None] + scores).reshape(-1)
+        # Enough for `size` that live on: each sentence can end with each end mark once.
+        wanted = max(2, 1 + len(config.eos_token_id)) * size
+        ranked = largest(totals, wanted)
+        ranked = ranked[totals[ranked] > -np.inf]
+        parents, tokens = np.divmod(ranked, vocab)
+        length = len(self.tokens[0]) + 1
+        ends = np.isin(tokens, config.eos_token_id)
+        stops = ends | (length >= self._limit)
+        for rank in np.flatnonzero(stops[:size]).tolist():
+            self._end(int(parents[rank]), int(tokens[rank]), float(totals[ranked[rank]]),
+                      log_probs, is_finished=bool(ends[rank]))  # fmt: skip
+        living = np.flatnonzero(~stops)[:size]
+        parents, tokens = parents[living], tokens[living]
+        pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
+        self.tokens = [(*self.tokens[parent], token) for parent, token in pairs]
+        self._log_probs = [
+            (*self._log_probs[parent], float(log_probs[parent, token])) for parent, token in pairs
+        ]
+        self._totals = totals[ranked[living]]
+        self.is_done = not pairs or self._cannot_improve(length)
+        if self.is_done:
+            return parents[:0], tokens[:0]
+        return parents, tokens
+
+    def results(self) -> list[Ended]:
+        """The `num_return_sequences` best sentences that have ended, the best first."""
+        return self._ended[: self._config.num_return_sequences]
+
+    def _end(
+        self, parent: int, token: int, total: float, log_probs: Array, *, is_finished: bool
+    ) -> None:
+        tokens = (*self.tokens[parent], token)
+        steps = (*self._log_probs[parent], float(log_probs[parent, token]))
+        ended = Ended(tokens, steps, self._score(total, len(tokens)), is_finished)
+        kept = sorted([*self._ended, ended], key=lambda one: -one.score)
+        self._ended = kept[: self._config.num_beams]
+
+    def _score(self, total: float, length: int) -> float:
+        return float(total / length**self._config.length_penalty)
+
+    def _cannot_improve(self, length: int) -> bool:
+        config = self._config
+        if len(self._ended) < config.num_beams:
+            return False
+        if config.early_stopping is True:
+            return True
+        at_most = config.early_stopping == "never" and config.length_penalty > 0
+        best = self._score(float(self._totals[0]), self._limit if at_most else length)
+        return best <= self._ended[-1].score
+
+
+def largest(values: Array, count: int) -> Array:
+    """Positions of the `count` largest values, the largest first; ties go to the first.
+
+    Example:
+        >>> largest(np.array([1.0, 3.0, 2.0, 3.0]), 3).tolist()
+        [1, 3, 2]
+    """
+    places = np.arange(values.size)
+    if values.size > count:
+        least = np.partition(values, values.size - count)[values.size - count]
+        places = np.flatnonzero(values >= least)
+    ranked: Array = places[np.argsort(-values[places], kind="stable")]
+    return ranked[:count]

@@ -1,0 +1,77 @@
+"""Settings of generation: their ranges, and generation_config.json."""
+
+import json
+
+import pytest
+
+from dynbatch.errors import ArgumentError, CheckpointError
+from dynbatch.generation.config import GenerationConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("max_new_tokens", 0, "max_new_tokens >= 1"),
+        ("temperature", 0.0, "temperature > 0"),
+        ("top_p", 0.0, "0 < top_p <= 1"),
+        ("min_p", 1.5, "0 <= min_p <= 1"),
+        ("top_k", -1, "top_k >= 0"),
+        ("repetition_penalty", 0, "repetition_penalty > 0"),
+        ("eos_token_id", (3, -1), "eos_token_id >= 0"),
+        ("early_stopping", "soon", "never"),
+        ("stop_strings", ("",), "not empty"),
+        ("do_sample", 1, "True or False"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_by_name(field, value, rule):
+    with pytest.raises(ArgumentError) as raised:
+        GenerationConfig(**{field: value})
+    assert field in str(raised.value) and rule in str(raised.value)
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ArgumentError, match="do_sample with num_beams=3"):
+        GenerationConfig(do_sample=True, num_beams=3)
+    with pytest.raises(ArgumentError, match="2 results of 1 beams"):
+        GenerationConfig(num_return_sequences=2)
+
+
+def test_one_id_and_one_text_count_as_lists_of_it():
+    config = GenerationConfig(eos_token_id=7, stop_strings="\n")
+    assert config.eos_token_id == (7,) and config.stop_strings == ("\n",)
+
+
+def test_the_greatest_length_is_the_least_of_all_bounds():
+    config = GenerationConfig(max_new_tokens=20, max_length=30, min_length=12, min_new_tokens=4)
+    assert [config.limit(n) for n in (3, 15, 29)] == [20, 15, 1]
+    assert config.limit(3, positions=9) == 6
+    assert [config.least(n) for n in (3, 9, 50)] == [9, 4, 4]
+
+
+def test_a_file_of_transformers_is_read(tmp_path):
+    given = {
+        "bos_token_id": 0, "eos_token_id": [1, 2], "bad_words_ids": [[58100]], "num_beams": 4,
+        "forced_eos_token_id": 0, "max_length": 512, "transformers_version": "4.2",
+        "typical_p": 1.0, "top_p": None,
+    }  # fmt: skip
+    (tmp_path / "generation_config.json").write_text(json.dumps(given))
+    config = GenerationConfig.from_pretrained(tmp_path, max_new_tokens=9)
+    assert config.eos_token_id == (1, 2) and config.bad_words_ids == ((58100,),)
+    assert (config.num_beams, config.forced_eos_token_id) == (4, (0,))
+    assert (config.max_length, config.max_new_tokens, config.top_p) == (512, 9, 1.0)
+
+
+def test_a_folder_without_the_file_gives_the_defaults(tmp_path):
+    assert GenerationConfig.from_pretrained(tmp_path) == GenerationConfig()
+
+
+def test_a_way_of_choosing_that_is_not_here_is_refused_by_name():
+    with pytest.raises(ArgumentError, match=r"typical_p = 0\.5"):
+        GenerationConfig.from_dict({"typical_p": 0.5})
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '"top_k"'])
+def test_a_damaged_file_is_refused(tmp_path, text):
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: not a JSON object"):
+        GenerationConfig.from_pretrained(tmp_path)
