@@ -20,6 +20,9 @@ from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
 from dynbatch.gc_pause import set_gc_threshold
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
+from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
 from dynbatch.kernels.blas import set_batch_invariant
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
@@ -35,6 +38,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Cell",
     "DynbatchError",
+    "Engine",
+    "GenerationConfig",
     "Graph",
     "MemoryUse",
     "Node",
@@ -49,6 +54,7 @@ __all__ = [
     "cell",
     "drive",
     "errors",
+    "generate",
     "initial_state",
     "memory",
     "models",

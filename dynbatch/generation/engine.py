@@ -1,0 +1,290 @@
+"""`Engine`: generates for any number of prompts side by side; they join and leave at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch import random
+from dynbatch.arguments import refused, size
+from dynbatch.errors import OutOfMemory, VocabularyError
+from dynbatch.generation.choosing import choose
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.evaluating import evaluating
+from dynbatch.generation.model import Continuation
+from dynbatch.generation.pages import Caches, History
+from dynbatch.generation.processing import Hook, LogitsProcessing
+from dynbatch.generation.requests import (
+    FAILED,
+    Branch,
+    Generated,
+    GenerationRequest,
+    TokenEvent,
+)
+from dynbatch.generation.streaming import Detokenizer
+from dynbatch.graph import Graph
+from dynbatch.memory.pool import pool_of
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.parameter import Array
+
+
+class Engine:
+    """Writes on for many prompts at once, one token of each sentence a step.
+
+    Each step is one graph over the new rows of all sentences: of a new prompt all its tokens, of
+    the others their last one. What a sentence's rows have left for those to come (keys and values)
+    lies in pages, which go back in the step in which the sentence ends.
+
+    Args:
+        model:      gives `logits(graph, ids)`, (T, V) for the token after each of T, each from it
+                    and those before; or is called so. It runs where its parameters are, in
+                    evaluation mode, and is left in the mode it was in.
+        config:     the settings of requests that bring none.
+        tokenizer:  makes text of ids, for events, results and stop strings.
+        step_tokens: most tokens that the model reads in a step; longer prompts take several.
+        memory_limit: most bytes of pages at once; requests wait for others to end. None: no limit
+                    but the pool's.
+        positions:  most tokens of prompt and result together; None for any number.
+    """
+
+    def __init__(
+        self, model: Any, config: GenerationConfig | None = None, *,
+        tokenizer: Detokenizer | None = None, step_tokens: int = 2048,
+        memory_limit: int | None = None, positions: int | None = None,
+    ) -> None:  # fmt: skip
+        self._model = model
+        self._config = GenerationConfig() if config is None else config
+        self._tokenizer = tokenizer
+        self._step_tokens = size(self, "step_tokens", step_tokens)
+        self._positions = positions
+        self._continuation = Continuation(model)
+        parameter = model.parameters()[0]
+        self._device, self._dtype = parameter.device, parameter.dtype
+        with evaluating(model), self._graph() as graph:
+            program = self._continuation.program(graph)
+        self._vocab = program.width
+        self.caches = Caches(program.slots, self._dtype, pool_of(self._device))
+        self._limit = memory_limit
+        self._waiting: list[GenerationRequest] = []
+        self._live: list[GenerationRequest] = []
+        self._requests: dict[int, GenerationRequest] = {}
+        self._count = 0
+
+    def _graph(self) -> Graph:
+        return Graph(self._device, self._dtype, grad=False)
+
+    # Requests -------------------------------------------------------------------------------------
+
+    def add(
+        self, prompt: ArrayLike, config: GenerationConfig | None = None, *,
+        prefix: Sequence[int] = (), process: Hook | None = None, **changes: Any,
+    ) -> int:  # fmt: skip
+        """Take a request; it joins at the next step with room for it. Return its number.
+
+        Args:
+            prompt:  ids (T,), T >= 1: what is written on, or the source of an encoder-decoder.
+            config:  its settings; `changes` override single ones.
+            prefix:  ids with which results begin.
+            process: a hook (logits (V,), ids so far (T,)) -> logits (V,).
+
+        Raises:
+            ArgumentError:   the prompt is empty, or it leaves no room for a token.
+            VocabularyError: an id is not one of the model's.
+        """
+        config = replace(config or self._config, **changes)
+        ids = as_ids("Engine.add", prompt)
+        self._require_prompt(ids, config)
+        source, context = (
+            (ids, self._first(config)) if self._continuation.has_source else (None, ids)
+        )
+        limit = config.limit(context.size, self._positions)
+        processing = LogitsProcessing(config, context.tolist(), self._vocab, limit, prefix, process)
+        seed = random.next_seed() if config.seed is None else config.seed
+        branch = Branch(0, History(self.caches), context, processing, None, random=seed)
+        request = GenerationRequest(
+            self._count, source, context, config, limit, branch, self._tokenizer
+        )
+        most = self._bytes_at_most(request)
+        if self._limit is not None and most > self._limit:
+            raise refused(
+                "Engine.add", f"a prompt of {ids.size} tokens and {limit} more need {most:,} bytes",
+                f"memory_limit is {self._limit:,} bytes", "raise it, or lower max_new_tokens",
+            )  # fmt: skip
+        self._count += 1
+        self._requests[request.number] = request
+        self._waiting.append(request)
+        return request.number
+
+    def _first(self, config: GenerationConfig) -> Array:
+        """The decoder's first id."""
+        start = config.decoder_start_token_id
+        return np.array([self._model.start if start is None else start], np.int64)
+
+    def _bytes_at_most(self, request: GenerationRequest) -> int:
+        """Bytes of the pages of a request whose results become as long as they may."""
+        config = request.config
+        count = max(config.num_beams, config.num_return_sequences)
+        kept = self._source_bytes(request)
+        return kept + count * self.caches.bytes_of(request.context.size + request.limit, 0)
+
+    def _source_bytes(self, request: GenerationRequest) -> int:
+        return 0 if request.source is None else self.caches.bytes_of(0, request.source.size)
+
+    def _require_prompt(self, ids: Array, config: GenerationConfig) -> None:
+        if not ids.size:
+            raise refused(
+                "Engine.add", "the prompt is empty", "a prompt has one token or more",
+                "begin with the model's first token",
+            )  # fmt: skip
+        if ids.min() < 0 or ids.max() >= self._vocab:
+            wrong = ids[(ids < 0) | (ids >= self._vocab)][0]
+            raise VocabularyError.at_caller(
+                f"Engine.add: id {wrong} of {self._vocab}.\n  rule: 0 <= id < {self._vocab}\n"
+                "  fix:  encode the prompt with the model's own tokenizer"
+            )
+        context = 1 if self._continuation.has_source else ids.size
+        if config.limit(context, self._positions) < 1:
+            raise refused(
+                "Engine.add", f"a prompt of {ids.size} tokens leaves no room for another",
+                f"prompt and result have at most {self._positions or config.max_length} tokens",
+                "shorten the prompt, or raise max_length",
+            )  # fmt: skip
+        if config.stop_strings and self._tokenizer is None:
+            raise refused(
+                "Engine.add", "stop strings without a tokenizer", "they are looked for in text",
+                "give the engine a tokenizer, or eos_token_id",
+            )  # fmt: skip
+
+    def cancel(self, request: int) -> None:
+        """End a request; what it has so far stays readable in its events alone."""
+        found = self._requests.get(request)
+        if found is not None:
+            found.close()
+            self._live, self._waiting = [
+                [one for one in requests if one is not found]
+                for requests in (self._live, self._waiting)
+            ]
+
+    def results(self, request: int) -> list[Generated]:
+        """The results of a request that has ended, which is forgotten then.
+
+        Raises:
+            Exception: what made it fail.
+        """
+        found = self._requests.pop(request)
+        if found.error is not None:
+            raise found.error
+        return found.generated()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._live or self._waiting)
+
+    def run(self) -> Iterator[TokenEvent]:
+        """Take steps until all requests have ended; requests may be added meanwhile."""
+        while not self.is_idle:
+            yield from self.step()
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    def step(self) -> list[TokenEvent]:
+        """Read what waits, at most `step_tokens` tokens, and choose a token for each sentence."""
+        with evaluating(self._model):
+            self._admit()
+            read = self._room_for(self._chosen())
+            if not read:
+                return []
+            with self._graph() as graph:
+                given = [(ids, branch.history) for _, branch, ids in read]
+                nodes = self._continuation.run(graph, given)
+                rows = np.concatenate([node.value for node in nodes])
+        events: list[TokenEvent] = []
+        for (_, branch, ids), row in zip(read, rows, strict=True):
+            branch.waiting = branch.waiting[ids.size :]
+            if not branch.waiting.size:
+                branch.row = row
+        for request in dict.fromkeys([request for request, _, _ in read]):
+            try:
+                events += choose(request)
+            except Exception as error:  # a hook, say: the other requests go on
+                request.error = error
+                request.close()
+                events.append(TokenEvent(request.number, 0, None, reason=FAILED, error=error))
+        self._live = [request for request in self._live if request.branches]
+        return events
+
+    def _admit(self) -> None:
+        """Let requests join while there are pages for their prompts."""
+        promised = self.caches.lent_bytes
+        promised += sum([self._bytes_next(request) for request in self._live])
+        joining: list[GenerationRequest] = []
+        while self._waiting:
+            request = self._waiting[0]
+            if request.branches:
+                promised += self._bytes_next(request, more=1) + self._source_bytes(request)
+                if self._limit is not None and promised > self._limit and self._live:
+                    break
+                self._live.append(request)
+                joining.append(request)
+            self._waiting.pop(0)
+        if joining and self._continuation.has_source:
+            self._begin(joining)
+
+    def _bytes_next(self, request: GenerationRequest, more: int = 0) -> int:
+        """Bytes of the pages that a request needs for the ids that wait."""
+        return sum([b.history.bytes_for(b.waiting.size + more) for b in request.branches])
+
+    def _begin(self, joining: Sequence[GenerationRequest]) -> None:
+        """Encode the sources of requests; all sentences of one share what comes of it."""
+        sources = [request.source for request in joining if request.source is not None]
+        with self._graph() as graph:
+            histories = self._continuation.begin(graph, sources, self.caches)
+        for request, history in zip(joining, histories, strict=True):
+            for branch in request.branches:
+                branch.history = history.fork()
+            history.close()
+
+    def _chosen(self) -> list[tuple[GenerationRequest, Branch, Array]]:
+        """What the model reads now: the sentences that need one token first."""
+        pairs = [(request, branch) for request in self._live for branch in request.branches]
+        pairs.sort(key=lambda pair: pair[1].waiting.size > 1)
+        left, read = self._step_tokens, []
+        for request, branch in pairs:
+            ids = branch.waiting[:left]
+            if ids.size:
+                read.append((request, branch, ids))
+                left -= ids.size
+        return read
+
+    def _room_for(
+        self, read: list[tuple[GenerationRequest, Branch, Array]]
+    ) -> list[tuple[GenerationRequest, Branch, Array]]:
+        """Reserve pages; where there are none, the youngest requests wait and begin anew later."""
+        kept: list[tuple[GenerationRequest, Branch, Array]] = []
+        put_back: set[int] = set()
+        for request, branch, ids in read:
+            if request.number in put_back:
+                continue
+            while True:
+                needed = branch.history.bytes_for(ids.size)
+                try:
+                    if self._limit is None or self.caches.lent_bytes + needed <= self._limit:
+                        branch.history.reserve(ids.size)
+                        kept.append((request, branch, ids))
+                        break
+                except OutOfMemory:
+                    if len(self._live) == 1:
+                        raise
+                youngest = self._live.pop()
+                youngest.restart()
+                put_back.add(youngest.number)
+                self._waiting.insert(0, youngest)
+                kept = [one for one in kept if one[0] is not youngest]
+                if youngest is request:
+                    break
+        return kept

@@ -1,0 +1,75 @@
+"""`generate`: the results of many prompts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch.arguments import refused
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
+from dynbatch.generation.processing import Hook
+from dynbatch.generation.requests import Generated
+from dynbatch.generation.streaming import Detokenizer
+
+
+def generate(
+    model: Any, prompts: Sequence[ArrayLike | str], config: GenerationConfig | None = None, *,
+    tokenizer: Detokenizer | None = None, process: Hook | None = None,
+    step_tokens: int = 2048, memory_limit: int | None = None, positions: int | None = None,
+    **changes: Any,
+) -> list[list[Generated]]:  # fmt: skip
+    """Write on for prompts, or write from sources, all side by side.
+
+    Args:
+        model:     as `Engine`.
+        prompts:   ids (T,) each; or texts, where there is a tokenizer with `encode`.
+        config:    how tokens are chosen, and when a result ends; `changes` override single fields.
+        tokenizer: makes text of ids.
+        process:   a hook (logits (V,), ids so far (T,)) -> logits (V,).
+        step_tokens, memory_limit, positions: as `Engine`.
+
+    Returns:
+        For each prompt its results, the best first. With a `seed` prompt k draws from seed + k, so
+        that its results do not depend on the other prompts.
+
+    Raises:
+        ArgumentError:   a prompt is empty, too long, or no such thing.
+        VocabularyError: an id is not one of the model's.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch.models.pretrained import GPT2, GPT2Config
+        >>> sizes = {"n_positions": 16, "n_embd": 4, "n_layer": 1, "n_head": 2}
+        >>> model = GPT2(GPT2Config(vocab_size=10, **sizes))
+        >>> results = generate(model, [[3, 1, 2], [7]], max_new_tokens=5)
+        >>> [len(best.tokens) for (best,) in results]
+        [5, 5]
+    """
+    engine = Engine(
+        model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
+        positions=positions,
+    )  # fmt: skip
+    first = changes.pop("seed", None if config is None else config.seed)
+    numbers = []
+    for k, prompt in enumerate(prompts):
+        seed = None if first is None else first + k
+        ids = _ids_of(prompt, tokenizer)
+        numbers.append(engine.add(ids, process=process, **changes, seed=seed))
+    for _ in engine.run():
+        pass
+    return [engine.results(number) for number in numbers]
+
+
+def _ids_of(prompt: ArrayLike | str, tokenizer: Any) -> ArrayLike:
+    if not isinstance(prompt, str):
+        return prompt
+    if tokenizer is None:
+        raise refused(
+            "generate", f"the text {prompt[:20]!r} without a tokenizer", "a model reads ids",
+            "give tokenizer=…, or the ids",
+        )  # fmt: skip
+    return np.asarray(tokenizer.encode(prompt), np.int64)

@@ -1,0 +1,139 @@
+"""`Continuation`: a model's functions, as they run on a sentence's next rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch.blocks.arguments import Arguments, sizes_of
+from dynbatch.blocks.block import BlockFunction
+from dynbatch.blocks.call import results_of
+from dynbatch.blocks.operators import NOTHING
+from dynbatch.blocks.program import BlockProgram
+from dynbatch.blocks.resumed import Resumed, SlotKind, resumed
+from dynbatch.errors import GraphError
+from dynbatch.generation.pages import Caches, History
+from dynbatch.graph import Graph
+from dynbatch.nodes.node import Node
+from dynbatch.parameter import Array
+
+TRACED = 5  # ids of the sentence that a function is traced with
+
+
+class Continuation:
+    """A model, run on some rows of many sentences.
+
+    A decoder has `logits(graph, ids)`, (T, V) for the token after each of T, or is called so. An
+    encoder-decoder has `encode(graph, source)`, a node, `decode(graph, ids, memory)` (T, D) and
+    `predict(hidden)`, the logits, and `start`, its decoder's first id.
+
+    Raises:
+        GraphError: it is not causal, or its operators depend on lengths or on ids.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.has_source = hasattr(model, "encode") and hasattr(model, "decode")
+        self._block = BlockFunction(_decoded if self.has_source else _logits)
+        self._programs: dict[int, Resumed] = {}
+
+    def program(self, graph: Graph) -> Resumed:
+        """The program for the next rows, as the model is now; it may add nodes to the graph."""
+        given = self._encoded(graph, np.zeros(TRACED + 1, np.int64)) if self.has_source else ()
+        self._last = self._found(graph, given)
+        return self._last
+
+    def _resumed(self, graph: Graph) -> Resumed:
+        """The program for the next rows; that of an encoder-decoder was found with its source."""
+        return self._last if self.has_source else self.program(graph)
+
+    def _encoded(self, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
+        given = self._model.encode(graph, source)
+        return given if isinstance(given, tuple) else (given,)
+
+    def _found(self, graph: Graph, given: Sequence[Node]) -> Resumed:
+        ids = np.zeros(TRACED, np.int64)
+        arguments = Arguments((graph, self._model, ids, *given), {})
+        sizes = sizes_of(arguments.nodes, arguments.arrays)
+        program = self._block._program(arguments, graph, sizes)
+        if not isinstance(program, BlockProgram):
+            raise GraphError.at_caller(
+                f"{type(self._model).__name__}: {program.reason}.\n"
+                "  rule: a function that generates builds the same operators at any length\n"
+                "  fix:  decide on lengths and values outside of it"
+            )
+        known = self._programs.get(program.uid)
+        if known is None:
+            known = self._programs[program.uid] = resumed(program)
+        return known
+
+    def begin(self, graph: Graph, sources: Sequence[ArrayLike], caches: Caches) -> list[History]:
+        """Encode sources, and keep what the decoder reads of them.
+
+        Raises:
+            OutOfMemory: there is no room for it; nothing is held then.
+        """
+        results = []
+        for given in [self._encoded(graph, source) for source in sources]:
+            self._last = self._found(graph, given)
+            program = self._last.beginning
+            assert program is not None
+            arguments = Arguments((graph, self._model, np.zeros(TRACED, np.int64), *given), {})
+            sizes = sizes_of(arguments.nodes, arguments.arrays)
+            call_type = self._block._call_type
+            results.append(results_of(call_type, program, arguments, sizes, NOTHING, graph))
+        graph.forward()
+        histories: list[History] = []
+        try:
+            for values in results:
+                histories.append(History(caches))
+                histories[-1].begin(self._of_slots(values))
+        except BaseException:
+            for history in histories:
+                history.close()
+            raise
+        return histories
+
+    def _of_slots(self, values: Sequence[Node]) -> list[list[Array | None]]:
+        """What the sources of each slot have made: of slots that are kept, then of states."""
+        made = iter(values)
+        slots = [slot for slot in self._last.slots if slot.sources]
+        rows = [
+            (slot, [None if k is None else next(made).value for k in slot.sources])
+            for slot in slots
+        ]
+        rows.sort(key=lambda pair: pair[0].kind is SlotKind.STATE)
+        return [arrays for _, arrays in rows]
+
+    def run(self, graph: Graph, rows: Sequence[tuple[Array, History]]) -> list[Node]:
+        """The logits (1, V) after the last of each sentence's new ids, whose rows are kept.
+
+        Args:
+            rows: of each sentence the new ids, and what it has left before, with room for them.
+        """
+        program = self._resumed(graph)
+        results = []
+        for ids, history in rows:
+            arguments = Arguments((graph, self._model, ids), {})
+            # What it is given was read before: of the sizes, those of its nodes do not matter.
+            sizes = (*[0] * (len(program.program.pattern) - 1), ids.size)
+            told = program.told(sizes, [ids], history.length, history.pasts())
+            call_type = self._block._call_type
+            results.append(results_of(call_type, program.program, arguments, sizes, told, graph))
+        graph.forward()
+        for ids, history in rows:
+            history.length += ids.size
+        return results
+
+
+def _logits(graph: Any, model: Any, ids: Any) -> Any:
+    """What is traced of a decoder."""
+    return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)
+
+
+def _decoded(graph: Any, model: Any, ids: Any, *given: Any) -> Any:
+    """What is traced of an encoder-decoder."""
+    return model.predict(model.decode(graph, ids, *given))

@@ -1,0 +1,282 @@
+"""Where the rows lie that a sentence keeps while it is generated: pages of the project's pool.
+
+A page has `rows` rows of all slots of one kind, one after the other in one array. The pages of a
+sentence need not be neighbours, and sentences that began alike share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.backend import DType
+from dynbatch.blocks.resumed import CacheSlot, SlotKind
+from dynbatch.memory.pool import Pool
+from dynbatch.parameter import Array
+
+ROWS = 64
+"""Rows of a page of keys and values: what the kernels of attention read at a time."""
+
+Parts = list[tuple[Array, ...]]
+"""Of each slot its rows, (rows, width) each."""
+
+
+class Page:
+    """The rows of each slot, and how many sentences read them."""
+
+    __slots__ = ("array", "parts", "readers")
+
+    def __init__(self, array: Array, parts: Parts) -> None:
+        self.array = array
+        self.parts = parts
+        self.readers = 1
+
+
+class Pages:
+    """Lends the pages of some slots.
+
+    Args:
+        rows: of a page.
+
+    Attributes:
+        page_bytes: of one page.
+        lent, most: pages on loan now, and at most.
+    """
+
+    def __init__(self, slots: Sequence[CacheSlot], rows: int, dtype: DType, pool: Pool) -> None:
+        self.slots = slots
+        self.rows = rows
+        self._dtype = np.dtype(dtype)
+        self._pool = pool
+        self._elements = rows * sum([width for slot in slots for width in slot.widths])
+        self.page_bytes = self._elements * self._dtype.itemsize
+        self.lent = self.most = 0
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes on loan."""
+        return self.lent * self.page_bytes
+
+    def count(self, rows: int) -> int:
+        """Pages that so many rows fill."""
+        return -(-rows // self.rows) if self.slots else 0
+
+    def take(self) -> Page:
+        """A page with one reader, its numbers not set.
+
+        Raises:
+            OutOfMemory: the pool has no room for it.
+        """
+        array = self._pool.take(self._elements, self._dtype, "rows kept while generating")
+        parts: Parts = []
+        start = 0
+        for slot in self.slots:
+            arrays = []
+            for width in slot.widths:
+                end = start + self.rows * width
+                arrays.append(array[start:end].reshape(self.rows, width))
+                start = end
+            parts.append(tuple(arrays))
+        self.lent += 1
+        self.most = max(self.most, self.lent)
+        return Page(array, parts)
+
+    def give(self, page: Page) -> None:
+        """Count a reader less; without one the page goes back."""
+        page.readers -= 1
+        if not page.readers:
+            page.parts = []
+            array, page.array = page.array, np.empty(0)
+            self._pool.give(array)
+            self.lent -= 1
+
+    def own(self, page: Page, filled: int) -> Page:
+        """The page itself where nobody else reads it, else a copy of its first rows, in its place.
+
+        Raises:
+            OutOfMemory: the pool has no room for a copy.
+        """
+        if page.readers == 1:
+            return page
+        copy = self.take()
+        for mine, theirs in zip(copy.parts, page.parts, strict=True):
+            for target, source in zip(mine, theirs, strict=True):
+                target[:filled] = source[:filled]
+        self.give(page)
+        return copy
+
+
+class Caches:
+    """The pages of a model: of rows that grow, of rows that are kept, of states."""
+
+    def __init__(self, slots: Sequence[CacheSlot], dtype: DType, pool: Pool) -> None:
+        of_kind = {kind: [slot for slot in slots if slot.kind is kind] for kind in SlotKind}
+        self.grown = Pages(of_kind[SlotKind.GROWN], ROWS, dtype, pool)
+        self.kept = Pages(of_kind[SlotKind.KEPT], ROWS, dtype, pool)
+        self.states = Pages(of_kind[SlotKind.STATE], 1, dtype, pool)
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of all pages on loan."""
+        return self.grown.lent_bytes + self.kept.lent_bytes + self.states.lent_bytes
+
+    def bytes_of(self, rows: int, kept_rows: int) -> int:
+        """Bytes of the pages of a sentence with so many rows."""
+        grown, kept = self.grown, self.kept
+        of_rows = grown.count(rows) * grown.page_bytes + kept.count(kept_rows) * kept.page_bytes
+        return of_rows + self.states.page_bytes
+
+
+class History:
+    """What a sentence has left for its rows to come.
+
+    Attributes:
+        length: rows so far.
+    """
+
+    def __init__(self, caches: Caches) -> None:
+        self._from = caches
+        self._grown: list[Page] = []
+        self._kept: list[Page] = []
+        self._kept_rows = [0] * len(caches.kept.slots)
+        self._state: Page | None = None
+        self.length = 0
+
+    def bytes_for(self, rows: int) -> int:
+        """Bytes that `reserve` takes from the pool."""
+        grown, states = self._from.grown, self._from.states
+        needed = grown.count(self.length + rows) - len(self._grown)
+        filled = self.length % grown.rows
+        needed += bool(filled and self._grown and self._grown[-1].readers > 1)
+        is_ready = not states.slots or (self._state is not None and self._state.readers == 1)
+        return needed * grown.page_bytes + (0 if is_ready else states.page_bytes)
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many more rows, and a state, that no other sentence reads.
+
+        Raises:
+            OutOfMemory: the pool has none; what was taken is kept until `close`.
+        """
+        grown, states = self._from.grown, self._from.states
+        filled = self.length % grown.rows
+        if filled and self._grown:
+            self._grown[-1] = grown.own(self._grown[-1], filled)
+        while len(self._grown) < grown.count(self.length + rows):
+            self._grown.append(grown.take())
+        if states.slots:
+            if self._state is None:
+                self._state = states.take()
+                self._state.array[...] = 0
+            self._state = states.own(self._state, 1)
+
+    def begin(self, rows: Sequence[Sequence[Array | None]]) -> None:
+        """Keep what a sentence is given: of each slot with sources, in order, the rows of each.
+
+        Raises:
+            OutOfMemory: the pool has no room; what was taken is kept until `close`.
+        """
+        self.reserve(0)
+        kept = self._from.kept
+        of_slots = iter(rows)
+        for number in range(len(kept.slots)):
+            arrays = [array for array in next(of_slots) if array is not None]
+            self._kept_rows[number] = len(arrays[0])
+            while len(self._kept) < kept.count(len(arrays[0])):
+                self._kept.append(kept.take())
+            write(self._kept, number, 0, arrays)
+        for number in range(len(self._from.states.slots)):
+            assert self._state is not None
+            for part, array in zip(self._state.parts[number], next(of_slots), strict=True):
+                part[0] = 0 if array is None else array
+
+    def fork(self) -> History:
+        """A sentence that began alike; it shares all pages."""
+        other = History(self._from)
+        other.length, other._kept_rows = self.length, self._kept_rows
+        other._grown, other._kept, other._state = [*self._grown], [*self._kept], self._state
+        for page in other._pages():
+            page.readers += 1
+        return other
+
+    def _pages(self) -> list[Page]:
+        return [*self._grown, *self._kept, *([] if self._state is None else [self._state])]
+
+    def close(self) -> None:
+        """Give all pages back; it is empty then."""
+        caches = self._from
+        for pages, lent in ((caches.grown, self._grown), (caches.kept, self._kept)):
+            for page in lent:
+                pages.give(page)
+        if self._state is not None:
+            caches.states.give(self._state)
+        self._grown, self._kept, self._state, self.length = [], [], None, 0
+
+    def pasts(self) -> dict[int, object]:
+        """What each operator has kept, by number."""
+        found: dict[int, object] = {}
+        for number, slot in enumerate(self._from.grown.slots):
+            found[slot.operator] = PagedRows(self._grown, number, self.length)
+        for number, slot in enumerate(self._from.kept.slots):
+            found[slot.operator] = PagedRows(self._kept, number, self._kept_rows[number])
+        for number, slot in enumerate(self._from.states.slots):
+            assert self._state is not None
+            memory = found.get(slot.operator)
+            rows = memory.joined() if isinstance(memory, PagedRows) else []
+            found[slot.operator] = StateRows(self._state.parts[number], rows)
+        return found
+
+
+class PagedRows:
+    """The rows of one slot: those so far, and room for more.
+
+    Attributes:
+        length: rows so far.
+    """
+
+    __slots__ = ("_number", "_pages", "length")
+
+    def __init__(self, pages: list[Page], number: int, length: int) -> None:
+        self._pages = pages
+        self._number = number
+        self.length = length
+
+    @property
+    def pages(self) -> Parts:
+        """The rows, page by page."""
+        return [page.parts[self._number] for page in self._pages]
+
+    def append(self, *arrays: Array) -> None:
+        """Write rows behind the `length` first, for which there is room."""
+        write(self._pages, self._number, self.length, arrays)
+
+    def joined(self) -> list[Array]:
+        """The rows without pages, as copies."""
+        sides = zip(*self.pages, strict=True)
+        return [np.concatenate(side)[: self.length] for side in sides]
+
+
+class StateRows:
+    """The state of one scan, and what its steps read.
+
+    Attributes:
+        states, memories: (1, width) each, and (S, width).
+    """
+
+    __slots__ = ("memories", "states")
+
+    def __init__(self, states: Sequence[Array], memories: Sequence[Array]) -> None:
+        self.states = states
+        self.memories = memories
+
+
+def write(pages: Sequence[Page], number: int, first: int, arrays: Sequence[Array]) -> None:
+    """Write rows of a slot into its pages, from row `first` on."""
+    done = 0
+    while done < len(arrays[0]):
+        parts = pages[0].parts[number]
+        page, row = divmod(first + done, len(parts[0]))
+        count = min(len(parts[0]) - row, len(arrays[0]) - done)
+        for target, source in zip(pages[page].parts[number], arrays, strict=True):
+            target[row : row + count] = source[done : done + count]
+        done += count

@@ -1,0 +1,135 @@
+"""`GenerationRequest`: one prompt on its way to its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from dynbatch.generation.beams import Beams
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.pages import History
+from dynbatch.generation.processing import LogitsProcessing
+from dynbatch.generation.streaming import Detokenizer, TextStream
+from dynbatch.parameter import Array
+
+END, LENGTH, STOP, FAILED = "end", "length", "stop string", "failed"
+
+
+class TokenEvent(NamedTuple):
+    """One token, or the end of a result.
+
+    request, result: numbers: of `Engine.add`, and among the request's results from 0 on.
+    token:    its id; None where none has come.
+    log_prob: of the token, in nats, by the model itself: before penalties, bans and temperature.
+    text:     what is certain now of the result's text and was not before.
+    reason:   why the result ends here: "end", "length", "stop string", "failed"; ""
+              while it goes on.
+    error:    of a request that failed.
+    """
+
+    request: int
+    result: int
+    token: int | None
+    log_prob: float = 0.0
+    text: str = ""
+    reason: str = ""
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One result.
+
+    Args:
+        tokens:    ids, the end mark among them where it ended so.
+        log_probs: of each token in nats, by the model itself.
+        score:     Σ log_probs; of beams, what they are ranked by.
+        reason:    why it ended: "end", "length" or "stop string".
+        text:      of the tokens, where there is a tokenizer.
+    """
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    score: float
+    reason: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Branch:
+    """One sentence of a request that is being written.
+
+    Args:
+        number:     among the request's results.
+        history:    what the model has left of its tokens so far.
+        waiting:    ids that the model has not read.
+        processing: of its logits.
+        stream:     of its text; None without a tokenizer.
+        random:     number of its random stream.
+    row:        logits (V,) of its next token, once the model has read all that waited.
+    """
+
+    number: int
+    history: History
+    waiting: Array
+    processing: LogitsProcessing
+    stream: TextStream | None
+    random: int = 0
+    log_probs: list[float] = field(default_factory=list)
+    text: str = ""
+    row: Array | None = None
+
+
+class GenerationRequest:
+    """A prompt, its settings, and its sentences.
+
+    Attributes:
+        source:   what an encoder reads; None for a decoder alone.
+        context:  ids that stand before the results: the prompt, or a decoder's first id.
+        branches: sentences that go on.
+        beams:    of a beam search.
+        results:  that have ended.
+        error:    why it failed.
+    """
+
+    def __init__(
+        self, number: int, source: Array | None, context: Array, config: GenerationConfig,
+        limit: int, branch: Branch, tokenizer: Detokenizer | None,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.source = source
+        self.context = context
+        self.config = config
+        self.limit = limit
+        self.tokenizer = tokenizer
+        self.branches = [branch]
+        branch.stream = self.new_stream()
+        self.beams = Beams(config, limit) if config.num_beams > 1 else None
+        self.results: dict[int, Generated] = {}
+        self.is_begun = False
+        self.error: Exception | None = None
+
+    def new_stream(self) -> TextStream | None:
+        """The text of a sentence without tokens; None where there is no tokenizer."""
+        if self.tokenizer is None:
+            return None
+        return TextStream(self.tokenizer, self.config.stop_strings)
+
+    def close(self) -> None:
+        """Give back all that its sentences hold."""
+        for branch in self.branches:
+            branch.history.close()
+        self.branches = []
+
+    def restart(self) -> None:
+        """Give back all pages; each sentence is read again from its first token on."""
+        for branch in self.branches:
+            branch.history.close()
+            tokens = [*self.context.tolist(), *branch.processing.result]
+            branch.waiting = np.array(tokens, np.int64)
+
+    def generated(self) -> list[Generated]:
+        """The results in order, the best first where they are beams."""
+        return [self.results[k] for k in sorted(self.results)]

@@ -1,0 +1,273 @@
+"""The engine: tokens do not depend on company, and nothing is lost."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.errors import ArgumentError, OutOfMemory, VocabularyError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
+from dynbatch.generation.requests import END, FAILED, LENGTH, STOP
+from dynbatch.kernels.c.runtime.library import reason
+from tests.generation.tiny_models import VOCAB, logits_of, tiny
+
+GREEDY = GenerationConfig(max_new_tokens=8, eos_token_id=(5,))
+SAMPLES = GenerationConfig(
+    max_new_tokens=9, eos_token_id=(5,), do_sample=True, temperature=1.4, top_k=20,
+    num_return_sequences=3, repetition_penalty=1.2, seed=11,
+)  # fmt: skip
+BEAMS = GenerationConfig(
+    max_new_tokens=8, eos_token_id=(5,), num_beams=3, num_return_sequences=2, length_penalty=0.7
+)
+
+
+def prompts(count=7):
+    rng = np.random.default_rng(3)
+    lengths = [1, 2, 63, 64, 65, 130, *rng.integers(1, 100, count)][:count]
+    return [rng.integers(0, VOCAB, n) for n in lengths]
+
+
+def tokens(results):
+    return [[one.tokens for one in of_prompt] for of_prompt in results]
+
+
+def numbers(results):
+    return [[(one.tokens, one.log_probs, one.reason) for one in found] for found in results]
+
+
+def alone(model, config, given):
+    found = []
+    for prompt in given:
+        engine = Engine(model, config)
+        number = engine.add(prompt)
+        list(engine.run())
+        found.append(engine.results(number))
+    return found
+
+
+def together(model, config, given, **options):
+    engine = Engine(model, config, **options)
+    added = [engine.add(prompt) for prompt in given]
+    list(engine.run())
+    assert engine.caches.lent_bytes == 0
+    return [engine.results(number) for number in added]
+
+
+def joining(model, config, given, seed):
+    engine, rng = Engine(model, config), np.random.default_rng(seed)
+    order, added = rng.permutation(len(given)).tolist(), {}
+    while order or not engine.is_idle:
+        for _ in range(rng.integers(0, 3)):
+            if order:
+                k = order.pop()
+                added[k] = engine.add(given[k])
+        engine.step()
+    assert engine.caches.lent_bytes == 0
+    return [engine.results(added[k]) for k in range(len(given))]
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
+@pytest.mark.parametrize("name", ["gpt2", "marian", "lstm", "writer"])
+def test_results_are_the_same_alone_together_and_joined_at_random(name, config):
+    model, given = tiny(name), prompts()
+    expected = alone(model, config, given)
+    assert len({one.tokens for found in expected for one in found}) >= 2
+    for found in [
+        together(model, config, given),
+        together(model, config, given, step_tokens=40),
+        joining(model, config, given, seed=0),
+        joining(model, config, given, seed=1),
+    ]:
+        if reason():  # NumPy's products round by their size
+            assert tokens(found) == tokens(expected)
+        else:
+            assert numbers(found) == numbers(expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "writer"])
+def test_greedy_tokens_are_those_of_the_whole_sentence_computed_anew(name):
+    model, given = tiny(name).eval(), prompts(6)
+    for prompt, (best,) in zip(given, together(model, GREEDY, given), strict=True):
+        ids = [model.start] if hasattr(model, "start") else prompt.tolist()
+        wanted = []
+        while len(wanted) < 8 and 5 not in wanted:
+            with db.Graph(grad=False) as graph:
+                row = logits_of(graph, model, prompt, np.array([*ids, *wanted])).value[-1]
+            wanted.append(int(row.argmax()))
+        assert list(best.tokens) == wanted
+        assert best.reason == (END if wanted[-1] == 5 else LENGTH)
+
+
+def test_log_probabilities_are_the_models_own():
+    model, (prompt, *_) = tiny("gpt2").eval(), prompts()[2:]
+    ((one, *_),) = together(model, SAMPLES, [prompt])
+    ids = np.concatenate([prompt, one.tokens])
+    with db.Graph(grad=False) as graph:
+        logits = model.logits(graph, ids[:-1]).value.astype(np.float64)
+    rows = logits[prompt.size - 1 :]
+    scores = rows - np.log(np.exp(rows - rows.max(1, keepdims=True)).sum(1, keepdims=True))
+    scores -= rows.max(1, keepdims=True)
+    np.testing.assert_allclose(one.log_probs, scores[range(len(one.tokens)), one.tokens], atol=1e-5)
+    assert one.score == pytest.approx(sum(one.log_probs))
+
+
+def test_samples_of_one_prompt_share_its_pages_and_its_reading():
+    model, prompt = tiny("gpt2"), prompts()[5]
+    engine = Engine(model, SAMPLES, positions=300)
+    engine.add(prompt, num_return_sequences=16, max_new_tokens=5, eos_token_id=())
+    first = engine.step()
+    assert [event.result for event in first] == list(range(16))
+    assert engine.caches.grown.lent == engine.caches.grown.count(prompt.size) == 3
+    engine.step()  # the last page of each is its own from now on
+    assert engine.caches.grown.lent == 2 + 16
+    list(engine.run())
+    assert engine.caches.lent_bytes == 0
+
+
+def test_pages_go_back_in_the_step_in_which_a_sentence_ends():
+    engine = Engine(tiny("gpt2"), GREEDY)
+    short, long = [engine.add([3], max_new_tokens=n, eos_token_id=()) for n in (2, 9)]
+    lent = []
+    while not engine.is_idle:
+        engine.step()
+        lent.append(engine.caches.grown.lent)
+    assert lent == [2, 1, 1, 1, 1, 1, 1, 1, 0]
+    assert engine.results(short) and engine.results(long)
+
+
+def test_a_limit_of_memory_changes_who_waits_and_no_result():
+    model, given = tiny("gpt2"), prompts()
+    expected = together(model, GREEDY, given)
+    engine = Engine(model, GREEDY)
+    for pages in (3, 5):
+        limit = pages * engine.caches.grown.page_bytes
+        small = Engine(model, GREEDY, memory_limit=limit)
+        added = [small.add(prompt) for prompt in given]
+        seen = []
+        while not small.is_idle:
+            small.step()
+            seen.append(small.caches.lent_bytes)
+        assert max(seen) <= limit and small.caches.grown.most <= pages
+        assert tokens([small.results(k) for k in added]) == tokens(expected)
+
+
+def test_a_request_that_never_fits_is_refused_when_it_comes():
+    model = tiny("gpt2")
+    limit = 2 * Engine(model).caches.grown.page_bytes
+    engine = Engine(model, GREEDY, memory_limit=limit)
+    with pytest.raises(ArgumentError, match="memory_limit is"):
+        engine.add(np.zeros(150, np.int64))
+    engine.add([1])
+    assert list(engine.run())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "text"),
+    [
+        ([], ArgumentError, "the prompt is empty"),
+        ([1, VOCAB], VocabularyError, f"id {VOCAB} of {VOCAB}"),
+        ([-1], VocabularyError, "id -1"),
+        (np.zeros(20, int), ArgumentError, "leaves no room for another"),
+    ],
+)
+def test_bad_prompts_are_refused_and_the_others_go_on(prompt, error, text):
+    engine = Engine(tiny("gpt2"), GREEDY, positions=20)
+    number = engine.add([1, 2])
+    with pytest.raises(error, match=text):
+        engine.add(prompt)
+    list(engine.run())
+    assert engine.results(number)
+
+
+def test_a_hook_that_raises_ends_its_own_request_alone():
+    def hook(logits, ids):
+        if ids.size == 4:
+            raise RuntimeError("of the hook")
+        return logits
+
+    model = tiny("gpt2")
+    engine = Engine(model, GREEDY)
+    bad, good = engine.add([1, 2], process=hook), engine.add([1, 2])
+    events = list(engine.run())
+    ((failed,),) = [[event for event in events if event.reason == FAILED]]
+    assert failed.request == bad and str(failed.error) == "of the hook"
+    with pytest.raises(RuntimeError, match="of the hook"):
+        engine.results(bad)
+    assert tokens([engine.results(good)]) == tokens(together(model, GREEDY, [[1, 2]]))
+    assert engine.caches.lent_bytes == 0
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
+def test_a_request_is_cancelled_at_any_time_and_loses_no_page(config):
+    model = tiny("marian")
+    for steps in range(4):
+        engine = Engine(model, config)
+        first, second = engine.add([3, 4]), engine.add([8] * 70)
+        for _ in range(steps):
+            engine.step()
+        engine.cancel(first)
+        list(engine.run())
+        assert engine.caches.lent_bytes == 0
+        assert tokens([engine.results(second)]) == tokens(alone(model, config, [[8] * 70]))
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_failing_pool_loses_no_page(monkeypatch, step):
+    model = tiny("gpt2")
+    engine = Engine(model, SAMPLES)
+    added = [engine.add(prompt) for prompt in prompts(4)]
+    take, count = engine.caches.grown.take, [0]
+
+    def failing():
+        count[0] += 1
+        if count[0] % 3 == step % 3 and count[0] > step:
+            raise OutOfMemory("no room")
+        return take()
+
+    monkeypatch.setattr(engine.caches.grown, "take", failing)
+    for _ in range(200):
+        if engine.is_idle:
+            break
+        try:
+            engine.step()
+        except OutOfMemory:
+            for number in added:
+                engine.cancel(number)
+    assert engine.is_idle and engine.caches.lent_bytes == 0
+
+
+def test_the_model_is_left_in_its_mode_and_draws_no_dropout():
+    model = tiny("gpt2")
+    assert model.training
+    first = together(model, GREEDY, [[1, 2, 3]])
+    assert model.training
+    assert numbers(first) == numbers(together(model.eval(), GREEDY, [[1, 2, 3]]))
+
+
+def test_events_tell_each_token_and_why_it_ended():
+    engine = Engine(tiny("gpt2"), GREEDY)
+    number = engine.add([1, 2])
+    events = list(engine.run())
+    (best,) = engine.results(number)
+    assert tuple(event.token for event in events) == best.tokens
+    assert [event.reason for event in events[:-1]] == [""] * (len(events) - 1)
+    assert events[-1].reason == best.reason
+    engine.cancel(number)  # one that has ended and is forgotten
+
+
+def test_stop_strings_end_a_result_and_its_text():
+    class Letters:
+        def decode(self, ids):
+            return "".join([chr(97 + one % 26) for one in ids])
+
+    model = tiny("gpt2")
+    whole = together(model, SAMPLES, [[1, 2]], tokenizer=Letters())
+    text = whole[0][0].text
+    stop = text[3:5]
+    engine = Engine(model, SAMPLES, tokenizer=Letters())
+    number = engine.add([1, 2], stop_strings=(stop,))
+    pieces = "".join([event.text for event in engine.run() if event.result == 0])
+    first = engine.results(number)[0]
+    assert first.reason == STOP and first.text == pieces == text[: text.index(stop)]
+    with pytest.raises(ArgumentError, match="stop strings without a tokenizer"):
+        Engine(model).add([1], stop_strings=("a",))

@@ -1,0 +1,134 @@
+"""A model on a sentence's next rows, against the model on the whole sentence."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.errors import GraphError
+from dynbatch.generation.model import Continuation
+from dynbatch.generation.pages import Caches, History
+from dynbatch.kernels.c.runtime.library import reason
+from dynbatch.memory import Pool
+from tests.generation.tiny_models import MAKERS, VOCAB, logits_of, tiny
+
+LENGTHS = (130, 64, 1, 80)
+
+
+def stepwise(model, sources, targets, rng, dtype="float32"):
+    """The logits after rows that are read some at a time, and how many they are the last of."""
+    continuation = Continuation(model)
+    with db.Graph(dtype=dtype, grad=False) as graph:
+        program = continuation.program(graph)
+    pool = Pool()
+    caches = Caches(program.slots, np.dtype(dtype), pool)
+    histories = [History(caches) for _ in targets]
+    if continuation.has_source:
+        with db.Graph(dtype=dtype, grad=False) as graph:
+            histories = continuation.begin(graph, sources, caches)
+    found = [[] for _ in targets]
+    while any(h.length < len(t) for h, t in zip(histories, targets, strict=True)):
+        rows, places = [], []
+        for k, (history, target) in enumerate(zip(histories, targets, strict=True)):
+            most = 8 if history.length else 90
+            count = min(int(rng.integers(0, most)), len(target) - history.length)
+            if count:
+                history.reserve(count)
+                ids = target[history.length : history.length + count]
+                rows.append((ids, history))
+                places.append(k)
+        if rows:
+            with db.Graph(dtype=dtype, grad=False) as graph:
+                results = continuation.run(graph, rows)
+                for k, result in zip(places, results, strict=True):
+                    found[k].append((histories[k].length - 1, result.value[0].copy()))
+    for history in histories:
+        history.close()
+    assert caches.lent_bytes == 0 and pool.used_bytes == 0
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_logits_from_a_cache_are_those_of_the_whole_sentence(name, dtype):
+    rng = np.random.default_rng(1)
+    model = tiny(name).eval().astype(dtype)
+    sources = [rng.integers(0, VOCAB, n) for n in (3, 70, 1, 20)]
+    targets = [rng.integers(0, VOCAB, n) for n in LENGTHS]
+    for k, rows in enumerate(stepwise(model, sources, targets, rng, dtype)):
+        with db.Graph(dtype=dtype, grad=False) as graph:
+            whole = logits_of(graph, model, sources[k], targets[k]).value
+        for place, row in rows:
+            if not reason():  # where C runs, a row's bits do not depend on its company
+                assert row.tobytes() == whole[place].tobytes()
+            else:
+                np.testing.assert_allclose(row, whole[place], rtol=0, atol=1e-5)
+
+
+def test_one_step_of_many_sentences_has_the_launches_of_one():
+    model = tiny("gpt2").eval()
+    continuation = Continuation(model)
+    with db.Graph(grad=False) as graph:
+        program = continuation.program(graph)
+    caches = Caches(program.slots, np.dtype("float32"), Pool())
+    launches = []
+    for lengths in [(1,), (1, 1, 1), (5, 1, 70, 2)]:
+        histories = [History(caches) for _ in lengths]
+        for history, length in zip(histories, lengths, strict=True):
+            history.reserve(length)
+        rows = [(np.arange(n) % VOCAB, h) for n, h in zip(lengths, histories, strict=True)]
+        with db.Graph(grad=False) as graph:
+            continuation.run(graph, rows)
+            launches.append(graph.statistics.launches)
+    assert launches[0] == launches[1] == launches[2]
+
+
+def test_logits_are_computed_for_last_rows_alone():
+    model = tiny("gpt2").eval()
+    with db.Graph(grad=False) as graph:
+        program = Continuation(model).program(graph).program
+    last = program.operators[program.results[0]]
+    assert last.rows == (0, 1) and last.node.width == VOCAB
+    rows_of_maps = [op.rows for op in program.operators if type(op.node).__name__ == "LinearMap"]
+    # Of the last layer, what comes behind attention and the output; the rest for every row.
+    assert rows_of_maps == [(1, 0)] * 5 + [(0, 1)] * 4
+
+
+class NotCausal(models.Module):
+    """Refused: attention sees rows that have not come."""
+
+    def __init__(self):
+        self.embedding, self.attention = models.Embedding(9, 8), models.MultiHeadAttention(8, 2)
+
+    def __call__(self, graph, ids):
+        return self.attention(self.embedding(graph, ids))
+
+
+class Meant(NotCausal):
+    """Refused: the mean of all rows."""
+
+    def __call__(self, graph, ids):
+        x = self.embedding(graph, ids)
+        return x + F.expand(F.mean(x, dim=0), x.shape)
+
+
+class Reversed(NotCausal):
+    """Refused: rows in reverse."""
+
+    def __call__(self, graph, ids):
+        return F.reverse(self.embedding(graph, ids))
+
+
+class Deciding(NotCausal):
+    """Refused: it builds other operators for longer sentences."""
+
+    def __call__(self, graph, ids):
+        x = self.embedding(graph, ids)
+        return F.tanh(x) if len(ids) > 10 else F.relu(x)
+
+
+@pytest.mark.parametrize("maker", [NotCausal, Meant, Reversed, Deciding])
+def test_what_cannot_go_on_is_refused(maker):
+    with db.Graph(grad=False) as graph, pytest.raises(GraphError, match="rule: "):
+        Continuation(maker().eval()).program(graph)

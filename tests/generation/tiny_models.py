@@ -1,0 +1,121 @@
+"""Small models with random weights, large enough that tokens differ."""
+
+import numpy as np
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.models.pretrained import GPT2, T5, GPT2Config, Marian, MarianConfig, T5Config
+from dynbatch.models.pretrained.llama import Llama, LlamaConfig
+
+VOCAB = 50
+
+
+class Windowed(models.Module):
+    """A language model of a user's own: sinusoids, a window, ALiBi."""
+
+    def __init__(self, window=None, bias=None):
+        self.embedding = models.Embedding(VOCAB, 32)
+        self.norm = models.LayerNorm(32)
+        self.attention = models.MultiHeadAttention(32, 4, position_bias=bias)
+        self.output = models.Linear(32, VOCAB)
+        self.window = window
+
+    def __call__(self, graph, ids):
+        x = self.embedding(graph, ids)
+        x = x + F.sinusoidal(x)
+        x = x + self.attention(self.norm(x), causal=True, window=self.window)
+        return self.output(F.relu(x))
+
+
+class LSTMLanguageModel(models.Module):
+    """Two layers of LSTM over words."""
+
+    def __init__(self):
+        self.embedding = models.Embedding(VOCAB, 12)
+        self.lstm = models.LSTM(12, 16, layers=2)
+        self.output = models.Linear(16, VOCAB)
+
+    def __call__(self, graph, ids):
+        return self.output(self.lstm(self.embedding(graph, ids)))
+
+
+@db.cell
+def attentive_step(x, state, params, memory):
+    """A step of a GRU-like cell that looks at a memory."""
+    keys, values = memory
+    (h,) = state
+    seen = F.attention(h, keys, values)
+    h = F.tanh(params.mix(F.concat([x, h, seen])))
+    return h, (h,)
+
+
+class Writer(models.Module):
+    """An encoder-decoder of a user's own: a bi-LSTM, and a cell with attention."""
+
+    start = 3
+
+    def __init__(self):
+        self.source, self.target = models.Embedding(VOCAB, 12), models.Embedding(VOCAB, 12)
+        self.encoder = models.LSTM(12, 8, bidirectional=True)
+        self.mix, self.first = models.Linear(12 + 16 + 16, 16), models.Linear(16, 16)
+        self.output = models.Linear(16, VOCAB)
+
+    def encode(self, graph, source):
+        memory = self.encoder(self.source(graph, source))
+        return F.tanh(self.first(F.mean(memory, dim=0))), memory
+
+    def decode(self, graph, ids, first, memory):
+        return db.scan(attentive_step, self.target(graph, ids), (first,), self, (memory, memory))[0]
+
+    def predict(self, hidden):
+        return self.output(hidden)
+
+    def logits(self, graph, source, ids):
+        return self.predict(self.decode(graph, ids, *self.encode(graph, source)))
+
+
+def _marian():
+    parts = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in parts.items()}
+    return Marian(MarianConfig(vocab_size=VOCAB, d_model=32, decoder_start_token_id=7, **sides))
+
+
+def _llama():
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return Llama(LlamaConfig(vocab_size=VOCAB, **sizes, **heads))
+
+
+MAKERS = {
+    "gpt2": lambda: GPT2(
+        GPT2Config(vocab_size=VOCAB, n_positions=300, n_embd=32, n_layer=2, n_head=4)
+    ),
+    "llama": _llama,
+    "t5": lambda: T5(
+        T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4)
+    ),
+    "marian": _marian,
+    "lstm": LSTMLanguageModel,
+    "writer": Writer,
+    "window": lambda: Windowed(window=5),
+    "alibi": lambda: Windowed(bias=F.alibi(4)),
+}
+DECODERS = ("gpt2", "llama", "window", "alibi")
+
+
+def tiny(name, seed=0):
+    """A model in training mode: weights N(0, 0.4²), those of norms around 1."""
+    model = MAKERS[name]()
+    rng = np.random.default_rng(seed)
+    for full_name, parameter in model.named_parameters():
+        noise = 0.4 * rng.standard_normal(parameter.shape)
+        parameter.assign(1 + noise if "norm" in full_name and "weight" in full_name else noise)
+    return model
+
+
+def logits_of(graph, model, source, ids):
+    """All logits at once, without a cache."""
+    if hasattr(model, "encode"):
+        return model.logits(graph, source, ids)
+    return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)
