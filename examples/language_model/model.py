@@ -63,6 +63,10 @@ class LanguageModel(models.Module):
         """Scores of all tokens to come next, (T, num_tokens)."""
         return F.linear(features, self.tokens.weight)
 
+    def logits(self, graph: db.Graph, ids: Array) -> Node:
+        """Scores of the token after each of T ids, (T, num_tokens)."""
+        return self.scores(self.features(graph, ids))
+
     def loss(self, graph: db.Graph, piece: Piece) -> Node:
         """Cross-entropy in nats, summed over what the piece predicts."""
         x = self.features(graph, piece.ids[:-1])[piece.context :]
@@ -87,22 +91,15 @@ def padded_piece(piece: tuple[Array, int], longest: tuple[int, ...]) -> tuple[Ar
 def sample(
     model: LanguageModel, count: int, length: int, rng: np.random.Generator
 ) -> list[Sequence[int]]:
-    """Documents that the model makes up, side by side, each of at most `length` tokens.
+    """Documents that the model makes up, side by side, each drawn from its distribution.
 
-    Each token is drawn from the model's distribution, and each time the whole document is read
-    again, or what it looks back to: for some lines after an epoch, not for generating in earnest.
+    Each has at most `length` tokens, and with its first mark no more than the model has places.
     """
+    if not count:
+        return []
     longest, mark = model.places.weight.shape[0], model.tokens.weight.shape[0] - 1
-    found: list[list[int]] = [[mark] for _ in range(count)]
-    live = found
-    for _ in range(length):
-        with db.Graph(model.tokens.weight.device, grad=False) as graph:
-            last = [model.features(graph, np.array(ids[-longest:]))[-1] for ids in live]
-            scores = graph.values([model.scores(x) for x in last])
-        for ids, each in zip(live, scores, strict=True):
-            noise = rng.gumbel(size=each.size)
-            ids.append(int(np.argmax(each + noise)))  # a draw from softmax(each)
-        live = [ids for ids in live if ids[-1] != mark]
-        if not live:
-            break
-    return [[token for token in ids if token != mark] for ids in found]
+    ((*found,),) = db.generate(
+        model, [[mark]], max_new_tokens=length, positions=longest, eos_token_id=mark,
+        do_sample=True, num_return_sequences=count, seed=int(rng.integers(1 << 32)),
+    )  # fmt: skip
+    return [[token for token in one.tokens if token != mark] for one in found]

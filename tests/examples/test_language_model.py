@@ -117,7 +117,7 @@ def test_sampling_draws_from_the_distribution_and_ends_at_the_mark():
 
 
 def test_a_model_learns_a_text_and_shows_what_it_makes_up(text, tmp_path, capsys):
-    run = ["--output", str(tmp_path / "run"), "--epochs", "3", "--lr", "0.02", "--samples", "1"]
+    run = ["--output", str(tmp_path / "run"), "--epochs", "3", "--lr", "0.02", "--samples", "4"]
     assert main([text, *SMALL, *run]) == 0
     printed = capsys.readouterr().out
     bits = [float(x) for x in re.findall(r"validation: ([\d.]+) bits per byte", printed)]
