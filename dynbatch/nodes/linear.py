@@ -7,7 +7,8 @@ from dynbatch.nodes.arguments import check_parameter, not_a_node, require_nodes
 from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
-from dynbatch.nodes.operation import INDEX_BYTES, LENGTH, Operation, Retain
+from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
+from dynbatch.nodes.recorded import LENGTH
 from dynbatch.nodes.reduce import sum as sum_elements
 from dynbatch.nodes.shape.reshape import squeeze, unsqueeze
 from dynbatch.parameter import Parameter

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from dynbatch.attributes import attributes_of
 from dynbatch.backend import DType
-from dynbatch.errors import EmptyBatchError, GraphError
 from dynbatch.kernels.c.attention.steps import AttentionSteps
-from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch, ScanCache
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
-from dynbatch.nodes.signature import intern_signature, key_of
-from dynbatch.nodes.traits import Traits
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.recorded import Recorded
+from dynbatch.nodes.signature import key_of
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 INDEX_BYTES = 8
 """Bytes of one entry of an index table on the host."""
-
-LENGTH = "length"
-"""The entry of a signature for a width that is a length."""
 
 # Multiply-adds of a product that take about as long as a function of one element.
 ELEMENT = 32
@@ -51,7 +46,7 @@ class Retain:
         return self.inputs if isinstance(self.inputs, bool) else position in self.inputs
 
 
-class Operation(Node):
+class Operation(Recorded):
     """Base of node types. A subclass overrides the hooks below; each has a default.
 
     Args:
@@ -101,13 +96,8 @@ class Operation(Node):
 
     __slots__ = ()
 
-    static: ClassVar[tuple[str, ...]] = ()
     retains: ClassVar[Retain] = Retain()
-    any_shape: ClassVar[bool] = False
-    any_length: ClassVar[bool] = False
     rowwise: ClassVar[bool] = False
-    keeps_rows: ClassVar[bool] = False
-    variadic: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     strided: ClassVar[tuple[int, ...]] = ()
     inplace_forward: ClassVar[bool] = False
@@ -123,10 +113,8 @@ class Operation(Node):
 
     names_kernels: ClassVar[bool]
     reads_ports: ClassVar[bool]
-    takes_lengths: ClassVar[bool]
     saves: ClassVar[bool]
     splits: ClassVar[bool]
-    _traits: ClassVar[Traits]
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
@@ -139,96 +127,9 @@ class Operation(Node):
             has_own = f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__
             if has_own and not cls.names_kernels:
                 setattr(cls, f"inplace_{way}", False)
-        cls.takes_lengths = cls.any_shape or cls.any_length
         cls.reads_ports = cls._overrides("reads")
         cls.saves = cls._overrides("saved")
         cls.splits = not cls._overrides("sources")
-        rules = ("infer_shape", "infer_ragged", "signature", "signature_widths")
-        if "keeps_rows" not in cls.__dict__ and any([rule in cls.__dict__ for rule in rules]):
-            cls.keeps_rows = False
-        cls._traits = Traits(
-            any_shape=cls.any_shape,
-            infers_ragged=cls._overrides("infer_ragged"),
-            keeps_rows=cls.keeps_rows,
-            names_widths=cls.any_length or cls._overrides("signature_widths"),
-            static=cls.static,
-            takes_lengths=cls.takes_lengths,
-        )
-
-    @classmethod
-    def _overrides(cls, hook: str) -> bool:
-        """Whether a hook is overridden."""
-        return next(base for base in cls.__mro__ if hook in vars(base)) is not Operation
-
-    def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self._traits.complete(self, inputs, graph)
-
-    def complete_as(
-        self, inputs: tuple[Node, ...], graph: Owner,
-        ndim: int, rows: int, width: int, ragged: int, sig: int,
-    ) -> None:  # fmt: skip
-        """Set what a new node's maker knows of it already, and let its graph own it."""
-        self.inputs = inputs
-        phase = 0
-        for x in inputs:
-            if x.graph is not graph:
-                self._refuse_inputs(graph)
-            if x.phase > phase:
-                phase = x.phase
-        self.graph = graph
-        self.phase = phase
-        self.ndim = ndim
-        self.rows = rows
-        self.width = width
-        self.ragged = ragged
-        self.sig = sig
-        self._block = None
-        self.index = graph.add(self)
-
-    def _refuse_no_features(self, problem: str) -> NoReturn:
-        self.refuse(
-            problem,
-            "every row has at least one feature; only the number of tokens may be 0",
-            "an empty sentence of D features is np.zeros((0, D))",
-        )
-
-    def _refuse_inputs(self, owner: Owner | None) -> None:
-        """Raise an error if the inputs are not nodes of one graph."""
-        name = type(self).__name__
-        if owner is None and not self.inputs:
-            raise EmptyBatchError(f"{name}: no inputs, and no graph was given.")
-        for node in self.inputs:
-            if not isinstance(node, Node):
-                raise not_a_node(name, node)
-            owner = node.graph if owner is None else owner
-            if node.graph is not owner:
-                raise GraphError.at_caller(
-                    f"{name}: inputs belong to different graphs ({node!r}).\n"
-                    "  rule: every node of an expression has one owner\n"
-                    "  fix:  build the sentence in one `with db.Graph()` block; give a cell what\n"
-                    "        it reads of the sentence as `memory` or as a part of its state"
-                )
-
-    # The rule -----------------------------------------------------------------------------------
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        """The output's shape from the inputs' shapes; checks them with `require`."""
-        raise NotImplementedError(f"{type(self).__name__}.infer_shape")
-
-    def infer_ragged(self) -> int:
-        """Which of the value's dimensions are numbers of tokens, which differ between sentences.
-
-        By default the rows are. A width is where it comes from a transpose, or where a type that
-        works on any shape, or any length, reads such a width.
-        """
-        if not self.inputs or not self.takes_lengths:
-            return ROWS
-        ragged = 0
-        for x in self.inputs:
-            ragged |= x.ragged
-        return ragged
 
     def is_rowwise(self) -> bool:
         """Whether this node works row by row (see `rowwise`)."""
@@ -242,70 +143,6 @@ class Operation(Node):
         work row by row.
         """
         return self.names_kernels or self.rowwise
-
-    # The signature ------------------------------------------------------------------------------
-
-    def signature(self) -> int:
-        """An interned integer; equal ones may share a kernel. Derived, so that it cannot be wrong.
-
-        It holds the type, the `static` attributes (parameters by identity) and, unless
-        `any_shape`, the widths of inputs and output. Never lengths, never the batch.
-        """
-        node_type, inputs = type(self), self.inputs
-        traits = self._traits
-        values = traits.static_values
-        static = None if values is None else values(self)
-        key: tuple[Any, ...]
-        if traits.any_shape:
-            key = node_type, static, len(inputs)
-        elif traits.names_widths:
-            key = node_type, static, *self.signature_widths()
-        else:
-            key = node_type, static, self.width, *[x.width for x in inputs]
-        known = self.graph.signatures.get(key)
-        if known is None:
-            known = self.graph.signatures[key] = self._new_signature(key[2:])
-        return known
-
-    def _new_signature(self, widths: Sequence[int | str]) -> int:
-        """The signature where the graph has met none of these attributes and widths."""
-        node_type = type(self)
-        if 0 in widths and not (node_type.any_shape or node_type._traits.names_widths):
-            self._refuse_no_features("it reads a value without features")
-        key: list[Any] = [node_type]
-        for name in node_type.static:
-            value = getattr(self, name)
-            key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
-        if not node_type.any_shape:
-            key += widths[:1]
-        if not node_type.variadic:
-            key.append(len(self.inputs))
-            if not node_type.any_shape:
-                key += widths[1:]
-        return intern_signature(tuple(key))
-
-    def signature_widths(self) -> list[int | str]:
-        """The widths of output and inputs that must agree; `LENGTH` for those that need not."""
-        nodes = (self, *self.inputs)
-        if type(self).any_length:
-            return [LENGTH if node.ragged & WIDTH else node.width for node in nodes]
-        return [node.width for node in nodes]
-
-    @classmethod
-    def signature_names(cls, values: Sequence[Any]) -> list[str]:
-        """The names of the entries of `signature` after the type, for `explain()`.
-
-        Those of `static` attributes, "width", "inputs" (their number) and "input width". A type
-        with a `signature` of its own overrides this too.
-        """
-        if cls._overrides("signature"):
-            return ["part of the signature"] * len(values)
-        names = list(cls.static)
-        if not cls.any_shape:
-            names.append("width")
-        if not cls.variadic:
-            names.append("inputs")
-        return names + ["input width"] * (len(values) - len(names))
 
     @classmethod
     def reads_values(cls) -> bool:
