@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from dynbatch.cells.linear_maps import (
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, laid_out, temporary
 from dynbatch.compiler.ir import Op, Origin
-from dynbatch.kernels.c.gathers import BoundBatches, BoundTable, GatherTables
+from dynbatch.kernels.c.gathers import ROWS, BoundBatches, BoundTable, GatherTables
 from dynbatch.kernels.gathers import gather, give_back
+from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -149,8 +150,24 @@ class GroupRun:
                 for k, x in streams
                 if not x.ahead and k in self.cell.backward_program.of_streams
             ]
-        run = self._native.entry(is_backward, arrays)
-        return BoundBatches(*run, GatherTables(gathers), GatherTables(returns))
+        run, product, places = 0, 0, []
+        for own in self._of_threads(is_backward):
+            run, each, product = self._native.entry(is_backward, own)
+            places.append(each)
+        elements = sum([p.size for p in self.cell.parameters])
+        tables = GatherTables(gathers), GatherTables(returns)
+        return BoundBatches(run, np.stack(places), product, *tables, elements)
+
+    def _of_threads(self, is_backward: bool) -> Iterator[Arrays]:
+        """The arrays of each thread that may run a part of a batch: temporary values are its own.
+
+        There are as many as the room for the largest batch holds.
+        """
+        buffers = self.cell.gradient_buffers if is_backward else self.cell.storage.temporary
+        most = self._region.most(self._number)
+        for k in range(max(1, min(parallel.available(), most // ROWS))):
+            own = {b.name: self.arrays[b.name][k * ROWS :] for b in buffers}
+            yield self.arrays | own
 
     def launches(self, is_backward: bool) -> int:
         """Kernels of a batch."""

@@ -10,7 +10,16 @@ import numpy as np
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.sharing import share
 from dynbatch.kernels.gathers import GatherTable
+from dynbatch.kernels.runtime import parallel
+
+# Rows that run together, as in gathers.c.
+ROWS = 96
+# A thread is worth so many rows, and so many multiply-adds: 5 µs. It waits for others after each
+# batch, not for the interpreter.
+LEAST_ROWS = 8
+WORTH_A_THREAD = 1 << 19
 
 _library = Library("gathers.c")
 
@@ -77,9 +86,11 @@ def _packed(table: Array | None) -> Array | None:
 class BoundBatches(NamedTuple):
     """One pass of a loop in C on its arrays, for batches of calls.
 
-    run, places, product: the pass's address, the numbers by which it finds its arrays, and the
-        address of the function that it multiplies with.
+    run, places, product: the pass's address, the numbers by which it finds its arrays, a row for
+        each thread that has temporary values of its own, and the address of the function that it
+        multiplies with.
     gathers, returns: what is gathered before a batch, and given back after it.
+    elements: multiply-adds of a row.
     """
 
     run: int
@@ -87,6 +98,7 @@ class BoundBatches(NamedTuple):
     product: int
     gathers: GatherTables
     returns: GatherTables
+    elements: int
 
 
 class BatchPass:
@@ -100,10 +112,11 @@ class BatchPass:
         self._loops = loops
         self._numbers = np.array(
             [
-                [0] * 7 if loop is None else [
+                [0] * 10 if loop is None else [
                     loop.run, address(loop.places), loop.product,
                     loop.gathers.address, loop.gathers.count,
                     loop.returns.address, loop.returns.count,
+                    *loop.places.shape, least_rows(loop.elements),
                 ]
                 for loop in loops
             ],
@@ -114,5 +127,14 @@ class BatchPass:
         """Run batches, (loop, first row, end row) each, in order."""
         functions = _library.functions(dtype)
         assert functions is not None, "loops in C need C to gather for them"
-        rows = np.array(batches, np.int64)
-        functions.run_batches(len(rows), address(rows), address(self._numbers))
+        rows, progress = np.array(batches, np.int64), np.zeros(2, np.int64)
+        sizes = rows[:, 2] - rows[:, 1]
+        worth_it = (sizes >= 2 * self._numbers[rows[:, 0], -1]).any()
+        threads = parallel.available() if worth_it else 1
+        places = len(rows), address(rows), address(self._numbers), address(progress)
+        share(functions.run_batches, [(k, threads, *places) for k in range(threads)])
+
+
+def least_rows(elements: int) -> int:
+    """Rows of so many multiply-adds that are worth a thread."""
+    return max(LEAST_ROWS, WORTH_A_THREAD // max(1, elements))

@@ -1,4 +1,6 @@
 // Rows gathered by tables, and the batches of calls that they are gathered for.
+#include <sched.h>
+
 #include "common.h"
 
 // A `GatherTable` with the array that it fills, or whose rows it gives back, of `width` columns.
@@ -61,26 +63,67 @@ typedef void pass(ptrdiff_t count, const int64_t* steps, int given, int ahead, i
 
 // What batches of calls of one loop need: a pass, its arrays and the function it multiplies with,
 // and the tables of what is gathered before a batch and given back after it.
+//
+// `slots` times `num_places` numbers lie at `at`: threads that run at the same time have temporary
+// values of their own. `least`: rows that are worth a thread.
 typedef struct {
-    int64_t run, at, product, gathers, num_gathers, returns, num_returns;
+    int64_t run, at, product, gathers, num_gathers, returns, num_returns, slots, num_places, least;
 } bound_batches;
 
 // Rows of a batch that run together: what they make stays in the second-level cache.
 #define ROWS 96
 
-// Runs batches, (loop, first row, end row) each, in order.
-EXPORT void run_batches(ptrdiff_t count, const int64_t* batches, const void* loops) {
+static void run_rows(const bound_batches* loop, int slot, ptrdiff_t first, ptrdiff_t end) {
+    const int64_t* at = AT(int64_t, loop->at) + slot * loop->num_places;
+    for (ptrdiff_t top = first; top < end; top += ROWS) {
+        const ptrdiff_t bottom = least(top + ROWS, end);
+        for (ptrdiff_t k = 0; k < loop->num_gathers; k++)
+            gather(top, bottom, AT(gather_table, loop->gathers) + k);
+        const int64_t step[] = {top, bottom, bottom - top, -1};
+        AT(pass, loop->run)(1, step, 0, 0, 0, at, AT(void, loop->product));
+    }
+}
+
+// Parts of all batches are numbered in their order; progress[0] of them are taken, [1] have ended.
+static ptrdiff_t take(int64_t* progress) {
+    return (ptrdiff_t)__atomic_fetch_add(progress, 1, __ATOMIC_SEQ_CST);
+}
+
+static void finish(int64_t* progress) { __atomic_fetch_add(progress + 1, 1, __ATOMIC_SEQ_CST); }
+
+static void wait_for(ptrdiff_t parts, const int64_t* progress) {
+    for (unsigned times = 1; __atomic_load_n(progress + 1, __ATOMIC_SEQ_CST) < parts; times++)
+        if (times % 1024) relax();
+        else sched_yield();  // who has a part may wait for this processor
+}
+
+// Runs batches, (loop, first row, end row) each, in order. `threads` threads call it, each with its
+// own number, and take parts of a batch from each other; those of the next wait for all of them.
+// Rows are given back by one thread, in order.
+EXPORT void run_batches(int thread, int threads, ptrdiff_t count, const int64_t* batches,
+    const void* loops, int64_t* progress) {
+    ptrdiff_t mine = take(progress), before = 0;
     for (ptrdiff_t b = 0; b < count; b++) {
         const bound_batches* loop = (const bound_batches*)loops + batches[3 * b];
-        const ptrdiff_t first = batches[3 * b + 1], end = batches[3 * b + 2];
-        for (ptrdiff_t top = first; top < end; top += ROWS) {
-            const ptrdiff_t bottom = least(top + ROWS, end);
-            for (ptrdiff_t k = 0; k < loop->num_gathers; k++)
-                gather(top, bottom, AT(gather_table, loop->gathers) + k);
-            const int64_t step[] = {top, bottom, bottom - top, -1};
-            AT(pass, loop->run)(1, step, 0, 0, 0, AT(int64_t, loop->at), AT(void, loop->product));
+        const ptrdiff_t first = batches[3 * b + 1], end = batches[3 * b + 2], rows = end - first;
+        const ptrdiff_t most = threads * (ptrdiff_t)ROWS;
+        const int is_shared = loop->slots >= threads && rows >= 2 * loop->least;
+        const ptrdiff_t parts = is_shared ? threads * ((rows + most - 1) / most) : 1;
+        for (; mine < before + parts; mine = take(progress)) {
+            wait_for(before, progress);
+            const ptrdiff_t k = mine - before;
+            run_rows(loop, is_shared ? thread : 0, first + rows * k / parts,
+                first + rows * (k + 1) / parts);
+            finish(progress);
         }
-        for (ptrdiff_t k = 0; k < loop->num_returns; k++)
-            give_back(first, end, AT(gather_table, loop->returns) + k);
+        before += parts;
+        if (!loop->num_returns) continue;
+        for (; mine < before + 1; mine = take(progress)) {
+            wait_for(before, progress);
+            for (ptrdiff_t k = 0; k < loop->num_returns; k++)
+                give_back(first, end, AT(gather_table, loop->returns) + k);
+            finish(progress);
+        }
+        before++;
     }
 }
