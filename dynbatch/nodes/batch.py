@@ -136,6 +136,14 @@ class Batch:
         nodes: Sequence[Any] = reads(position)
         return nodes
 
+    def reads(self) -> Sequence[Any]:
+        """All that the nodes of a variadic type read."""
+        reads = getattr(self.nodes, "reads", None)
+        if reads is None:
+            return [x for node in self.nodes for x in node.reads()]
+        places: Sequence[Any] = reads()
+        return places
+
     def input_rows(self, position: int) -> list[int]:
         """Rows of what each node reads at a position."""
         return sizes_of(self.input_nodes(position))[0]

@@ -299,6 +299,6 @@ class LifetimeWalk:
             return False
         if not step.node_type.moves_all:
             return False
-        positions = [node._position for node in source.nodes if node._block is block]
+        positions = source.positions_in(block)
         # A call is a part of its block: its position is None.
         return len(positions) == len(block.nodes) == len(set(positions)) and None not in positions

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Protocol, overload
 
 from dynbatch.blocks.call import ResultPlace
+from dynbatch.nodes.shape.structure import PortPlace
 
 
 class StepMembers(Protocol):
@@ -65,8 +66,33 @@ class MembersPart(Sequence[Any]):
         return self.members[self.first + place % len(self)]
 
 
+class PortsPart(MembersPart):
+    """A further output of some successive nodes of a step."""
+
+    def __init__(self, members: StepMembers, first: int, end: int, part: int) -> None:
+        super().__init__(members, first, end)
+        self.part = part
+        self.block = members.block.ports[part]
+        self.lengths = [1] * len(self)
+        self.widths = [self.block.width] * len(self)
+
+    @property
+    def start(self) -> int:
+        return self.starts[0]
+
+    @property
+    def starts(self) -> list[int]:
+        return [place * self.widths[0] for place in range(self.first, self.end)]
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        if isinstance(place, slice):
+            return [PortPlace(node, self.part) for node in found]
+        return PortPlace(found, self.part)
+
+
 class MembersParts(Sequence[Any]):
-    """Nodes of several steps, or the same nodes of one step several times."""
+    """Nodes of several steps, or some nodes of one step several times."""
 
     def __init__(self, parts: Sequence[MembersPart]) -> None:
         self.parts = parts

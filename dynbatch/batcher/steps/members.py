@@ -14,16 +14,18 @@ import numpy as np
 
 from dynbatch.batcher.steps.member_parts import (
     MembersPart,
+    PortsPart,
     joined,
     places_of,
 )
 from dynbatch.blocks.call import BlockCall, ResultPlace
-from dynbatch.blocks.operators import Coefficients, Given, Site, Sized
+from dynbatch.blocks.operators import BlockOperator, Coefficients, Given, Site, Sized
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.kernels.dropout import MODULUS, hash32
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.structure import Port, Structural
 from dynbatch.parameter import Array
 
 # 2³² divided by the golden ratio: it spreads small numbers over all bits.
@@ -111,6 +113,14 @@ class BlockBatch:
         if self.program.operators[operators[0]].is_shared:  # and so is what they read
             return [self.nodes_of(operator)[0] for operator in read]
         return [node for operator in read for node in self.nodes_of(operator)]
+
+    def part_read(self, operator: BlockOperator, position: int) -> MembersPart | None:
+        """What an operator reads at a position, where it lies in one block."""
+        read = operator.inputs[position]
+        part = self.part_of(read) if read >= 0 else None
+        if part is not None and isinstance(operator.node, Port):
+            return PortsPart(part.members, part.first, part.end, operator.node.part)
+        return part
 
     def part_of(self, operator: int) -> MembersPart | None:
         """The nodes of an operator, where they lie in one block, one for each call."""
@@ -244,6 +254,8 @@ class Members(Sequence[Any]):
                 found += [getattr(op.node, name)] * self._count
             elif isinstance(bound, Site):
                 found += batch.stream_numbers(bound)
+            elif isinstance(bound, Sized) and isinstance(bound.form, int):
+                found += batch.numbers(bound.coefficients[0])[: self._count]
             elif isinstance(bound, Given):
                 site, place = bound
                 found += [call.told.given[site][place] for call in batch.calls[: self._count]]
@@ -264,14 +276,32 @@ class Members(Sequence[Any]):
 
     def sources(self, node_type: type[Operation]) -> list[Sequence[Any]]:
         """The values that make up each packed input, as `Operation.sources`."""
-        count = len(self.batch.program.operators[self.operators[0]].inputs)
-        if not node_type.splits or (node_type.variadic and (count != 1 or self._reads_ports)):
+        if not node_type.splits:
             return node_type.sources(self)  # type: ignore[return-value]
+        if node_type.variadic:
+            return [self.reads()]
+        count = len(self.batch.program.operators[self.operators[0]].inputs)
         return [self.batch.inputs_of(self.operators, position) for position in range(count)]
 
-    @property
-    def _reads_ports(self) -> bool:
-        return self.batch.program.operators[self.operators[0]].node.reads_ports
+    def reads(self) -> Sequence[Any]:
+        """All that the nodes of a variadic type read.
+
+        Node by node, but for moves, which may be in any order: input by input.
+        """
+        batch = self.batch
+        operators = [batch.program.operators[k] for k in self.operators]
+        if issubclass(type(operators[0].node), Structural) or {
+            len(op.inputs) for op in operators
+        } == {1}:
+            parts = [
+                batch.part_read(op, position)
+                for op in operators
+                for position in range(len(op.inputs))
+            ]
+            if None not in parts:
+                found: Sequence[Any] = joined(cast("list[MembersPart]", parts))
+                return found
+        return [x for node in self for x in node.reads()]
 
     def forget(self) -> None:
         """Cut the references from nodes to arrays, and those that lead in circles."""

@@ -111,8 +111,7 @@ class Port(Structural):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
-        places = [place for node in batch.nodes for place in node.reads()]
-        yield Rectangles(places, batch.nodes, 1, batch.widths)
+        yield Rectangles(batch.reads(), batch.nodes, 1, batch.widths)
 
 
 class Reverse(Structural):
