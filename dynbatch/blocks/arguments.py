@@ -31,6 +31,13 @@ class ArgumentKind(IntEnum):
     DICT = auto()
 
 
+NODE, ARRAY, PARAMS, SETTING = (
+    ArgumentKind.NODE, ArgumentKind.ARRAY, ArgumentKind.PARAMS, ArgumentKind.SETTING,
+)  # fmt: skip
+OF_GRAPH = (ArgumentKind.GRAPH,)
+PLAIN = frozenset((type(None), bool, int, float, str))
+
+
 class Arguments:
     """The arguments of one call.
 
@@ -50,17 +57,23 @@ class Arguments:
         self.params: list[object] = []
         self.graph: Owner | None = None
         self.names = tuple(named)
-        self.forms = tuple([self._form(value) for value in (*positional, *named.values())])
+        values = (*positional, *named.values()) if named else positional
+        self.forms = tuple([self._form(value) for value in values])
 
     def _form(self, value: Any) -> Form:
+        kind = type(value)
+        if kind is np.ndarray:
+            return self._array(np.array(value), False)
+        if kind in PLAIN:
+            return SETTING, kind, value
         if isinstance(value, Node):
             self.nodes.append(value)
             if self.graph is None:
                 self.graph = value.graph
             ragged = value.ragged
-            return ArgumentKind.NODE, value.ndim, None if ragged & WIDTH else value.width, ragged
-        if value is None or isinstance(value, str | bool | int | float | np.generic | Enum):
-            return ArgumentKind.SETTING, type(value), value
+            return NODE, value.ndim, None if ragged & WIDTH else value.width, ragged
+        if isinstance(value, str | bool | int | float | np.generic | Enum):
+            return SETTING, kind, value
         if isinstance(value, np.ndarray):
             return self._array(np.array(value), False)
         if isinstance(value, tuple):
@@ -73,14 +86,14 @@ class Arguments:
             return ArgumentKind.DICT, tuple(value), *map(self._form, value.values())
         if hasattr(value, "add_light") and not isinstance(value, type):
             self.graph = value
-            return (ArgumentKind.GRAPH,)
+            return OF_GRAPH
         self.params.append(value)
-        return ArgumentKind.PARAMS, getattr(value, "training", None)  # it may change in a graph
+        return PARAMS, getattr(value, "training", None)  # it may change in a graph
 
     def _array(self, array: Array, is_list: bool) -> Form:
         self.arrays.append(array)
         self.are_lists.append(is_list)
-        return ArgumentKind.ARRAY, array.dtype.char, array.ndim, is_list
+        return ARRAY, array.dtype.char, array.ndim, is_list
 
     def with_leaves(
         self, nodes: Sequence[Node], arrays: Sequence[Array], params: Sequence[object], graph: Owner

@@ -12,7 +12,6 @@ from dynbatch.blocks.arguments import Arguments, sizes_of
 from dynbatch.blocks.binding import ArraysAlike
 from dynbatch.blocks.call import BlockCall, results_of
 from dynbatch.blocks.given_arrays import NotTraceable
-from dynbatch.blocks.operators import Told
 from dynbatch.blocks.program import BlockProgram, NotOneProgram
 from dynbatch.blocks.sizes import Pattern, Sizes, looser, patterns_to_try
 from dynbatch.blocks.trace import ARRAY_NAMES, Seen, TraceMaker
@@ -85,30 +84,25 @@ class BlockFunction:
         sizes = sizes_of(arguments.nodes, arguments.arrays)
         program = self._program(arguments, graph, sizes)
         if isinstance(program, BlockProgram):
-            told = self._told(program, arguments, graph, sizes)
+            free = program.free_of(sizes)
+            if program.needs_trace(sizes):
+                maker = self._maker(arguments, recorded(tuple(arguments.params))[0], graph)
+                told = program.traced(maker, sizes, arguments.arrays)
+            else:
+                told = program.given(free, arguments.arrays)
             if told is not None:
                 if program.by_data:
                     graph.note_block(self.name, "traced again, since it looks into its arrays")
-                return results_of(self._call_type, program, arguments, sizes, told, graph)
+                return results_of(self._call_type, program, arguments, free, told, graph)
             program = Inlined("for some sizes or arrays it builds other operators")
         graph.note_block(self.name, f"inlined, since {program.reason}")
         return self.__wrapped__(*positional, **named)
 
-    def _told(
-        self, program: BlockProgram, arguments: Arguments, graph: Owner, sizes: Sizes
-    ) -> Told | None:
-        """What the program does not know of a call; None where it does not hold for it."""
-        if not program.needs_trace(sizes):
-            return program.given(sizes, arguments.arrays)
-        maker = self._maker(arguments, recorded(tuple(arguments.params))[0], graph)
-        return program.traced(maker, sizes, arguments.arrays)
-
     def _program(self, arguments: Arguments, graph: Owner, sizes: Sizes) -> Program:
         """The program for arguments of these forms and sizes, looked up once a graph."""
         params = tuple(arguments.params)
-        # What parameters hold is read once a graph, but for a module's mode.
-        modes = tuple([getattr(value, "training", None) for value in params])
-        key = (self, arguments.forms, arguments.names, modes, folds.get(), *map(id, params))
+        # What parameters hold is read once a graph, but for a module's mode, a part of its form.
+        key = (self, arguments.forms, arguments.names, folds.get(), *map(id, params))
         # With the parameters, so that their ids stay their own.
         entry: Entry = graph.programs.setdefault(key, (params, []))
         for program in entry[1]:
@@ -149,7 +143,7 @@ class BlockFunction:
 
         def try_pattern(pattern: Pattern) -> BlockProgram | str:
             try:
-                return BlockProgram(maker, pattern, sizes, careful, reads)
+                return BlockProgram(maker, pattern, sizes, careful, reads, self._call_type)
             except NotOneProgram as error:
                 return str(error)
 

@@ -49,9 +49,6 @@ class BlockCall(Operation):
     told: Told
     places: Sequence[ResultPlace]
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.shape_of(self.program.main)
-
     def shape_of(self, result: int) -> Shape:
         """The shape of one of its results."""
         position = self.program.results[result]
@@ -65,12 +62,6 @@ class BlockCall(Operation):
         if op.rows is None or op.width is None:
             return self.told.sizes[operator]
         return affine(op.rows, self.free), affine(op.width, self.free)
-
-    def infer_ragged(self) -> int:
-        return self.program.operators[self.program.results[self.program.main]].node.ragged
-
-    def signature(self) -> int:
-        return intern_signature((type(self), self.program.uid))
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
@@ -126,17 +117,20 @@ def results_of(
     call_type: type[BlockCall],
     program: BlockProgram,
     arguments: Arguments,
-    sizes: Sizes,
+    free: Sizes,
     told: Told,
     graph: Owner,
 ) -> Any:
     """The results of a new call: a node, or a tuple of nodes as the function returned it."""
     made: dict[int, Node] = {-1 - k: x for k, x in enumerate(arguments.nodes)}
     if program.main >= 0:
-        call = call_type(
-            *arguments.nodes, graph=graph, program=program, arrays=arguments.arrays,
-            free=tuple([sizes[k] for k in program.free]), told=told, stream=0,
-        )  # fmt: skip
+        call = call_type.__new__(call_type)
+        call.program, call.arrays, call.free, call.told = program, arguments.arrays, free, told
+        call.stream = 0
+        position = program.results[program.main]
+        (rows, width), main = call.size_of(position), program.operators[position].node
+        inputs = tuple(arguments.nodes)
+        call.complete_as(inputs, graph, main.ndim, rows, width, main.ragged, program.sig)
         if program.is_random:
             call.stream = graph.stream(call)
         made[program.results[program.main]] = call

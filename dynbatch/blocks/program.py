@@ -29,10 +29,11 @@ from dynbatch.blocks.sizes import (
     Sizes,
     bases,
     filled,
-    fits,
     free_positions,
+    keeps,
     points_for,
     same,
+    ties,
 )
 from dynbatch.blocks.trace import TraceMaker
 from dynbatch.compiler.traced import Reads
@@ -58,17 +59,20 @@ class BlockProgram:
         actual:  the sizes of the call at hand.
         careful: whether other sizes than those that are tried may give other operators.
         reads:   what the traces read from its parameters; it fills while they are made.
+        kind:    the type of its calls.
 
     Raises:
         NotOneProgram: what it builds differs with sizes, or it fails at those that were tried.
     """
 
     def __init__(
-        self, maker: TraceMaker, pattern: Pattern, actual: Sizes, careful: bool, reads: Reads
-    ) -> None:
-        self.uid = next(_uids)
+        self, maker: TraceMaker, pattern: Pattern, actual: Sizes, careful: bool, reads: Reads,
+        kind: type,
+    ) -> None:  # fmt: skip
+        self.sig = intern_signature((kind, next(_uids)))
         self.pattern = pattern
         self.free = free_positions(pattern)
+        self._ties = ties(pattern)
         self.reads = reads
         self.plans: dict[Any, Any] = {}  # of its operators, by policy
         self._careful = careful
@@ -125,7 +129,11 @@ class BlockProgram:
 
     def takes(self, sizes: Sizes) -> bool:
         """Whether the sizes of a call keep to the program's pattern."""
-        return fits(self.pattern, sizes)
+        return keeps(self._ties, sizes)
+
+    def free_of(self, sizes: Sizes) -> Sizes:
+        """Those sizes of a call that vary."""
+        return tuple([sizes[k] for k in self.free])
 
     # How a call differs from the traces -----------------------------------------------------------
 
@@ -140,7 +148,7 @@ class BlockProgram:
             return True
         return bool(self._unsafe) and any([sizes[self.free[k]] == 0 for k in self._unsafe])
 
-    def given(self, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
+    def given(self, free: Sizes, arrays: Sequence[Array]) -> Told | None:
         """What a call's arrays tell, checked; None where it makes arrays of unexpected shapes.
 
         Raises:
@@ -148,24 +156,25 @@ class BlockProgram:
         """
         if not self._taken.sites:
             return NOTHING
-        given = self._taken.of([sizes[k] for k in self.free], arrays)
+        given = self._taken.of(free, arrays)
         return None if given is None else Told(given, {}, {})
 
     def traced(self, maker: TraceMaker, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
         """What a trace at the call's sizes tells, or None if it builds other operators."""
+        free = self.free_of(sizes)
         if self.by_data or sizes not in self._known:
             try:
                 trace = live_operators(maker.on(sizes, arrays))
             except Exception:
                 return None  # the function itself will raise it
-            found = self._read(trace, tuple([sizes[k] for k in self.free]))
+            found = self._read(trace, free)
             if not self.by_data:
                 self._known[sizes] = found
         else:
             found = self._known[sizes]
         if found is None or self.by_data:
             return found
-        given = self.given(sizes, arrays)
+        given = self.given(free, arrays)
         return None if given is None else found._replace(given=given.given)
 
     def _read(self, trace: Operators, free: Sizes) -> Told | None:

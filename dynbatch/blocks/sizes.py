@@ -26,12 +26,20 @@ MOST_TIED = 4
 
 def fits(pattern: Pattern, sizes: Sizes) -> bool:
     """Whether the sizes of a call keep to a pattern."""
-    return all(
-        [
-            size == (sizes[leader] if leader >= 0 else -leader - 1)
-            for leader, size in zip(pattern, sizes, strict=True)
-        ]
-    )
+    return keeps(ties(pattern), sizes)
+
+
+def ties(pattern: Pattern) -> list[tuple[int, int]]:
+    """The sizes that are not free, and what each of them equals."""
+    return [(k, leader) for k, leader in enumerate(pattern) if leader != k]
+
+
+def keeps(ties: Sequence[tuple[int, int]], sizes: Sizes) -> bool:
+    """Whether the sizes of a call are tied so."""
+    for k, leader in ties:
+        if sizes[k] != (sizes[leader] if leader >= 0 else -leader - 1):
+            return False
+    return True
 
 
 def free_positions(pattern: Pattern) -> list[int]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dynbatch.batcher.steps.members import BlockBatch, Members
+from dynbatch.batcher.steps.block_batch import BlockBatch
+from dynbatch.batcher.steps.members import Members
 from dynbatch.blocks.call import BlockCall, BlockResult
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.cross_entropy import CrossEntropy, LinearCrossEntropy

@@ -18,7 +18,7 @@ from dynbatch.models.initial import Rng, generator, normal, uniform
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import LSTM, lstm_step
-from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.arguments import same_ids
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array
 
@@ -191,7 +191,7 @@ class Seq2Seq(Module):
 
     def encode(self, graph: Owner, source: ArrayLike) -> Encoded:
         """Run the encoder on one source sentence of ids, (T,)."""
-        *state, keys, values = self._encoded(graph, as_ids("Seq2Seq.encode", source))
+        *state, keys, values = self._encoded(graph, same_ids("Seq2Seq.encode", source))
         return Encoded((*state, *self._starts_at_zero[len(state) :]), (keys, values))
 
     @block
@@ -218,10 +218,10 @@ class Seq2Seq(Module):
             target:    T_target ids, without marks; the decoder reads `<s>` before them.
             reduction: "sum" or "mean" over the T_target + 1 tokens.
         """
-        ids = as_ids("Seq2Seq.loss", target)
-        read = np.concatenate(([self.begin], ids))
-        written = np.concatenate((ids, [self.end]))
-        return self._loss(graph, as_ids("Seq2Seq.loss", source), read, written, reduction)
+        given, ids = same_ids("Seq2Seq.loss", source), same_ids("Seq2Seq.loss", target)
+        marked = np.empty(ids.size + 2, ids.dtype)
+        marked[0], marked[1:-1], marked[-1] = self.begin, ids, self.end
+        return self._loss(graph, given, marked[:-1], marked[1:], reduction)
 
     @block
     def _loss(

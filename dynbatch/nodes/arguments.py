@@ -90,6 +90,13 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
     return array if array.dtype == IDS else array.astype(IDS)
 
 
+def same_ids(what: str, ids: Any) -> Array:
+    """`as_ids`, but an array of ids is returned itself: for one that nobody writes to."""
+    if type(ids) is np.ndarray and ids.dtype == IDS and ids.ndim == 1:
+        return ids
+    return as_ids(what, ids)
+
+
 def are_below(ids: Array, count: int) -> bool:
     """Whether 0 <= id < count for all ids (T,) int64, as one comparison."""
     # Negative ids become huge as unsigned numbers. For a sentence argmax is much quicker than max.

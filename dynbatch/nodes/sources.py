@@ -10,7 +10,7 @@ from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyErro
 from dynbatch.kernels import arrays
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.arguments import are_below, as_ids, check_parameter, not_a_graph
+from dynbatch.nodes.arguments import are_below, as_ids, check_parameter, not_a_graph, same_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
@@ -113,7 +113,7 @@ class Lookup(Operation):
         return (self.ids.shape[0], self.table.shape[1])
 
     def given(self, array: Array) -> tuple[Array]:
-        return (_ids_in(self.table, array),)
+        return (_checked(self.table, same_ids("lookup", array)),)
 
     def content(self) -> bytes:
         return self.ids.tobytes()
@@ -276,7 +276,10 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
 
 def _ids_in(table: Parameter, ids: Any) -> Array:
     """Ids of rows of a table."""
-    array = as_ids("lookup", ids)
+    return _checked(table, as_ids("lookup", ids))
+
+
+def _checked(table: Parameter, array: Array) -> Array:
     size = table._value.shape[0]
     if not are_below(array, size):
         position = int(np.flatnonzero((array < 0) | (array >= size))[0])

@@ -14,8 +14,11 @@ class StepMembers(Protocol):
     """The nodes of one step; see `members.Members`."""
 
     block: Any
+    is_shared: bool
     lengths: list[int]
     widths: list[int]
+
+    def places(self, operator: int) -> list[ResultPlace]: ...
 
     @property
     def starts(self) -> list[int]: ...
@@ -114,6 +117,8 @@ def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
 def joined(parts: Sequence[MembersPart]) -> Any:
     """The nodes of the parts as those of one step, where they follow each other there."""
     first, last = parts[0], parts[-1]
+    if isinstance(first, PortsPart):
+        return first if len(parts) == 1 else MembersParts(parts)
     follow = all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
     if not follow:
         return MembersParts(parts)

@@ -12,137 +12,18 @@ from typing import Any, cast, overload
 
 import numpy as np
 
+from dynbatch.batcher.steps.block_batch import BlockBatch
 from dynbatch.batcher.steps.member_parts import (
     MembersPart,
-    PortsPart,
     joined,
     places_of,
 )
-from dynbatch.blocks.call import BlockCall, ResultPlace
-from dynbatch.blocks.operators import BlockOperator, Coefficients, Given, Site, Sized
-from dynbatch.blocks.program import BlockProgram
-from dynbatch.kernels.dropout import MODULUS, hash32
+from dynbatch.blocks.call import ResultPlace
+from dynbatch.blocks.operators import Given, Site, Sized
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.structure import Port, Structural
-from dynbatch.parameter import Array
-
-# 2³² divided by the golden ratio: it spreads small numbers over all bits.
-GOLDEN_RATIO = 0x9E3779B9
-
-
-class BlockBatch:
-    """Calls of one program that run together.
-
-    Attributes:
-        calls:   the calls.
-        members: for each operator the step's nodes that it is among, and which of the operators
-            there it is.
-    """
-
-    def __init__(self, calls: Sequence[BlockCall]) -> None:
-        self.calls = calls
-        self.program: BlockProgram = calls[0].program
-        self.members: dict[int, tuple[Members, int]] = {}
-        self._numbers: dict[Coefficients, list[int]] = {}
-        self._streams: dict[Site, list[int]] = {}
-
-    @cached_property
-    def _sizes(self) -> Array:
-        shape = len(self.calls), len(self.program.free)
-        return np.array([call.free for call in self.calls], np.int64).reshape(shape)
-
-    def numbers(self, coefficients: Coefficients) -> list[int]:
-        """A number that follows from the sizes, for each call."""
-        known = self._numbers.get(coefficients)
-        if known is None:
-            *slopes, constant = coefficients
-            known = (self._sizes @ np.array(slopes, np.int64) + constant).tolist()
-            self._numbers[coefficients] = known
-        return known
-
-    def rows_and_widths(self, operator: int) -> tuple[list[int], list[int]]:
-        """Rows and widths of an operator's values, for each call; once where it is shared."""
-        op = self.program.operators[operator]
-        if op.rows is None or op.width is None:
-            sizes = [call.size_of(operator) for call in self.calls]
-            return [rows for rows, _ in sizes], [width for _, width in sizes]
-        rows, widths = self.numbers(op.rows), self.numbers(op.width)
-        return (rows[:1], widths[:1]) if op.is_shared else (rows, widths)
-
-    def value(self, operator: int, name: str, call: int) -> Any:
-        """An attribute of an operator that differs from call to call."""
-        bound = self.program.operators[operator].bound[name]
-        if isinstance(bound, Sized):
-            return bound.at(self.calls[call].free)
-        if isinstance(bound, Site):
-            return self.stream_numbers(bound)[call]
-        told = self.calls[call].told
-        if isinstance(bound, Given):
-            return told.given[bound.site][bound.place]
-        return told.values[operator, name]
-
-    def stream_numbers(self, site: Site) -> list[int]:
-        """32-bit numbers of an operator's random streams, one for each call."""
-        known = self._streams.get(site)
-        if known is None:
-            calls = np.array([call.stream for call in self.calls], np.uint32)
-            known = hash32(calls ^ np.uint32((site.number + 1) * GOLDEN_RATIO % MODULUS)).tolist()
-            self._streams[site] = known
-        return known
-
-    def nodes_of(self, operator: int) -> Sequence[Node]:
-        """The node of each call for an operator, or for a node argument where it is negative."""
-        if operator < 0:
-            return [call.inputs[-1 - operator] for call in self.calls]
-        members, place = self.members[operator]
-        if self.program.operators[operator].is_shared:
-            return [members[place]] * len(self.calls)
-        count = len(self.calls)
-        return [members[k] for k in range(place * count, (place + 1) * count)]
-
-    def inputs_of(self, operators: Sequence[int], position: int) -> Sequence[Node]:
-        """What the operators of a step read at a position: nodes of one step where they lie so."""
-        read = [self.program.operators[k].inputs[position] for k in operators]
-        if min(read) >= 0:
-            parts = [self.part_of(operator) for operator in read]
-            if None not in parts:
-                found: Sequence[Node] = joined(cast("list[MembersPart]", parts))
-                return found
-        if self.program.operators[operators[0]].is_shared:  # and so is what they read
-            return [self.nodes_of(operator)[0] for operator in read]
-        return [node for operator in read for node in self.nodes_of(operator)]
-
-    def part_read(self, operator: BlockOperator, position: int) -> MembersPart | None:
-        """What an operator reads at a position, where it lies in one block."""
-        read = operator.inputs[position]
-        part = self.part_of(read) if read >= 0 else None
-        if part is not None and isinstance(operator.node, Port):
-            return PortsPart(part.members, part.first, part.end, operator.node.part)
-        return part
-
-    def part_of(self, operator: int) -> MembersPart | None:
-        """The nodes of an operator, where they lie in one block, one for each call."""
-        members, place = self.members[operator]
-        if members.block is None or members.is_shared:
-            return None
-        count = len(self.calls)
-        return MembersPart(members, place * count, (place + 1) * count)
-
-    def settle(self) -> None:
-        """Tell the calls where their results lie."""
-        program, calls = self.program, self.calls
-        places: list[list[ResultPlace]] = []
-        for operator in program.results:
-            if operator < 0:
-                places.append(places_of(self.nodes_of(operator)))
-            else:
-                members, place = self.members[operator]
-                places.append(members.places(place))
-        for k, call in enumerate(calls):
-            call.places = [of_result[k] for of_result in places]
-            call._block, call._position, call._start = call.places[program.main]
+from dynbatch.nodes.shape.structure import Structural
 
 
 class Members(Sequence[Any]):
@@ -217,7 +98,9 @@ class Members(Sequence[Any]):
         if operator < 0:
             return self.batch.calls[call].inputs[-1 - operator]
         members, place = self.batch.members[operator]
-        return members[place * members._count + (0 if members.is_shared else call)]  # type: ignore[no-any-return]
+        count = 1 if members.is_shared else len(self.batch.calls)
+        node: Node = members[place * count + (0 if members.is_shared else call)]
+        return node
 
     def _place(self, node: Operation, place: int) -> None:
         node._block, node._position, node._start = self.block, place, self.starts[place]

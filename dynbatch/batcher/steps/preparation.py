@@ -17,7 +17,8 @@ from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule, schedule_structure
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.members import BlockBatch, Members
+from dynbatch.batcher.steps.block_batch import BlockBatch
+from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.blocks.call import BlockCall, BlockResult
 from dynbatch.nodes.operation import Operation

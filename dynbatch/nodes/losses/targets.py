@@ -17,7 +17,7 @@ from dynbatch.errors import (
 )
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.arguments import are_below, as_ids, not_a_node
+from dynbatch.nodes.arguments import are_below, as_ids, not_a_node, same_ids
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
@@ -40,14 +40,14 @@ class TargetRule(NamedTuple):
     ignore_index: int | None
     reduction: str
 
-    def weighted(self, targets: Any, dtype: DType) -> tuple[Array, Array]:
+    def weighted(self, targets: Array, dtype: DType) -> tuple[Array, Array]:
         """Ids (T,) and weights (T,) of each token's loss, so that a sentence's loss is their sum.
 
         Raises:
             ShapeError:      the targets are not a list of integers.
             VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         """
-        return self.weights_of(as_ids(self.what, targets), dtype)
+        return self.weights_of(same_ids(self.what, targets), dtype)
 
     def weights_of(self, ids: Array, dtype: DType) -> tuple[Array, Array]:
         """What `weighted` gives for ids (T,)."""
