@@ -39,12 +39,17 @@ class Attention(Module):
         """The keys and values of a memory, computed once for each sentence."""
         return memory
 
+    def projected(self, query: Node) -> Node:
+        """What `scored` takes of the query; it is itself unless a subclass projects it."""
+        return query
+
     def scored(self, query: Node, keys: Node, values: Node) -> Node:
-        """The attention to projected keys, which a subclass computes."""
+        """The attention of a projected query to projected keys, which a subclass computes."""
         raise NotImplementedError(f"{type(self).__name__}.scored")
 
     def attend(self, query: Node, memory: tuple[Node, ...] | RowMemories) -> Node:
         """Attention to (keys, values); to `RowMemories`, with each row of the query to its own."""
+        query = self.projected(query)
         if not isinstance(memory, RowMemories):
             keys, values = memory
             return self.scored(query, keys, values)
@@ -80,8 +85,11 @@ class AdditiveAttention(Attention):
     def keys(self, memory: Node) -> Node:
         return self.key(memory)
 
+    def projected(self, query: Node) -> Node:
+        return self.query(query)
+
     def scored(self, query: Node, keys: Node, values: Node) -> Node:
-        return F.additive_attention(self.query(query), keys, values, self.vector)
+        return F.additive_attention(query, keys, values, self.vector)
 
 
 class GeneralAttention(Attention):

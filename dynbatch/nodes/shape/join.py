@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Never
 
 from dynbatch.errors import DtypeError, EmptyBatchError
@@ -59,6 +60,15 @@ class Concat(Structural):
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
         along_tokens, counts = batch.first.along == 0, batch.counts()
+        if len(counts) < max(counts):  # few nodes of many inputs
+            for node in batch.nodes:
+                rows, widths = sizes_of(node.inputs)
+                at = list(accumulate(rows if along_tokens else widths, initial=0))[:-1]
+                yield Rectangles(
+                    node.inputs, [node] * len(at), rows, widths,
+                    target_row=at if along_tokens else 0, target_column=0 if along_tokens else at,
+                )  # fmt: skip
+            return
         filled = [0] * len(counts)
         for position in range(max(counts)):  # input by input, so that neighbours of a block merge
             if min(counts) > position:
