@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynbatch.batcher.steps.member_parts import MembersParts
+from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.places import add_gradients, freed, move_values, stretch
 from dynbatch.nodes.batch import sizes_of
@@ -180,17 +180,6 @@ class BatchInput:
         parts = nodes.parts if isinstance(nodes, MembersParts) else [nodes]
         own = [part for part in parts if part.block is block]
         return [place for part in own for place in range(part.first, part.end)]
-    def positions_in(self, block: Block) -> list[int | None]:
-        """The positions in a block of the nodes there; None for a call, which is a part of it."""
-        nodes: Any = self.nodes
-        if isinstance(nodes, Members):
-            return list(range(len(nodes))) if nodes.block is block else []
-        if not isinstance(nodes, MembersPart | MembersParts):
-            return [node._position for node in nodes if node._block is block]
-        parts = nodes.parts if isinstance(nodes, MembersParts) else [nodes]
-        own = [part for part in parts if part.block is block]
-        return [place for part in own for place in range(part.first, part.end)]
-
 
     def _slice(self, packed: Ragged) -> Ragged:
         if self.covers:

@@ -84,6 +84,10 @@ class PortsPart(MembersPart):
         return self.starts[0]
 
     @property
+    def elements(self) -> int:
+        return sum(self.widths)
+
+    @property
     def starts(self) -> list[int]:
         return [place * self.widths[0] for place in range(self.first, self.end)]
 

@@ -111,7 +111,7 @@ class Port(Structural):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
-        yield Rectangles(batch.reads(), batch.nodes, 1, batch.widths)
+        yield Rectangles(batch.reads(), batch.nodes, None, batch.widths)
 
 
 class Reverse(Structural):
