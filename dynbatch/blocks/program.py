@@ -69,7 +69,8 @@ class BlockProgram:
         self, maker: TraceMaker, pattern: Pattern, actual: Sizes, careful: bool, reads: Reads,
         kind: type,
     ) -> None:  # fmt: skip
-        self.sig = intern_signature((kind, next(_uids)))
+        self.uid = next(_uids)
+        self._kind = kind
         self.pattern = pattern
         self.free = free_positions(pattern)
         self._ties = ties(pattern)
@@ -104,6 +105,7 @@ class BlockProgram:
         """Set what follows from the operators and the results."""
         computed = [number for number, position in enumerate(self.results) if position >= 0]
         self.main = computed[0] if computed else -1
+        self.sig = intern_signature((self._kind, self.uid))
         self.signatures = tuple(
             [
                 intern_signature((SHARED, op.node.sig)) if op.is_shared else op.node.sig

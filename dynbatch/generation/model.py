@@ -84,7 +84,8 @@ class Continuation:
             arguments = Arguments((graph, self._model, np.zeros(TRACED, np.int64), *given), {})
             sizes = sizes_of(arguments.nodes, arguments.arrays)
             call_type = self._block._call_type
-            results.append(results_of(call_type, program, arguments, sizes, NOTHING, graph))
+            free = program.free_of(sizes)
+            results.append(results_of(call_type, program, arguments, free, NOTHING, graph))
         graph.forward()
         histories: list[History] = []
         try:
