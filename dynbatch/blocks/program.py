@@ -134,7 +134,7 @@ class BlockProgram:
         return keeps(self._ties, sizes)
 
     def free_of(self, sizes: Sizes) -> Sizes:
-        """Those sizes of a call that vary."""
+        """The sizes of a call that vary."""
         return tuple([sizes[k] for k in self.free])
 
     # How a call differs from the traces -----------------------------------------------------------
