@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from dynbatch.kernels.c.runtime.compiler import compiler, key_of
 from dynbatch.recent import free_at_fork
 
 VARIABLE = "DYNBATCH_NATIVE"
+# Sources in which a precompiled header, 0.7 s with GCC, is saved.
+WORTH_A_HEADER = 8
 SCALARS = {"f": "float", "d": "double"}
 
 _lock = free_at_fork(threading.Lock())
@@ -142,8 +145,8 @@ class Unit(NamedTuple):
         """Where the library lies, if it has been compiled."""
         return cache.find(self.label, self.key)
 
-    def make(self) -> None:
-        """Compile the library and keep it.
+    def make(self, header: Path | None = None) -> None:
+        """Compile the library, with a header of `Compiler.precompile`, and keep it.
 
         Raises:
             BackendError: the compiler fails.
@@ -151,7 +154,7 @@ class Unit(NamedTuple):
         """
         chosen = compiler()
         assert chosen is not None
-        cache.keep(self.label, self.key, lambda path: chosen.compile(self.text, path))
+        cache.keep(self.label, self.key, lambda path: chosen.compile(self.text, path, header))
 
 
 def build(units: Sequence[Unit]) -> None:
@@ -165,8 +168,12 @@ def build(units: Sequence[Unit]) -> None:
     files = f"{len(missing)} C file{'s' * (len(missing) > 1)}"
     print(f"dynbatch: compiling {files}, once ...", end="", file=sys.stderr, flush=True)
     started = time.perf_counter()
+    chosen = compiler()
+    assert chosen is not None
     try:
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            list(pool.map(Unit.make, missing))
+        with TemporaryDirectory() as made, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            are_many = len(missing) >= WORTH_A_HEADER
+            header = chosen.precompile(Path(made)) if are_many else None
+            list(pool.map(lambda unit: unit.make(header), missing))
     finally:
         print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr)
