@@ -148,6 +148,7 @@ def layer_norm_backward(
 
 
 @has_cuda()
+@has_c
 def layer_norm_parameters(
     dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None
 ) -> None:
@@ -173,7 +174,6 @@ def layer_norm_parameters(
             np.add.reduce(of_blocks, axis=0, out=array)
 
 
-@has_c
 def sum_parameters(
     dy: Array, normals: Normals, part: slice, dweight: Array | None, dbias: Array | None
 ) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share_rows
+from dynbatch.kernels.c.runtime.sharing import share, share_rows
 from dynbatch.kernels.layer_norm import Normals
+from dynbatch.kernels.segment import blocks
 
 _library = Library("layer_norm.c")
 
@@ -46,18 +49,26 @@ def layer_norm_backward(
     return None
 
 
-def sum_parameters(
-    dy: Array, normals: Normals, part: slice, dweight: Array | None, dbias: Array | None
+def layer_norm_parameters(
+    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None
 ) -> Any:
-    functions = _library.functions(dy.dtype)
+    functions, width = _library.functions(dy.dtype), dy.shape[1]
     if functions is None or not (has_rows(dy) and is_packed(dy[:0], dweight, dbias)):
         return NotImplemented
     given = _arguments(normals, dy)
     if given is None:
         return NotImplemented
-    functions.sum_parameters(
-        part.start, part.stop, dy.shape[1], *given, address(dweight), address(dbias)
-    )
+    parts = [(part.start, part.stop) for part in blocks(*dy.shape)]
+    sums = np.empty((len(parts), 2, width), dy.dtype)
+    wanted = [(k, array) for k, array in enumerate((dweight, dbias)) if array is not None]
+    places: list[list[int | None]] = [[None, None] for _ in parts]
+    for k, _ in wanted:
+        for two, of_part in zip(places, sums, strict=True):
+            two[k] = address(of_part[k])
+    each = zip(parts, places, strict=True)
+    share(functions.sum_parameters, [(*part, width, *given, *two) for part, two in each])
+    for k, array in wanted:
+        np.add.reduce(sums[:, k], axis=0, out=array)
     return None
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import share_blocks
 
@@ -169,22 +167,11 @@ def _chunk(
     h: Array, weight: Array, bias: Array | None, z: Array, targets: Targets, losses: Array,
     wanted: LossGradients | None,
 ) -> None:  # fmt: skip
-    """Losses, gradients of the logits in `z`, and dh of one chunk.
-
-    Threads share its tokens, or where the vocabulary is larger, words and features: a product of
-    fewer rows is slower.
-    """
-
-    def work(low: int, high: int) -> None:
-        span = slice(low, high)
-        blas.matmul_shared(h[span], weight.T, z[span])
-        scale = None if wanted is None else wanted.scale[span]
-        softmax_loss(z[span], bias, targets.part(span), losses[span], scale)
-        if wanted is not None and wanted.hidden is not None:
-            blas.matmul_shared(z[span], weight, wanted.hidden[span])
-
-    shards = parallel.shards(len(z), 32) if len(z) >= z.shape[1] else [(0, len(z))]
-    parallel.run([partial(work, *shard) for shard in shards])
+    """Losses, gradients of the logits in `z`, and dh of one chunk; threads share each."""
+    blas.matmul_shared(h, weight.T, z)
+    softmax_loss(z, bias, targets, losses, None if wanted is None else wanted.scale)
+    if wanted is not None and wanted.hidden is not None:
+        blas.matmul_shared(z, weight, wanted.hidden)
 
 
 @has_cuda()
