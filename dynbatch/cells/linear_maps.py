@@ -21,11 +21,9 @@ from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
-from dynbatch.kernels.linear_gradients import (
-    MapGradient,
-    scatter_products,
-    weight_gradients,
-)
+from dynbatch.kernels.c.linear_gradients import weight_tasks
+from dynbatch.kernels.c.runtime.tasks import NativeTask, NativeTasks
+from dynbatch.kernels.linear_gradients import MapGradient, weight_gradients
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array, Parameter
 
@@ -50,16 +48,19 @@ def _room_of(cell: CompiledLoop, number: int, dtype: DType) -> int:
 
 
 def forward_weights(
-    cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None = None
-) -> Arrays:
+    cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None = None,
+    tasks: NativeTasks | None = None,
+) -> Arrays:  # fmt: skip
     """Wide weights (K, O) as W, in planes of p columns (planes, K, p) for NumPy; biases as b.
 
     Args:
         streams: whether weights of streams are packed as well. Packing takes memory; without it the
                  products take a few percent longer.
         native:  packs W into panels for C, instead.
+        tasks:   where that is written down, to be done later.
     """
     arrays: Arrays = {}
+    packs: list[NativeTask] = []
     for number, op in cell.maps.items():
         split = cell.planes[number] if native is None else 0
         plane, inner = split or op.output.width, op.inputs[0].width
@@ -70,31 +71,43 @@ def forward_weights(
             continue
         room = scratch.take(_room_of(cell, number, bias.dtype), 1).reshape(-1)
         if native is not None:
-            native.pack(op, room)
+            packs += native.pack(op, room)
             arrays[f"W{number}"] = room
             continue
         wide = room[: op.output.width * inner].reshape(-1, inner, plane)
         for piece in op.pieces:
             write_transposed(piece, wide, plane)
         arrays[f"W{number}"] = wide if split else wide[0]
+    _do(packs, tasks)
     return arrays
 
 
+def _do(packs: Sequence[NativeTask], tasks: NativeTasks | None) -> None:
+    """Pack weights, now or later, at the same time if there are threads."""
+    if packs:
+        wanted = NativeTasks() if tasks is None else tasks
+        wanted.then(*[[each] for each in packs])
+        if tasks is None:
+            wanted.run()
+
+
 def backward_weights(
-    cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None = None
-) -> Arrays:
+    cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None = None,
+    tasks: NativeTasks | None = None,
+) -> Arrays:  # fmt: skip
     """Wide weights (O, K) of the loop as V, in planes (planes, p, K), or packed for C.
 
     Weights of streams are read in place: see `stream_gradients`.
     """
     arrays: Arrays = {}
+    packs: list[NativeTask] = []
     for number, op in cell.maps.items():
         if number in cell.stream_maps:
             continue
         inner, dtype = op.inputs[0].width, op.pieces[0].weight.dtype
         room = scratch.take(panel_elements(op.output.width, inner, dtype), 1).reshape(-1)
         if native is not None:
-            native.pack_back(op, room)
+            packs += native.pack_back(op, room)
             arrays[f"V{number}"] = room
             continue
         wide = room[: op.output.width * inner].reshape(-1, inner)
@@ -103,6 +116,7 @@ def backward_weights(
             wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
         plane = cell.numpy.weight_planes.get(number, 0)
         arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if plane else wide
+    _do(packs, tasks)
     return arrays
 
 
@@ -116,44 +130,32 @@ def _wide_bias(op: Op) -> Array:
     return bias
 
 
+Products = list[tuple[Array, Array, int]]
+
+
 def stream_gradients(
     cell: CompiledLoop, arrays: Arrays, outs: Mapping[int, Array], order: Array | None = None
-) -> None:
-    """outs[k][order] = dx of stream k; without an order, in the rows of the loop.
+) -> Iterator[tuple[Products, Array | None, Array | None, Array, bool]]:
+    """What `scatter_products` makes dx of each stream of, in outs[k][order].
 
     Args:
-        outs: where gradients go, of those streams whose are asked for. It may be dX itself.
+        outs:  where gradients go, of those streams whose are asked for. It may be dX itself.
+        order: None if that is in the rows of the loop.
     """
     for place, out in outs.items():
-        found = arrays.get(f"dX{place}") if place in cell.backward_program.of_streams else None
-        if found is not None and found is not out:
-            out[order] = found
-        width, begun = cell.program.streams[place].width, found is not None
+        found = arrays[f"dX{place}"] if place in cell.backward_program.of_streams else None
+        products: Products = []
         for number, op in cell.stream_maps.items():
             (x,) = op.inputs
             if x.number != place or number not in cell.of_maps:
                 continue
-            if not begun and x.width < width:
-                out[slice(None) if order is None else order] = 0
-                begun = True
-            part = out[:, x.column : x.column + x.width]
-            for a, b in _factors(op, planes_of(columns_of(arrays, cell.of_maps[number]))):
-                scatter_products(a, b, order, part, begun)
-                begun = True
-
-
-def _factors(op: Op, dy: Array) -> Iterator[tuple[Array, Array]]:
-    """What meets in dx = dy W: some of dy (P, N, w), and rows of a weight (P, w, K)."""
-    width = dy.shape[2]
-    if any([piece.column % width or piece.width % width for piece in op.pieces]):
-        for plane, columns, piece, first in portions(op, width):
-            rows = slice(first, first + columns.stop - columns.start)
-            yield dy[plane : plane + 1, :, columns], piece.weight.value[None, rows]
-        return
-    for piece in op.pieces:
-        planes = slice(piece.column // width, (piece.column + piece.width) // width)
-        weight = piece.weight.value[piece.first : piece.first + piece.width]
-        yield dy[planes], weight.reshape(-1, width, weight.shape[1])
+            dy = planes_of(columns_of(arrays, cell.of_maps[number]))
+            for plane, columns, piece, first in portions(op, dy.shape[2]):
+                rows = slice(first, first + columns.stop - columns.start)
+                products.append((dy[plane][:, columns], piece.weight.value[rows], x.column))
+        is_there = found is out
+        if products or not is_there:
+            yield products, None if is_there else found, order, out, is_there
 
 
 class ParameterRows:
@@ -195,9 +197,15 @@ class WeightGradients:
     """Gradients of a loop's weights and biases.
 
     The rows of maps may come in several portions: sums over later ones are added.
+
+    Args:
+        tasks: where they are written down, to be made later.
     """
 
-    def __init__(self, cell: CompiledLoop, gradients: Gradients) -> None:
+    def __init__(
+        self, cell: CompiledLoop, gradients: Gradients, tasks: NativeTasks | None = None
+    ) -> None:
+        self._tasks = tasks
         self._maps = cell.maps
         self._gradients = gradients
         self._targets: dict[tuple[int, ...], list[Target]] = {}
@@ -218,10 +226,17 @@ class WeightGradients:
             MapGradient(planes[t.plane][:, t.columns], t.biases[0] if t.biases else None, t.weights)
             for t in targets
         ]
-        weight_gradients(xs, maps, again)
-        for target in targets:
-            for bias in target.biases[1:]:
-                np.copyto(bias, target.biases[0])
+        if self._tasks is None:
+            weight_gradients(xs, maps, again)
+        else:
+            self._tasks.then(*[[each] for each in weight_tasks(xs, maps, again)])
+
+    def finish(self) -> None:
+        """Copy the gradients of biases that are added up to those that are added to them."""
+        for targets in self._targets.values():
+            for target in targets:
+                for bias in target.biases[1:]:
+                    np.copyto(bias, target.biases[0])
 
     def _targets_of(self, group: tuple[int, ...], plane: int) -> Iterator[Target]:
         rows = [ParameterRows(self._gradients) for _ in group]

@@ -46,20 +46,27 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
 
 
 @has_c
-def scatter_products(a: Array, b: Array, index: Array | None, out: Array, add: bool) -> None:
-    """out[index[n]] = Σ_p a[p, n] @ b[p], for a (P, N, K), b (P, K, I); threads share the rows.
+def scatter_products(
+    products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
+    out: Array, add: bool,
+) -> None:  # fmt: skip
+    """out[index[n]] = start[n] + Σ_k x_k[n] @ w_k, for x_k (N, K_k) and w_k (K_k, I_k).
 
     Args:
-        index: (N,) distinct rows of `out`; None is 0 … N - 1.
-        add:   to what is there.
+        products: x_k, w_k, and the first of the I_k columns that the product is added to.
+        start:    (N, I), or None for zeros.
+        index:    (N,) distinct rows of `out` (..., I); None is 0 … N - 1.
+        add:      to what is there.
     """
-    total, part = np.empty((2, min(SUMMED_ROWS, a.shape[1]), b.shape[2]), a.dtype)
-    for start in range(0, a.shape[1], SUMMED_ROWS):
-        rows = slice(start, min(start + SUMMED_ROWS, a.shape[1]))
-        size = rows.stop - start
-        for number, (factor, weight) in enumerate(zip(a, b, strict=True)):
-            blas.matmul_rows(factor[rows], weight, (part if number else total)[:size])
-            if number:
-                np.add(total[:size], part[:size], out=total[:size])
+    count = len(products[0][0] if start is None else start)
+    for first in range(0, count, SUMMED_ROWS):
+        rows = slice(first, min(first + SUMMED_ROWS, count))
+        total = np.zeros((rows.stop - first, out.shape[1]), out.dtype)
+        if start is not None:
+            total[...] = start[rows]
+        for x, weight, column in products:
+            product = np.empty((len(total), weight.shape[1]), out.dtype)
+            blas.matmul_rows(x[rows], weight, product)
+            total[:, column : column + weight.shape[1]] += product
         places = rows if index is None else index[rows]
-        out[places] = out[places] + total[:size] if add else total[:size]
+        out[places] = out[places] + total if add else total

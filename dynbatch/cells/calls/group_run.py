@@ -23,6 +23,7 @@ from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, laid_out, temp
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels.c.gathers import ROWS, BoundBatches, BoundTable, GatherTables
 from dynbatch.kernels.gathers import gather, give_back
+from dynbatch.kernels.linear_gradients import scatter_products
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -211,11 +212,13 @@ class GroupRun:
             arrays[f"G{number}"].finish()
         gradients = self._batch.parameter_gradients()
         self._sink.pass_on(gradients)
-        stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached})
+        for products in stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached}):
+            scatter_products(*products)
         weights = WeightGradients(cell, gradients)
         for numbers in cell.map_groups:
             xs = [self._map_input(cell.maps[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
+        weights.finish()
         self._give_back(True, 0, self.group.count)
         ahead = [x.ahead for k, x in enumerate(self.group.streams) if k in cell.reached]
         self._batch.launches += len(cell.maps) + len(cell.stream_maps) + sum(ahead)

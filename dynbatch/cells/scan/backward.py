@@ -13,7 +13,10 @@ from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
-from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS
+from dynbatch.kernels.c.linear_gradients import scatter_tasks
+from dynbatch.kernels.c.runtime.tasks import NativeTask
+from dynbatch.kernels.linear_gradients import scatter_products
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -39,6 +42,7 @@ class ScanBackward:
         self._of_memories = dxs[states:]
         run.read([batch.input(k) for k in range(len(batch.inputs))])
         scratch = Scratch(batch.scratch)
+        self._tasks = run.tasks()
         self._chunks = run.chunks
         if not run.recomputes:
             lengths = scan_arrays.lengths_of(batch)
@@ -59,7 +63,7 @@ class ScanBackward:
         """Run all chunks, then compute the gradients that span them."""
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
-        weights = WeightGradients(run.cell, gradients)
+        weights = WeightGradients(run.cell, gradients, self._tasks)
         sinks = [ShardGradients() for _ in run.generic]
         for generic, sink in zip(run.generic, sinks, strict=True):
             for step in generic.values():
@@ -72,6 +76,9 @@ class ScanBackward:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
             self._chunk(chunk, weights)
+        if self._tasks is not None:
+            self._tasks.run()
+        weights.finish()
         for sink in sinks:
             sink.pass_on(gradients)
         self._gradients_of_states()
@@ -91,7 +98,7 @@ class ScanBackward:
                 arrays.add_packed(buffer)
             else:
                 arrays.add_kept(buffer, self._batch.saved[buffer.name])
-        arrays.shared.update(backward_weights(cell, scratch, run.native))
+        arrays.shared.update(backward_weights(cell, scratch, run.native, self._tasks))
         for buffer in cell.backward_rows:
             arrays.add_packed(buffer)
 
@@ -140,9 +147,12 @@ class ScanBackward:
         shards = self._arrays.of_shards(chunk, wide)
         for number, (shard, own) in enumerate(shards):
             bind_states(own, run.given_to(shard), self._before(chunk, number))
-        parallel.run(
-            [partial(self._run_shard, chunk, number, *each) for number, each in enumerate(shards)]
-        )
+        if self._tasks is not None:
+            self._tasks.then(*[self._shard_tasks(chunk, *each) for each in shards])
+        else:
+            parallel.run(
+                [partial(self._run_shard, chunk, k, *each) for k, each in enumerate(shards)]
+            )
         for group in run.cell.map_groups:
             # Rows of kept values are one stretch in each shard only.
             kept = not run.recomputes and any([number in run.cell.map_inputs for number in group])
@@ -168,17 +178,31 @@ class ScanBackward:
         arrays.update({f"G{k}": step for k, step in generic.items()})
         for step in generic.values():
             step.begin_backward(shard.first, shard.counts)
-        if run.native is not None:
-            run.bind_outside(chunk, shard, arrays)
-            arrays[OUTPUT_GRADIENTS] = self._dy.values
-        else:
+        if run.native is None:
             self._gather(chunk, shard, arrays)
+        else:
+            self._bind_outside(chunk, shard, arrays)
         run.loop.bind_backward(arrays)(shard.blocks)
         for step in generic.values():
             step.finish()
             if run.recomputes:
                 step.forget()
-        stream_gradients(run.cell, arrays, self._wanted, chunk.order[shard.span])
+        for products in stream_gradients(run.cell, arrays, self._wanted, chunk.order[shard.span]):
+            scatter_products(*products)
+
+    def _shard_tasks(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> list[NativeTask]:
+        """Backward of one shard in one chunk, all of it in C."""
+        run = self._run
+        assert run.native is not None
+        self._bind_outside(chunk, shard, arrays)
+        tasks = [run.native.steps(1, arrays, shard.steps)]
+        for products in stream_gradients(run.cell, arrays, self._wanted, arrays[ORDER]):
+            tasks += scatter_tasks(*products, (0, shard.rows))
+        return tasks
+
+    def _bind_outside(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
+        self._run.bind_outside(chunk, shard, arrays)
+        arrays[OUTPUT_GRADIENTS] = self._dy.values
 
     def _gather(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """Bring streams and outputs' gradients in packed order, and states as steps found them."""

@@ -13,7 +13,9 @@ from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.prefix import Chunk, PrefixLayout, Shard, cut, of_pass
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
+from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.kernels.c.runtime.tasks import NativeTask, NativeTasks
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -33,6 +35,7 @@ class ScanRun:
         streams, inits, memories: packed inputs.
         given:   which parts of the initial state are inputs.
         native:  the loop in C; None where NumPy runs it. `loop` is what runs it.
+        is_in_c: whether all of a pass is, so that it can be written down and done at once.
         generic: operators run by their own kernels, by number, of each shard.
     """
 
@@ -41,9 +44,10 @@ class ScanRun:
         self.batch = batch
         self.cell: CompiledCell = node.cell
         self.given: tuple[bool, ...] = node.given_states
-        self.native = self.cell.in_c.functions(batch.dtype)
+        self.native: NativeFunctions | None = self.cell.in_c.functions(batch.dtype)
         self.loop = self.native or self.cell.numpy
         self.recomputes = batch.recompute > 0
+        self.is_in_c = self.native is not None and not self.recomputes and not self.cell.generic
         lengths = np.asarray(y.lengths, np.int64)
         shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
         self.layout = PrefixLayout(lengths, y.offsets, node.reverse, shards)
@@ -61,8 +65,8 @@ class ScanRun:
         """Run chunk by chunk; outputs and last states go into sentence order."""
         batch, cell = self.batch, self.cell
         scratch = Scratch(batch.scratch)
-        arrays = ScanArrays(self.chunks, scratch, self.native is not None)
-        self.add_forward(arrays, scratch)
+        arrays, tasks = ScanArrays(self.chunks, scratch, self.native is not None), self.tasks()
+        self.add_forward(arrays, scratch, tasks)
         for buffer in cell.storage.packed:
             if batch.keeps and not self.recomputes:
                 arrays.add_kept(buffer, batch.saved[buffer.name])
@@ -79,9 +83,13 @@ class ScanRun:
             wide |= arrays.kept  # then there is one chunk
             for k, (shard, of_shard) in enumerate(shards):
                 bind_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
-            parallel.run(
-                [partial(self.run_forward, chunk, k, *each, y) for k, each in enumerate(shards)]
-            )
+            if tasks is not None:
+                tasks.then(*[[self._task(chunk, *each, y)] for each in shards])
+                tasks.run()
+            else:
+                parallel.run(
+                    [partial(self.run_forward, chunk, k, *each, y) for k, each in enumerate(shards)]
+                )
             for port, columns in zip(self.batch.ports, self.cell.following, strict=True):
                 port.values[chunk.ended] = columns_of(wide, columns)[chunk.last]
             if number + 1 < len(self.chunks):
@@ -89,9 +97,21 @@ class ScanRun:
         self._states_of_empty_sentences()
         self.count_forward()
 
-    def add_forward(self, arrays: ScanArrays, scratch: Scratch) -> None:
+    def tasks(self) -> NativeTasks | None:
+        """Where a pass is written down, if all of it is in C."""
+        return NativeTasks() if self.is_in_c else None
+
+    def _task(self, chunk: Chunk, shard: Shard, arrays: Arrays, y: Ragged) -> NativeTask:
+        """Forward of one shard in one chunk, rows brought in and out of its order."""
+        assert self.native is not None
+        self.bind_outside(chunk, shard, arrays, y)
+        return self.native.steps(0, arrays, shard.steps)
+
+    def add_forward(
+        self, arrays: ScanArrays, scratch: Scratch, tasks: NativeTasks | None = None
+    ) -> None:
         """Weights and streams of forward."""
-        weights = forward_weights(self.cell, scratch, not self.recomputes, self.native)
+        weights = forward_weights(self.cell, scratch, not self.recomputes, self.native, tasks)
         arrays.shared.update(weights)
         self.add_streams(arrays)
 
@@ -113,8 +133,7 @@ class ScanRun:
             for step in self.generic[number].values():
                 step.begin(shard.first, shard.counts)
         if self.native is not None and not self.recomputes:
-            self.bind_outside(chunk, shard, arrays)
-            arrays[OUTPUTS] = None if y is None else y.values
+            self.bind_outside(chunk, shard, arrays, y)
             self.native.bind_forward(arrays)(shard.numbered, True)
             return
         self.gather_streams(chunk, shard, arrays)
@@ -128,9 +147,11 @@ class ScanRun:
             y.values[order, first:end] = columns_of(arrays, columns)
             first = end
 
-    def bind_outside(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
-        """Give a loop in C the streams' rows, and their order."""
-        arrays[ORDER] = chunk.order[shard.span]
+    def bind_outside(
+        self, chunk: Chunk, shard: Shard, arrays: Arrays, y: Ragged | None = None
+    ) -> None:
+        """Give a loop in C the rows of streams and outputs, and their order."""
+        arrays[ORDER], arrays[OUTPUTS] = chunk.order[shard.span], None if y is None else y.values
         arrays.update({rows_of_stream(k): x.values for k, x in enumerate(self.streams)})
 
     def gather_streams(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,15 @@ from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import Op
+from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.calls import OperatorCalls
 from dynbatch.compiler.numpy.interpreter import Block, Instructions, Step
 from dynbatch.compiler.numpy.views import ValuePlaces
 from dynbatch.compiler.program import numbered
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.runtime import parallel
-from dynbatch.parameter import Array, Parameter
+from dynbatch.kernels.c.runtime.tasks import NativeTask, task
+from dynbatch.parameter import Array
 
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
@@ -110,26 +110,27 @@ class NativeFunctions:
         self._panels = panels
         self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value or 0
 
-    def pack(self, op: Op, panels: Array) -> None:
-        """Pack the weights of a wide map into panels (N,), for products with rows."""
+    def pack(self, op: Op, panels: Array) -> Iterator[NativeTask]:
+        """Tasks that pack the weights of a wide map into panels (N,), for products with rows."""
         start, inner = 0, op.inputs[0].width
-        tasks = []
         for piece in op.pieces:
             stop = start + panel_elements(inner, piece.width, panels.dtype)
-            sizes = (inner, piece.width)
-            pack = partial(_pack, self._panels.pack_weight, sizes, piece.weight, piece.first)
-            tasks.append(partial(pack, panels[start:stop]))
+            yield _pack(self._panels.pack_weight, (inner, piece.width), piece, panels[start:stop])
             start = stop
-        parallel.run(tasks)
 
-    def pack_back(self, op: Op, panels: Array) -> None:
-        """Pack the weights of a wide map for products with its gradients."""
-        tasks = []
+    def pack_back(self, op: Op, panels: Array) -> Iterator[NativeTask]:
+        """Tasks that pack the weights of a wide map for products with its gradients."""
         for piece in op.pieces:
             sizes = (op.output.width, piece.column, piece.width, op.inputs[0].width)
-            pack = partial(_pack, self._panels.pack_terms, sizes, piece.weight, piece.first)
-            tasks.append(partial(pack, panels))
-        parallel.run(tasks)
+            yield _pack(self._panels.pack_terms, sizes, piece, panels)
+
+    def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
+        """The task that runs steps forward (0), with the maps of streams, or back (1)."""
+        function = (self._functions.forward, self._functions.backward)[way]
+        places, rows = self._places(way, arrays), np.array(steps, np.int64)
+        at, given = (address(rows), address(places)), bool(arrays.get("given"))
+        arguments = (len(steps), at[0], given, not way, 0, at[1], self._product)
+        return task(function, arguments, places, rows)
 
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""
@@ -209,13 +210,7 @@ class NativeFunctions:
         return run
 
 
-def _pack(
-    pack: Callable[..., None],
-    sizes: Sequence[int],
-    weight: Parameter,
-    first: int,
-    panels: Array,
-) -> None:
-    """Pack rows of a weight, from `first` on."""
-    rows = np.ascontiguousarray(weight.value)[first:]
-    pack(*sizes, address(rows), row_stride(rows), address(panels))
+def _pack(function: Any, sizes: Sequence[int], piece: WeightRows, panels: Array) -> NativeTask:
+    rows = np.ascontiguousarray(piece.weight.value)[piece.first :]
+    arguments = (*sizes, address(rows), row_stride(rows), address(panels))
+    return task(function, arguments, rows, panels)

@@ -15,7 +15,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share, share_rows
+from dynbatch.kernels.c.runtime.tasks import NativeTask, NativeTasks, task
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.kernels.runtime import parallel
 
@@ -23,38 +23,73 @@ _library = Library("linear_gradients.c")
 
 
 def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> Any:
-    functions, rows = _library.functions(xs[0].dtype), len(maps[0].dy)
     arrays = [x for dy, bias, weights in maps for x in (dy, bias, *weights)]
-    if functions is None or not has_rows(*xs, *arrays) or not all([x.size for x in xs]):
-        return NotImplemented
-    inputs = np.array(
-        [(address(x), row_stride(x), x.shape[1], rows - len(x)) for x in xs], np.int64
-    )
-    outputs, table = 0, []
+    return _run(weight_tasks(xs, maps, add), *xs, *arrays)
+
+
+def weight_tasks(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> list[NativeTask]:
+    """The tasks of `weight_gradients`, which may run at the same time; none where C is not used."""
+    functions, rows = _library.functions(xs[0].dtype), len(maps[0].dy)
+    if functions is None:
+        return []
+    inputs, outputs, table = [], 0, []
+    for x in xs:
+        inputs += [address(x) or 0, row_stride(x), x.shape[1], rows - len(x)]
     for dy, bias, weights in maps:
         outputs += dy.shape[1]
-        table += [address(dy), row_stride(dy), dy.shape[1], address(bias) or 0]
+        table += [address(dy) or 0, row_stride(dy), dy.shape[1], address(bias) or 0]
         for weight in weights:
-            table += (0, 0) if weight is None else (address(weight), row_stride(weight))
-    gradients = np.array(table, np.int64)
-    count = rows * outputs * int(inputs[:, 2].sum()) // WORTH_A_THREAD
-    count = max(1, min(parallel.available(), count))
-    edges = [outputs * k // count for k in range(count + 1)]
-    rest = (rows, len(xs), address(inputs), len(maps), address(gradients), add)
-    share(functions.weight_gradients, [(*span, *rest) for span in itertools.pairwise(edges)])
-    return None
+            table += (0, 0) if weight is None else (address(weight) or 0, row_stride(weight))
+    tables = np.array(inputs, np.int64), np.array(table, np.int64)
+    rest = (rows, len(xs), address(tables[0]), len(maps), address(tables[1]), add)
+    spans = _spans(outputs, rows * sum(inputs[2::4]))
+    return [task(functions.weight_gradients, (*s, *rest), xs, maps, tables) for s in spans]
 
 
-def scatter_products(a: Array, b: Array, index: Array | None, out: Array, add: bool) -> Any:
-    functions, size = _library.functions(out.dtype), out.itemsize
-    if functions is None or not has_rows(a[0], b[0], out):
-        return NotImplemented
-    (planes, rows, inner), columns = a.shape, b.shape[2]
-    index = None if index is None else np.ascontiguousarray(index, np.int64)
-    share_rows(
-        functions.scatter_products, rows, planes * inner * columns, planes, inner, columns,
-        address(a), a.strides[0] // size, a.strides[1] // size,
-        address(b), b.strides[0] // size, b.strides[1] // size,
-        address(index), address(out), row_stride(out), add, least=WORTH_A_THREAD,
+def scatter_products(
+    products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
+    out: Array, add: bool,
+) -> Any:  # fmt: skip
+    rows = len(products[0][0] if start is None else start)
+    spans = _spans(rows, sum([weight.size for _, weight, _ in products]))
+    tasks = [
+        each for span in spans for each in scatter_tasks(products, start, index, out, add, span)
+    ]
+    return _run(tasks, out, start, *[x for *pair, _ in products for x in pair])
+
+
+def scatter_tasks(
+    products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
+    out: Array, add: bool, span: tuple[int, int],
+) -> list[NativeTask]:  # fmt: skip
+    """The task of `scatter_products` for a range of rows; none where C is not used."""
+    functions = _library.functions(out.dtype)
+    if functions is None:
+        return []
+    places, table = None if index is None else np.ascontiguousarray(index, np.int64), []
+    for x, weight, column in products:
+        table += [column, *weight.shape, address(x) or 0, row_stride(x)]
+        table += [address(weight) or 0, row_stride(weight)]
+    numbers = np.array(table, np.int64)
+    base_row = 0 if start is None else row_stride(start)
+    arguments = (
+        *span, out.shape[1], address(places), address(start), base_row, address(out),
+        row_stride(out), len(products), address(numbers), add,
     )  # fmt: skip
+    alive = (places, numbers, products, start, out)
+    return [task(functions.scatter_products, arguments, *alive)]
+
+
+def _spans(count: int, work: int) -> list[tuple[int, int]]:
+    """Ranges for threads, of what takes `work` multiply-adds each."""
+    threads = max(1, min(parallel.available(), count * work // WORTH_A_THREAD))
+    return [*itertools.pairwise([count * k // threads for k in range(threads + 1)])]
+
+
+def _run(tasks: Sequence[NativeTask], *arrays: Array | None) -> Any:
+    if not tasks or not has_rows(*arrays):
+        return NotImplemented
+    todo = NativeTasks()
+    todo.then(*[[each] for each in tasks])
+    todo.run()
     return None

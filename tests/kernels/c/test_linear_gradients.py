@@ -71,24 +71,33 @@ def test_sums_have_the_same_bits_for_any_threads(dtype: Any, same_threads: None)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize(("planes", "width"), [(1, 40), (3, 300)])
-def test_a_product_goes_to_rows_by_index(planes: int, width: int, add: bool, dtype: Any) -> None:
-    a, b = random(planes, 401, 9, dtype=dtype)[:, 1:], random(planes, 9, width, dtype=dtype)
-    out = random(500, width + 3, dtype=dtype)[:, 1:-2]
+@pytest.mark.parametrize("width", [40, 300])
+def test_products_are_added_up_in_rows_by_index(width: int, add: bool, dtype: Any) -> None:
+    products = [
+        (random(401, 12, dtype=dtype)[1:, 1:-2], random(9, columns, dtype=dtype), first)
+        for first, columns in ((0, width), (3, 30), (width - 1, 1))
+    ]
+    start, out = random(400, width, dtype=dtype), random(500, width + 3, dtype=dtype)[:, 1:-2]
     index = np.random.default_rng(0).permutation(500)[:400]
-    assert_same(scatter_products, a, b, index, out, add)
-    assert_same(scatter_products, a[:, :, :9], b, None, out[:400], add)
+    assert_same(scatter_products, products, None, index, out, add)
+    assert_same(scatter_products, products[1:], start, index, out, add)
+    assert_same(scatter_products, products, start, None, out[:400], add)
+    assert_same(scatter_products, [], start, index, out, add)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_of_a_product_has_the_same_bits_in_any_company(
+def test_a_row_of_a_sum_of_products_has_the_same_bits_in_any_company(
     dtype: Any, same_threads: None
 ) -> None:
-    a, b = random(4, 500, 33, dtype=dtype), random(4, 33, 70, dtype=dtype)
+    x, weights = random(500, 132, dtype=dtype), random(4, 33, 70, dtype=dtype)
     whole = np.empty((500, 70), dtype)
+
+    def products(rows: slice) -> list[tuple[Array, Array, int]]:
+        return [(x[rows, 33 * k : 33 * k + 33], weights[k], 0) for k in range(4)]
+
     parallel.set_num_threads(2)
-    scatter_products(a, b, None, whole, False)
+    scatter_products(products(slice(None)), None, None, whole, False)
     for rows in (slice(0, 1), slice(7, 8), slice(33, 120), slice(190, 500)):
         own = np.empty_like(whole[rows])
-        scatter_products(a[:, rows], b, None, own, False)
+        scatter_products(products(rows), None, None, own, False)
         assert own.tobytes() == whole[rows].tobytes()

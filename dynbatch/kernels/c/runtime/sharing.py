@@ -38,13 +38,18 @@ def share(function: Any, parts: Sequence[Sequence[Any]]) -> None:
     Workers take parts without the interpreter.
     """
     threads = min(len(parts), parallel.available())
-    team = _library.functions(_SCALAR) if threads > 1 else None
-    if team is None or not hasattr(function, "packed"):
+    found = team() if threads > 1 else None
+    if found is None or not hasattr(function, "packed"):
         parallel.run([partial(function, *part) for part in parts])
         return
-    if workers.wait is not team.serve:
-        workers.wait_in(team.serve, team.call, team.prepare)
+    if workers.wait is not found.serve:
+        workers.wait_in(found.serve, found.call, found.prepare)
     workers.start(threads - 1)
     pack, size = function.packing.pack, function.packing.size
     rows = [pack(*[0 if x is None else x for x in part]) for part in parts]
-    team.share(function.packed, b"".join(rows), size, len(parts), threads - 1)
+    found.share(function.packed, b"".join(rows), size, len(parts), threads - 1)
+
+
+def team() -> Any:
+    """The functions of team.c; None where C is not used."""
+    return _library.functions(_SCALAR)

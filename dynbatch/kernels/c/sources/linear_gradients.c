@@ -41,13 +41,24 @@ static void add_up(ptrdiff_t rows, ptrdiff_t columns, const REAL* block, int add
         }
 }
 
+// Zeros in rows `low` to `high` - 1 of what nothing is summed for.
+static void clear(const int64_t* map, ptrdiff_t low, ptrdiff_t high, ptrdiff_t rows,
+    ptrdiff_t inputs, const int64_t* xs) {
+    REAL* sums = (REAL*)(intptr_t)map[3];
+    if (!rows && sums && low < high) memset(sums + low, 0, (size_t)(high - low) * sizeof(REAL));
+    for (ptrdiff_t n = 0; n < inputs; n++) {
+        REAL* out = (REAL*)(intptr_t)map[4 + 2 * n];
+        for (ptrdiff_t o = low; out && xs[4 * n + 3] >= rows && o < high; o++)
+            memset(out + o * map[5 + 2 * n], 0, (size_t)xs[4 * n + 2] * sizeof(REAL));
+    }
+}
+
 // For each of `maps` gradients dy (rows, O): out (O, I) = dyᵀ x of `inputs` inputs x, and sums (O,) =
 // its columns'; with `adds`, in addition to what is there.
 //
 // A row of `xs` holds where x is, the elements from one of its rows to the next, I > 0, and how many
-// of the `rows`, not all of them, are zeros that come before it. A row of `dys` holds where dy is,
-// its stride, O, where `sums` is, and for each input where `out` is, and its stride; 0 for what
-// nobody asks for.
+// of the `rows` are zeros that come before it. A row of `dys` holds where dy is, its stride, O, where
+// `sums` is, and for each input where `out` is, and its stride; 0 for what nobody asks for.
 //
 // The O of all maps are numbered through: this call makes those from `first` to `last` - 1. A sum
 // goes through parts of PART rows in order, so it does not depend on how threads share them.
@@ -56,18 +67,20 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
     static _Thread_local REAL room[PART * PANEL * PACKED] __attribute__((aligned(64)));
     static _Thread_local REAL block[PART * ROW_BLOCK] __attribute__((aligned(64)));
     packed_columns packed[PACKED];
+    ptrdiff_t size = 4 + 2 * inputs, start = 0;
+    const int64_t* end = dys + maps * size;
+    for (const int64_t* map = dys; map < end && !adds; start += map[2], map += size)
+        clear(map, most(first - start, 0), least(last - start, map[2]), rows, inputs, xs);
     for (ptrdiff_t k = 0; k < rows; k += PART) {
         ptrdiff_t terms = least(rows - k, PART), input = 0, left = 0;
         int makes_sums = 1;
         do {
             ptrdiff_t count = pack_inputs(k, terms, adds, inputs, xs, &input, &left, packed, room);
-            ptrdiff_t start = 0;
-            for (ptrdiff_t m = 0; m < maps; m++) {
-                const int64_t* map = dys + m * (4 + 2 * inputs);
+            start = 0;
+            for (const int64_t* map = dys; map < end; start += map[2], map += size) {
                 const REAL* dy = (const REAL*)(intptr_t)map[0] + k * map[1];
                 REAL* sums = (REAL*)(intptr_t)map[3];
                 ptrdiff_t low = most(first - start, 0), high = least(last - start, map[2]);
-                start += map[2];
                 for (ptrdiff_t o = low; o < high; o += ROW_BLOCK) {
                     ptrdiff_t width = least(high - o, ROW_BLOCK);
                     for (ptrdiff_t i = 0; i < terms; i++)
@@ -91,23 +104,36 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
     }
 }
 
-// Rows whose sums lie in the cache while the planes of a product are added up.
+// Rows whose sums lie in the cache while products are added to them.
 #define SUMMED (2 * ROW_BLOCK)
 
-// Rows first, …, last - 1 of a product: out[index[n]] = Σ a_p[n] b_p over P planes, for a_p (N, K) and
-// b_p (K, I), whose planes and rows lie the given numbers of elements apart; with `adds`, in addition
-// to what is there. Without an index n itself is meant.
-EXPORT void scatter_products(ptrdiff_t first, ptrdiff_t last, ptrdiff_t P, ptrdiff_t K, ptrdiff_t I,
-    const REAL* a, ptrdiff_t a_plane, ptrdiff_t a_row, const REAL* b, ptrdiff_t b_plane,
-    ptrdiff_t b_row, const int64_t* index, REAL* out, ptrdiff_t out_row, int adds) {
+// Rows first, …, last - 1 of a sum of products, I columns wide: out[index[n]] = base[n] + Σ x[n] w;
+// with `adds`, in addition to what is there. Without an index n itself is meant, without a base 0.
+//
+// A row of `products` holds the first column of `out` that one is added to, its terms and columns,
+// and where x and w are, each with the elements from one of its rows to the next.
+EXPORT void scatter_products(ptrdiff_t first, ptrdiff_t last, ptrdiff_t I, const int64_t* index,
+    const REAL* base, ptrdiff_t base_row, REAL* out, ptrdiff_t out_row, ptrdiff_t count,
+    const int64_t* products, int adds) {
     static _Thread_local REAL sums[SUMMED * GROUP] __attribute__((aligned(64)));
     for (ptrdiff_t n = first; n < last; n += SUMMED) {
         ptrdiff_t rows = least(last - n, SUMMED);
         for (ptrdiff_t left = 0; left < I; left += GROUP) {
             ptrdiff_t columns = least(I - left, GROUP);
-            for (ptrdiff_t p = 0; p < P; p++)
-                unpacked_product(rows, K, columns, a + p * a_plane + n * a_row, a_row, 1,
-                    b + p * b_plane + left, b_row, 1, p ? sums : NULL, columns, sums, columns);
+            for (ptrdiff_t i = 0; i < rows; i++) {
+                size_t bytes = (size_t)columns * sizeof(REAL);
+                if (base) memcpy(sums + i * columns, base + (n + i) * base_row + left, bytes);
+                else memset(sums + i * columns, 0, bytes);
+            }
+            for (const int64_t *p = products, *end = p + 7 * count; p < end; p += 7) {
+                ptrdiff_t low = most(p[0], left), high = least(p[0] + p[2], left + columns);
+                const REAL* x = (const REAL*)(intptr_t)p[3] + n * p[4];
+                const REAL* w = (const REAL*)(intptr_t)p[5] + low - p[0];
+                REAL* sum = sums + low - left;
+                if (low < high)
+                    unpacked_product(
+                        rows, p[1], high - low, x, p[4], 1, w, p[6], 1, sum, columns, sum, columns);
+            }
             for (ptrdiff_t i = 0; i < rows; i++) {
                 REAL* row = out + (index ? index[n + i] : n + i) * out_row + left;
                 EACH_VECTOR(j, m, columns) {

@@ -77,6 +77,13 @@ EXPORT void share(
     is_taken = 0;
 }
 
+// Call functions one after the other: for each, where it is, how many arguments of 8 bytes it has,
+// and these.
+EXPORT void run_tasks(ptrdiff_t count, const int64_t* tasks) {
+    for (ptrdiff_t k = 0; k < count; k++, tasks += 2 + tasks[1])
+        ((part_function*)(intptr_t)tasks[0])(tasks + 2);
+}
+
 // Help with all jobs until Python has a task for its workers.
 EXPORT void serve(void) {
     static _Thread_local int seen_jobs, seen_calls;
