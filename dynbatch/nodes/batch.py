@@ -172,6 +172,11 @@ class Batch:
         """The number of elements of all outputs."""
         return sum([n * w for n, w in zip(self.lengths, self.widths, strict=True)])
 
+    def by_operator(self) -> list[Batch]:
+        """In a block, the nodes of each operator apart: their rows lie together. Else itself."""
+        parts = getattr(self.nodes, "by_operator", None)
+        return [self] if parts is None else [Batch(nodes, self.dtype, self.xp) for nodes in parts()]
+
     def counts(self) -> list[int]:
         """The number of inputs of each node, for variadic types."""
         counts = getattr(self.nodes, "counts", None)

@@ -192,7 +192,7 @@ class BatchInput:
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
         """Copy the rows into the arena, from element `start` on; return the bytes copied too."""
-        copied = move_values(self.nodes, arena, start)
+        copied = move_values(self.nodes, self.size, arena, start)
         return self.packed(arena, start), copied
 
     def packed(self, arena: Array, start: int) -> Ragged:
@@ -201,4 +201,4 @@ class BatchInput:
 
     def unpack_gradients(self, arena: Array, start: int) -> int:
         """Add a packed gradient to those of the nodes; return the bytes copied."""
-        return add_gradients(self.nodes, arena, start)
+        return add_gradients(self.nodes, self.size, arena, start)

@@ -129,22 +129,26 @@ class Members(Sequence[Any]):
 
     def column(self, name: str) -> list[Any]:
         """An attribute of each node."""
-        batch, found = self.batch, []
-        for operator in self.operators:
-            op = batch.program.operators[operator]
-            bound = op.bound.get(name, op)
-            if bound is op:
-                found += [getattr(op.node, name)] * self._count
-            elif isinstance(bound, Site):
-                found += batch.stream_numbers(bound)
-            elif isinstance(bound, Sized) and isinstance(bound.form, int):
-                found += batch.numbers(bound.coefficients[0])[: self._count]
-            elif isinstance(bound, Given):
-                site, place = bound
-                found += [call.told.given[site][place] for call in batch.calls[: self._count]]
-            else:
-                found += [batch.value(operator, name, k) for k in range(self._count)]
-        return found
+        return [value for operator in self.operators for value in self.column_of(operator, name)]
+
+    def column_of(self, operator: int, name: str) -> list[Any]:
+        """An attribute of each node of one of the operators."""
+        batch, op = self.batch, self.batch.program.operators[operator]
+        bound = op.bound.get(name, op)
+        if bound is op:
+            return [getattr(op.node, name)] * self._count
+        if isinstance(bound, Site):
+            return batch.stream_numbers(bound)
+        if isinstance(bound, Given):
+            site, place = bound
+            return [call.told.given[site][place] for call in batch.calls[: self._count]]
+        if isinstance(bound, Sized) and isinstance(bound.form, int):
+            return batch.numbers(bound.coefficients[0])[: self._count]
+        return [batch.value(operator, name, k) for k in range(self._count)]
+
+    def by_operator(self) -> list[OperatorNodes]:
+        """The nodes of each operator apart."""
+        return [OperatorNodes(self, place, self._count) for place in range(len(self.operators))]
 
     def input_nodes(self, position: int) -> Sequence[Node]:
         """What each node reads at a position."""
@@ -201,3 +205,20 @@ def _stand_in(node: Folded) -> Any:
     stand_in.ndim, stand_in.rows, stand_in.width = node.ndim, node.rows, node.width
     stand_in.ragged = node.ragged
     return stand_in
+
+
+class OperatorNodes(MembersPart):
+    """The nodes of one of the operators of a step."""
+
+    def __init__(self, members: Members, place: int, count: int) -> None:
+        super().__init__(members, place * count, (place + 1) * count)
+        self._step = members
+        self._operator = members.operators[place]
+
+    def column(self, name: str) -> list[Any]:
+        """As `Members.column`."""
+        return self._step.column_of(self._operator, name)
+
+    def input_nodes(self, position: int) -> Sequence[Node]:
+        """As `Members.input_nodes`."""
+        return self._step.batch.inputs_of([self._operator], position)

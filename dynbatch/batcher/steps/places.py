@@ -84,24 +84,31 @@ class Places:
         Raises:
             FreedError: a value was freed.
         """
-        places = []
-        for block in self.blocks:
-            array = block.gradient if gradient else block.array
-            if array is None and not gradient:
-                raise freed(block.nodes[0])
-            places.append((array, block in unwritten))
-        firsts = [block.gradient_start if gradient else block.start for block in self.blocks]
+        memory = [(*memory_of(block, gradient), block in unwritten) for block in self.blocks]
         if self.block_of is None:
-            ((array, is_new),) = places
+            ((array, first, is_new),) = memory
             if array is not None:
-                yield Home(array, None, self.starts + firsts[0], is_new)
+                yield Home(array, None, self.starts + first, is_new)
             return
-        starts = self.starts + np.array(firsts)[self.block_of]
-        keys = [(id(array), is_new) for array, is_new in places]
-        for key, (array, is_new) in dict(zip(keys, places, strict=True)).items():
+        starts = self.starts + np.array([first for _, first, _ in memory])[self.block_of]
+        keys = [(id(array), is_new) for array, _, is_new in memory]
+        for key, (array, _, is_new) in dict(zip(keys, memory, strict=True)).items():
             if array is not None:
                 inside = np.array([other == key for other in keys])[self.block_of]
                 yield Home(array, inside, starts[inside], is_new)
+
+
+def memory_of(block: Any, gradient: bool) -> tuple[Array | None, int]:
+    """The array of a block, or that of its gradient if there is one, and the block's start there.
+
+    Raises:
+        FreedError: the values were freed.
+    """
+    if gradient:
+        return block.gradient, block.gradient_start
+    if block.array is None:
+        raise freed(block.nodes[0])
+    return block.array, block.start
 
 
 def stretch(nodes: Sequence[Any]) -> tuple[Any, int] | None:
@@ -124,41 +131,45 @@ def freed(node: Node) -> FreedError:
     )
 
 
-def move_values(nodes: Sequence[Any], arena: Array, start: int) -> int:
-    """Copy values into the arena, one after the other from `start` on; return the bytes copied."""
-    places, sizes, packed = _stretches(nodes, start)
+def move_values(nodes: Sequence[Any], size: int, arena: Array, start: int) -> int:
+    """Copy values into the arena, one after the other from `start` on; return the bytes copied.
+
+    Args:
+        size: elements of all.
+    """
     copied = 0
-    for home in places.homes():
-        rows = home.of(sizes)
-        moves = move.table(home.starts, 0, home.of(packed), 0, 1, rows, len(rows))
-        copied += move.run(home.array, arena, moves)
+    for array, moves in _packings(nodes, size, start, False):
+        copied += move.run(array, arena, moves)
     return copied
 
 
-def add_gradients(nodes: Sequence[Any], arena: Array, start: int) -> int:
-    """Add what lies in the arena from `start` on to the gradients; return the bytes copied."""
-    places, sizes, packed = _stretches(nodes, start)
+def add_gradients(nodes: Sequence[Any], size: int, arena: Array, start: int) -> int:
+    """Add what `move_values` would have packed there to the gradients; return the bytes copied."""
     copied = 0
-    for home in places.homes(gradient=True):
-        rows = home.of(sizes)
-        moves = move.table(home.of(packed), 0, home.starts, 0, 1, rows, len(rows))
-        copied += move.run(arena, home.array, moves, add=True)
+    for array, moves in _packings(nodes, size, start, True):
+        copied += move.run(arena, array, move.reverse(moves), add=True)
     return copied
 
 
-def _stretches(nodes: Sequence[Any], start: int) -> tuple[Places, Array, Array]:
-    """The places of nodes, neighbours as one; elements of each, and where its first is packed."""
+def _packings(
+    nodes: Sequence[Any], size: int, start: int, gradient: bool
+) -> Iterator[tuple[Array, Array]]:
+    """Moves from the nodes' values, or gradients, to where they are packed: for each array some."""
+    together = stretch(nodes)
+    if together is not None:
+        array, first = memory_of(together[0], gradient)
+        if array is not None:
+            yield array, np.array([[first + together[1], 0, start, 0, 1, size]])
+        return
     if isinstance(nodes, MembersParts):
         places = Places([part.block for part in nodes.parts], [part.start for part in nodes.parts])
         sizes = np.array([part.elements for part in nodes.parts])
     else:
-        sizes = np.multiply(*sizes_of(nodes), dtype=np.int64)
-        together = stretch(nodes)
-        if together is None:
-            places = Places.of(nodes)
-        else:
-            places, sizes = Places(*zip(together, strict=True)), sizes.sum(keepdims=True)
-    return places, sizes, np.cumsum(sizes) - sizes + start
+        places, sizes = Places.of(nodes), np.multiply(*sizes_of(nodes), dtype=np.int64)
+    packed = np.cumsum(sizes) - sizes + start
+    for home in places.homes(gradient):
+        rows = home.of(sizes)
+        yield home.array, move.table(home.starts, 0, home.of(packed), 0, 1, rows, len(rows))
 
 
 def move_rectangles(groups: Iterable[Rectangles]) -> int:
@@ -179,40 +190,53 @@ def _run(groups: Iterable[Rectangles], gradient: bool, unwritten: Container[Any]
     # One launch for each pair of arrays, as a rule one in all.
     tables: dict[tuple[int, int, bool], tuple[Array, Array, list[Array]]] = {}
     for r in groups:
-        sources, targets, moves = _one_move(r) or _moves(r)
-        (target,) = targets.homes(gradient)
-        moves[:, move.TARGET] += target.starts
-        for home in sources.homes(gradient, unwritten):
-            part = home.of(moves)
-            part[:, move.SOURCE] += home.starts
-            add = gradient and not home.is_new
-            key = id(home.array), id(target.array), add
-            tables.setdefault(key, (home.array, target.array, []))[2].append(part)
+        for source, target, is_new, moves in _moves(r, gradient, unwritten):
+            key = id(source), id(target), is_new
+            tables.setdefault(key, (source, target, []))[2].append(moves)
     copied = 0
-    for (_, _, add), (source, target_array, parts) in tables.items():
+    for (_, _, is_new), (source, target, parts) in tables.items():
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if gradient:
-            copied += move.run(target_array, source, move.reverse(joined), add)
+            copied += move.run(target, source, move.reverse(joined), not is_new)
         else:
-            copied += move.run(source, target_array, joined)
+            copied += move.run(source, target, joined)
     return copied
 
 
-def _moves(r: Rectangles) -> tuple[Places, Places, Array]:
-    """The places of sources and targets, and a move for each pair, counted from there."""
+def _moves(
+    r: Rectangles, gradient: bool, unwritten: Container[Any]
+) -> Iterator[tuple[Array, Array, bool, Array]]:
+    """Moves between arrays, and whether what they are read from has no gradient yet."""
+    one = _one_move(r)
+    if one is not None:
+        source, of_target, moves = one
+        array, first = memory_of(source, gradient)
+        target, start = memory_of(of_target, gradient)
+        if array is not None and target is not None:
+            moves[0] += first
+            moves[2] += start
+            yield array, target, source in unwritten, np.array([moves])
+        return
     sources, targets = Places.of(r.sources), Places.of(r.targets)
+    (there,) = targets.homes(gradient)
     width = sources.width or np.array(sizes_of(r.sources)[1])
     wide = targets.width or np.array(sizes_of(r.targets)[1])
-    moves = move.table(
+    table = move.table(
         np.multiply(r.source_row, width) + r.source_column, np.multiply(r.source_step, width),
-        np.multiply(r.target_row, wide) + r.target_column, wide,
+        np.multiply(r.target_row, wide) + r.target_column + there.starts, wide,
         sizes_of(r.sources)[0] if r.rows is None else r.rows, r.width, len(r.sources),
     )  # fmt: skip
-    return sources, targets, moves
+    for home in sources.homes(gradient, unwritten):
+        part = home.of(table)
+        part[:, move.SOURCE] += home.starts
+        yield home.array, there.array, home.is_new, part
 
 
-def _one_move(r: Rectangles) -> tuple[Places, Places, Array] | None:
-    """What `_moves` returns, with one move for all, if all rows lie side by side; else None."""
+def _one_move(r: Rectangles) -> tuple[Any, Any, list[int]] | None:
+    """The blocks of all sources and targets, and one move from the first to the second.
+
+    None unless the rectangles are columns of rows that lie side by side.
+    """
     width, there, here = _one(r.width), _one(r.source_column), _one(r.target_column)
     if r.rows is not None or width is None or there is None or here is None:
         return None
@@ -220,8 +244,8 @@ def _one_move(r: Rectangles) -> tuple[Places, Places, Array] | None:
     if source is None or target is None or not (source[0].width and target[0].width):
         return None
     rows = sum(sizes_of(r.sources)[0])
-    moves = move.table(there, source[0].width, here, target[0].width, rows, width, 1)
-    return Places(*zip(source, strict=True)), Places(*zip(target, strict=True)), moves
+    moves = [source[1] + there, source[0].width, target[1] + here, target[0].width, rows, width]
+    return source[0], target[0], moves
 
 
 def _one(column: Column) -> int | None:

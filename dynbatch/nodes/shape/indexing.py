@@ -11,12 +11,12 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, VocabularyError
 from dynbatch.nodes.arguments import require_nodes
-from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import WIDTH, Node, Owner, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.gather import gather_rows
 from dynbatch.nodes.shape.reshape import unsqueeze
-from dynbatch.nodes.shape.structure import Rectangles, Structural
+from dynbatch.nodes.shape.structure import Column, Rectangles, Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
@@ -79,15 +79,19 @@ class Slice(Structural):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
-        sources, rows, widths = batch.input_nodes(0), batch.lengths, batch.widths
-        if batch.column("tokens").count(None) == len(rows):
-            parts = zip(batch.column("features"), batch.input_widths(0), strict=True)
-            first = [_first(features, width) for features, width in parts]
-            yield Rectangles(sources, batch.nodes, None, widths, source_column=first)
+        if batch.column("tokens").count(None) == len(batch.nodes):
+            for part in batch.by_operator():
+                sources, features = part.input_nodes(0), part.column("features")
+                widths = sizes_of(sources)[1]
+                if all([column is features[0] for column in features]) and len(set(widths)) == 1:
+                    first: Column = _first(features[0], widths[0])
+                else:
+                    first = list(map(_first, features, widths))
+                yield Rectangles(sources, part.nodes, None, part.widths, source_column=first)
             return
         taken = batch.column("taken")
         yield Rectangles(
-            sources, batch.nodes, rows, widths,
+            batch.input_nodes(0), batch.nodes, batch.lengths, batch.widths,
             source_row=[tokens.start for tokens, _ in taken],
             source_step=[tokens.step for tokens, _ in taken],
             source_column=[features.start for _, features in taken],
