@@ -18,12 +18,13 @@ class Ragged:
             the segments differ in width.
         lengths: K row counts; they sum to N.
         widths:  K widths where the values are flat; None where the segments have one width.
+        owner:   has the offsets, and makes them if they are wanted; without it they are made here.
 
     `offsets` (K + 1,) int64 has offsets[0] == 0 and offsets[-1] == N; readers of attention papers
     know it as `cu_seqlens`. Lengths stay on the host.
     """
 
-    __slots__ = ("_offsets", "_starts", "lengths", "values", "widths")
+    __slots__ = ("_offsets", "_owner", "_starts", "lengths", "values", "widths")
 
     def __init__(
         self,
@@ -31,18 +32,20 @@ class Ragged:
         lengths: Sequence[int],
         offsets: Array | None = None,
         widths: Sequence[int] | None = None,
+        owner: Any = None,
     ) -> None:
         self.values = values
         self.lengths = lengths
         self.widths = widths
         self._offsets = offsets
+        self._owner = owner
         self._starts: Array | None = None
 
     @property
     def offsets(self) -> Array:
         if self._offsets is None:
-            self._offsets = np.zeros(len(self.lengths) + 1, np.int64)
-            np.cumsum(self.lengths, out=self._offsets[1:])
+            owner = self._owner
+            self._offsets = offsets_of(self.lengths) if owner is None else owner.offsets
         return self._offsets
 
     @property
@@ -83,10 +86,17 @@ class Ragged:
 
     def like(self, values: Array) -> Ragged:
         """Other values over the same segments."""
-        return Ragged(values, self.lengths, self._offsets, self.widths)
+        return Ragged(values, self.lengths, self._offsets, self.widths, self._owner)
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} segments, {self.values.dtype}{self.values.shape})"
+
+
+def offsets_of(lengths: Sequence[int]) -> Array:
+    """(K + 1,) where each of K segments begins, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def packed(flat: Array, nodes: Sequence[Any]) -> Ragged:

@@ -63,7 +63,7 @@ class StageRunner:
         self._actions.clear(block)
 
     def _on_threads(self, steps: Sequence[StepRun], tasks: Sequence[Task]) -> None:
-        heavy = [step.work >= WORTH_A_THREAD for step in steps]
+        heavy = [step.work >= WORTH_A_THREAD for step in steps] if len(steps) > 1 else []
         if self._side_by_side and sum(heavy) > 1:
             parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
             tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]

@@ -12,7 +12,7 @@ from dynbatch.nodes.batch import sizes_of
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 
 class Block:
@@ -23,14 +23,14 @@ class Block:
     """
 
     __slots__ = (
-        "_view", "array", "gradient", "gradient_start", "kept", "lengths", "nodes", "offsets",
+        "_offsets", "_view", "array", "gradient", "gradient_start", "kept", "lengths", "nodes",
         "ports", "size", "start", "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], port_width: int = 0) -> None:
         self.nodes = nodes
         self.ports: list[Block] = []
-        self.offsets: Array | None = None
+        self._offsets: Array | None = None
         if port_width:
             self.lengths, self.width, self.widths = [1] * len(nodes), port_width, None
             self.size = len(nodes) * port_width
@@ -80,9 +80,14 @@ class Block:
     def _ragged(self, array: Array, start: int) -> Ragged:
         flat = array[start : start + self.size]
         rows = flat.reshape(-1, self.width) if self.width else flat
-        packed = Ragged(rows, self.lengths, self.offsets, self.widths)
-        self.offsets = packed.offsets
-        return packed
+        return Ragged(rows, self.lengths, self._offsets, self.widths, self)
+
+    @property
+    def offsets(self) -> Array:
+        """(K + 1,) first row of each node, and the number of rows."""
+        if self._offsets is None:
+            self._offsets = offsets_of(self.lengths)
+        return self._offsets
 
     def node_values(self, node: Node) -> Array:
         """One node's value in its own shape, a view."""

@@ -216,9 +216,9 @@ class OperatorNodes(MembersPart):
         self._operator = members.operators[place]
 
     def column(self, name: str) -> list[Any]:
-        """As `Members.column`."""
+        """An attribute of each node."""
         return self._step.column_of(self._operator, name)
 
     def input_nodes(self, position: int) -> Sequence[Node]:
-        """As `Members.input_nodes`."""
+        """What each node reads at a position."""
         return self._step.batch.inputs_of([self._operator], position)

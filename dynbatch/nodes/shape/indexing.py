@@ -79,30 +79,34 @@ class Slice(Structural):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
-        if batch.column("tokens").count(None) == len(batch.nodes):
-            for part in batch.by_operator():
-                sources, features = part.input_nodes(0), part.column("features")
-                widths = sizes_of(sources)[1]
-                if all([column is features[0] for column in features]) and len(set(widths)) == 1:
-                    first: Column = _first(features[0], widths[0])
-                else:
-                    first = list(map(_first, features, widths))
-                yield Rectangles(sources, part.nodes, None, part.widths, source_column=first)
-            return
-        taken = batch.column("taken")
-        yield Rectangles(
-            batch.input_nodes(0), batch.nodes, batch.lengths, batch.widths,
-            source_row=[tokens.start for tokens, _ in taken],
-            source_step=[tokens.step for tokens, _ in taken],
-            source_column=[features.start for _, features in taken],
-        )  # fmt: skip
+        for part in batch.by_operator():
+            sources, tokens = part.input_nodes(0), part.column("tokens")
+            lengths, widths = sizes_of(sources)
+            column = _first_of(part.column("features"), widths)[0]
+            if tokens.count(None) == len(tokens):
+                yield Rectangles(sources, part.nodes, None, part.widths, source_column=column)
+            else:
+                row, step = _first_of(tokens, lengths)
+                yield Rectangles(
+                    sources, part.nodes, part.lengths, part.widths, row, step, column
+                )  # fmt: skip
 
 
-def _first(part: Part, size: int) -> int:
-    """The first of the features that a part takes of so many."""
+def _first_of(parts: list[Part], sizes: list[int]) -> tuple[Column, Column]:
+    """The first of the tokens or features that each part takes of so many, and the step."""
+    if all([part is parts[0] for part in parts]) and sizes.count(sizes[0]) == len(sizes):
+        return _first(parts[0], sizes[0])
+    found = list(map(_first, parts, sizes))
+    return [first for first, _ in found], [step for _, step in found]
+
+
+def _first(part: Part, size: int) -> tuple[int, int]:
     if part is None:
-        return 0
-    return part % size if isinstance(part, int) else part.indices(size)[0]
+        return 0, 1
+    if isinstance(part, int):
+        return part % size, 1
+    first, _, step = part.indices(size)
+    return first, step
 
 
 class Row(Slice):
