@@ -5,15 +5,15 @@ Its type says what it computes and how it batches: see `nodes.operation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from dynbatch import backend
 from dynbatch.backend import DType
-from dynbatch.errors import DtypeError, DynbatchError, MissingAttributeError, ShapeError
+from dynbatch.errors import DynbatchError, MissingAttributeError, ShapeError
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.syntax.methods import Methods
-from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
+from dynbatch.nodes.syntax.operators import Operators
+from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array, Parameter
 
 Shape = tuple[int, ...]
@@ -66,7 +66,7 @@ class Owner(Protocol):
     def sentence(self, node: Node) -> int | None: ...
 
 
-class Node(Methods["Node"]):
+class Node(Operators["Node"]):
     """A value: a matrix (T, D), a vector (D,) or a scalar (). A node never changes.
 
     It has operators, `x[...]`, `len(x)` and the names of tensors' methods that
@@ -204,81 +204,6 @@ class Node(Methods["Node"]):
             raise not_an_argument("backward", habits)
         self.graph.backward(self, memory_limit=memory_limit, gradient=gradient)
 
-    # Operators ----------------------------------------------------------------------------------
-
-    def __add__(self, other: object) -> Node:
-        return OPERATORS["add"](self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: object) -> Node:
-        return OPERATORS["subtract"](self, other)
-
-    def __rsub__(self, other: object) -> Node:
-        return OPERATORS["subtract"](other, self)
-
-    def __mul__(self, other: object) -> Node:
-        return OPERATORS["multiply"](self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: object) -> Node:
-        return OPERATORS["divide"](self, other)
-
-    def __rtruediv__(self, other: object) -> Node:
-        return OPERATORS["divide"](other, self)
-
-    def __matmul__(self, other: object) -> Node:
-        return OPERATORS["matmul"](self, other)
-
-    def __neg__(self) -> Node:
-        return OPERATORS["negative"](self)
-
-    def __pow__(self, exponent: object) -> Node:
-        return OPERATORS["pow"](self, exponent)
-
-    def __rpow__(self, other: object) -> Node:
-        return OPERATORS["pow"](other, self)
-
-    def __gt__(self, other: object) -> Node:
-        return OPERATORS["greater"](self, other)
-
-    def __ge__(self, other: object) -> Node:
-        return OPERATORS["greater_equal"](self, other)
-
-    def __lt__(self, other: object) -> Node:
-        return OPERATORS["less"](self, other)
-
-    def __le__(self, other: object) -> Node:
-        return OPERATORS["less_equal"](self, other)
-
-    def __getitem__(self, rows: Any) -> Node:
-        if type(rows) is int and self.ndim == 2 and 0 <= rows < self.rows:
-            return OPERATORS["row"](self, rows)
-        return OPERATORS["getitem"](self, rows)
-
-    def __iter__(self) -> Iterator[Node]:
-        raise DtypeError.at_caller(
-            f"{self!r} is not iterable.\n"
-            "  fix:  F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is "
-            "db.scan"
-        )
-
-    def __bool__(self) -> bool:
-        raise DtypeError.at_caller(
-            f"{self!r} has no truth value: nothing has been computed yet.\n"
-            "  fix:  decide on node.value, which runs the graph up to here; an empty sentence is\n"
-            "        node.rows == 0; a missing one is None"
-        )
-
-    def __len__(self) -> int:
-        if self.ndim == 0:
-            raise DtypeError.at_caller(
-                f"{self!r} is a scalar and has no length.\n"
-                "  fix:  F.stack makes a vector of scalars"
-            )
-        return self.rows if self.ndim == 2 else self.width
-
     # Errors -------------------------------------------------------------------------------------
 
     def require(
@@ -327,9 +252,6 @@ class Node(Methods["Node"]):
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters that this node reads."""
         return ()
-
-
-OPERATORS = cast("dict[str, Callable[..., Node]]", FUNCTIONS)
 
 
 def heading(node: Node, problem: str) -> str:
