@@ -159,21 +159,21 @@ class Recurrent(Module):
         """
         starts = self._initial_states(init)
         last: list[State] = []
+        cell, weights, directions = self.cell, self._directions.weights, self.directions
         for layer in range(self.layers):
             if layer:
                 xs = F.dropout(xs, self.dropout, self.training)
             outputs = []
-            for direction in range(self.directions):
-                k = layer * self.directions + direction
-                weights = self._directions.weights[k]
-                given = (xs, starts[k], weights, None, direction == 1, self.recompute)
+            for direction in range(directions):
+                k = layer * directions + direction
+                given = xs, starts[k], weights[k], None, direction == 1, self.recompute
                 if return_state:
-                    ys, state = scan(self.cell, *given)
+                    ys, state = scan(cell, *given)
                     last.append(state)
                 else:
-                    ys = scan(self.cell, *given, return_state=False)
+                    ys = scan(cell, *given, return_state=False)
                 outputs.append(ys)
-            xs = outputs[0] if len(outputs) == 1 else F.concat(outputs)
+            xs = outputs[0] if directions == 1 else F.concat(outputs)
         return (xs, last) if return_state else xs
 
     def _initial_states(self, init: Sequence[State] | None) -> Sequence[State]:

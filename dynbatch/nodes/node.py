@@ -12,7 +12,7 @@ from dynbatch import backend
 from dynbatch.backend import DType
 from dynbatch.errors import DynbatchError, MissingAttributeError, ShapeError
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.syntax.operators import Operators
+from dynbatch.nodes.syntax.operators import OperatorMethods
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array, Parameter
 
@@ -66,7 +66,7 @@ class Owner(Protocol):
     def sentence(self, node: Node) -> int | None: ...
 
 
-class Node(Operators["Node"]):
+class Node(OperatorMethods["Node"]):
     """A value: a matrix (T, D), a vector (D,) or a scalar (). A node never changes.
 
     It has operators, `x[...]`, `len(x)` and the names of tensors' methods that

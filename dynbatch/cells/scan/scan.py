@@ -21,7 +21,7 @@ from dynbatch.errors import DtypeError
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
-from dynbatch.nodes.shape.structure import Port
+from dynbatch.nodes.shape.structure import port_of
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -254,5 +254,7 @@ def scan(
         outputs = prologue.epilogue(node)
     if return_state is not True and not switch("scan", "return_state", return_state):
         return outputs
-    last = tuple([Port(node, part=k) for k in range(len(parts))])
+    last = tuple(
+        [port_of(node, k, state.width) for k, state in enumerate(kind.cell.program.states)]
+    )
     return outputs, last[0] if single else last

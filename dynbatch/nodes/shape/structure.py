@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.nodes.batch import Batch, sizes_of
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import ROWS, Node, Shape
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.signature import intern_signature
 
 Column = int | list[int]
 """A number for each rectangle, or one for all."""
@@ -112,6 +113,17 @@ class Port(Structural):
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
         yield Rectangles(batch.reads(), batch.nodes, None, batch.widths)
+
+
+PORT = intern_signature((Port,))
+
+
+def port_of(owner: Node, part: int, width: int) -> Port:
+    """Port number `part` of a node, a vector of so many features."""
+    node = Port.__new__(Port)
+    node.part = part
+    node.complete_as((owner,), owner.graph, 1, 1, width, ROWS, PORT)
+    return node
 
 
 class Reverse(Structural):

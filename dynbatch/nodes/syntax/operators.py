@@ -16,7 +16,7 @@ from dynbatch.nodes.syntax.methods import Methods, N
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
 
-class Operators(Methods[N]):
+class OperatorMethods(Methods[N]):
     """Base of `Node`: operators, and errors with the fix where Python asks what no node answers."""
 
     __slots__ = ()
