@@ -18,6 +18,7 @@ from benchmarks.networks import (
 from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
 
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
+LSTM_PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-bucketed")
 TREE_PEERS = ("pytorch-levels", "pytorch-nodes", "dynet")
 TRANSFORMER_PEERS = (
     "pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-by-sentence",

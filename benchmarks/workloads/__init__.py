@@ -20,7 +20,7 @@ from benchmarks.networks import (
     TreeSizes,
     initial_values,
 )
-from benchmarks.peers import PEERS, TRANSFORMER_PEERS, TREE_PEERS, build_peers
+from benchmarks.peers import LSTM_PEERS, PEERS, TRANSFORMER_PEERS, TREE_PEERS, build_peers
 from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
 from benchmarks.workloads.contender import DynbatchContender
@@ -130,6 +130,10 @@ class Workload:
 
 WORKLOADS: Mapping[str, Workload] = {
     "tagger": Workload(TaggerSizes(), DynbatchTagger),
+    # Scans alone: little else than the two recurrences.
+    "lstm": Workload(
+        TaggerSizes(vocabulary=64, embedding=256, tags=2), DynbatchTagger, frameworks=LSTM_PEERS
+    ),
     "seq2seq": Workload(Seq2SeqSizes(), DynbatchSeq2Seq),
     "user_cell": Workload(
         TaggerSizes(),
