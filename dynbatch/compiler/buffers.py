@@ -21,7 +21,6 @@ class Role(Enum):
     TEMPORARY = auto()  # values with a row for every running sentence
     STATE = auto()  # rows of the state as the step finds it
     FOUND_STATES = auto()  # the same for every step, packed
-    LEFT_STATES = auto()  # the state as every step left it, packed
     INITIAL_STATE = auto()
     BIAS = auto()
     WEIGHT = auto()  # (O, K)
@@ -37,7 +36,7 @@ class Role(Enum):
 # How generated code begins their names.
 LETTERS = {
     Role.STREAM: "X", Role.PACKED: "P", Role.TEMPORARY: "T", Role.STATE: "h",
-    Role.FOUND_STATES: "H", Role.LEFT_STATES: "S", Role.INITIAL_STATE: "I", Role.BIAS: "b",
+    Role.FOUND_STATES: "H", Role.INITIAL_STATE: "I", Role.BIAS: "b",
     Role.WEIGHT: "V", Role.GRADIENT: "D", Role.TEMPORARY_GRADIENT: "E", Role.STREAM_GRADIENT: "dX",
     Role.EXPORT_GRADIENT: "dY", Role.LEFT_GRADIENT: "C", Role.FOUND_GRADIENT: "N",
     Role.PLANE_SCRATCH: "Z",
@@ -89,25 +88,48 @@ def plane_of(value: Value) -> int:
     return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0
 
 
-class BufferAssignment:
-    """Buffers of a program, and each value's place in them.
+class Storage:
+    """Buffers of a program for a CPU, and each value's place in them.
+
+    An elementwise operator works in place where nothing later reads its input; so the gates of an
+    LSTM end up in the very rows that the first product filled, and the parts of a gradient are
+    made where they lie side by side.
 
     packed:    for what is read after the step, and what is made ahead of it.
-    temporary: for the rest, as far as it has memory.
+    temporary: for the rest.
 
     Args:
-        kept:  values that are read after the step, by backward or outside.
-        roles: of packed and of temporary buffers.
+        kept:    values that are read after the step, by backward or outside.
+        fixed:   values that have a place.
+        results: values that other values are made in the place of.
+        roles:   of packed and of temporary buffers.
+        lives:   when values are made and read, if not operator after operator.
     """
 
     def __init__(
-        self, kept: Sequence[Value], roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY)
-    ) -> None:
+        self, program: Program, kept: Sequence[Value],
+        fixed: Sequence[tuple[Value, ProgramBuffer, int]] = (), results: Sequence[Value] = (),
+        roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY), lives: Lifetimes | None = None,
+    ) -> None:  # fmt: skip
         self.packed: list[ProgramBuffer] = []
         self.temporary: list[ProgramBuffer] = []
         self._kept = kept
         self._roles = roles
         self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
+        self._lives = lives or Lifetimes(program, [*kept, *program.following])
+        self._ahead = {id(value) for op in program.ahead for value in op.outputs}
+        for value, buffer, column in fixed:
+            self._put(value, buffer, column)
+        read = [x for op in program.every_op() if op.opcode in WHOLE_ROWS for x in op.inputs]
+        self._plain = {id(x.base) for x in read}
+        self._whole = self.whole_rows(program)
+        for value in results:
+            if not self.has_place(value):
+                self._new(value.base, True, self._plane_of(value.base))
+        for op in reversed(program.every_op()):
+            self._follow(op)
+        for op in program.every_op():
+            self._assign(op)
 
     def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Buffer and first column of a value that has memory."""
@@ -136,40 +158,6 @@ class BufferAssignment:
     def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
         buffer.values.append(value)
         self._columns[id(value)] = (buffer, column)
-
-
-class Storage(BufferAssignment):
-    """Buffers of a program for a CPU.
-
-    An elementwise operator works in place where nothing later reads its input; so the gates of an
-    LSTM end up in the very rows that the first product filled, and the parts of a gradient are
-    made where they lie side by side.
-
-    Args:
-        kept:    values that are read after the step.
-        fixed:   values that have a place.
-        results: values that other values are made in the place of.
-    """
-
-    def __init__(
-        self, program: Program, kept: Sequence[Value],
-        fixed: Sequence[tuple[Value, ProgramBuffer, int]] = (), results: Sequence[Value] = (),
-        roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY),
-    ) -> None:  # fmt: skip
-        super().__init__(kept, roles)
-        self._lives = Lifetimes(program, [*kept, *program.following])
-        self._ahead = {id(value) for op in program.ahead for value in op.outputs}
-        for value, buffer, column in fixed:
-            self._put(value, buffer, column)
-        read = [x for op in program.every_op() if op.opcode in WHOLE_ROWS for x in op.inputs]
-        self._plain = {id(x.base) for x in read}
-        for value in results:
-            if not self.has_place(value):
-                self._new(value.base, True, self._plane_of(value.base))
-        for op in reversed(program.every_op()):
-            self._follow(op)
-        for op in program.every_op():
-            self._assign(op)
 
     def _follow(self, op: Op) -> None:
         """Have the operands of an operator made where its output lies, if that has a place."""
@@ -201,6 +189,11 @@ class Storage(BufferAssignment):
             if not self.has_place(value):
                 self._new(value, must_pack, plane)
 
+    def whole_rows(self, program: Program) -> set[int]:
+        """Values, by identity, that are whole rows of an array of their own."""
+        makers = [op for op in program.every_op() if op.opcode in WHOLE_ROWS]
+        return {id(value) for op in makers for value in op.outputs}
+
     def _plane_of(self, value: Value) -> int:
         return 0 if id(value) in self._plain else plane_of(value)
 
@@ -216,9 +209,9 @@ class Storage(BufferAssignment):
         is_across = plane and column // plane != (end - 1) // plane
         if is_across and (column % plane or end % plane):
             return False
-        maker = self._lives.makers[id(value)].opcode
-        if maker in WHOLE_ROWS and (value.width < buffer.width or plane):
+        if id(value) in self._whole and (value.width < buffer.width or plane):
             return False
+        maker = self._lives.makers[id(value)].opcode
         if is_across and (maker is OpCode.LINEAR_GRADIENT or id(value) in self._plain):
             return False
         for other in buffer.values:
@@ -229,21 +222,41 @@ class Storage(BufferAssignment):
         return True
 
 
-# Their kernels read plain rows, and write whole rows of an array of their own.
+# Their kernels read plain rows, and write whole rows of an array.
 WHOLE_ROWS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
 
 
 def storage_of(program: LoopProgram, backward: BackwardProgram) -> Storage:
     """The buffers of forward, which leaves what backward reads."""
-    maps = program.linear_maps
-    read = [*backward.saved(), *[maps[number].inputs[0] for number in backward.of_maps]]
-    saved = [value for value in read if value.base.origin is Origin.OPERATOR]
-    return Storage(program, [*program.results(), *saved])
+    return Storage(program, [*read_after(program, backward), *saved_values(backward)])
+
+
+def read_after(program: LoopProgram, backward: BackwardProgram) -> list[Value]:
+    """Values of forward that leave the loop, or that linear maps multiply whose weights follow."""
+    inputs = [program.linear_maps[number].inputs[0] for number in backward.of_maps]
+    made = [value for value in inputs if value.base.origin is Origin.OPERATOR]
+    return [*program.results(), *made]
+
+
+def saved_values(backward: BackwardProgram) -> list[Value]:
+    """Values that operators of forward made and operators of backward read."""
+    return [value for value in backward.saved() if value.base.origin is Origin.OPERATOR]
 
 
 def gradient_storage_of(program: BackwardProgram) -> Storage:
     """The buffers of backward, beside those that forward left."""
     _carry_apart(program)
+    fixed, results = fixed_places(program, Role.LEFT_GRADIENT), [*program.of_maps.values()]
+    roles = (Role.GRADIENT, Role.TEMPORARY_GRADIENT)
+    return Storage(program, program.packed_results(), fixed, results, roles)
+
+
+def fixed_places(program: BackwardProgram, found: Role) -> list[tuple[Value, ProgramBuffer, int]]:
+    """Places of the gradients that come into a step or leave it.
+
+    Args:
+        found: the role of the array for the gradient of the state that the step found.
+    """
     exports = ProgramBuffer(
         Role.EXPORT_GRADIENT, "", sum([v.width for v in program.export_gradients]), packed=True
     )
@@ -252,15 +265,16 @@ def gradient_storage_of(program: BackwardProgram) -> Storage:
     for value in program.export_gradients:
         fixed.append((value, exports, column))
         column += value.width
-    for found, left in zip(program.following, program.left_gradients, strict=True):
+    for value, left in zip(program.following, program.left_gradients, strict=True):
         buffer = ProgramBuffer(Role.LEFT_GRADIENT, left.number, left.width, packed=False)
-        fixed += [(left, buffer, 0), (found, buffer, 0)]
+        fixed.append((left, buffer, 0))
+        if found is not buffer.role:
+            buffer = ProgramBuffer(found, left.number, left.width, packed=False)
+        fixed.append((value, buffer, 0))
     for number, value in program.of_streams.items():
         stream = ProgramBuffer(Role.STREAM_GRADIENT, number, value.width, packed=True)
         fixed.append((value, stream, 0))
-    results = [*program.of_maps.values()]
-    roles = (Role.GRADIENT, Role.TEMPORARY_GRADIENT)
-    return Storage(program, program.packed_results(), fixed, results, roles)
+    return fixed
 
 
 def _carry_apart(program: BackwardProgram) -> None:

@@ -22,7 +22,6 @@ from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.loop import NumpyLoop
-from dynbatch.compiler.program import numbered
 from dynbatch.compiler.schedule import schedule
 from dynbatch.compiler.simplify import Simplified, simplify
 from dynbatch.compiler.split import Split, split
@@ -195,7 +194,7 @@ class CompiledCell(CompiledLoop):
     @cached_property
     def on_device(self) -> DeviceCell:
         """This loop for a GPU."""
-        return DeviceCell(self.program, numbered(self.program.linear_maps))
+        return DeviceCell(self.backward_program)
 
     def _needed_before(self) -> list[Operation]:
         program, trace = self.program, self.trace

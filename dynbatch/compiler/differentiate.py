@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, multiply, zeros
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.program import Program, numbered
+from dynbatch.compiler.program import Program
 from dynbatch.kernels import binary
 from dynbatch.kernels.unary import arithmetic
 
@@ -76,12 +76,14 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
         dy = sums.gradient(op.output)
         if dy is not None:
             _differentiate_op(program, sums, op, dy)
-    numbers = numbered(forward.linear_maps)
-    for op in forward.linear_maps:
+    copies: dict[tuple[int, int, int], Value] = {}
+    for number, op in enumerate(forward.linear_maps):
         dy = sums.gradient(op.output)
+        if dy is not None and dy.base.origin is Origin.LEFT_GRADIENT:  # it has no row a token
+            key = (id(dy.base), dy.column, dy.width)
+            dy = copies[key] if key in copies else copies.setdefault(key, copied(program, dy))
         if dy is not None:
-            is_packed = dy.base.origin is not Origin.LEFT_GRADIENT
-            program.of_maps[numbers[id(op)]] = dy if is_packed else copied(program, dy)
+            program.of_maps[number] = dy
     taken = {id(value.base) for value in program.of_maps.values()}
     for value in forward.streams:
         dx = sums.gradient(value)

@@ -43,6 +43,9 @@ class GradientSums:
         if base.origin is Origin.MEMORY:
             return
         given = GradientPart(value.column, value.column + value.width, gradient, factor)
+        known = self._parts.get(id(base), [])
+        if len(known) > 1 and sum([part.end - part.first for part in known]) == value.width:
+            self.gradient(base)  # side by side, so that one sum does for all
         parts: list[GradientPart] = []
         missing = [(given.first, given.end)]
         for part in self._parts.get(id(base), []):

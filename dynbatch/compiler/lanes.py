@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
-from dynbatch.compiler.lowering import LoopProgram
 
 FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.SLOPE, OpCode.PARTIAL, OpCode.ZERO)
 
@@ -63,39 +62,6 @@ Item = Op | KernelGroup
 def ops_of(item: Item) -> tuple[Op, ...]:
     """The operators of an item of the loop."""
     return item.ops if isinstance(item, KernelGroup) else (item,)
-
-
-def items(program: LoopProgram, leaving: list[Op]) -> list[Item]:
-    """The items of a step in their order.
-
-    Args:
-        leaving: further copies at the end of the step (see `DeviceCell`).
-    """
-    ops = [*program.ops, *leaving]
-    cuts = find_cuts(ops)
-    outputs = {id(op.output) for op in ops}
-    done: set[int] = set()
-    order: list[Item] = []
-    waiting = list(ops)
-
-    def is_ready(op: Op) -> bool:
-        return all([id(x.base) not in outputs or id(x.base) in done for x in op.inputs])
-
-    while waiting:
-        alone = [op for op in waiting if op.opcode not in FUSED and is_ready(op)]
-        if alone:
-            order += alone
-            done |= {id(op.output) for op in alone}
-            waiting = [op for op in waiting if op not in alone]
-            continue
-        group: list[Op] = []
-        for op in waiting:  # in order, so that what an operator reads has been seen before it
-            if op.opcode in FUSED and is_ready(op):
-                group.append(op)
-                done.add(id(op.output))
-        waiting = [op for op in waiting if op not in group]
-        order.append(KernelGroup(tuple(group), lanes_of(group, cuts)))
-    return order
 
 
 def columns(op: Op) -> list[tuple[Value, int]]:

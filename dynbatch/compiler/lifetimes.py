@@ -19,15 +19,19 @@ class Lifetimes:
     """
 
     def __init__(self, program: Program, kept: Sequence[Value]) -> None:
-        self._ops = program.every_op()
-        self.makers = {id(value): op for op in self._ops for value in op.outputs}
-        self._made = {id(v): at for at, op in enumerate(self._ops) for v in op.outputs}
+        timed = self.timed(program)
+        self.makers = {id(value): op for _, op in timed for value in op.outputs}
+        self._made = {id(value): at for at, op in timed for value in op.outputs}
         self._read: dict[int, list[tuple[int, Value]]] = {}
-        for at, op in enumerate(self._ops):
+        for at, op in timed:
             for x in op.inputs:
                 self._read.setdefault(id(x.base), []).append((at, x))
         for value in kept:
-            self._read.setdefault(id(value.base), []).append((len(self._ops), value))
+            self._read.setdefault(id(value.base), []).append((len(timed), value))
+
+    def timed(self, program: Program) -> list[tuple[int, Op]]:
+        """The operators, each with the time at which it runs."""
+        return [*enumerate(program.every_op())]
 
     def can_share(self, a: Value, column_a: int, b: Value, column_b: int) -> bool:
         """Whether two base values can lie in columns of one buffer that overlap.
@@ -45,9 +49,13 @@ class Lifetimes:
             start = early_column + x.column
             is_touched = start < late_column + late.width and late_column < start + x.width
             if is_touched and position >= at:
-                if position > at or not _overwrites(self._ops[at], x, start - late_column):
+                if position > at or not self.overwrites(late, x, start - late_column):
                     return False
         return True
+
+    def overwrites(self, made: Value, x: Value, offset: int) -> bool:
+        """Whether a value may be made over what is read then, so many columns into it."""
+        return _overwrites(self.makers[id(made)], x, offset)
 
     def _position(self, value: Value) -> int:
         return self._made.get(id(value), -1)

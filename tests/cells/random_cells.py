@@ -138,11 +138,11 @@ class Recipe:
         assert way == "total"
         return F.sum(F.linear(memory, p[weight]), dim=0)
 
-    def batch(self) -> Batch:
+    def batch(self, dtype: str = "float64") -> Batch:
         """Sentences and parameters for it."""
         rng = np.random.default_rng(len(self.steps))
         parameters = [
-            db.Parameter(0.7 * rng.standard_normal(shape), f"weight {shape}")
+            db.Parameter((0.7 * rng.standard_normal(shape)).astype(dtype), f"weight {shape}")
             for shape in self.weights
         ]
         made = [

@@ -147,11 +147,11 @@ def outcome(
     return found
 
 
-def tame_outcome(run: Runner, cell: Any, batch: Batch) -> dict[str, Array] | None:
+def tame_outcome(run: Runner, cell: Any, batch: Batch, **graph: Any) -> dict[str, Array] | None:
     """`outcome` of a random cell; None if a number is above 10,000, where rounding may show."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            expected = outcome(run, cell, batch)
+            expected = outcome(run, cell, batch, **graph)
     except db.errors.NumericError:
         return None
     is_tame = all([np.abs(array).max(initial=0) < 1e4 for array in expected.values()])

@@ -1,161 +1,123 @@
-"""Buffers for a loop's values and gradients on a GPU, and each gradient's first writer."""
+"""`DeviceStorage`: buffers for what one kernel of a step leaves to another, or to another pass."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from dynbatch.compiler.buffers import BufferAssignment, ProgramBuffer
+from dynbatch.compiler.buffers import (
+    ProgramBuffer,
+    Role,
+    Storage,
+    fixed_places,
+    read_after,
+)
+from dynbatch.compiler.cuda.order import DevicePass
+from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.compiler.lanes import FUSED, ColumnRange, Item, ops_of
-from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.lanes import FUSED, loaded, ops_of
+from dynbatch.compiler.lifetimes import Lifetimes
+from dynbatch.compiler.program import Program
 
 
-class DeviceStorage(BufferAssignment):
-    """Buffers of a loop's forward pass on a GPU: rows x width each.
+class LaneLifetimes(Lifetimes):
+    """When values are made and read if items run one after the other, and an item's lanes at once.
 
-    Temporary buffers hold values that one kernel of a step passes to another; everything else stays
-    in registers. An operator overwrites an input that is not read again, so the gates of an LSTM
-    take the place of the first product.
+    A lane loads an element's operands before it stores what it makes of them.
+    """
+
+    def __init__(self, step: DevicePass, kept: Sequence[Value]) -> None:
+        self._items = [*step.ahead, *step.items]
+        super().__init__(step, kept)
+
+    def timed(self, program: Program) -> list[tuple[int, Op]]:
+        return [(at, op) for at, item in enumerate(self._items) for op in ops_of(item)]
+
+    def overwrites(self, made: Value, x: Value, offset: int) -> bool:
+        item = self._items[self._position(made)]
+        if isinstance(item, Op):  # a product may be added to its second operand
+            is_base = item.opcode is OpCode.LINEAR_GRADIENT and x in item.inputs[1:]
+            return is_base and offset == 0 and x.width == made.width
+        for lane in item.lanes:
+            stored = {scalar.output.key: scalar.output.width for scalar in lane.ops}
+            for base, first, width in loaded(lane, [s for op in lane.ops for s in op.inputs]):
+                at = first - x.column + offset
+                if base is x.base and at < made.width and at + width > 0:
+                    if stored.get((id(made), at)) != width:
+                        return False
+        return True
+
+
+class DeviceStorage(Storage):
+    """Buffers of a pass on a GPU, rows x width each; all other values stay in registers.
+
+    Args:
+        packed: values that are read after the step, each with a row for every token.
+        before: the buffers of forward, in whose columns backward may write when these are read.
+        lasting: values there that are read after the loop.
     """
 
     def __init__(
-        self, program: LoopProgram, order: list[Item], exports: list[Value], following: list[Value]
-    ) -> None:
-        self._leaving = [*exports, *following]
-        super().__init__([*self._leaving, *_retained_values(program)])
-        ops = [(number, op) for number, item in enumerate(order) for op in ops_of(item)]
-        self._item = {id(op): number for number, op in ops}
-        self._ops = [op for _, op in ops]
-        self._readers: dict[int, list[tuple[Op, Value]]] = {}
-        self._room: dict[int, tuple[ProgramBuffer, int]] = {}
-        self._taken: dict[str, list[tuple[int, int]]] = {}
-        for op in self._ops:
-            for x in op.inputs:
-                self._readers.setdefault(id(x.base), []).append((op, x))
-        for op in program.stream_maps:
-            self._new(op.output, packed=True)
-        for op in self._ops:
-            self._assign(op)
+        self, step: DevicePass, packed: Sequence[Value],
+        fixed: Sequence[tuple[Value, ProgramBuffer, int]] = (), results: Sequence[Value] = (),
+        roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY),
+        before: Storage | None = None, lasting: Sequence[Value] = (),
+    ) -> None:  # fmt: skip
+        self._rooms = before.packed if before else []
+        held = [(v, *before.buffer_of(v)) for b in self._rooms for v in b.values] if before else []
+        self._in_registers = {
+            id(op.output)
+            for number, item in enumerate(step.items)
+            for op in ops_of(item)
+            if op.opcode in FUSED and not step.leaves(op.output, number)
+        }
+        lives = LaneLifetimes(step, [*step.kept, *lasting])
+        super().__init__(step, packed, [*held, *fixed], results, roles, lives)
 
-    def find(self, value: Value) -> tuple[ProgramBuffer, int] | None:
-        """Buffer and first column of a value that an operator made; None if it has no memory."""
-        return self.buffer_of(value) if id(value.base) in self._columns else None
+    def whole_rows(self, program: Program) -> set[int]:
+        """Also gradients that own kernels read, but not those whose rows may be part of wider."""
+        whole = {id(op.output) for op in program.ops if op.opcode is OpCode.GENERIC}
+        for op in program.ops:
+            if op.opcode is OpCode.GENERIC_GRADIENT and op.source is not None:
+                given = [k for k, x in enumerate(op.source.inputs)
+                         if x.base.origin is not Origin.MEMORY]  # fmt: skip
+                strided, dy = op.source.node.strided, op.inputs[0]
+                made = zip(given, op.outputs, strict=True)
+                whole |= {id(value) for position, value in made if position not in strided}
+                whole |= {id(dy.base)} - {id(value.base) for value in self._kept}
+        return whole
 
-    def room_for_gradient(self, op: Op) -> ProgramBuffer | None:
-        """The buffer of a map of the tokens, if the gradient of its output may be written there.
+    def _plane_of(self, value: Value) -> int:
+        return 0
 
-        The values there must then be read only by the kernel that writes the gradient, in the same
-        columns; so the gradients of an LSTM's gates take the place of the gates.
-        """
-        buffer, column = self.buffer_of(op.output)
-        readers = self._readers.get(id(op.output), [])
-        writers = {self._item[id(reader)] for reader, _ in readers}
-        ends = 0
-        for _, x in sorted(readers, key=lambda pair: pair[1].column):
-            ends = max(ends, x.column + x.width) if x.column <= ends else ends
-        holders = [v for v in buffer.values if v is not op.output]
-        if column or buffer.width != op.output.width or self.is_kept(op.output):
-            return None
-        if len(writers) != 1 or ends < op.output.width or not self._read_by(holders, writers):
-            return None
-        return buffer
-
-    def _read_by(self, holders: list[Value], items: set[int]) -> bool:
-        """Whether the values stay in the step, and only these items read them in backward."""
-        if any([v.overlaps(other) for v in holders for other in self._leaving]):
+    def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
+        if buffer.role is Role.STREAM_GRADIENT:  # it has no array where nobody wants it
             return False
-        read_by = [
-            op
-            for op in self._ops
-            if any([v.overlaps(read) for v in holders for read in _backward_reads(op)])
-        ]
-        return all([self._item[id(op)] in items and op.opcode in FUSED for op in read_by])
-
-    def bias_in_kernel(self, op: Op) -> bool:
-        """Whether a linear map's bias can wait until a group reads the map's output."""
-        readers = self._readers.get(id(op.output), [])
-        return not self.is_kept(op.output) and all([r.opcode in FUSED for r, _ in readers])
-
-    def _assign(self, op: Op) -> None:
-        must_pack = self.is_kept(op.output)
-        room = None
-        if op.opcode in FUSED and op.opcode is not OpCode.COPY:
-            room = next((r for x in op.inputs if (r := self._room_of(x, op)) is not None), None)
-        if must_pack and room is not None and self._take(*room, op.output.width):
-            self._put(op.output, *room)
-        elif must_pack or op.opcode not in FUSED or self._crosses(op):
-            self._new(op.output, must_pack)
-        elif room is not None:
-            self._room[id(op.output)] = room
-
-    def _room_of(self, value: Value, op: Op) -> tuple[ProgramBuffer, int] | None:
-        """Packed memory that `op` may overwrite: its input's, or that of the input's own input."""
-        if self.is_kept(value) or not self._dies(value, op):
-            return None
-        own = self.find(value)
-        if own is not None:
-            return own if own[0].packed else None
-        room = self._room.get(id(value.base))
-        return None if room is None else (room[0], room[1] + value.column)
-
-    def _take(self, buffer: ProgramBuffer, column: int, width: int) -> bool:
-        """Take columns of a buffer, unless another value has them."""
-        taken = self._taken.setdefault(buffer.name, [])
-        if any([s < column + width and column < e for s, e in taken]):
+        if id(value) in self._in_registers and not buffer.packed:
             return False
-        taken.append((column, column + width))
-        return True
+        return super()._fits(value, buffer, column)
 
-    def _crosses(self, op: Op) -> bool:
-        """Whether a kernel other than its own reads the operator's output."""
-        here = self._item[id(op)]
-        return any([self._item[id(r)] != here for r, _ in self._readers.get(id(op.output), [])])
+    def _new(self, value: Value, packed: bool, plane: int = 0) -> None:
+        if id(value) in self._in_registers:
+            return
+        for room in self._rooms if packed else ():
+            if self._fits(value, room, 0):
+                self._put(value, room, 0)
+                return
+        super()._new(value, packed)
 
-    def _dies(self, value: Value, op: Op) -> bool:
-        here = self._item[id(op)]
-        readers = self._readers[id(value.base)]
-        return not any([self._item[id(r)] > here for r, read in readers if read.overlaps(value)])
-
-
-@dataclass
-class GradientSlot:
-    """Memory for the gradient of a base value, or of some part of the state or of a stream.
-
-    written: ranges of columns that have been written so far, in the order of backward.
-    cleared: it must be zeros before the step, for a later writer adds where none has written.
-    """
-
-    buffer: ProgramBuffer
-    written: list[tuple[int, int]] = field(default_factory=list)
-    cleared: bool = False
-
-    def mode(self, first: int, width: int) -> bool:
-        """Note a writer of these columns; return whether it adds to earlier ones."""
-        covered = sum([min(e, first + width) - max(s, first) for s, e in self.written
-                       if s < first + width and first < e])  # fmt: skip
-        if covered and covered < width:
-            self.cleared = True
-        self.written.append((first, first + width))
-        return covered > 0 or self.cleared
-
-    def covers(self, segment: ColumnRange) -> bool:
-        """Whether writers have reached every one of the segment's columns."""
-        end = segment.first + segment.width
-        return self.cleared or any([s <= segment.first and end <= e for s, e in self.written])
+    def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
+        if id(value) not in self._in_registers:
+            super()._put(value, buffer, column)
+        else:  # what is made of it may lie there
+            self._columns[id(value)] = (buffer, column)
 
 
-def _retained_values(program: LoopProgram) -> list[Value]:
-    """Values made by operators that some operator's backward reads."""
-    read = [value for op in program.ops for value in _backward_reads(op)]
-    return [value for value in read if value.base.origin is Origin.OPERATOR]
-
-
-def _backward_reads(op: Op) -> list[Value]:
-    """Values that the backward of `op` reads, besides gradients."""
-    if op.is_linear:
-        return [op.inputs[0]]
-    if op.opcode is OpCode.COPY:
-        return []
-    retains = op.node.retains
-    reads = [x for position, x in enumerate(op.inputs) if retains.input(position)]
-    return [*reads, op.output] if retains.output else reads
+def gradient_storage_of(
+    step: DevicePass, program: BackwardProgram, forward: DeviceStorage
+) -> DeviceStorage:
+    """The buffers of backward: those that forward left too."""
+    return DeviceStorage(
+        step, program.packed_results(), fixed_places(program, Role.FOUND_GRADIENT),
+        [*program.of_maps.values()], (Role.GRADIENT, Role.TEMPORARY_GRADIENT), forward,
+        read_after(program.forward, program),
+    )  # fmt: skip

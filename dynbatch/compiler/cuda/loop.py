@@ -1,124 +1,65 @@
-"""`Loop`: a cell's loop for a GPU: the items of a step, buffers of values and gradients."""
+"""`Loop`: both passes of a cell's loop for a GPU, and where their values lie."""
 
 from __future__ import annotations
 
-from dynbatch.compiler.buffers import ProgramBuffer, Role
-from dynbatch.compiler.cuda.buffers import DeviceStorage, GradientSlot
+from dynbatch.compiler.buffers import Role, array_name, read_after, saved_values
+from dynbatch.compiler.cuda.buffers import DeviceStorage, gradient_storage_of
+from dynbatch.compiler.cuda.order import DevicePass
+from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, Origin, Value
-from dynbatch.compiler.lanes import Item, items, ops_of
-from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.lanes import FUSED
+from dynbatch.compiler.places import Pointers
+from dynbatch.compiler.program import numbered
 
 
 class Loop:
     """The loop of a cell for a GPU, before its kernels are printed.
 
     Attributes:
-        items:     a step, in order.
-        exports, following: what leaves a step. Where an operator with kernels of its own makes it,
-                   a copy leaves.
-        width:     of all exports together.
-        storage:   where values live.
-        gradients: memory for gradients, by the identity of the base value.
-        maps:      numbers of linear maps, by identity.
+        program, backward_program: the passes, and `forward`, `backward` in a GPU's order.
+        storage, gradients: their buffers; `places` has those of both.
+        width:       of all exports together.
+        maps:        numbers of linear maps, by identity.
         inline_maps: those whose bias a group adds when it reads them, by their output.
-
-    Args:
-        in_place: whether gradients may take the place of packed values.
+        weights:     elements of all weights in the loop.
+        carried:     names of the arrays for gradients of each part of the state: of that which the
+                     step left, and of that which it found. After a step they change places.
+        read_again:  streams whose gradient a step reads once it is there: it must have memory.
+        found:       parts of the state that a weight's gradient needs as every step found them.
     """
 
-    def __init__(self, program: LoopProgram, maps: dict[int, int], in_place: bool = True) -> None:
-        self.program = program
-        self._in_place = in_place
-        self.maps = maps
+    def __init__(self, backward: BackwardProgram) -> None:
+        program = backward.forward
+        self.program, self.backward_program = program, backward
+        kept = [*read_after(program, backward), *saved_values(backward)]
+        self.forward = DevicePass(program, kept)
+        self.storage = DeviceStorage(self.forward, kept)
+        self.backward = DevicePass(backward, backward.results())
+        self.gradients = gradient_storage_of(self.backward, backward, self.storage)
+        self.places = Pointers(self.gradients, self.storage)
         self.width = sum([v.width for v in program.exports])
-        copies: list[Op] = []
-        generic = {id(op.output) for op in program.generic}
-        self.exports = [_own(v, generic, copies) for v in program.exports]
-        self.following = [_own(v, generic, copies) for v in program.following]
-        self.items: list[Item] = items(program, copies)
-        self.storage = DeviceStorage(program, self.items, self.exports, self.following)
+        self.maps = numbered(program.linear_maps)
         self.inline_maps = {
-            id(op.output): op for op in self.linear if self.storage.bias_in_kernel(op)
+            id(op.output): op for op in program.linear_maps if self._bias_in_kernel(op)
         }
-        self.gradients: dict[int, GradientSlot] = {}
-        self._shared = _shared_gradients(program, self.items)
-
-    @property
-    def linear(self) -> list[Op]:
-        """Every linear map: of the tokens, then of the loop."""
-        return self.program.linear_maps
-
-    @property
-    def generic(self) -> list[Op]:
-        """Operators with kernels of their own."""
-        return self.program.generic
+        maps = [op for op in program.ops if op.is_linear]
+        self.weights = sum([op.output.width * op.inputs[0].width for op in maps])
+        self.carried = [
+            (array_name(Role.LEFT_GRADIENT, k), array_name(Role.FOUND_GRADIENT, k))
+            for k in range(len(program.states))
+        ]
+        self.read_again = {
+            k for k, value in backward.of_streams.items() if self.backward.reads(value)
+        }
+        inputs = [program.linear_maps[number].inputs[0] for number in backward.of_maps]
+        numbers = {x.base.number for x in inputs if x.base.origin is Origin.STATE}
+        self.found: list[Value] = [program.states[k] for k in sorted(numbers)]
 
     def skips_zeros(self, op: Op) -> bool:
         """Whether a linear map is left out in the first step, where its state is all zeros."""
-        return op.inputs[0].base.origin is Origin.STATE and id(op.output) in self.inline_maps
+        return op.reads_state and id(op.output) in self.inline_maps
 
-    def is_shared(self, base: Value) -> bool:
-        """Whether the gradient is equal to that of another value, and kept only there."""
-        return id(base) in self._shared
-
-    @property
-    def spoils_values(self) -> bool:
-        """Whether a gradient that replaces values misses some of their columns."""
-        return any([g.cleared and g.buffer.role is Role.PACKED for g in self.gradients.values()])
-
-    def gradient_of(self, base: Value) -> GradientSlot:
-        """Memory for the gradient of a base value, made when it is first asked for."""
-        base = self._shared.get(id(base), base)
-        known = self.gradients.get(id(base))
-        if known is None:
-            known = self.gradients[id(base)] = GradientSlot(self._gradient_buffer(base))
-        return known
-
-    def find_gradient(self, base: Value) -> GradientSlot | None:
-        """Memory for the gradient of a base value if anything was written there."""
-        slot = self.gradients.get(id(self._shared.get(id(base), base)))
-        return slot if slot is not None and slot.written else None
-
-    def _gradient_buffer(self, base: Value) -> ProgramBuffer:
-        if base.origin is Origin.STREAM:
-            return ProgramBuffer(Role.STREAM_GRADIENT, base.number, base.width, packed=True)
-        if base.origin is Origin.STATE:
-            return ProgramBuffer(Role.FOUND_GRADIENT, base.number, base.width, packed=False)
-        for op in self.program.stream_maps if self._in_place else ():
-            room = self.storage.room_for_gradient(op) if op.output is base else None
-            if room is not None:
-                return room
-        packed = any([op.output is base for op in self.program.linear_maps])
-        return ProgramBuffer(Role.GRADIENT, len(self.gradients), base.width, packed)
-
-    def require_all(self, base: Value) -> None:
-        """Have a gradient zeroed before the step if its writers do not cover all columns."""
-        memory = self.gradient_of(base)
-        end = 0
-        for first, last in sorted(memory.written):
-            end = max(end, last) if first <= end else end
-        if end < base.width:
-            memory.cleared = True
-
-
-def _own(value: Value, generic: set[int], copies: list[Op]) -> Value:
-    if id(value.base) not in generic:
-        return value
-    copy = Value(value.width)
-    copies.append(Op.copy(value, copy))
-    return copy
-
-
-def _shared_gradients(program: LoopProgram, order: list[Item]) -> dict[int, Value]:
-    """Linear maps whose outputs are only added to another's: they share one gradient."""
-    of_tokens = {id(op.output) for op in program.stream_maps}
-    linear = {id(op.output) for op in program.linear_maps}
-    shared: dict[int, Value] = {}
-    for op in [op for item in order for op in ops_of(item) if op.is_add]:
-        a, b = op.inputs
-        bases = [x.base for x in (a, b) if id(x.base) in linear and x.is_whole()]
-        alone = [base for base in bases if program.readers(base) == [op]]
-        if len(alone) == 2 and a.base is not b.base:
-            first, second = sorted(alone, key=lambda base: id(base) not in of_tokens)
-            shared[id(second)] = first
-    return shared
+    def _bias_in_kernel(self, op: Op) -> bool:
+        """Whether a linear map's bias can wait until a group reads the map's output."""
+        readers = self.program.readers(op.output)
+        return not self.storage.is_kept(op.output) and all([r.opcode in FUSED for r in readers])

@@ -12,12 +12,11 @@ are guesses: no measurement on a card has confirmed them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
-from dynbatch.compiler.cuda.emit import Kernel
-from dynbatch.compiler.cuda.kernels import LoopKernels
-from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.buffers import Role
+from dynbatch.compiler.cuda.emit import STEP, Arrays, Kernel
+from dynbatch.compiler.cuda.loop import Loop
+from dynbatch.compiler.cuda.order import DevicePass
+from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import KernelGroup
 
 TAIL_ROWS = 16
@@ -26,179 +25,83 @@ THREADS = 512
 
 
 class Tail:
-    """The text of both tail kernels.
+    """The text of the tail kernel of one pass.
 
     Attributes:
-        name:            of the cell's kernels, which theirs begin with.
-        arrays, arrays_backward: names of the arrays they take; carried gradients have two each.
-        elements:        of all weights in the loop.
+        name:   of the kernel within its cell.
+        arrays: what it takes.
+
+    Args:
+        kernels: of the pass's groups, by the number of the item.
     """
 
-    def __init__(self, kernels: LoopKernels) -> None:
-        self.kernels = kernels
-        self.loop = kernels.loop
-        self.arrays: list[str] = []
-        self.arrays_backward: list[str] = []
-        self._carried: set[int] = set()  # parts of the state whose gradients are
-        maps = [item for item in self.loop.items if not isinstance(item, KernelGroup)]
-        self.elements = sum([op.output.width * op.inputs[0].width for op in maps])
-        self._forward = self._forward_lines()
-        self._backward = self._backward_lines()
+    def __init__(self, loop: Loop, step: DevicePass, kernels: dict[int, Kernel]) -> None:
+        self.loop = loop
+        self.is_backward = step is loop.backward
+        self.name = "tail_backward" if self.is_backward else "tail"
+        self.arrays = Arrays(loop)
+        self._lines: list[str] = []
+        for number, item in enumerate(step.items):
+            if not isinstance(item, KernelGroup):
+                self._lines += self._product(item)
+            elif number in kernels:
+                self._lines += [*self._group(kernels[number]), "__syncthreads();"]
 
-    def texts(self, prefix: str) -> list[str]:
-        """The kernels `PREFIX_tail` and `PREFIX_tail_backward`."""
-        forward = [
-            *_head(f"{prefix}_tail", self.arrays),
-            "    for (int t = first; t < last; ++t) {",
-            *_step(),
-            "        if (row >= n) break;  // the same for the whole block",
-            *[f"        {line}" for line in self._forward],
-            "    }",
-            "}",
-        ]
-        choose = []
-        for k in sorted(self._carried):
-            choose.append(f"REAL* C{k} = (last - 1 - t) & 1 ? C{k}_1 : C{k}_0;")
-            choose.append(f"REAL* N{k} = (last - 1 - t) & 1 ? C{k}_0 : C{k}_1;")
-        backward = [
-            *_head(f"{prefix}_tail_backward", self.arrays_backward),
-            "    __shared__ REAL partial[THREADS_OF_TAIL];",
-            "    for (int t = last - 1; t >= first; --t) {",
-            *_step(),
+    def text(self, prefix: str) -> str:
+        """The whole kernel; its name follows the prefix."""
+        pointers = "".join([f"REAL* {name}, " for name in self.arrays.names])
+        steps, shared = "for (int t = first; t < last; ++t) {", ""
+        swaps: list[str] = []
+        if self.is_backward:
+            steps = "for (int t = last - 1; t >= first; --t) {"
+            shared = "    __shared__ REAL partial[THREADS_OF_TAIL];"
+            for left, found in self.loop.carried:
+                self.arrays.take(left), self.arrays.take(found)
+                swap = f"{{ REAL* other = {left}; {left} = {found}; {found} = other; }}"
+                swaps.append(f"        if (t < last - 1) {swap}")
+        lines = [
+            'extern "C" __global__ void __launch_bounds__(THREADS_OF_TAIL) '
+            f"{prefix}_{self.name}({pointers}const int* steps, int first, int last) {{",
+            "    const long long row = blockIdx.x;",
+            shared,
+            f"    {steps}",
+            f"        {STEP}",
+            *swaps,
             "        if (row >= n) continue;  // the same for the whole block",
-            *[f"        {line}" for line in [*choose, *self._backward]],
+            *[f"        {line}" for line in self._lines],
             "    }",
             "}",
         ]
-        return ["\n".join(forward), "\n".join(backward)]
+        return "\n".join(filter(None, lines))
 
-    # Forward --------------------------------------------------------------------------------------
-
-    def _forward_lines(self) -> list[str]:
-        lines: list[str] = []
-        for number, item in enumerate(self.loop.items):
-            if isinstance(item, KernelGroup):
-                lines += self._group(self.kernels.groups[number].forward, self.arrays)
-            else:
-                lines += self._map(item)
-            lines.append("__syncthreads();")
-        return lines
-
-    def _group(self, kernel: Kernel, arrays: list[str]) -> list[str]:
-        for role, label in kernel.arrays:
-            self._use(arrays, role, label)
+    def _group(self, kernel: Kernel) -> list[str]:
+        for name in kernel.arrays.names:
+            self.arrays.take(name)
         lines: list[str] = []
         for width, body in kernel.lanes:
             loop = f"for (int j = threadIdx.x; j < {width}; j += THREADS_OF_TAIL) {{"
             lines += [loop, *[f"    {line}" for line in body], "}"]
         return lines
 
-    def _map(self, op: Op) -> list[str]:
-        loop, number = self.loop, self.loop.maps[id(op)]
-        weight = self._use(self.arrays, Role.WEIGHT, number)
-        is_inline = id(op.output) in loop.inline_maps
-        bias = "nullptr" if is_inline else self._use(self.arrays, Role.BIAS, number)
-        call = (
-            f"multiply_row({self._address(op.inputs[0], self.arrays)}, {weight}, "
-            f"{op.inputs[0].width}, {op.output.width}, {bias}, "
-            f"{self._address(op.output, self.arrays)});"
-        )
-        if loop.skips_zeros(op):
-            initial = self._use(self.arrays, Role.INITIAL_STATE, op.inputs[0].base.number)
-            return [f"if (p >= 0 || {initial}) {call}"]
-        return [call]
-
-    def _address(self, value: Value, arrays: list[str]) -> str:
-        """The address of a value's first column in this row; NULL for a state of zeros."""
-        base = value.base
-        if base.origin is Origin.STATE:
-            k = base.number
-            buffer, column = self.loop.storage.buffer_of(self.loop.following[k])
-            states = self._use(arrays, Role.LEFT_STATES, k)
-            before = f"{states} + ((long long)p + row) * {buffer.width}"
-            initial = self._use(arrays, Role.INITIAL_STATE, k)
-            given = f"{initial} + (long long)row * {base.width} + {value.column}"
-            return f"(p >= 0 ? {before} + {column + value.column} : {initial} ? {given} : nullptr)"
-        if base.origin is Origin.STREAM:
-            stream = self._use(arrays, Role.STREAM, base.number)
-            return _row(stream, True, base.width, value.column)
-        buffer, column = self.loop.storage.buffer_of(value)
-        array = self._use(arrays, buffer.role, buffer.label)
-        return _row(array, buffer.packed, buffer.width, column)
-
-    # Backward -------------------------------------------------------------------------------------
-
-    def _backward_lines(self) -> list[str]:
-        lines: list[str] = []
-        for memory in self.loop.gradients.values():
-            buffer = memory.buffer
-            if memory.cleared and not buffer.packed:
-                name = self._gradient_array(buffer)
-                at = _row(name, False, buffer.width, 0)
-                lines.append(
-                    f"for (int j = threadIdx.x; j < {buffer.width}; j += THREADS_OF_TAIL) "
-                    f"({at})[j] = 0;"
-                )
-        if lines:
-            lines.append("__syncthreads();")
-        for number in range(len(self.loop.items) - 1, -1, -1):
-            item = self.loop.items[number]
-            if isinstance(item, KernelGroup):
-                kernel = self.kernels.groups[number].backward
-                if kernel is None:
-                    continue
-                lines += self._group(kernel, self.arrays_backward)
-                lines.append("__syncthreads();")
-            elif id(item) in self.kernels.map_adds:
-                lines += self._map_backward(item)
-        return lines
-
-    def _map_backward(self, op: Op) -> list[str]:
-        loop, (x,) = self.loop, op.inputs
-        weight = self._use(self.arrays_backward, Role.WEIGHT, loop.maps[id(op)])
-        of_output = loop.gradient_of(op.output).buffer
-        dy = _row(self._gradient_array(of_output), of_output.packed, of_output.width, 0)
-        buffer = loop.gradient_of(x.base).buffer
-        array = self._gradient_array(buffer)
-        out = _row(array, buffer.packed, buffer.width, x.column)
-        adds = int(self.kernels.map_adds[id(op)])
-        call = (
-            f"multiply_back({dy}, {weight}, {x.width}, {op.output.width}, {out}, {adds}, partial);"
-        )
-        if x.base.origin is Origin.STATE:
-            initial = self._use(self.arrays_backward, Role.INITIAL_STATE, x.base.number)
-            return [f"if (p >= 0 || {initial}) {call}"]
-        return [f"if ({array}) {call}"]
-
-    def _gradient_array(self, buffer: ProgramBuffer) -> str:
-        return self._use(self.arrays_backward, buffer.role, buffer.label)
-
-    def _use(self, arrays: list[str], role: Role, label: int | str) -> str:
-        """The name of an array, which becomes an argument; a carried gradient has two."""
-        names = [array_name(role, label)]
-        if role in (Role.LEFT_GRADIENT, Role.FOUND_GRADIENT):
-            self._carried.add(int(label))
-            names = [array_name(Role.LEFT_GRADIENT, f"{label}_{turn}") for turn in range(2)]
-        arrays += [name for name in names if name not in arrays]
-        return array_name(role, label)
-
-
-def _head(name: str, arrays: Sequence[str]) -> list[str]:
-    pointers = "".join([f"REAL* {array}, " for array in arrays])
-    return [
-        'extern "C" __global__ void __launch_bounds__(THREADS_OF_TAIL) '
-        f"{name}({pointers}const int* steps, int first, int last) {{",
-        "    const int row = blockIdx.x;",
-    ]
-
-
-def _step() -> list[str]:
-    return ["        const int s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];"]
-
-
-def _row(array: str, packed: bool, width: int, column: int) -> str:
-    row = "((long long)s + row)" if packed else "(long long)row"
-    return f"{array} + {row} * {width} + {column}"
+    def _product(self, op: Op) -> list[str]:
+        """y = x W (+ b), or dx = (d +) dy W, after which all threads have met."""
+        loop, arrays = self.loop, self.arrays
+        x, *base = [arrays.address(value) for value in op.inputs]
+        source, out = op.source or op, arrays.address(op.output)
+        number = loop.maps[id(source)]
+        weight = arrays.name(Role.WEIGHT, number)
+        inner, width = source.inputs[0].width, source.output.width
+        if op.is_linear:
+            has_bias = op.has_bias and id(op.output) not in loop.inline_maps
+            bias = arrays.name(Role.BIAS, number) if has_bias else "nullptr"
+            call = f"multiply_row({x}, {weight}, {inner}, {width}, {bias}, {out});"
+        else:
+            added = "".join(base) or "nullptr"
+            call = f"multiply_back({x}, {weight}, {inner}, {width}, {added}, {out}, partial);"
+        if source.reads_state and (not op.is_linear or loop.skips_zeros(op)):
+            initial = arrays.name(Role.INITIAL_STATE, source.inputs[0].base.number)
+            call = f"if (p >= 0 || {initial}) {call}"
+        return [call, "__syncthreads();"] if op.is_linear else [call]
 
 
 PRODUCTS = """
@@ -227,11 +130,11 @@ __device__ __forceinline__ void multiply_row(const REAL* x, const REAL* weight, 
     }
 }
 
-// out[k] (+)= Σ_o dy[o] W[o, k]. Threads go along k; where K leaves room for several teams, each
-// takes a part of the o, and their sums are added in order. `partial` has a place for each thread.
-// At the end the block has met.
+// out[k] = base[k] + Σ_o dy[o] W[o, k], or the sum alone where `base` is NULL. Threads go along k;
+// where K leaves room for several teams, each takes a part of the o, and their sums are added in
+// order. `partial` has a place for each thread. At the end the block has met.
 __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight, int K, int O,
-                                              REAL* out, int add, REAL* partial) {
+                                              const REAL* base, REAL* out, REAL* partial) {
     const int wide = K < THREADS_OF_TAIL ? K : THREADS_OF_TAIL, teams = THREADS_OF_TAIL / wide;
     const int team = threadIdx.x / wide, column = threadIdx.x % wide;
     for (int first = 0; first < K; first += wide) {
@@ -243,9 +146,9 @@ __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight
         __syncthreads();
         if (team == 0 && k < K) {
             for (int other = 1; other < teams; ++other) sum += partial[other * wide + column];
-            out[k] = add ? out[k] + sum : sum;
+            out[k] = base ? base[k] + sum : sum;
         }
-        __syncthreads();  // `out` is read, and `partial` written again
+        __syncthreads();  // `base` is read, and `partial` written again
     }
 }
 """.replace("@THREADS@", str(THREADS))

@@ -9,7 +9,6 @@ from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.weights import bias_gradients, weight_gradients
 from dynbatch.compiler.arrays import Scratch
-from dynbatch.compiler.cuda.kernels import LoopKernels
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Gradients
@@ -19,25 +18,21 @@ from dynbatch.ragged import Ragged
 class ScanGradients:
     """Gradients of parameters over all steps, and of streams, initial states and memories."""
 
-    def __init__(self, rows: ScanRows, kernels: LoopKernels, scratch: Scratch) -> None:
+    def __init__(self, rows: ScanRows, scratch: Scratch) -> None:
         self.rows = rows
         self.loop = rows.loop
-        self._kernels = kernels
         self._scratch = scratch
+        self._written = {*self.loop.backward_program.of_streams}
 
     def parameters(self, gradients: Gradients) -> None:
         """Make the gradients of all linear maps: weights, biases and the tokens they multiplied."""
-        into, loop = ParameterRows(gradients), self.loop
-        for op in loop.linear:
-            if loop.find_gradient(op.output) is None:
-                continue
-            dy = self.rows.matrix(loop.gradient_of(op.output).buffer.name)
-            x = self._multiplied(op)
-            weight_gradients(
-                self.rows.queue, into, op, x, dy, self._zero_rows(op), self.rows.tokens
-            )
-            bias_gradients(self.rows.queue, into, op, dy)
-            if id(op) in self._kernels.stream_adds:
+        into, rows, program = ParameterRows(gradients), self.rows, self.loop.program
+        for number, value in sorted(self.loop.backward_program.of_maps.items()):
+            op = program.linear_maps[number]
+            dy, x = rows.whole(value), self._multiplied(op)
+            weight_gradients(rows.queue, into, op, x, dy, self._zero_rows(op), rows.tokens)
+            bias_gradients(rows.queue, into, op, dy)
+            if op in program.stream_maps:
                 self._stream_gradient(op, dy)
 
     def _zero_rows(self, op: Op) -> int:
@@ -54,7 +49,7 @@ class ScanGradients:
         rows, part = self.rows, value.base.number
         name = f"H{part}"
         if name not in rows.matrices:
-            state = self.loop.following[part]
+            state = self.loop.program.following[part]
             packed = rows.add_matrix(name, self._scratch, rows.tokens, state.width)
             previous = rows.layout.previous
             index = np.where(previous < 0, -1 - np.arange(previous.size), previous)
@@ -69,26 +64,26 @@ class ScanGradients:
         if stream is None:
             return
         out = stream.part(0, x.column, x.width)
+        if x.base.number not in self._written and not x.is_whole():
+            arrays.fill(stream.array, 0)
+            self._written.add(x.base.number)
         weight = rows.matrix(f"V{self.loop.maps[id(op)]}")
         rows.queue.cublas(rows.dtype).gemm(
             False, False, rows.tokens, weight.width, op.output.width,
             dy.address, dy.stride, weight.address, weight.stride,
-            int(self._kernels.stream_adds[id(op)]), out.address, out.stride,
+            int(x.base.number in self._written), out.address, out.stride,
         )  # fmt: skip
+        self._written.add(x.base.number)
 
-    def inputs(
-        self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged], turn: int
-    ) -> None:
+    def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> None:
         """Overwrite the gradients of streams, given states and memories.
 
         Args:
             memory_gradients: in the order of the sentences; empty where no operator reads one.
-            turn:             which of the two arrays holds the gradients of the initial states.
         """
         rows = self.rows
-        for k, value in enumerate(self.loop.program.streams):
-            dx = dxs[k]
-            if dx is not None and self.loop.find_gradient(value) is not None:
+        for k, dx in enumerate(dxs[: len(rows.streams)]):
+            if dx is not None and k in self._written:
                 rows.pick(rows.matrix(f"dX{k}"), rows.layout.inverse, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
@@ -97,7 +92,7 @@ class ScanGradients:
         for k, given in enumerate(rows.given):
             dx = next(rest) if given else None
             if dx is not None:
-                rows.pick(rows.matrix(f"C{k}_{turn}"), back, matrix_of(dx.values))
+                rows.pick(rows.matrix(f"C{k}"), back, matrix_of(dx.values))
         for place, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
             if dx is not None and memory_gradients:
                 source = matrix_of(memory_gradients[place].values)

@@ -28,7 +28,8 @@ class ScanRows:
         layout:   order of rows; `steps` says which of them a step has.
         streams, inits, memories: the packed inputs; of a state that is zeros None.
         given:    which parts of the initial state are given.
-        matrices: by the names of `emit`, and V0 … and b0 … for wide weights and biases.
+        matrices: by the names of `emit`, and V0 … and b0 … for wide weights and biases. Gradients
+            of the state, C0 … and N0 …, change places after each step: see `turn`.
         table:    (T, 3) first row, running sentences and first row of the step before, for kernels.
     """
 
@@ -73,9 +74,7 @@ class ScanRows:
             if init is not None:
                 rows = self.add_matrix(f"I{k}", scratch, self.sentences.size, state.width)
                 self.pick(matrix_of(init.values), self.sentences, rows)
-            buffer, _ = loop.storage.buffer_of(loop.following[k])
-            self.matrices[f"S{k}"] = self.matrices[buffer.name]
-        for op in loop.linear:
+        for op in loop.program.linear_maps:
             number = loop.maps[id(op)]
             self.matrices[f"V{number}"] = wide_weight(op, scratch)
             self.matrices[f"b{number}"] = wide_bias(op, scratch)
@@ -93,27 +92,30 @@ class ScanRows:
         matrices = [self.matrices[name] for name in names]
         return [None if matrix is None else matrix.address for matrix in matrices]
 
+    def turn(self) -> None:
+        """Let the gradient of the state that a step found be that which the step before left."""
+        matrices = self.matrices
+        for left, found in self.loop.carried:
+            matrices[left], matrices[found] = matrices[found], matrices[left]
+
     def whole(self, value: Value) -> DeviceMatrix:
         """All rows of a packed value."""
-        if value.base.origin is Origin.STREAM:
-            return self.matrix(f"X{value.base.number}").part(0, value.column, value.width)
-        buffer, column = self.loop.storage.buffer_of(value)
-        return self.matrix(buffer.name).part(0, column, value.width)
+        buffer, first = self.loop.places.buffer_of(value.base)
+        return self.matrix(buffer.name).part(0, first + value.column, value.width)
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
-        """A value's rows in step t; None for a state that is all zeros."""
+        """A value's rows in step t; None for a state that is all zeros, or an unwanted gradient."""
         s, _, _, p = self.steps[t]
         base = value.base
+        if base.origin is Origin.STATE and p < 0:
+            init = self.matrices[f"I{base.number}"]
+            return init and init.part(0, value.column, value.width)
         if base.origin is Origin.STATE:
-            if p < 0:
-                init = self.matrices[f"I{base.number}"]
-                return init and init.part(0, value.column, value.width)
-            buffer, column = self.loop.storage.buffer_of(self.loop.following[base.number])
-            return self.matrix(buffer.name).part(p, column + value.column, value.width)
-        if base.origin is Origin.STREAM:
-            return self.matrix(f"X{base.number}").part(s, value.column, value.width)
-        buffer, column = self.loop.storage.buffer_of(value)
-        return self.matrix(buffer.name).part(s if buffer.packed else 0, column, value.width)
+            left = self.whole(self.loop.program.following[base.number])
+            return left.part(p, value.column, value.width)
+        buffer, first = self.loop.places.buffer_of(base)
+        matrix = self.matrices[buffer.name]
+        return matrix and matrix.part(s if buffer.packed else 0, first + value.column, value.width)
 
     def array(self, value: Value, t: int, strided: bool = False) -> Array:
         """A value's rows as an array; a copy if they are part of wider ones, unless `strided`."""

@@ -12,17 +12,20 @@ from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
-from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import THREADS, Kernel
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.cuda.order import DevicePass
+from dynbatch.compiler.ir import Op, OpCode, Origin
 from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
+
+Launches = dict[int, tuple[int, RepeatedLaunch]]
+"""The kernels of a pass, by the number of the item, each with the threads of a row."""
 
 
 class DeviceScanRun:
@@ -45,16 +48,16 @@ class DeviceScanRun:
         sentences = len(batch.nodes)
         states = sum([v.width for v in program.states])
         streams = sum([v.width for v in program.streams])
-        pieces = [(p.width, op.inputs[0].width) for op in loop.linear for p in op.pieces]
+        pieces = [(p.width, op.inputs[0].width) for op in program.linear_maps for p in op.pieces]
         weights: int = sum([width * (inner + 1) for width, inner in pieces])
         total: int = tokens * streams + sentences * states + weights
         if not backward:
             temporary = sum([b.width for b in loop.storage.temporary])
             packed = 0 if batch.keeps else sum([b.width for b in loop.storage.packed])
             return total + sentences * temporary + tokens * packed
-        buffers = [g.buffer for g in loop.gradients.values() if g.buffer.role is Role.GRADIENT]
-        per_token: int = sum([b.width for b in buffers if b.packed]) + streams + loop.width + states
-        per_sentence = sum([b.width for b in buffers if not b.packed]) + 2 * states
+        per_token = sum([b.width for b in loop.gradients.packed]) + streams + loop.width
+        per_token += sum([state.width for state in loop.found])
+        per_sentence = sum([b.width for b in loop.gradients.temporary]) + 2 * states
         return total + tokens * per_token + sentences * per_sentence
 
     # Forward --------------------------------------------------------------------------------------
@@ -74,34 +77,48 @@ class DeviceScanRun:
         rows.start(scratch)
         for op in loop.program.stream_maps:
             self._map(op, rows.whole(op.inputs[0]), rows.whole(op.output), rows.tokens)
-        memories = rows.sorted_memories() if loop.generic else []
-        for op in loop.generic:
+        memories = rows.sorted_memories() if loop.program.generic else []
+        for op in loop.program.generic:
             self._generic[id(op)] = GenericStep(
                 op, memories, rows.sentences.size, batch.dtype, batch.keeps, batch.xp
             )
-        kernels = {k: self._repeated(pair.forward) for k, pair in self.cell.kernels.groups.items()}
+        launches = self._repeated(self.cell.forward)
         first = self._first_of_tail()
         for t in range(first):
-            self._step(t, kernels)
-        if self.cell.tail is not None:
-            self._launch_tail(f"{self.cell.name}_tail", self.cell.tail.arrays, first)
+            self._step(loop.forward, launches, t)
+        self._launch_tail(0, first)
         self._outputs(y)
 
-    def _step(self, t: int, kernels: dict[int, RepeatedLaunch]) -> None:
+    def _step(self, step: DevicePass, launches: Launches, t: int) -> None:
+        """All items of a step, forward or back."""
+        n = self.rows.steps[t][2]
+        for number, item in enumerate(step.items):
+            if isinstance(item, KernelGroup):
+                if number in launches:
+                    width, launch = launches[number]
+                    launch.launch(-(-n * width // THREADS), THREADS, t)
+            elif item.opcode is OpCode.GENERIC:
+                self._generic_step(item, t)
+            elif item.opcode is OpCode.GENERIC_GRADIENT:
+                self._generic_backward(item, t)
+            elif item.is_linear:
+                self._loop_map(item, t)
+            else:
+                self._map_backward(item, t)
+
+    def _loop_map(self, op: Op, t: int) -> None:
         rows, loop = self.rows, self.loop
         _, _, n, p = rows.steps[t]
-        for number, item in enumerate(loop.items):
-            if isinstance(item, KernelGroup):
-                width = self.cell.kernels.groups[number].forward.width
-                kernels[number].launch(-(-n * width // THREADS), THREADS, t)
-            elif item.opcode is OpCode.GENERIC:
-                xs = [rows.argument(item, position, t) for position in range(len(item.inputs))]
-                with self._in_turn(item):
-                    self._generic[id(item)].forward(t, n, rows.array(item.output, t), *xs)
-            elif p >= 0 or not loop.skips_zeros(item) or rows.given[item.inputs[0].base.number]:
-                out = rows.of_step(item.output, t)
-                assert out is not None
-                self._map(item, rows.of_step(item.inputs[0], t), out, n)
+        if p >= 0 or not loop.skips_zeros(op) or rows.given[op.inputs[0].base.number]:
+            out = rows.of_step(op.output, t)
+            assert out is not None
+            self._map(op, rows.of_step(op.inputs[0], t), out, n)
+
+    def _generic_step(self, op: Op, t: int) -> None:
+        rows = self.rows
+        xs = [rows.argument(op, position, t) for position in range(len(op.inputs))]
+        with self._in_turn(op):
+            self._generic[id(op)].forward(t, rows.steps[t][2], rows.array(op.output, t), *xs)
 
     def _map(self, op: Op, x: DeviceMatrix | None, out: DeviceMatrix, count: int) -> None:
         """A linear map of some rows; None stands for zeros and gives zeros."""
@@ -121,35 +138,42 @@ class DeviceScanRun:
         """Start all queued work before a user's node type that computes with CuPy."""
         return nullcontext() if type(op.node).names_kernels else self.rows.queue.at_once()
 
-    def _repeated(self, kernel: Kernel, turn: int = 0) -> RepeatedLaunch:
-        """A kernel with its matrices; `turn` says which of two holds the carried gradients."""
-        names = [_in_turn(array.role, array.label, turn) for array in kernel.arrays]
-        args = [*self.rows.addresses(names), self.rows.table]
-        return self.rows.queue.repeated(self.batch.dtype, kernel.name, args)
+    def _repeated(self, kernels: dict[int, Kernel]) -> Launches:
+        """The kernels of a pass with their matrices."""
+        launches = {}
+        for number, kernel in kernels.items():
+            args = [*self.rows.addresses(kernel.arrays.names), self.rows.table]
+            name = f"{self.cell.name}_{kernel.name}"
+            launch = self.rows.queue.repeated(self.batch.dtype, name, args)
+            launches[number] = kernel.width, launch
+        return launches
 
     def _first_of_tail(self) -> int:
         """The step from which on one launch does the rest; the number of steps without a tail."""
-        found, steps = self.cell.tail, self.rows.steps
-        if found is None or found.elements * self.batch.dtype.itemsize > tail.TAIL_BYTES:
+        steps, itemsize = self.rows.steps, self.batch.dtype.itemsize
+        if not self.cell.tails or self.loop.weights * itemsize > tail.TAIL_BYTES:
             return len(steps)
         return sum([n > tail.TAIL_ROWS for _, _, n, _ in steps])
 
-    def _launch_tail(self, name: str, arrays: list[str], first: int) -> None:
+    def _launch_tail(self, number: int, first: int) -> None:
+        """The steps from `first` on, forward (0) or back (1)."""
         steps = self.rows.steps
         if first < len(steps):
-            args = [*self.rows.addresses(arrays), self.rows.table, first, len(steps)]
+            kernel = self.cell.tails[number]
+            args = [*self.rows.addresses(kernel.arrays.names), self.rows.table, first, len(steps)]
             grid, block = (steps[first][2],), (tail.THREADS,)
+            name = f"{self.cell.name}_{kernel.name}"
             self.rows.queue.launch(self.batch.dtype, name, grid, block, args)
 
     def _outputs(self, y: Ragged) -> None:
         rows, column = self.rows, 0
         out = matrix_of(y.values)
-        for value in self.loop.exports:
+        for value in self.loop.program.exports:
             rows.pick(rows.whole(value), rows.layout.inverse, out.part(0, column, value.width))
             column += value.width
         last = rows.layout.last
         index = np.where(last < 0, -1 - np.arange(last.size), last)
-        for k, value in enumerate(self.loop.following):
+        for k, value in enumerate(self.loop.program.following):
             init = rows.inits[k]
             other = None if init is None else matrix_of(init.values)
             rows.pick(rows.whole(value), index, matrix_of(self.batch.ports[k].values), other)
@@ -169,125 +193,75 @@ class DeviceScanRun:
         for step in self._generic.values():
             step.memory_gradients = memory_gradients
             step.give_gradients_to(sink)
-        kernels = {
-            (number, turn): self._repeated(pair.backward, turn)
-            for number, pair in cell.kernels.groups.items()
-            if pair.backward is not None
-            for turn in range(2)
-        }
-        first = self._first_of_tail()
-        if cell.tail is not None:
-            self._launch_tail(f"{cell.name}_tail_backward", cell.tail.arrays_backward, first)
-        turn = (len(rows.steps) - first) % 2
+        first, steps = self._first_of_tail(), len(rows.steps)
+        self._launch_tail(1, first)
+        for _ in range(steps - first):
+            rows.turn()
+        launches = []
+        for _ in range(2):
+            launches.append(self._repeated(cell.backward))
+            rows.turn()
         for t in range(first - 1, -1, -1):
-            self._step_backward(t, turn, kernels)
-            turn = 1 - turn
+            self._step(self.loop.backward, launches[(first - 1 - t) % 2], t)
+            rows.turn()
         for step in self._generic.values():
             step.finish()
         gradients = batch.parameter_gradients()
         sink.pass_on(gradients)
-        scan_gradients = ScanGradients(rows, cell.kernels, scratch)
+        scan_gradients = ScanGradients(rows, scratch)
         scan_gradients.parameters(gradients)
-        scan_gradients.inputs(dxs, memory_gradients, turn)
+        scan_gradients.inputs(dxs, memory_gradients)
         batch.saved.clear()  # gradients have taken its place: no second backward
 
     def _start_backward(self, scratch: Scratch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
         rows, loop = self.rows, self.loop
         packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
         rows.pick(matrix_of(dy.values), rows.layout.order, packed)
-        for k, state in enumerate(loop.program.states):
-            given = matrix_of(self.batch.port_gradients[k].values)
-            for turn in range(2):
-                carried = rows.add_matrix(f"C{k}_{turn}", scratch, rows.sentences.size, state.width)
+        for names, state in zip(loop.carried, loop.program.states, strict=True):
+            given = matrix_of(self.batch.port_gradients[state.number].values)
+            for name in names:
+                carried = rows.add_matrix(name, scratch, rows.sentences.size, state.width)
                 rows.pick(given, rows.sentences, carried)
-        for memory in loop.gradients.values():
-            buffer = memory.buffer
-            if buffer.role in (Role.FOUND_GRADIENT, Role.PACKED):  # in the place of others
-                continue
-            if buffer.role is Role.STREAM_GRADIENT and dxs[int(buffer.label)] is None:
-                rows.matrices[buffer.name] = None
-                continue
-            count = rows.tokens if buffer.packed else rows.sentences.size
-            matrix = rows.add_matrix(buffer.name, scratch, count, buffer.width)
-            if memory.cleared and buffer.packed:
-                arrays.fill(matrix.array, 0)
+        reached = self.batch.first.cell.reached | loop.read_again
+        for k, value in enumerate(loop.program.streams):
+            rows.matrices[f"dX{k}"] = None
+            if k in loop.read_again or (dxs[k] is not None and k in reached):
+                rows.add_matrix(f"dX{k}", scratch, rows.tokens, value.width)
+        for b in [*loop.gradients.packed, *loop.gradients.temporary]:
+            count = rows.tokens if b.packed else rows.sentences.size
+            rows.add_matrix(b.name, scratch, count, b.width)
 
-    def _step_backward(
-        self, t: int, turn: int, kernels: dict[tuple[int, int], RepeatedLaunch]
-    ) -> None:
-        loop, n = self.loop, self.rows.steps[t][2]
-        for memory in loop.gradients.values():
-            buffer = memory.buffer
-            if memory.cleared and not buffer.packed:
-                name = _in_turn(buffer.role, buffer.label, turn)
-                arrays.fill(self.rows.matrix(name).view(n), 0)
-        for number in range(len(loop.items) - 1, -1, -1):
-            item = loop.items[number]
-            if isinstance(item, KernelGroup):
-                backward = self.cell.kernels.groups[number].backward
-                if backward is not None:
-                    kernels[number, turn].launch(-(-n * backward.width // THREADS), THREADS, t)
-            elif item.opcode is OpCode.LINEAR:
-                self._map_backward(item, t, turn)
-            else:
-                self._generic_backward(item, t, turn)
-
-    def _gradient(self, value: Value, t: int, turn: int) -> DeviceMatrix | None:
-        """The memory for a value's gradient in step t; None for an unwanted one."""
-        rows, buffer = self.rows, self.loop.gradient_of(value.base).buffer
-        s, _, _, p = rows.steps[t]
-        if buffer.role is Role.FOUND_GRADIENT:
-            if p < 0 and not rows.given[value.base.number]:
-                return None
-            found: DeviceMatrix | None = rows.matrix(_in_turn(buffer.role, buffer.label, turn))
-        else:
-            found = rows.matrices[buffer.name]
-        return found and found.part(s if buffer.packed else 0, value.column, value.width)
-
-    def _map_backward(self, op: Op, t: int, turn: int) -> None:
-        """dx (+)= dy W of one step."""
-        adds = self.cell.kernels.map_adds.get(id(op))
-        out = None if adds is None else self._gradient(op.inputs[0], t, turn)
-        if adds is None or out is None:
+    def _map_backward(self, op: Op, t: int) -> None:
+        """dx = dy W of one step, added to the operator's second operand if it has one."""
+        rows, source = self.rows, op.source
+        _, _, n, p = rows.steps[t]
+        assert source is not None
+        if source.reads_state and p < 0 and not rows.given[source.inputs[0].base.number]:
             return
-        dy = self._gradient(op.output, t, turn)
-        assert dy is not None
-        weight = self.rows.matrix(f"V{self.loop.maps[id(op)]}")
+        dy, *base = [rows.of_step(value, t) for value in op.inputs]
+        out = rows.of_step(op.output, t)
+        assert dy is not None and out is not None
+        for each in base:
+            if each is not None and each.address != out.address:
+                rows.move(each, out, n, add=False)
+        weight = rows.matrix(f"V{self.loop.maps[id(source)]}")
         self._cublas.gemm(
-            False, False, self.rows.steps[t][2], weight.width, op.output.width,
-            dy.address, dy.stride, weight.address, weight.stride, int(adds),
-            out.address, out.stride,
+            False, False, n, weight.width, source.output.width, dy.address, dy.stride,
+            weight.address, weight.stride, len(base), out.address, out.stride,
         )  # fmt: skip
 
-    def _generic_backward(self, op: Op, t: int, turn: int) -> None:
-        each_adds = self.cell.kernels.generic_adds.get(id(op))
-        if each_adds is None:
-            return
-        rows, n, retains = self.rows, self.rows.steps[t][2], op.node.retains
-        dy = self._gradient(op.output, t, turn)
-        assert dy is not None
-        saved, targets, after = [], [], []
-        for position, (x, adds) in enumerate(zip(op.inputs, each_adds, strict=True)):
+    def _generic_backward(self, op: Op, t: int) -> None:
+        rows, n, source = self.rows, self.rows.steps[t][2], op.source
+        assert source is not None
+        retains, results = source.node.retains, iter(op.outputs)
+        saved, targets = [], []
+        for position, x in enumerate(source.inputs):
             is_memory = x.base.origin is Origin.MEMORY
-            kept = retains.input(position) or is_memory
-            saved.append(rows.argument(op, position, t) if kept else None)
-            out = None if is_memory else self._gradient(x, t, turn)
-            is_part = out is not None and out.stride != x.width
-            if out is not None and (adds or (is_part and position not in op.node.strided)):
-                after.append((matrix_of(rows.queue.empty((n, x.width), rows.dtype)), out, adds))
-                out = after[-1][0]
+            is_read = retains.input(position) or is_memory
+            saved.append(rows.argument(source, position, t) if is_read else None)
+            out = None if is_memory else rows.of_step(next(results), t)
             targets.append(None if out is None else out.view(n))
-        y = rows.array(op.output, t) if retains.output else None
-        with self._in_turn(op):
-            self._generic[id(op)].backward(t, n, dy.view(n), y, tuple(saved), tuple(targets))
-        for made, out, adds in after:
-            rows.move(made, out, n, adds)
-
-
-def _in_turn(role: Role, label: int | str, turn: int) -> str:
-    """The name of an array. A state's gradient has two: one is read in this turn, one written."""
-    if role is Role.LEFT_GRADIENT:
-        return f"C{label}_{turn}"
-    if role is Role.FOUND_GRADIENT:
-        return f"C{label}_{1 - turn}"
-    return array_name(role, label)
+        dy = rows.array(op.inputs[0], t)
+        y = rows.array(source.output, t) if retains.output else None
+        with self._in_turn(source):
+            self._generic[id(source)].backward(t, n, dy, y, tuple(saved), tuple(targets))

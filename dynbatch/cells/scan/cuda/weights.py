@@ -81,11 +81,12 @@ def bias_gradients(queue: Queue, rows: ParameterRows, op: Op, dy: DeviceMatrix) 
     ]
     if not trained:
         return
-    if len(op.pieces) == len(trained) == 1 and trained[0][0].width == trained[0][1].size:
+    is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
+    if is_all and trained[0][0].width == trained[0][1].size:
         arrays.sum_rows(dy.array, rows.take(trained[0][1], 0, dy.width))
         return
-    total = queue.empty((dy.width,), dy.array.dtype)
+    total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
     arrays.sum_rows(dy.array, total)
     for piece, bias, first in trained:
-        part = total[piece.column : piece.column + piece.width]
-        arrays.copy(part, rows.take(bias, first, piece.width))
+        start = dy.offset + piece.column
+        arrays.copy(total[start : start + piece.width], rows.take(bias, first, piece.width))

@@ -1,0 +1,166 @@
+"""The order of a step on a GPU: each item is a launch, so it has as few as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, lanes_of, ops_of
+from dynbatch.compiler.program import Program
+from dynbatch.kernels import binary
+from dynbatch.kernels.unary import arithmetic
+
+
+class DevicePass(Program):
+    """A pass of a loop as a GPU runs it.
+
+    Attributes:
+        items: of a step, in order: operators that stand alone, and groups of the others.
+        kept:  values that are read after the step.
+
+    Args:
+        program: the pass; what a CPU makes ahead of steps back is made in them.
+    """
+
+    def __init__(self, program: Program, kept: Sequence[Value]) -> None:
+        super().__init__()
+        self.following = program.following
+        self.ahead = [op for op in program.ahead if op.is_linear]
+        self.kept = kept
+        ops = [op for op in program.every_op() if op not in self.ahead]
+        self.items = _items(_add_to_sums(_copy_apart(ops), kept), kept)
+        self.ops = [op for item in self.items for op in ops_of(item)]
+        self._reads: dict[int, list[tuple[int, Value]]] = {}
+        for value in kept:
+            self._reads.setdefault(id(value.base), []).append((-1, value))
+        for number, item in enumerate(self.items):
+            for x in [x for op in ops_of(item) for x in op.inputs]:
+                self._reads.setdefault(id(x.base), []).append((number, x))
+
+    def leaves(self, value: Value, number: int) -> bool:
+        """Whether anything but an item reads columns of a value that the item makes."""
+        reads = self._reads.get(id(value.base), [])
+        return any([at != number and value.overlaps(x) for at, x in reads])
+
+    def reads(self, value: Value) -> bool:
+        """Whether an item reads a value that another item makes."""
+        for number, item in enumerate(self.items):
+            if any([op.output is value for op in ops_of(item)]):
+                return any([at not in (-1, number) for at, _ in self._reads[id(value)]])
+        return False
+
+
+def _items(ops: Sequence[Op], kept: Sequence[Value]) -> list[Item]:
+    """The items of a step, as few as the order of operators allows.
+
+    What follows from saved values alone is made where it is first read.
+    """
+    late = _late(ops, kept)
+    outputs = {id(value) for op in ops for value in op.outputs}
+    done = {id(op.output) for op in late}
+    waiting = [op for op in ops if op not in late]
+    rounds: list[list[Op]] = []
+
+    def is_ready(op: Op) -> bool:
+        return all([id(x.base) not in outputs or id(x.base) in done for x in op.inputs])
+
+    while waiting:
+        found = [op for op in waiting if op.opcode not in FUSED and is_ready(op)]
+        if found:
+            rounds += [[op] for op in found]
+            done |= {id(value) for op in found for value in op.outputs}
+        else:
+            for op in waiting:  # in order, so that what an operator reads has been seen before it
+                if op.opcode in FUSED and is_ready(op):
+                    found.append(op)
+                    done.add(id(op.output))
+            rounds.append(found)
+        waiting = [op for op in waiting if op not in found]
+    for op in reversed(late):
+        first = next(each for each in rounds if any([_reads(reader, op) for reader in each]))
+        first.insert(0, op)
+    cuts = find_cuts(ops)
+    return [
+        KernelGroup(tuple(each), lanes_of(each, cuts)) if each[0].opcode in FUSED else each[0]
+        for each in rounds
+    ]
+
+
+def _late(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
+    """The elementwise operators that need nothing of this step, for elementwise ones that do."""
+    given = {id(value) for op in ops for value in op.outputs}
+    late: list[Op] = []
+    for op in ops:
+        if op.opcode in FUSED and not any([id(x.base) in given or _is_new(x) for x in op.inputs]):
+            readers = [other for other in ops if _reads(other, op)]
+            is_kept = any([value.base is op.output for value in kept])
+            if readers and not is_kept and all([other.opcode in FUSED for other in readers]):
+                late.append(op)
+                given.remove(id(op.output))
+    return late
+
+
+def _is_new(x: Value) -> bool:
+    return x.base.origin in (Origin.EXPORT_GRADIENT, Origin.LEFT_GRADIENT)
+
+
+def _reads(op: Op, other: Op) -> bool:
+    return any([x.base is other.output for x in op.inputs])
+
+
+def _copy_apart(ops: Sequence[Op]) -> list[Op]:
+    """Have gradients that own kernels read as whole rows copied early to where they are parts."""
+    whole = {id(op.inputs[0].base) for op in ops if op.opcode is OpCode.GENERIC_GRADIENT}
+    result: list[Op] = []
+    for op in ops:
+        if op.opcode is OpCode.COPY and any([id(x.base) in whole for x in op.inputs]):
+            copies = [Op.copy(x, Value(x.width)) for x in op.inputs if id(x.base) in whole]
+            of = {id(copy.inputs[0]): copy.output for copy in copies}
+            joined = op.like([of.get(id(x), x) for x in op.inputs], op.output)
+            joined.columns = op.columns
+            result += [*copies, joined]
+        else:
+            result.append(op)
+    return result
+
+
+def _add_to_sums(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
+    """Have products dy W added to the other operand of a sum, where that saves a launch.
+
+    Such a product has this operand as its second, made in a group where it is no other product. It
+    saves none where a group reads the sum.
+    """
+    result = list(ops)
+    for add in [op for op in reversed(ops) if op.is_add or _is_difference(op)]:
+        makers = {id(value): op for op in result for value in op.outputs}
+        readers = [op for op in result if _reads(op, add)]
+        is_read = any([op.opcode in FUSED and op.opcode is not OpCode.COPY for op in readers])
+        for x, other in (add.inputs, add.inputs[::-1])[: 1 + add.is_add]:
+            product = _product(x, makers, result, kept)
+            beside = _product(other, makers, result, kept) if add.is_add else None
+            if product is None or product is beside or (is_read and beside is None):
+                continue
+            at = result.index(add)
+            result[at] = product.like([*product.inputs, other], add.output)
+            if beside is None:
+                term = result[at].inputs[1] = Value(other.width)
+                negated = Op(OpCode.UNARY, [other], term, kernel=arithmetic.negative)
+                result.insert(at, Op.copy(other, term) if add.is_add else negated)
+            result.remove(product)
+            break
+    return result
+
+
+def _is_difference(op: Op) -> bool:
+    return op.opcode is OpCode.BINARY and op.kernel is binary.subtract
+
+
+def _product(
+    x: Value, makers: dict[int, Op], ops: Sequence[Op], kept: Sequence[Value]
+) -> Op | None:
+    """The product dy W that an operand is, if nothing else reads it."""
+    op = makers.get(id(x.base))
+    if op is None or op.opcode is not OpCode.LINEAR_GRADIENT or not x.is_whole():
+        return None
+    is_kept = any([value.base is x.base for value in kept])
+    return op if not is_kept and sum([_reads(each, op) for each in ops]) == 1 else None
