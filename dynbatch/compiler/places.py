@@ -40,6 +40,7 @@ class Pointers:
 
     def __init__(self, *storages: Storage) -> None:
         self._storages = storages
+        self._known: dict[int, tuple[ProgramBuffer, int]] = {}
 
     def of(self, base: Value, column: int, width: int) -> Pointer:
         """The place of some columns of a base value."""
@@ -55,10 +56,14 @@ class Pointers:
 
     def buffer_of(self, base: Value) -> tuple[ProgramBuffer, int]:
         """The array of a base value that is no state, and its first column there."""
-        if base.origin is Origin.STREAM:
-            return ProgramBuffer(Role.STREAM, base.number, base.width, packed=True), 0
-        storage = next(each for each in self._storages if each.has_place(base))
-        return storage.buffer_of(base)
+        known = self._known.get(id(base))
+        if known is None and base.origin is Origin.STREAM:
+            known = ProgramBuffer(Role.STREAM, base.number, base.width, packed=True), 0
+        elif known is None:
+            storage = next(each for each in self._storages if each.has_place(base))
+            known = storage.buffer_of(base)
+        self._known[id(base)] = known
+        return known
 
 
 def place_in(buffer: ProgramBuffer, column: int, width: int, row: str) -> Pointer:

@@ -73,6 +73,7 @@ class Kernel:
         arrays: what it takes.
         lanes:  width and lines of each, which find `row` and column `j`, and s, n and p.
         width:  columns of all lanes together: a row's threads.
+        stores: names of the arrays that it writes.
     """
 
     def __init__(self, loop: Loop, name: str, step: DevicePass, number: int) -> None:
@@ -80,6 +81,7 @@ class Kernel:
         self.name = name
         self.arrays = Arrays(loop)
         self.lanes: list[tuple[int, list[str]]] = []
+        self.stores: set[str] = set()
         item = step.items[number]
         assert isinstance(item, KernelGroup)
         for lane in item.lanes:
@@ -135,6 +137,7 @@ class Kernel:
 
     def _store(self, name: str, segment: ColumnRange) -> str:
         buffer, _ = self.loop.places.buffer_of(segment.base)
+        self.stores.add(buffer.name)
         line = f"{self.arrays.address(Value.columns(*segment))}[j] = {name};"
         return f"if ({buffer.name}) {line}" if buffer.role is Role.STREAM_GRADIENT else line
 

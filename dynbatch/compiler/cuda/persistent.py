@@ -40,6 +40,8 @@ class Tail:
         self.is_backward = step is loop.backward
         self.name = "tail_backward" if self.is_backward else "tail"
         self.arrays = Arrays(loop)
+        for pair in loop.carried if self.is_backward else ():
+            list(map(self.arrays.take, pair))
         self._lines: list[str] = []
         for number, item in enumerate(step.items):
             if not isinstance(item, KernelGroup):
@@ -49,16 +51,18 @@ class Tail:
 
     def text(self, prefix: str) -> str:
         """The whole kernel; its name follows the prefix."""
-        pointers = "".join([f"REAL* {name}, " for name in self.arrays.names])
         steps, shared = "for (int t = first; t < last; ++t) {", ""
-        swaps: list[str] = []
+        given = {name: name for name in self.arrays.names}
+        turns: list[str] = []
         if self.is_backward:
             steps = "for (int t = last - 1; t >= first; --t) {"
             shared = "    __shared__ REAL partial[THREADS_OF_TAIL];"
-            for left, found in self.loop.carried:
-                self.arrays.take(left), self.arrays.take(found)
-                swap = f"{{ REAL* other = {left}; {left} = {found}; {found} = other; }}"
-                swaps.append(f"        if (t < last - 1) {swap}")
+            for pair in self.loop.carried:  # these change places
+                given |= {name: f"{name}_given" for name in pair}
+                for name, other in zip(pair, pair[::-1], strict=True):
+                    chosen = f"(last - 1 - t) & 1 ? {other}_given : {name}_given"
+                    turns.append(f"        REAL* const {name} = {chosen};")
+        pointers = "".join([f"REAL* {name}, " for name in given.values()])
         lines = [
             'extern "C" __global__ void __launch_bounds__(THREADS_OF_TAIL) '
             f"{prefix}_{self.name}({pointers}const int* steps, int first, int last) {{",
@@ -66,7 +70,7 @@ class Tail:
             shared,
             f"    {steps}",
             f"        {STEP}",
-            *swaps,
+            *turns,
             "        if (row >= n) continue;  // the same for the whole block",
             *[f"        {line}" for line in self._lines],
             "    }",

@@ -67,15 +67,15 @@ def _copy_rows(x: Array, x_stride: int, out: Array, out_stride: int, width: int)
 
 def copy_rows(
     queue: Queue, dtype: DTypeLike, source: tuple[int, int], target: tuple[int, int], rows: int,
-    width: int, add: bool = False,
+    width: int,
 ) -> None:  # fmt: skip
-    """target = source, or target += source, for rows that may be parts of wider ones.
+    """target = source, for rows that may be parts of wider ones.
 
     Args:
         source, target: (address, elements from a row to the next); 0 repeats a row of the source.
     """
     count = rows * width
-    args = (*source, *target, width, add, count)
+    args = (*source, *target, width, count)
     queue.launch(dtype, "copy_rows", (-(-count // TILE),), (THREADS,), args)
 
 

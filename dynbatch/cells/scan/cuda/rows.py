@@ -105,17 +105,17 @@ class ScanRows:
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None for a state that is all zeros, or an unwanted gradient."""
-        s, _, _, p = self.steps[t]
-        base = value.base
+        row, _, _, p = self.steps[t]
+        base, column = value.base, value.column
         if base.origin is Origin.STATE and p < 0:
             init = self.matrices[f"I{base.number}"]
-            return init and init.part(0, value.column, value.width)
+            return init and init.part(0, column, value.width)
         if base.origin is Origin.STATE:
-            left = self.whole(self.loop.program.following[base.number])
-            return left.part(p, value.column, value.width)
+            left, row = self.loop.program.following[base.number], p
+            base, column = left.base, left.column + column
         buffer, first = self.loop.places.buffer_of(base)
         matrix = self.matrices[buffer.name]
-        return matrix and matrix.part(s if buffer.packed else 0, first + value.column, value.width)
+        return matrix and matrix.part(row if buffer.packed else 0, first + column, value.width)
 
     def array(self, value: Value, t: int, strided: bool = False) -> Array:
         """A value's rows as an array; a copy if they are part of wider ones, unless `strided`."""
@@ -127,7 +127,7 @@ class ScanRows:
         if part is None:
             arrays.fill(rows.array, 0)
         else:
-            self.move(part, rows, n, add=False)
+            self.move(part, rows, n)
         return rows.array
 
     def argument(self, op: Op, position: int, t: int) -> Any:
@@ -157,12 +157,12 @@ class ScanRows:
             (out.address, out.stride), out.width,
         )  # fmt: skip
 
-    def move(self, source: DeviceMatrix, out: DeviceMatrix, rows: int, add: bool) -> None:
-        """out = source, or out += source, for the first rows."""
+    def move(self, source: DeviceMatrix, out: DeviceMatrix, rows: int) -> None:
+        """out = source, for the first rows."""
         self.queue.keep(source.array, out.array)
         copy_rows(
             self.queue, self.dtype, (source.address, source.stride), (out.address, out.stride),
-            rows, out.width, add,
+            rows, out.width,
         )  # fmt: skip
 
     def sorted_memories(self, zeros: bool = False) -> list[Ragged]:

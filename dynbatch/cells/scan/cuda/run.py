@@ -24,8 +24,8 @@ from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
-Launches = dict[int, tuple[int, RepeatedLaunch]]
-"""The kernels of a pass, by the number of the item, each with the threads of a row."""
+Launches = dict[int, tuple[Kernel, RepeatedLaunch]]
+"""The kernels of a pass, by the number of the item, each with its arguments."""
 
 
 class DeviceScanRun:
@@ -38,6 +38,8 @@ class DeviceScanRun:
         self.rows = ScanRows(batch, self.loop, y, xs)
         self.rows.queue.kernels(batch.dtype).add(self.cell.source)
         self._generic: dict[int, GenericStep] = {}
+        carried = zip(self.loop.carried, self.rows.given, strict=True)
+        self._unwanted = {found for (_, found), is_given in carried if not is_given}
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
@@ -91,12 +93,13 @@ class DeviceScanRun:
 
     def _step(self, step: DevicePass, launches: Launches, t: int) -> None:
         """All items of a step, forward or back."""
-        n = self.rows.steps[t][2]
+        _, _, n, p = self.rows.steps[t]
         for number, item in enumerate(step.items):
             if isinstance(item, KernelGroup):
                 if number in launches:
-                    width, launch = launches[number]
-                    launch.launch(-(-n * width // THREADS), THREADS, t)
+                    kernel, launch = launches[number]
+                    if p >= 0 or not kernel.stores <= self._unwanted:
+                        launch.launch(-(-n * kernel.width // THREADS), THREADS, t)
             elif item.opcode is OpCode.GENERIC:
                 self._generic_step(item, t)
             elif item.opcode is OpCode.GENERIC_GRADIENT:
@@ -145,7 +148,7 @@ class DeviceScanRun:
             args = [*self.rows.addresses(kernel.arrays.names), self.rows.table]
             name = f"{self.cell.name}_{kernel.name}"
             launch = self.rows.queue.repeated(self.batch.dtype, name, args)
-            launches[number] = kernel.width, launch
+            launches[number] = kernel, launch
         return launches
 
     def _first_of_tail(self) -> int:
@@ -222,7 +225,7 @@ class DeviceScanRun:
             for name in names:
                 carried = rows.add_matrix(name, scratch, rows.sentences.size, state.width)
                 rows.pick(given, rows.sentences, carried)
-        reached = self.batch.first.cell.reached | loop.read_again
+        reached = self.batch.first.cell.reached
         for k, value in enumerate(loop.program.streams):
             rows.matrices[f"dX{k}"] = None
             if k in loop.read_again or (dxs[k] is not None and k in reached):
@@ -243,7 +246,7 @@ class DeviceScanRun:
         assert dy is not None and out is not None
         for each in base:
             if each is not None and each.address != out.address:
-                rows.move(each, out, n, add=False)
+                rows.move(each, out, n)
         weight = rows.matrix(f"V{self.loop.maps[id(source)]}")
         self._cublas.gemm(
             False, False, n, weight.width, source.output.width, dy.address, dy.stride,

@@ -32,14 +32,12 @@ __device__ __forceinline__ void over_matrix(unsigned width, long long count, Bod
     }
 }
 
-// Copies rows that lie source_stride elements apart to rows target_stride apart, or adds them if
-// `add`; a source_stride of 0 repeats a row. width < 2^31.
+// Copies rows that lie source_stride elements apart to rows target_stride apart; a source_stride of
+// 0 repeats a row. width < 2^31.
 extern "C" __global__ void copy_rows(const REAL* source, long long source_stride, REAL* target,
-    long long target_stride, unsigned width, bool add, long long count) {
+    long long target_stride, unsigned width, long long count) {
     over_matrix(width, count, [=](long long row, unsigned column) {
-        REAL* to = target + row * target_stride + column;
-        const REAL value = source[row * source_stride + column];
-        *to = add ? *to + value : value;
+        target[row * target_stride + column] = source[row * source_stride + column];
     });
 }
 
