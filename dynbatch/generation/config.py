@@ -190,10 +190,12 @@ class GenerationConfig:
                     f"fields of GenerationConfig: {', '.join(sorted(known))}",
                     f"remove {name} from {FILE}, or choose otherwise",
                 )  # fmt: skip
-        # There max_length counts where max_new_tokens is not given.
-        if "max_length" in values and "max_new_tokens" not in values:
-            values["max_new_tokens"] = values["max_length"]
-        return cls(**{**values, **changes})
+        values.update(changes)
+        if "max_length" in values:  # there it counts where max_new_tokens is not given
+            if "max_new_tokens" in values and "max_length" not in changes:
+                del values["max_length"]
+            values.setdefault("max_new_tokens", values.get("max_length"))
+        return cls(**values)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **changes: Any) -> GenerationConfig:

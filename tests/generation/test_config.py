@@ -58,7 +58,9 @@ def test_a_file_of_transformers_is_read(tmp_path):
     config = GenerationConfig.from_pretrained(tmp_path, max_new_tokens=9)
     assert config.eos_token_id == (1, 2) and config.bad_words_ids == ((58100,),)
     assert (config.num_beams, config.forced_eos_token_id) == (4, (0,))
-    assert (config.max_length, config.max_new_tokens, config.top_p) == (512, 9, 1.0)
+    assert (config.max_length, config.max_new_tokens, config.top_p) == (None, 9, 1.0)
+    config = GenerationConfig.from_pretrained(tmp_path)
+    assert (config.max_length, config.limit(500), config.limit(3)) == (512, 12, 509)
 
 
 def test_a_folder_without_the_file_gives_the_defaults(tmp_path):
