@@ -2,8 +2,8 @@
 
     python -m tests.generation.make_fixtures                   # needs transformers >= 5 and torch
 
-`beams.json`: for checkpoints of `tests/models/pretrained/fixtures` the tokens and scores of beams and
-of greedy search, under random settings. `logits.npz`: random logits, and what the processors of
+`beams.json`: for checkpoints of `tests/models/pretrained/fixtures` the tokens and scores of beams
+and of greedy search, under random settings. `logits.npz`: random logits, and what the processors of
 `transformers` make of them. Tests read both without `transformers`.
 """
 

@@ -45,7 +45,8 @@ def test_searches_find_the_same_tokens_alone_and_in_a_batch(name):
     assert engine.caches.lent_bytes == 0
     for number, case, config in zip(added, cases, configs, strict=True):
         as_expected(engine.results(number), case)
-        as_expected(db.generate(model(name), [case["prompt"]], config)[0], case)
+        if number % 5 == 0:
+            as_expected(db.generate(model(name), [case["prompt"]], config)[0], case)
 
 
 def test_logits_are_processed_in_the_same_way():
