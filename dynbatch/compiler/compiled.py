@@ -50,7 +50,7 @@ class CompiledLoop:
         generic: operators that run by their node type's own kernels, by number.
         read_before: parts of the state that backward reads packed, as every step found them.
         exports, following: where outputs and the state are after a step.
-        map_inputs: of wide maps of what the loop computes, where that is.
+        map_inputs: where the rows are that each wide map multiplied, by number.
         stream_rows, backward_rows: buffers with a row for each token that forward takes for the
             streams, and backward beside these.
         packed_gradients, gradient_buffers: of backward, with a row for each token, and for each
@@ -105,7 +105,7 @@ class CompiledLoop:
         self.exports = [columns_of(value) for value in program.exports]
         self.following = [columns_of(value) for value in program.following]
         self.stream_rows = [
-            _token_rows(Role.STREAM, k, value) for k, value in enumerate(program.streams)
+            token_rows(Role.STREAM, k, value) for k, value in enumerate(program.streams)
         ]
 
     def _place_gradients(self) -> None:
@@ -118,11 +118,7 @@ class CompiledLoop:
             cuts = [(piece.column, piece.width) for piece in self.maps[number].pieces]
             groups.setdefault((columns, *cuts), []).append(number)
         self.map_groups = [tuple(group) for group in groups.values()]
-        self.map_inputs: dict[int, Columns] = {
-            number: self.storage.columns_of(op.inputs[0])
-            for number, op in with_gradient.items()
-            if op.inputs[0].base.origin is Origin.OPERATOR
-        }
+        self.map_inputs = {k: self._place_read(op.inputs[0]) for k, op in with_gradient.items()}
         self.reached = {*backward.of_streams} | {
             op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
         }
@@ -136,12 +132,20 @@ class CompiledLoop:
         self.backward_rows = [
             ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True),
             *[
-                _token_rows(Role.STREAM_GRADIENT, k, program.streams[k])
+                token_rows(Role.STREAM_GRADIENT, k, program.streams[k])
                 for k in sorted(backward.of_streams)
             ],
-            *[_token_rows(Role.FOUND_STATES, k, v) for k, v in self.read_before.items()],
+            *[token_rows(Role.FOUND_STATES, k, v) for k, v in self.read_before.items()],
             *self.packed_gradients,
         ]
+
+    def _place_read(self, value: Value) -> Columns:
+        """Where a value lies that backward reads, packed."""
+        roles = {Origin.STREAM: Role.STREAM, Origin.STATE: Role.FOUND_STATES}
+        role = roles.get(value.base.origin)
+        if role is None:
+            return self.storage.columns_of(value)
+        return Columns(token_rows(role, value.base.number, value.base), value.column, value.width)
 
     @property
     def launches(self) -> int:
@@ -215,7 +219,8 @@ class CompiledCell(CompiledLoop):
         return "".join(head) + str(self.numpy)
 
 
-def _token_rows(role: Role, number: int, value: Value) -> ProgramBuffer:
+def token_rows(role: Role, number: int, value: Value) -> ProgramBuffer:
+    """An array with a row for each token or call."""
     return ProgramBuffer(role, number, value.width, packed=True)
 
 

@@ -19,7 +19,8 @@ from numpy.typing import DTypeLike
 
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
 from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
-from dynbatch.compiler.compiled import CompiledLoop
+from dynbatch.compiler.buffers import Role
+from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_vector
@@ -237,6 +238,8 @@ class StepProgram(LoopProgram):
 class CompiledStep(CompiledLoop):
     """A call, compiled for given tokens.
 
+    Gradients of all streams have rows, those of tokens too: they are given back from there.
+
     Attributes:
         columns: first column of each output among the exports, and their total width.
     """
@@ -249,6 +252,9 @@ class CompiledStep(CompiledLoop):
         self.tokens = tokens
         self.parts = split_step(trace, tokens)
         super().__init__(StepProgram(trace, self.parts))
+        reached = sorted(self.reached.difference(self.backward_program.of_streams))
+        streams = self.program.streams
+        self.backward_rows += [token_rows(Role.STREAM_GRADIENT, k, streams[k]) for k in reached]
         ends = np.cumsum([value.width for value in self.program.exports]).tolist()
         self.columns: list[int] = [0, *ends[:-1]]
         self.width: int = ends[-1]

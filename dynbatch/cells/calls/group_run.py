@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
-from dynbatch.cells.linear_maps import (
-    WeightGradients,
-    backward_elements,
-    backward_weights,
-    forward_elements,
-    forward_weights,
-    stream_gradients,
-)
+from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
+from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, laid_out, temporary
-from dynbatch.compiler.ir import Op, Origin
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of
 from dynbatch.kernels.c.gathers import ROWS, BoundBatches, BoundTable, GatherTables
 from dynbatch.kernels.gathers import gather, give_back
 from dynbatch.kernels.linear_gradients import scatter_products
@@ -32,21 +24,12 @@ from dynbatch.ragged import Ragged
 
 def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> int:
     """Scratch elements that one pass over a region needs."""
-    total = 0
-    for number, group in enumerate(region.groups):
-        cell, count, most = group.cell, group.count, region.most(number)
-        streams = _width(cell.program.streams)
-        if backward:
-            total += backward_elements(cell, dtype) + most * _width(cell.gradient_buffers)
-            total += count * (2 * streams + cell.width + _width(cell.packed_gradients))
-            continue
-        total += forward_elements(cell, True, dtype) + most * _width(cell.storage.temporary)
-        total += count * (streams + (0 if keeps else _width(cell.storage.packed)))
-    return total
-
-
-def _width(wide: Iterable[Any]) -> int:
-    return sum([each.width for each in wide])
+    return sum(
+        [
+            loop_elements(group.cell, group.count, region.most(number), dtype, backward, keeps)
+            for number, group in enumerate(region.groups)
+        ]
+    )
 
 
 class GroupRun:
@@ -54,7 +37,7 @@ class GroupRun:
 
     Attributes:
         is_in_c: whether batches run in C, gathers and all.
-        arrays:  by name, as generated code wants them; `packed` those that backward reads.
+        arrays:  by name, as generated code wants them.
         results: in backward, gradients of what the calls returned, (count, width).
     """
 
@@ -68,29 +51,33 @@ class GroupRun:
         self.loop = self._native or self.cell.numpy
         self.is_in_c = self._native is not None and not self.cell.generic
         self.arrays: Arrays = {}
-        self.packed: dict[str, Array] = {}
 
     # Forward --------------------------------------------------------------------------------------
 
     def begin(self, scratch: Scratch, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
-        cell, count, batch, arrays = self.cell, self.group.count, self._batch, self.arrays
-        in_c = self._native is not None
-        self._take_streams(scratch)
-        arrays.update(forward_weights(cell, scratch, True, self._native))
-        for b in cell.storage.packed:
-            kept = batch.saved[f"{self._number}:{b.name}"] if batch.keeps else None
-            rows = scratch.take(count, b.width) if kept is None else kept
-            self.packed[b.name] = arrays[b.name] = laid_out(rows, b, in_c)
+        batch, cell = self._batch, self.cell
+        arrays = self._loop_arrays(scratch)
+        arrays.add_forward(streams=True)
+        arrays.add_values(self._saved() if batch.keeps else None)
+        arrays.add_temporary(cell.storage.temporary)
         most = self._region.most(self._number)
-        for b in cell.storage.temporary:
-            arrays[b.name] = temporary(most, b, scratch, in_c)
-        arrays.update(generic_steps(self._region, self._number, most, batch, xs))
+        self.arrays = self._all_of(arrays)
+        self.arrays |= generic_steps(self._region, self._number, most, batch, xs)
         batch.launches += len(cell.stream_maps)
 
-    def _take_streams(self, scratch: Scratch) -> None:
-        for k, value in enumerate(self.cell.program.streams):
-            self.arrays[f"X{k}"] = scratch.take(self.group.count, value.width)
+    def _loop_arrays(self, scratch: Scratch) -> LoopArrays:
+        running = [self._region.most(self._number)]
+        return LoopArrays(self.cell, self.group.count, running, scratch, self._native, None)
+
+    def _all_of(self, arrays: LoopArrays) -> Arrays:
+        rows = slice(0, self.group.count)
+        return arrays.of_shard(0, arrays.wide(rows.stop), rows, rows)
+
+    def _saved(self) -> dict[str, Array]:
+        """What backward reads, by name."""
+        names = [b.name for b in self.cell.storage.packed]
+        return {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
 
     def gather_ahead(self, values: Sequence[Array]) -> None:
         """Gather what is known before the first batch.
@@ -111,7 +98,7 @@ class GroupRun:
         """Write what the calls returned into the region's value."""
         rows = self.group.results_in(y)
         for columns, first in zip(self.cell.exports, self.cell.columns, strict=True):
-            rows[:, first : first + columns.width] = columns_of(self.packed, columns)
+            rows[:, first : first + columns.width] = columns_of(self.arrays, columns)
         self._batch.launches += len(self.cell.columns)
 
     # Batches --------------------------------------------------------------------------------------
@@ -183,23 +170,19 @@ class GroupRun:
         self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
     ) -> None:
         """Set the arrays of backward, and where generic operators' gradients go."""
-        cell, count, arrays = self.cell, self.group.count, self.arrays
+        cell = self.cell
         self.results = self.group.results_in(dy)
-        in_c = self._native is not None
-        self._take_streams(scratch)
-        arrays.update(backward_weights(cell, scratch, self._native))
-        arrays["given"] = False
-        arrays["dY"] = scratch.take(count, cell.width)
-        for k, value in enumerate(cell.program.streams):
-            arrays[f"dX{k}"] = scratch.take(count, value.width)
-        for b in cell.packed_gradients:
-            arrays[b.name] = laid_out(scratch.take(count, b.width), b, in_c)
-        for b in cell.gradient_buffers:
-            arrays[b.name] = temporary(self._region.most(self._number), b, scratch, in_c)
+        arrays = self._loop_arrays(scratch)
+        arrays.add_streams()
+        arrays.add_values(self._saved())
+        arrays.add_backward()
+        arrays.add_temporary(cell.gradient_buffers)
+        generic = {f"G{number}": self.arrays[f"G{number}"] for number in cell.generic}
+        self.arrays = self._all_of(arrays) | generic | {"given": False}
         self._sink = ShardGradients()
         for number in cell.generic:
-            arrays[f"G{number}"].give_gradients_to(self._sink)
-        bind_memories(self.group, arrays, xs, dxs)
+            self.arrays[f"G{number}"].give_gradients_to(self._sink)
+        bind_memories(self.group, self.arrays, xs, dxs)
 
     def bind_gradients(self, gradients: Sequence[Array | None]) -> None:
         """Set the gradients' arrays behind the region's spaces; None for unwanted ones."""
@@ -216,7 +199,7 @@ class GroupRun:
             scatter_products(*products)
         weights = WeightGradients(cell, gradients)
         for numbers in cell.map_groups:
-            xs = [self._map_input(cell.maps[number]) for number in numbers]
+            xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
         weights.finish()
         self._give_back(True, 0, self.group.count)
@@ -229,14 +212,6 @@ class GroupRun:
             if stream.ahead is ahead:
                 dx = self.arrays[f"dX{k}"]
                 give_back(dx, stream.table, first, end, self._gradients[k])
-
-    def _map_input(self, op: Op) -> Array:
-        """All rows that a wide linear map multiplied."""
-        (value,) = op.inputs
-        if value.base.origin is Origin.STREAM:
-            rows: Array = self.arrays[f"X{value.base.number}"]
-            return rows[:, value.column : value.column + value.width]
-        return columns_of(self.packed, self.cell.storage.columns_of(value))
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:
         """After backward: gradients of what the calls returned, side by side (count, width), and

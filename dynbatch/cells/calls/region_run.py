@@ -42,9 +42,10 @@ class RegionRun:
             if dx is not None:
                 dx.values[...] = 0
         scratch = Scratch(self.batch.scratch)
-        values, gradients = list(self._values(xs)), list(self._gradients(dy, dxs))
         for group in self.groups:
             group.begin_backward(scratch, dy, xs, dxs)
+        values, gradients = list(self._values(xs)), list(self._gradients(dy, dxs))
+        for group in self.groups:
             group.bind_gradients(gradients)
             group.gather_ahead(values)
         self._run(True)
@@ -73,7 +74,7 @@ class RegionRun:
         for space in self.region.spaces:
             if isinstance(space, Inner):
                 group = self.groups[space.group]
-                yield columns_of(group.packed, group.cell.exports[space.leaf])
+                yield columns_of(group.arrays, group.cell.exports[space.leaf])
             else:
                 yield space.of(xs[space.source])
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from dynbatch.cells.generic import room_of
-from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream_gradients
-from dynbatch.cells.scan import arrays as scan_arrays
-from dynbatch.cells.scan.arrays import ScanArrays
+from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
+from dynbatch.cells.scan.arrays import lengths_of, of_shards, scan_arrays
 from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
+from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS
 from dynbatch.kernels.c.linear_gradients import scatter_tasks
 from dynbatch.kernels.c.runtime.tasks import NativeTask
@@ -45,11 +45,16 @@ class ScanBackward:
         self._tasks = run.tasks()
         self._chunks = run.chunks
         if not run.recomputes:
-            lengths = scan_arrays.lengths_of(batch)
-            self._chunks = cut(run.layout, of_pass(lengths, 0, leaves_all=False))
-        self._arrays = ScanArrays(self._chunks, scratch, run.native is not None)
+            extents = of_pass(lengths_of(batch), 0, leaves_all=False)
+            self._chunks = cut(run.layout, extents)
+        self._arrays = scan_arrays(run.cell, self._chunks, scratch, run.native, self._tasks)
         self._initial = run.initial_states(scratch)
-        self._add_arrays(scratch)
+        if run.recomputes:
+            self._arrays.add_forward(streams=False)
+        else:
+            self._arrays.add_streams()
+        self._arrays.add_values(None if run.recomputes else batch.saved)
+        self._arrays.add_backward()
         self._carried = self._carry(scratch)
         self._wanted: dict[int, Array] = {}
         self._memories: list[list[Ragged]] = []
@@ -86,21 +91,6 @@ class ScanBackward:
         self._count()
 
     # Arrays ---------------------------------------------------------------------------------------
-
-    def _add_arrays(self, scratch: Scratch) -> None:
-        run, arrays, cell = self._run, self._arrays, self._run.cell
-        if run.recomputes:
-            run.add_forward(arrays, scratch)
-        else:
-            run.add_streams(arrays)
-        for buffer in cell.storage.packed:
-            if run.recomputes:
-                arrays.add_packed(buffer)
-            else:
-                arrays.add_kept(buffer, self._batch.saved[buffer.name])
-        arrays.shared.update(backward_weights(cell, scratch, run.native, self._tasks))
-        for buffer in cell.backward_rows:
-            arrays.add_packed(buffer)
 
     def _carry(self, scratch: Scratch) -> list[list[Array]]:
         """Gradients of the last states, which steps carry on, of each shard."""
@@ -143,8 +133,8 @@ class ScanBackward:
 
     def _chunk(self, chunk: Chunk, weights: WeightGradients) -> None:
         run = self._run
-        wide = self._arrays.wide(chunk)
-        shards = self._arrays.of_shards(chunk, wide)
+        wide = self._arrays.wide(chunk.order.size)
+        shards = of_shards(self._arrays, chunk, wide)
         for number, (shard, own) in enumerate(shards):
             bind_states(own, run.given_to(shard), self._before(chunk, number))
         if self._tasks is not None:
@@ -155,7 +145,9 @@ class ScanBackward:
             )
         for group in run.cell.map_groups:
             # Rows of kept values are one stretch in each shard only.
-            kept = not run.recomputes and any([number in run.cell.map_inputs for number in group])
+            kept = not run.recomputes and any(
+                [run.cell.map_inputs[number].buffer.role is Role.PACKED for number in group]
+            )
             for shard, part in shards if kept else [(chunk.shards[0], wide)]:
                 xs = [self._map_input(number, part, shard) for number in group]
                 weights.add(group, xs, columns_of(part, run.cell.of_maps[group[0]]))
@@ -219,16 +211,9 @@ class ScanBackward:
     def _map_input(self, number: int, arrays: Arrays, first: Shard) -> Array:
         """All rows that a wide linear map multiplied, packed, but zeros of the first shard."""
         cell = self._run.cell
-        if number in cell.map_inputs:
-            return columns_of(arrays, cell.map_inputs[number])
-        (value,) = cell.maps[number].inputs
-        columns = slice(value.column, value.column + value.width)
-        if number not in cell.state_maps:
-            rows: Array = arrays[f"X{value.base.number}"]
-            return rows[:, columns]
-        known = not self._run.given_to(first) and first.steps
-        found: Array = arrays[f"H{value.base.number}"]
-        return found[first.steps[0][2] if known else 0 :, columns]
+        rows = columns_of(arrays, cell.map_inputs[number])
+        is_zero = number in cell.state_maps and not self._run.given_to(first)
+        return rows[first.steps[0][2] :] if is_zero and first.steps else rows
 
     # At last --------------------------------------------------------------------------------------
 

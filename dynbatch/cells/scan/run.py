@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.linear_maps import forward_weights
-from dynbatch.cells.scan.arrays import ScanArrays
+from dynbatch.cells.scan.arrays import of_shards, scan_arrays
 from dynbatch.cells.scan.prefix import Chunk, PrefixLayout, Shard, cut, of_pass
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
@@ -65,21 +64,18 @@ class ScanRun:
         """Run chunk by chunk; outputs and last states go into sentence order."""
         batch, cell = self.batch, self.cell
         scratch = Scratch(batch.scratch)
-        arrays, tasks = ScanArrays(self.chunks, scratch, self.native is not None), self.tasks()
-        self.add_forward(arrays, scratch, tasks)
-        for buffer in cell.storage.packed:
-            if batch.keeps and not self.recomputes:
-                arrays.add_kept(buffer, batch.saved[buffer.name])
-            else:
-                arrays.add_packed(buffer)
+        tasks = self.tasks()
+        arrays = scan_arrays(cell, self.chunks, scratch, self.native, tasks)
+        arrays.add_forward(not self.recomputes)
+        arrays.add_values(batch.saved if batch.keeps and not self.recomputes else None)
         initial = self.initial_states(scratch)
         self._between = self._states_between(scratch)
         if cell.generic:
             self._make_generic(scratch)
         arrays.add_temporary(cell.storage.temporary)
         for number, chunk in enumerate(self.chunks):
-            wide = arrays.wide(chunk)
-            shards = arrays.of_shards(chunk, wide)
+            wide = arrays.wide(chunk.order.size)
+            shards = of_shards(arrays, chunk, wide)
             wide |= arrays.kept  # then there is one chunk
             for k, (shard, of_shard) in enumerate(shards):
                 bind_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
@@ -106,19 +102,6 @@ class ScanRun:
         assert self.native is not None
         self.bind_outside(chunk, shard, arrays, y)
         return self.native.steps(0, arrays, shard.steps)
-
-    def add_forward(
-        self, arrays: ScanArrays, scratch: Scratch, tasks: NativeTasks | None = None
-    ) -> None:
-        """Weights and streams of forward."""
-        weights = forward_weights(self.cell, scratch, not self.recomputes, self.native, tasks)
-        arrays.shared.update(weights)
-        self.add_streams(arrays)
-
-    def add_streams(self, arrays: ScanArrays) -> None:
-        """Rows of the streams in packed order."""
-        for buffer in self.cell.stream_rows:
-            arrays.add_packed(buffer)
 
     def run_forward(
         self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays, y: Ragged | None
