@@ -13,7 +13,16 @@ from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of
-from dynbatch.kernels.c.gathers import ROWS, BoundBatches, BoundTable, GatherTables
+from dynbatch.kernels.c.gathers import (
+    ROWS,
+    BoundBatches,
+    BoundTable,
+    GatherTables,
+    gather_tasks,
+    give_back_tasks,
+)
+from dynbatch.kernels.c.linear_gradients import scatter_tasks
+from dynbatch.kernels.c.runtime.tasks import NativeTasks
 from dynbatch.kernels.gathers import gather, give_back
 from dynbatch.kernels.linear_gradients import scatter_products
 from dynbatch.kernels.runtime import parallel
@@ -54,10 +63,10 @@ class GroupRun:
 
     # Forward --------------------------------------------------------------------------------------
 
-    def begin(self, scratch: Scratch, xs: Sequence[Ragged]) -> None:
+    def begin(self, scratch: Scratch, tasks: NativeTasks, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
         batch, cell = self._batch, self.cell
-        arrays = self._loop_arrays(scratch)
+        arrays = self._loop_arrays(scratch, tasks)
         arrays.add_forward(streams=True)
         arrays.add_values(self._saved() if batch.keeps else None)
         arrays.add_temporary(cell.storage.temporary)
@@ -66,9 +75,9 @@ class GroupRun:
         self.arrays |= generic_steps(self._region, self._number, most, batch, xs)
         batch.launches += len(cell.stream_maps)
 
-    def _loop_arrays(self, scratch: Scratch) -> LoopArrays:
-        running = [self._region.most(self._number)]
-        return LoopArrays(self.cell, self.group.count, running, scratch, self._native, None)
+    def _loop_arrays(self, scratch: Scratch, tasks: NativeTasks) -> LoopArrays:
+        running, later = [self._region.most(self._number)], tasks if self.is_in_c else None
+        return LoopArrays(self.cell, self.group.count, running, scratch, self._native, later)
 
     def _all_of(self, arrays: LoopArrays) -> Arrays:
         rows = slice(0, self.group.count)
@@ -79,26 +88,55 @@ class GroupRun:
         names = [b.name for b in self.cell.storage.packed]
         return {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
 
-    def gather_ahead(self, values: Sequence[Array]) -> None:
+    def gather_ahead(self, values: Sequence[Array], tasks: NativeTasks) -> None:
         """Gather what is known before the first batch.
 
         Args:
             values: the arrays behind the region's spaces.
         """
         self._values = [[values[space] for space in x.spaces] for x in self.group.streams]
-        self._gather(True, 0, self.group.count)
+        if self.is_in_c:
+            tables = self._tables("X", self._values, True)
+            gathers = gather_tasks(tables, self.group.count, self._batch.dtype)
+            tasks.then(*[[each] for each in gathers])
+        else:
+            self._gather(True, 0, self.group.count)
         self._batch.launches += sum([x.ahead for x in self.group.streams])
+
+    def _tables(
+        self, letter: str, arrays: Sequence[Sequence[Array | None]], ahead: bool
+    ) -> list[BoundTable]:
+        """The tables of streams, of their values (X) or gradients (dX) and all that these meet."""
+        wanted = self.cell.reached if letter == "dX" else range(len(arrays))
+        streams = [(k, self.group.streams[k]) for k in sorted(wanted)]
+        return [
+            (self.arrays[f"{letter}{k}"], stream.table, arrays[k])
+            for k, stream in streams
+            if stream.ahead is ahead
+        ]
 
     def _gather(self, ahead: bool, first: int, end: int) -> None:
         for k, stream in enumerate(self.group.streams):
             if stream.ahead is ahead:
                 gather(self._values[k], stream.table, first, end, self.arrays[f"X{k}"])
 
-    def write_outputs(self, y: Array) -> None:
+    def maps_ahead(self, tasks: NativeTasks) -> None:
+        """Make the maps of streams that are known before the first batch, for all calls at once."""
+        if self._native is None or not self.is_in_c:
+            self.loop.ahead(self.arrays)
+        elif self.cell.stream_maps:
+            tasks.then([self._native.steps(0, self.arrays, [(0, self.group.count, 0, -1)])])
+
+    def write_outputs(self, y: Array, tasks: NativeTasks) -> None:
         """Write what the calls returned into the region's value."""
         rows = self.group.results_in(y)
         for columns, first in zip(self.cell.exports, self.cell.columns, strict=True):
-            rows[:, first : first + columns.width] = columns_of(self.arrays, columns)
+            values, out = (columns_of(self.arrays, columns), rows[:, first : first + columns.width])
+            if self.is_in_c:
+                tables: list[BoundTable] = [(out, None, [values])]
+                tasks.then(gather_tasks(tables, self.group.count, self._batch.dtype))
+            else:
+                out[...] = values
         self._batch.launches += len(self.cell.columns)
 
     # Batches --------------------------------------------------------------------------------------
@@ -126,18 +164,11 @@ class GroupRun:
     def in_c(self, is_backward: bool) -> BoundBatches:
         """The pass over batches as C runs it."""
         assert self._native is not None
-        streams, arrays = [*enumerate(self.group.streams)], self.arrays
-        gathers: list[BoundTable] = [
-            (arrays[f"X{k}"], x.table, self._values[k]) for k, x in streams if not x.ahead
-        ]
-        returns = []
+        gathers = self._tables("X", self._values, False)
+        returns: list[BoundTable] = []
         if is_backward:
-            gathers.append((arrays["dY"], None, [self.results]))
-            returns = [
-                (arrays[f"dX{k}"], x.table, self._gradients[k])
-                for k, x in streams
-                if not x.ahead and k in self.cell.backward_program.of_streams
-            ]
+            gathers.append((self.arrays["dY"], None, [self.results]))
+            returns = self._tables("dX", self._gradients, False)
         run, product, places = 0, 0, []
         for own in self._of_threads(is_backward):
             run, each, product = self._native.entry(is_backward, own)
@@ -167,12 +198,13 @@ class GroupRun:
     # Backward -------------------------------------------------------------------------------------
 
     def begin_backward(
-        self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
-    ) -> None:
+        self, scratch: Scratch, tasks: NativeTasks, dy: Array, xs: Sequence[Ragged],
+        dxs: Sequence[Ragged | None],
+    ) -> None:  # fmt: skip
         """Set the arrays of backward, and where generic operators' gradients go."""
         cell = self.cell
         self.results = self.group.results_in(dy)
-        arrays = self._loop_arrays(scratch)
+        arrays = self._loop_arrays(scratch, tasks)
         arrays.add_streams()
         arrays.add_values(self._saved())
         arrays.add_backward()
@@ -188,29 +220,36 @@ class GroupRun:
         """Set the gradients' arrays behind the region's spaces; None for unwanted ones."""
         self._gradients = [[gradients[space] for space in x.spaces] for x in self.group.streams]
 
-    def finish(self) -> None:
+    def finish(self, tasks: NativeTasks) -> WeightGradients:
         """The gradients of weights, and of what was known before the first batch."""
-        cell, arrays = self.cell, self.arrays
+        cell, arrays, count = self.cell, self.arrays, self.group.count
         for number in cell.generic:
             arrays[f"G{number}"].finish()
         gradients = self._batch.parameter_gradients()
         self._sink.pass_on(gradients)
         for products in stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached}):
-            scatter_products(*products)
-        weights = WeightGradients(cell, gradients)
+            if self.is_in_c:
+                spans = parallel.shards(count, ROWS)
+                tasks.then(*[scatter_tasks(*products, span) for span in spans])
+            else:
+                scatter_products(*products)
+        weights = WeightGradients(cell, gradients, tasks if self.is_in_c else None)
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
-        weights.finish()
-        self._give_back(True, 0, self.group.count)
+        if self.is_in_c:
+            tables = self._tables("dX", self._gradients, True)
+            tasks.then(give_back_tasks(tables, count, self._batch.dtype))
+        else:
+            self._give_back(True, 0, count)
         ahead = [x.ahead for k, x in enumerate(self.group.streams) if k in cell.reached]
         self._batch.launches += len(cell.maps) + len(cell.stream_maps) + sum(ahead)
+        return weights
 
     def _give_back(self, ahead: bool, first: int, end: int) -> None:
         for k in sorted(self.cell.reached):
-            stream = self.group.streams[k]
+            stream, dx = self.group.streams[k], self.arrays[f"dX{k}"]
             if stream.ahead is ahead:
-                dx = self.arrays[f"dX{k}"]
                 give_back(dx, stream.table, first, end, self._gradients[k])
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:

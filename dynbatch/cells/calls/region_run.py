@@ -9,13 +9,17 @@ from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.cells.calls.region import CallRegion, Inner
 from dynbatch.compiler.arrays import Scratch, columns_of
 from dynbatch.kernels.c.gathers import BatchPass
+from dynbatch.kernels.c.runtime.tasks import NativeTasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
 class RegionRun:
-    """One region: its groups, from forward to backward."""
+    """One region: its groups, from forward to backward.
+
+    What runs in C is written down as tasks, a whole pass if there is nothing else.
+    """
 
     def __init__(self, batch: Batch, region: CallRegion) -> None:
         self.batch = batch
@@ -24,16 +28,17 @@ class RegionRun:
 
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
-        scratch = Scratch(self.batch.scratch)
+        scratch, tasks = Scratch(self.batch.scratch), NativeTasks()
         for group in self.groups:
-            group.begin(scratch, xs)
+            group.begin(scratch, tasks, xs)
         values = list(self._values(xs))
         for group in self.groups:
-            group.gather_ahead(values)
-            group.loop.ahead(group.arrays)
-        self._run(False)
+            group.gather_ahead(values, tasks)
+            group.maps_ahead(tasks)
+        self._run(False, tasks)
         for group in self.groups:
-            group.write_outputs(y)
+            group.write_outputs(y, tasks)
+        tasks.run()
 
     def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
         """Run the batches in reverse; then the gradients of weights and outside values."""
@@ -41,27 +46,31 @@ class RegionRun:
         for dx in dxs:
             if dx is not None:
                 dx.values[...] = 0
-        scratch = Scratch(self.batch.scratch)
+        scratch, tasks = Scratch(self.batch.scratch), NativeTasks()
         for group in self.groups:
-            group.begin_backward(scratch, dy, xs, dxs)
+            group.begin_backward(scratch, tasks, dy, xs, dxs)
         values, gradients = list(self._values(xs)), list(self._gradients(dy, dxs))
         for group in self.groups:
             group.bind_gradients(gradients)
-            group.gather_ahead(values)
-        self._run(True)
-        for group in self.groups:
-            group.finish()
+            group.gather_ahead(values, tasks)
+        self._run(True, tasks)
+        weights = [group.finish(tasks) for group in self.groups]
+        tasks.run()
+        for each in weights:
+            each.finish()
 
-    def _run(self, is_backward: bool) -> None:
-        """Run all batches, in reverse for backward; in C consecutive ones at once."""
+    def _run(self, is_backward: bool, tasks: NativeTasks) -> None:
+        """Run all batches, in reverse for backward; in C consecutive ones are one task."""
         groups, batches = self.groups, [*enumerate(self.region.batches)]
         in_c = BatchPass([g.in_c(is_backward) if g.is_in_c else None for g in groups])
         run = [None if g.is_in_c else g.bind(is_backward) for g in groups]
         ordered = batches[::-1] if is_backward else batches
         for is_in_c, some in groupby(ordered, lambda each: groups[each[1].group].is_in_c):
             if is_in_c:
-                in_c.run([batch for _, batch in some], self.batch.dtype)
+                of_threads = in_c.tasks([batch for _, batch in some], self.batch.dtype)
+                tasks.then(*[[task] for task in of_threads])
                 continue
+            tasks.run()
             for t, (number, first, end) in some:
                 of_group = run[number]
                 assert of_group is not None

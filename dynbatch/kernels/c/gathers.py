@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share
+from dynbatch.kernels.c.runtime.tasks import NativeTask, task
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.kernels.runtime import parallel
 
@@ -48,6 +48,27 @@ def _call(
     tables = GatherTables([(array, table, sources)])
     getattr(functions, name)(first, end, tables.address)
     return None
+
+
+def _functions(dtype: DType) -> Any:
+    functions = _library.functions(dtype)
+    assert functions is not None, "loops in C need C to gather for them"
+    return functions
+
+
+def gather_tasks(tables: Sequence[BoundTable], rows: int, dtype: DType) -> list[NativeTask]:
+    """The tasks of `gather` for the first rows; they may run at the same time."""
+    return _tasks(_functions(dtype).gather, tables, rows)
+
+
+def give_back_tasks(tables: Sequence[BoundTable], rows: int, dtype: DType) -> list[NativeTask]:
+    """The tasks of `give_back`, which run one after the other."""
+    return _tasks(_functions(dtype).give_back, tables, rows)
+
+
+def _tasks(function: Any, tables: Sequence[BoundTable], rows: int) -> list[NativeTask]:
+    bound = [GatherTables([table]) for table in tables]
+    return [task(function, (0, rows, table.address), table) for table in bound]
 
 
 BoundTable = tuple[Array, GatherTable | None, Sequence[Array | None]]
@@ -123,16 +144,16 @@ class BatchPass:
             np.int64,
         )  # fmt: skip
 
-    def run(self, batches: Sequence[tuple[int, int, int]], dtype: DType) -> None:
-        """Run batches, (loop, first row, end row) each, in order."""
-        functions = _library.functions(dtype)
-        assert functions is not None, "loops in C need C to gather for them"
+    def tasks(self, batches: Sequence[tuple[int, int, int]], dtype: DType) -> list[NativeTask]:
+        """What runs batches, (loop, first row, end row) each, in order: a task for each thread."""
+        functions = _functions(dtype)
         rows, progress = np.array(batches, np.int64), np.zeros(2, np.int64)
         sizes = rows[:, 2] - rows[:, 1]
         worth_it = (sizes >= 2 * self._numbers[rows[:, 0], -1]).any()
         threads = parallel.available() if worth_it else 1
         places = len(rows), address(rows), address(self._numbers), address(progress)
-        share(functions.run_batches, [(k, threads, *places) for k in range(threads)])
+        each = [(k, threads, *places) for k in range(threads)]
+        return [task(functions.run_batches, one, self, rows, progress) for one in each]
 
 
 def least_rows(elements: int) -> int:

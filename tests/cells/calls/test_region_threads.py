@@ -61,11 +61,15 @@ def trained(numbers):
 def test_bits_do_not_depend_on_the_number_of_threads(threads, monkeypatch):
     if library.reason():
         pytest.skip(library.reason())
-    parts, share = [], gathers.share
+    parts, tasks = [], gathers.BatchPass.tasks
+
+    def noted(*args):
+        found = tasks(*args)
+        parts.append(len(found))
+        return found
+
     monkeypatch.setattr(gathers, "WORTH_A_THREAD", 1)
-    monkeypatch.setattr(
-        gathers, "share", lambda f, each: (parts.append(len(each)), share(f, each))[1]
-    )
+    monkeypatch.setattr(gathers.BatchPass, "tasks", noted)
     numbers = np.random.default_rng(2).integers(17, 33, 24).tolist()
     found = []
     for count in (1, 2, 3):

@@ -46,7 +46,9 @@ class NativeTasks:
 
     def run(self) -> None:
         """Do all of it."""
-        stages, self._stages = self._stages, []
+        stages, self._stages = [stage for stage in self._stages if any(stage)], []
+        if not stages:
+            return
         if parallel.available() < 2:
             stages = [[[each for stage in stages for part in stage for each in part]]]
         for stage in stages:
