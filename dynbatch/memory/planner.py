@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import insort_left
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from operator import attrgetter
 
 import numpy as np
 
@@ -131,15 +130,15 @@ def place_in_order(intervals: Sequence[Interval]) -> int:
     """Place each block, in this order, into the tightest gap that fits; return the arena's size."""
     if len(intervals) >= MANY:
         return _place_many([block for block in intervals if block.size], intervals)
-    placed: list[Interval] = []
+    placed: list[tuple[int, int, int, int]] = []
     total = 0
     for block in intervals:
         if block.size == 0:
             block.offset = 0
             continue
-        block.offset = _best_gap(block, placed)
-        total = max(total, block.offset + block.size)
-        insort_left(placed, block, key=attrgetter("offset"))
+        offset = block.offset = _best_gap(block, placed)
+        total = max(total, offset + block.size)
+        insort(placed, (offset, offset + block.size, block.first, block.last))
     return total
 
 
@@ -191,17 +190,20 @@ def _plan_by_time(intervals: Sequence[Interval]) -> int:
     return total
 
 
-def _best_gap(block: Interval, placed: Sequence[Interval]) -> int:
+def _best_gap(block: Interval, placed: Sequence[tuple[int, int, int, int]]) -> int:
+    """The start of the tightest gap; `placed` are offset, end, first and last stage of others."""
+    size, born, died = block.size, block.first, block.last
     best, best_room = -1, 0
     end = 0
-    for other in placed:
-        if other.last < block.first or block.last < other.first:
-            continue
-        start = _align(end, block.alignment)
-        room = other.offset - start
-        if room >= block.size and (best < 0 or room < best_room):
-            best, best_room = start, room
-        end = max(end, other.offset + other.size)
+    for offset, stop, first, last in placed:
+        if first <= died and born <= last:
+            if offset - end >= size:
+                start = _align(end, block.alignment)
+                room = offset - start
+                if room >= size and (best < 0 or room < best_room):
+                    best, best_room = start, room
+            if stop > end:
+                end = stop
     return best if best >= 0 else _align(end, block.alignment)
 
 

@@ -103,7 +103,8 @@ class Members(Sequence[Any]):
         return node
 
     def _place(self, node: Operation, place: int) -> None:
-        node._block, node._position, node._start = self.block, place, self.starts[place]
+        node._block, node._position = self.block, place
+        node._start = self.starts[place] if place else 0  # the first node is made of every step
 
     @cached_property
     def starts(self) -> list[int]:
