@@ -64,3 +64,83 @@ def test_a_subclass_with_a_shape_rule_of_its_own_is_asked_for_every_node():
     assert Tanh.keeps_rows and not Halved.keeps_rows
     graph = db.Graph()
     assert [Halved(F.input(graph, np.ones((n, 4)))).rows for n in (2, 4, 9)] == [1, 2, 4]
+
+
+@db.cell
+def summed(x, total, p):
+    total = F.tanh(total + F.linear(x, p))
+    return total, total
+
+
+TABLE, RECURRENT = parameter(9, 4), parameter(4, 4)
+KNOWN = {
+    "lookup": (lambda x: F.lookup(x.graph, TABLE, [1] * x.rows), "table ids"),
+    "concat": (lambda x: F.concat([x, x]), "along"),
+    "cross_entropy": (lambda x: F.cross_entropy(x, [1] * x.rows), "rule smoothing by_class"),
+    "scan": (lambda x: db.scan(summed, x, 4, RECURRENT)[0], "cell uid reverse given_states length"),
+    "last state": (lambda x: db.scan(summed, x, 4, RECURRENT)[1], "part"),
+}
+
+
+@pytest.mark.parametrize("make, attributes", KNOWN.values(), ids=KNOWN)
+def test_a_node_of_a_known_signature_is_what_its_type_makes(make, attributes):
+    def seen(node):
+        own = [getattr(node, name) for name in attributes.split()]
+        again = node.rebuild(*node.inputs) if node.inputs else type(node)(
+            graph=node.graph, **node.attributes()
+        )  # fmt: skip
+        assert facts(again) == facts(node)
+        return facts(node), [v.tolist() if isinstance(v, np.ndarray) else v for v in own]
+
+    def inputs(graph):
+        return [F.input(graph, np.ones((rows, 4))) for rows in (2, 0, 5)]
+
+    alone = [seen(make(inputs(db.Graph())[k])) for k in range(3)]
+    graph = db.Graph()
+    assert [seen(make(x)) for _ in range(2) for x in inputs(graph)] == alone * 2
+
+
+def test_what_does_not_fit_is_refused_after_what_does():
+    graph = db.Graph()
+    x = F.input(graph, np.ones((2, 4)))
+    F.concat([x, x])
+    F.lookup(graph, TABLE, [1])
+    db.scan(summed, x, 4, RECURRENT)
+    with pytest.raises(db.errors.GraphError, match="different graphs"):
+        F.concat([x, F.input(db.Graph(), np.ones((2, 4)))])
+    with pytest.raises(ShapeError, match="equal numbers of tokens"):
+        F.concat([x, F.input(graph, np.ones((3, 4)))])
+    with pytest.raises(db.errors.DtypeError, match="not an integer"):
+        F.concat([x, x], dim=-1.0)
+    for wrong in (-1, 9, np.iinfo(np.int64).min, np.iinfo(np.int64).max):
+        with pytest.raises(db.errors.VocabularyError, match="outside the table"):
+            F.lookup(graph, TABLE, np.array([0, wrong, 0]))
+    with pytest.raises(ShapeError, match="not an initial state"):
+        db.scan(summed, x, 4.0, RECURRENT)
+    with pytest.raises(db.errors.GraphError, match="different graphs"):
+        db.scan(summed, x, F.input(db.Graph(), np.ones(4)), RECURRENT)
+
+
+def test_a_parameter_of_another_dtype_is_refused_where_its_signature_is_known():
+    weight, graph = parameter(3, 4), db.Graph()
+    x = F.input(graph, np.ones((2, 4)))
+    F.linear(x, weight)
+    weight.replace(weight.value.astype(np.float64))
+    with pytest.raises(db.errors.DtypeError, match="is float64, the graph float32"):
+        F.linear(x, weight)
+
+
+def test_a_type_keeps_the_init_of_its_bases():
+    class Numbered(Tanh):
+        def __init__(self, x, number):
+            super().__init__(x)
+            self.number = number
+
+    class Both(Tanh):
+        pass
+
+    class Mixed(Both, Numbered):
+        pass
+
+    x = F.input(db.Graph(), np.ones((2, 4)))
+    assert [Numbered(x, 3).number, Mixed(x, 4).number, Both(x).shape] == [3, 4, (2, 4)]

@@ -1,5 +1,7 @@
 """Cells called on nodes: one node a call, equal to the cell's function, whatever the structure."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -548,3 +550,18 @@ def test_a_freed_call_says_so():
         graph.backward(F.sum(h))
         with pytest.raises(FreedError, match="freed"):
             c.value  # noqa: B018
+
+
+def test_a_cell_keeps_nothing_of_a_closed_graph():
+    @db.cell
+    def twice(x):
+        return x + x
+
+    gc.disable()
+    try:
+        with db.Graph() as graph:
+            (twice(F.input(graph, [1.0])) * 1).value  # noqa: B018
+            tables = [weakref.ref(table) for table in graph.tables]
+        assert [table() for table in tables] == [None]
+    finally:
+        gc.enable()
