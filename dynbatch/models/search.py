@@ -20,6 +20,7 @@ from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.beam import Beam, BeamSettings, Hypothesis
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.sources import Input
 from dynbatch.parameter import Array, Parameter
 from dynbatch.recent import free_at_fork
 
@@ -186,8 +187,11 @@ class _Live:
     def advance(self) -> Array:
         """Log-probabilities (N, V) of the next token of each row; states move on."""
         with self._graph() as graph:
-            state = tuple([F.input(graph, part) for part in self._state])
-            memories = [tuple([F.input(graph, x) for x in memory]) for memory in self._memories]
+            # Arrays of our own, which are neither checked nor copied again.
+            state = tuple([Input(graph=graph, array=part) for part in self._state])
+            memories = [
+                tuple([Input(graph=graph, array=x) for x in memory]) for memory in self._memories
+            ]
             logits, following = self._model.step(graph, self._tokens, state, memories, self.counts)
             log_probs = F.log_softmax(logits)
             graph.forward()
