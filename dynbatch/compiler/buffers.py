@@ -122,7 +122,7 @@ class Storage:
             self._put(value, buffer, column)
         read = [x for op in program.every_op() if op.opcode in WHOLE_ROWS for x in op.inputs]
         self._plain = {id(x.base) for x in read}
-        self._whole = self.whole_rows(program)
+        self._whole = self._whole_rows(program)
         for value in results:
             if not self.has_place(value):
                 self._new(value.base, True, self._plane_of(value.base))
@@ -189,7 +189,7 @@ class Storage:
             if not self.has_place(value):
                 self._new(value, must_pack, plane)
 
-    def whole_rows(self, program: Program) -> set[int]:
+    def _whole_rows(self, program: Program) -> set[int]:
         """Values, by identity, that are whole rows of an array of their own."""
         makers = [op for op in program.every_op() if op.opcode in WHOLE_ROWS]
         return {id(value) for op in makers for value in op.outputs}

@@ -19,7 +19,7 @@ class Lifetimes:
     """
 
     def __init__(self, program: Program, kept: Sequence[Value]) -> None:
-        timed = self.timed(program)
+        timed = self._timed(program)
         self.makers = {id(value): op for _, op in timed for value in op.outputs}
         self._made = {id(value): at for at, op in timed for value in op.outputs}
         self._read: dict[int, list[tuple[int, Value]]] = {}
@@ -29,7 +29,7 @@ class Lifetimes:
         for value in kept:
             self._read.setdefault(id(value.base), []).append((len(timed), value))
 
-    def timed(self, program: Program) -> list[tuple[int, Op]]:
+    def _timed(self, program: Program) -> list[tuple[int, Op]]:
         """The operators, each with the time at which it runs."""
         return [*enumerate(program.every_op())]
 
@@ -49,26 +49,22 @@ class Lifetimes:
             start = early_column + x.column
             is_touched = start < late_column + late.width and late_column < start + x.width
             if is_touched and position >= at:
-                if position > at or not self.overwrites(late, x, start - late_column):
+                if position > at or not self._overwrites(late, x, start - late_column):
                     return False
         return True
 
-    def overwrites(self, made: Value, x: Value, offset: int) -> bool:
-        """Whether a value may be made over what is read then, so many columns into it."""
-        return _overwrites(self.makers[id(made)], x, offset)
+    def _overwrites(self, made: Value, x: Value, offset: int) -> bool:
+        """Whether a value may be made over an operand that lies so many columns into it."""
+        op = self.makers[id(made)]
+        if op.opcode is OpCode.COPY:
+            starts = [at for at, other in zip(op.columns, op.inputs, strict=True) if other is x]
+            return starts == [offset]
+        if op.opcode is OpCode.PARTIAL:
+            assert op.source is not None
+            is_safe = op.source.opcode is OpCode.WHERE or op.source.kernel.inplace
+        else:
+            is_safe = op.opcode in ELEMENTWISE
+        return bool(is_safe and offset == 0 and x.width == made.width)
 
     def _position(self, value: Value) -> int:
         return self._made.get(id(value), -1)
-
-
-def _overwrites(op: Op, x: Value, offset: int) -> bool:
-    """Whether an operator may write over an operand that lies so many columns into its output."""
-    if op.opcode is OpCode.COPY:
-        starts = [at for at, other in zip(op.columns, op.inputs, strict=True) if other is x]
-        return starts == [offset]
-    if op.opcode is OpCode.PARTIAL:
-        assert op.source is not None
-        is_safe = op.source.opcode is OpCode.WHERE or op.source.kernel.inplace
-    else:
-        is_safe = op.opcode in ELEMENTWISE
-    return bool(is_safe and offset == 0 and x.width == op.output.width)

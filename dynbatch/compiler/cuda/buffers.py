@@ -29,10 +29,10 @@ class LaneLifetimes(Lifetimes):
         self._items = [*step.ahead, *step.items]
         super().__init__(step, kept)
 
-    def timed(self, program: Program) -> list[tuple[int, Op]]:
+    def _timed(self, program: Program) -> list[tuple[int, Op]]:
         return [(at, op) for at, item in enumerate(self._items) for op in ops_of(item)]
 
-    def overwrites(self, made: Value, x: Value, offset: int) -> bool:
+    def _overwrites(self, made: Value, x: Value, offset: int) -> bool:
         item = self._items[self._position(made)]
         if isinstance(item, Op):  # a product may be added to its second operand
             is_base = item.opcode is OpCode.LINEAR_GRADIENT and x in item.inputs[1:]
@@ -73,7 +73,7 @@ class DeviceStorage(Storage):
         lives = LaneLifetimes(step, [*step.kept, *lasting])
         super().__init__(step, packed, [*held, *fixed], results, roles, lives)
 
-    def whole_rows(self, program: Program) -> set[int]:
+    def _whole_rows(self, program: Program) -> set[int]:
         """Also gradients that own kernels read, but not those whose rows may be part of wider."""
         whole = {id(op.output) for op in program.ops if op.opcode is OpCode.GENERIC}
         for op in program.ops:
