@@ -35,7 +35,7 @@ class OwnedNodes:
         tables:   the calls of cells. totals:   sums of results of calls, by the nodes that are a
                   part of each.
         form_ids: integers for the forms of what calls are given.
-        programs: what cells were compiled to.
+        programs: what scans of one kind share, and what blocks were traced to.
         inlined:  calls that are not nodes of their own, and parameters.
         signatures: of the nodes so far, by what they follow from; see `Operation.signature`.
         widths:   with the signature, of those that keep the rows of their input.

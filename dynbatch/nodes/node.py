@@ -27,7 +27,7 @@ class Owner(Protocol):
 
     dtype: DType
     uid: int
-    programs: dict[Any, Any]  # what cells were compiled to, looked up for this graph
+    programs: dict[Any, Any]  # of scans and blocks, looked up for this graph
     signatures: dict[Any, int]  # of its nodes, by what they follow from
     widths: dict[Any, tuple[int, int]]  # with the signature, of nodes that keep rows
 
