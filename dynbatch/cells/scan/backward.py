@@ -138,7 +138,7 @@ class ScanBackward:
         for number, (shard, own) in enumerate(shards):
             bind_states(own, run.given_to(shard), self._before(chunk, number))
         if self._tasks is not None:
-            self._tasks.then(*[self._shard_tasks(chunk, *each) for each in shards])
+            self._tasks.then(*[self._shard_tasks(chunk, k, *each) for k, each in enumerate(shards)])
         else:
             parallel.run(
                 [partial(self._run_shard, chunk, k, *each) for k, each in enumerate(shards)]
@@ -151,6 +151,10 @@ class ScanBackward:
             for shard, part in shards if kept else [(chunk.shards[0], wide)]:
                 xs = [self._map_input(number, part, shard) for number in group]
                 weights.add(group, xs, columns_of(part, run.cell.of_maps[group[0]]))
+        if self._tasks is not None and run.generic:  # it is given the next chunk's arrays then
+            self._tasks.run()
+            finish = [step.finish for generic in run.generic for step in generic.values()]
+            parallel.run(finish)
 
     def _before(self, chunk: Chunk, number: int) -> list[Array]:
         """The states of a shard before a chunk."""
@@ -166,35 +170,32 @@ class ScanBackward:
         run = self._run
         if run.recomputes:
             run.run_forward(chunk, number, shard, arrays, None)
-        generic = run.generic[number] if run.generic else {}
-        arrays.update({f"G{k}": step for k, step in generic.items()})
-        for step in generic.values():
+        generic = run.generic_steps(number, arrays)
+        for step in generic:
             step.begin_backward(shard.first, shard.counts)
-        if run.native is None:
-            self._gather(chunk, shard, arrays)
-        else:
-            self._bind_outside(chunk, shard, arrays)
+        self._gather(chunk, shard, arrays)
         run.loop.bind_backward(arrays)(shard.blocks)
-        for step in generic.values():
+        for step in generic:
             step.finish()
             if run.recomputes:
                 step.forget()
         for products in stream_gradients(run.cell, arrays, self._wanted, chunk.order[shard.span]):
             scatter_products(*products)
 
-    def _shard_tasks(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> list[NativeTask]:
+    def _shard_tasks(
+        self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays
+    ) -> list[NativeTask]:
         """Backward of one shard in one chunk, all of it in C."""
         run = self._run
         assert run.native is not None
-        self._bind_outside(chunk, shard, arrays)
+        for step in run.generic_steps(number, arrays):
+            step.begin_backward(shard.first, shard.counts)
+        run.bind_outside(chunk, shard, arrays)
+        arrays[OUTPUT_GRADIENTS] = self._dy.values
         tasks = [run.native.steps(1, arrays, shard.steps)]
         for products in stream_gradients(run.cell, arrays, self._wanted, arrays[ORDER]):
             tasks += scatter_tasks(*products, (0, shard.rows))
         return tasks
-
-    def _bind_outside(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
-        self._run.bind_outside(chunk, shard, arrays)
-        arrays[OUTPUT_GRADIENTS] = self._dy.values
 
     def _gather(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """Bring streams and outputs' gradients in packed order, and states as steps found them."""

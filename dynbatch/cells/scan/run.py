@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -46,7 +46,8 @@ class ScanRun:
         self.native: NativeFunctions | None = self.cell.in_c.functions(batch.dtype)
         self.loop = self.native or self.cell.numpy
         self.recomputes = batch.recompute > 0
-        self.is_in_c = self.native is not None and not self.recomputes and not self.cell.generic
+        runs_whole_steps = not self.cell.generic or self.cell.in_c.attends
+        self.is_in_c = self.native is not None and not self.recomputes and runs_whole_steps
         lengths = np.asarray(y.lengths, np.int64)
         shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
         self.layout = PrefixLayout(lengths, y.offsets, node.reverse, shards)
@@ -80,7 +81,7 @@ class ScanRun:
             for k, (shard, of_shard) in enumerate(shards):
                 bind_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
             if tasks is not None:
-                tasks.then(*[[self._task(chunk, *each, y)] for each in shards])
+                tasks.then(*[[self._task(chunk, k, *each, y)] for k, each in enumerate(shards)])
                 tasks.run()
             else:
                 parallel.run(
@@ -97,11 +98,22 @@ class ScanRun:
         """Where a pass is written down, if all of it is in C."""
         return NativeTasks() if self.is_in_c else None
 
-    def _task(self, chunk: Chunk, shard: Shard, arrays: Arrays, y: Ragged) -> NativeTask:
+    def _task(
+        self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays, y: Ragged
+    ) -> NativeTask:
         """Forward of one shard in one chunk, rows brought in and out of its order."""
         assert self.native is not None
-        self.bind_outside(chunk, shard, arrays, y)
+        for step in self.generic_steps(number, arrays):
+            step.begin(shard.first, shard.counts)
+        self.bind_outside(chunk, shard, arrays)
+        arrays[OUTPUTS] = y.values
         return self.native.steps(0, arrays, shard.steps)
+
+    def generic_steps(self, number: int, arrays: Arrays) -> Collection[GenericStep]:
+        """The operators of a shard that have their own kernels, which generated code is given."""
+        generic = self.generic[number] if self.generic else {}
+        arrays.update({f"G{k}": step for k, step in generic.items()})
+        return generic.values()
 
     def run_forward(
         self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays, y: Ragged | None
@@ -111,17 +123,14 @@ class ScanRun:
         Args:
             y: where outputs go in sentence order; None leaves them in the shard's.
         """
-        if self.generic:
-            arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
-            for step in self.generic[number].values():
-                step.begin(shard.first, shard.counts)
-        if self.native is not None and not self.recomputes:
-            self.bind_outside(chunk, shard, arrays, y)
-            self.native.bind_forward(arrays)(shard.numbered, True)
-            return
+        for step in self.generic_steps(number, arrays):
+            step.begin(shard.first, shard.counts)
         self.gather_streams(chunk, shard, arrays)
-        self.cell.numpy.ahead(arrays)
-        self.loop.bind_forward(arrays)(shard.numbered)
+        if self.native is not None and not self.recomputes:
+            self.native.bind_forward(arrays)(shard.numbered, True)
+        else:
+            self.cell.numpy.ahead(arrays)
+            self.loop.bind_forward(arrays)(shard.numbered)
         if y is None:
             return
         first, order = 0, chunk.order[shard.span]
@@ -130,11 +139,9 @@ class ScanRun:
             y.values[order, first:end] = columns_of(arrays, columns)
             first = end
 
-    def bind_outside(
-        self, chunk: Chunk, shard: Shard, arrays: Arrays, y: Ragged | None = None
-    ) -> None:
-        """Give a loop in C the rows of streams and outputs, and their order."""
-        arrays[ORDER], arrays[OUTPUTS] = chunk.order[shard.span], None if y is None else y.values
+    def bind_outside(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
+        """Give a loop in C the streams' rows, and their order."""
+        arrays[ORDER] = chunk.order[shard.span]
         arrays.update({rows_of_stream(k): x.values for k, x in enumerate(self.streams)})
 
     def gather_streams(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
