@@ -15,10 +15,10 @@ from dynbatch.generation.requests import (
     GenerationRequest,
     TokenEvent,
 )
-from dynbatch.parameter import Array
+from dynbatch.generation.rows import LogitsRow
 
-Scored = list[tuple[Branch, Array]]
-"""Sentences, each with the logits (V,) of its next token."""
+Scored = list[tuple[Branch, LogitsRow]]
+"""Sentences, each with the logits of its next token."""
 
 
 def choose(request: GenerationRequest) -> list[TokenEvent]:
@@ -35,21 +35,24 @@ def choose(request: GenerationRequest) -> list[TokenEvent]:
         pairs = _forked(request, *pairs[0])
     events = []
     for branch, row in pairs:
-        token = _next_token(request, branch, row.copy())
-        events.append(_append(request, branch, token, float(log_softmax(row)[token])))
+        token = _next_token(request, branch, row)
+        events.append(_append(request, branch, token, row.log_prob(token)))
     return events
 
 
-def _next_token(request: GenerationRequest, branch: Branch, row: Array) -> int:
-    scores = branch.processing.apply(row)
-    if not request.config.do_sample:
+def _next_token(request: GenerationRequest, branch: Branch, row: LogitsRow) -> int:
+    processing, config = branch.processing, request.config
+    if processing.is_trivial and not config.do_sample:
+        return row.best
+    scores = processing.apply(row.values.copy())
+    if not config.do_sample:
         return int(scores.argmax())
-    place = np.array([branch.random]), np.array([branch.processing.count])
-    cut = sampling.cut(scores[None], request.config)
+    place = np.array([branch.random]), np.array([processing.count])
+    cut = sampling.cut(scores[None], config)
     return int(sampling.draw(cut, sampling.uniforms(*place))[0])
 
 
-def _forked(request: GenerationRequest, branch: Branch, row: Array) -> Scored:
+def _forked(request: GenerationRequest, branch: Branch, row: LogitsRow) -> Scored:
     """The sentence as often as samples are wanted; all share the prompt's pages."""
     count = request.config.num_return_sequences
     streams = sampling.streams(branch.random, count)
@@ -93,7 +96,7 @@ def _append(request: GenerationRequest, branch: Branch, token: int, log_prob: fl
 
 
 def _extend_beams(request: GenerationRequest, beams: Beams, pairs: Scored) -> list[TokenEvent]:
-    log_probs = np.stack([log_softmax(row) for _, row in pairs])
+    log_probs = np.stack([row.log_probs() for _, row in pairs])
     scores = np.stack(
         [b.processing.apply(row.copy()) for (b, _), row in zip(pairs, log_probs, strict=True)]
     )
@@ -118,11 +121,3 @@ def _beam_results(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
         request.results[number] = Generated(one.tokens, one.log_probs, one.score, reason, text)
         events.append(TokenEvent(request.number, number, None, text=text, reason=reason))
     return events
-
-
-def log_softmax(row: Array) -> Array:
-    """Log-probabilities of logits (V,), float64."""
-    row = row.astype(np.float64)
-    row -= row.max()
-    result: Array = row - np.log(np.exp(row).sum())
-    return result

@@ -25,6 +25,7 @@ from dynbatch.generation.requests import (
     GenerationRequest,
     TokenEvent,
 )
+from dynbatch.generation.rows import rows_of
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.graph import Graph
 from dynbatch.memory.pool import pool_of
@@ -201,13 +202,12 @@ class Engine:
                 return []
             with self._graph() as graph:
                 given = [(ids, branch.history) for _, branch, ids in read]
-                nodes = self._continuation.run(graph, given)
-                rows = np.concatenate([node.value for node in nodes])
+                rows = rows_of(self._continuation.run(graph, given))
         events: list[TokenEvent] = []
-        for (_, branch, ids), row in zip(read, rows, strict=True):
+        for k, (_, branch, ids) in enumerate(read):
             branch.waiting = branch.waiting[ids.size :]
             if not branch.waiting.size:
-                branch.row = row
+                branch.row = rows[k]
         for request in dict.fromkeys([request for request, _, _ in read]):
             try:
                 events += choose(request)

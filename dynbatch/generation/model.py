@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch import nodes as F
 from dynbatch.blocks.arguments import Arguments, sizes_of
 from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
@@ -109,25 +110,27 @@ class Continuation:
         rows.sort(key=lambda pair: pair[0].kind is SlotKind.STATE)
         return [arrays for _, arrays in rows]
 
-    def run(self, graph: Graph, rows: Sequence[tuple[Array, History]]) -> list[Node]:
-        """The logits (1, V) after the last of each sentence's new ids, whose rows are kept.
+    def run(self, graph: Graph, rows: Sequence[tuple[Array, History]]) -> Array:
+        """The logits (N, V) after the last of each sentence's new ids, whose rows are kept.
 
         Args:
             rows: of each sentence the new ids, and what it has left before, with room for them.
         """
-        program = self._resumed(graph)
-        results = []
+        resumed = self._resumed(graph)
+        program, call_type = resumed.program, self._block._call_type
+        last = len(program.pattern) - 1
+        calls: list[Node] = []
         for ids, history in rows:
-            arguments = Arguments((graph, self._model, ids), {})
             # What it is given was read before: of the sizes, those of its nodes do not matter.
-            sizes = (*[0] * (len(program.program.pattern) - 1), ids.size)
-            told = program.told(sizes, [ids], history.length, history.pasts())
-            call_type = self._block._call_type
-            results.append(results_of(call_type, program.program, arguments, sizes, told, graph))
-        graph.forward()
+            sizes = (*[0] * last, ids.size)
+            told = resumed.told(sizes, [ids], history.length, history.pasts())
+            free = tuple([sizes[k] for k in program.free])
+            arguments = Arguments.of_arrays([ids])
+            calls.append(results_of(call_type, program, arguments, free, told, graph))
+        logits = F.concat(calls, dim=0).value
         for ids, history in rows:
             history.length += ids.size
-        return results
+        return logits
 
 
 def _logits(graph: Any, model: Any, ids: Any) -> Any:

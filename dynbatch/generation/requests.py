@@ -11,6 +11,7 @@ from dynbatch.generation.beams import Beams
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.pages import History
 from dynbatch.generation.processing import LogitsProcessing
+from dynbatch.generation.rows import LogitsRow
 from dynbatch.generation.streaming import Detokenizer, TextStream
 from dynbatch.parameter import Array
 
@@ -68,7 +69,7 @@ class Branch:
         processing: of its logits.
         stream:     of its text; None without a tokenizer.
         random:     number of its random stream.
-    row:        logits (V,) of its next token, once the model has read all that waited.
+    row:        logits of its next token, once the model has read all that waited.
     """
 
     number: int
@@ -79,7 +80,7 @@ class Branch:
     random: int = 0
     log_probs: list[float] = field(default_factory=list)
     text: str = ""
-    row: Array | None = None
+    row: LogitsRow | None = None
 
 
 class GenerationRequest:
