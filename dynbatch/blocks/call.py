@@ -42,6 +42,7 @@ class BlockCall(Operation):
 
     __slots__ = ("arrays", "free", "places", "program", "stream", "told")
     any_length = True
+    is_sentence = True
     program: BlockProgram
     arrays: Sequence[Array]
     free: Sizes
@@ -62,6 +63,12 @@ class BlockCall(Operation):
         if op.rows is None or op.width is None:
             return self.told.sizes[operator]
         return affine(op.rows, self.free), affine(op.width, self.free)
+
+    @property
+    def elements(self) -> int:
+        """Elements of the values of all operators."""
+        sizes = [self.size_of(operator) for operator in range(len(self.program.operators))]
+        return sum([rows * width for rows, width in sizes])
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:

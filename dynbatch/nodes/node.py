@@ -85,7 +85,8 @@ class Node(OperatorMethods["Node"]):
 
     `stream_name` is what random streams know the type by: it stays when a class is renamed, and the
     masks of dropout with it. `joins_sentences` is True for what is of no sentence by what it is,
-    `is_shared` for what sentences share without being one: a parameter.
+    `is_shared` for what sentences share without being one: a parameter; `is_sentence` for what is
+    of a sentence even as a number that reads no node: a block's call, which reads arrays.
     """
 
     __slots__ = (
@@ -96,6 +97,7 @@ class Node(OperatorMethods["Node"]):
     stream_name: ClassVar[str]
     joins_sentences: ClassVar[bool] = False
     is_shared: ClassVar[bool] = False
+    is_sentence: ClassVar[bool] = False
     base_of_types: ClassVar[type[Node]]  # `Operation`
 
     graph: Owner

@@ -105,10 +105,12 @@ class Sentences:
             return roots.get(find(node.inputs[0].index)) if node.inputs else None
         if not _joins_scalars(node):
             return roots.get(find(node.index))
-        read = {find(x.index) for x in node.inputs if x.inputs}
+        read = {find(x.index) for x in node.inputs if x.inputs or x.is_sentence}
         return roots.get(read.pop()) if len(read) == 1 else None
 
 
 def _joins_scalars(node: Node) -> bool:
     """Whether a node reads scalars only, or is a scalar input."""
-    return node.ndim == 0 if not node.inputs else all([x.ndim == 0 for x in node.inputs])
+    if not node.inputs:
+        return node.ndim == 0 and not node.is_sentence
+    return all([x.ndim == 0 for x in node.inputs])

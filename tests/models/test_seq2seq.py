@@ -177,3 +177,22 @@ def test_an_id_outside_a_vocabulary_is_refused():
             model.loss(graph, [8], [3])
         with pytest.raises(VocabularyError, match="id 9"):
             model.loss(graph, [3], [9])
+
+
+def test_a_memory_limit_splits_a_mini_batch_whose_losses_are_one_node_each():
+    model = small()
+
+    def step(limit=None):
+        with db.Graph() as graph:
+            pairs = [([3, 4, 5, 6] * 5, [7, 3] * 6), ([5] * 9, [4, 8, 3] * 4), ([6] * 7, [2] * 15)]
+            losses = [model.loss(graph, *pair) for pair in pairs]
+            assert [graph.sentence(loss) for loss in losses] == [0, 1, 2]
+            assert graph.sentence(losses[1] * 2.0) == 1
+            total = F.sum(losses)
+            graph.backward(total, memory_limit=limit)
+            return graph.peak_bytes, graph.memory_use.saving, float(total.value)
+
+    free, _, expected = step()
+    limited, saving, found = step(int(free * 0.35))
+    assert limited <= free * 0.35 and "micro-batches" in saving
+    assert found == pytest.approx(expected, rel=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dynbatch.blocks.call import BlockCall
 from dynbatch.cells.calls.call import Call
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -81,7 +82,9 @@ class MicroBatches:
 
 
 def _size(node: Node) -> int:
-    """Elements of a value; of a call, of all that it returns."""
+    """Elements of a value; of a call, of all that it returns; of a block's call, of all inside."""
     if isinstance(node, Call):
         return sum(node.origin.widths)
+    if isinstance(node, BlockCall):
+        return node.elements
     return 0 if not isinstance(node, Operation) else node.rows * node.width
