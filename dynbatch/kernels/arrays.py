@@ -13,6 +13,7 @@ from dynbatch.kernels.segment import blocks, rows_of, sum_segments
 
 
 @has_cuda()
+@has_c
 def fill(out: Array, number: float) -> None:
     """out = number, everywhere."""
     out[...] = number

@@ -185,6 +185,7 @@ WHERE = BinaryExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 :
 
 
 @has_cuda(1)
+@has_c
 def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
     """out = f(a, b), of one shape; `out` may be either."""
     if out.size <= segment.SUMS_WORTH_A_THREAD:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.backend import Array
+from dynbatch.kernels.c.elementwise import share
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.sharing import share_rows
@@ -13,6 +14,10 @@ from dynbatch.kernels.c.runtime.sharing import share_rows
 WORTH_A_THREAD = 1 << 19
 
 _library = Library("arrays.c")
+
+
+def fill(out: Array, number: float) -> Any:
+    return share("set", (out,), (number,))
 
 
 def sum_rows(rows: Array, out: Array) -> Any:

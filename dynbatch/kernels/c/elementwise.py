@@ -9,7 +9,8 @@ from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share_rows
+from dynbatch.kernels.c.runtime.sharing import WORTH_A_THREAD, share_rows
+from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.unary import Argument, UnaryFunction, variant
 
 _library = Library("elementwise.c")
@@ -47,6 +48,13 @@ def _apply(
     if function not in known or (function == "power" and numbers[0] not in PRODUCTS):
         return NotImplemented
     return run(name, arrays, (known[function],), (*numbers, 0, 0)[:2])
+
+
+def share(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -> Any:
+    """`run` what NumPy does as fast: only where threads share it."""
+    if arrays[0].size < 2 * WORTH_A_THREAD or parallel.available() < 2:
+        return NotImplemented
+    return run(name, arrays, (), after)
 
 
 def run(

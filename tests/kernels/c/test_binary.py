@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
+from dynbatch.kernels.c import elementwise
 from dynbatch.kernels.c.binary import BACKWARD
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import c_version
 from tests.kernels.c.compare import assert_same
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -31,6 +35,22 @@ def test_gradients(side, dtype):
         kernels.combine_backward(kernel, dy, a, b, out, side)
         kernels.combine_backward(kernel, dy, a, b, dy, side)
         assert dy.tobytes() == out.tobytes()
+
+
+@DTYPES
+@pytest.mark.usefixtures("same_threads")
+def test_sums_copies_and_fills_are_shared_where_they_are_large(dtype, monkeypatch):
+    monkeypatch.setattr(elementwise, "WORTH_A_THREAD", 16)
+    parallel.set_num_threads(2)
+    dy, a, b, out = drawn(dtype)
+    for side in (0, 1):
+        assert_same(kernels.combine_backward, kernels.add, dy, a, b, out, side)
+    assert_same(kernels.combine, kernels.add, a, b, out)
+    assert_same(arrays.fill, out, np.nan)
+    for refused in (dy[:31], dy[::2]):
+        assert c_version(arrays.fill)(refused, 1.0) is NotImplemented
+    parallel.set_num_threads(1)
+    assert c_version(arrays.fill)(dy, 1.0) is NotImplemented
 
 
 @DTYPES
