@@ -286,4 +286,6 @@ def in_order(nodes: Sequence[Node]) -> bool:
     block, first = nodes[0]._block, nodes[0]._position
     if first is None:  # some columns of a row: see `cells.calls.call`
         return False
-    return all([x._block is block and x._position == place for place, x in enumerate(nodes, first)])
+    if [x._position for x in nodes] != list(range(first, first + len(nodes))):
+        return False
+    return [x._block for x in nodes].count(block) == len(nodes)

@@ -117,9 +117,12 @@ def stretch(nodes: Sequence[Any]) -> tuple[Any, int] | None:
         return None if nodes.block is None else (nodes.block, 0)
     if isinstance(nodes, MembersPart):
         return nodes.block, nodes.start
-    if isinstance(nodes, MembersParts) or not in_order(nodes):
+    if isinstance(nodes, MembersParts):
         return None
-    return nodes[0]._block, nodes[0]._start
+    block = nodes[0]._block
+    if block.nodes is nodes:
+        return block, 0
+    return (block, nodes[0]._start) if in_order(nodes) else None
 
 
 def freed(node: Node) -> FreedError:

@@ -80,16 +80,15 @@ class Slice(Structural):
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:
         for part in batch.by_operator():
-            sources, tokens = part.input_nodes(0), part.column("tokens")
+            sources = part.input_nodes(0)
             lengths, widths = sizes_of(sources)
-            column = _first_of(part.column("features"), widths)[0]
-            if tokens.count(None) == len(tokens):
+            row, step = _first_of(part.column("tokens"), lengths)
+            column, _ = _first_of(part.column("features"), widths)
+            if part.lengths == lengths and (step == 1 or step == [1] * len(lengths)):
                 yield Rectangles(sources, part.nodes, None, part.widths, source_column=column)
             else:
-                row, step = _first_of(tokens, lengths)
-                yield Rectangles(
-                    sources, part.nodes, part.lengths, part.widths, row, step, column
-                )  # fmt: skip
+                shape = part.lengths, part.widths
+                yield Rectangles(sources, part.nodes, *shape, row, step, column)
 
 
 def _first_of(parts: list[Part], sizes: list[int]) -> tuple[Column, Column]:
