@@ -17,7 +17,12 @@ from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.nodes.node import WIDTH, Node
 from dynbatch.parameter import Array
 
-LENGTHS_READ = frozenset((Node.__len__.__code__, Node.shape.fget.__code__))  # type: ignore[attr-defined]
+LENGTHS_READ = frozenset(
+    [
+        getattr(read, "fget", read).__code__
+        for read in (Node.__len__, Node.numel, Node.shape, Node.shapes, Node.size)
+    ]
+)
 DRAWS = 20
 """So often arrays are drawn anew until they differ from each other and from those before."""
 MOST_DRAWN = 255

@@ -235,6 +235,26 @@ def decides_on_length(x, w):
     return F.tanh(x) if len(x) > 10 else F.linear(x, w[0])
 
 
+def decides_on_shape(x, w):
+    return F.tanh(x) if x.shape[0] > 10 else F.linear(x, w[0])
+
+
+def decides_on_shapes(x, w):
+    return F.tanh(x) if x.shapes[0][0] > 10 else F.linear(x, w[0])
+
+
+def decides_on_size(x, w):
+    return F.tanh(x) if x.size(0) > 10 else F.linear(x, w[0])
+
+
+def decides_on_number_of_elements(x, w):
+    return F.tanh(x) if x.numel() > 10 * WIDTH else F.linear(x, w[0])
+
+
+def decides_on_length_of_ids(x, ids, w):
+    return F.tanh(x) if len(ids) > 10 else F.linear(x, w[0])
+
+
 def decides_on_value(x, w):
     return F.tanh(x) if float(F.sum(x).value) > 0 else F.linear(x, w[0])
 
@@ -251,6 +271,11 @@ def decides_on_emptiness(x, w):
     "function, kinds, reason",
     [
         (decides_on_length, "x", "it builds other operators"),
+        (decides_on_shape, "x", "it builds other operators"),
+        (decides_on_shapes, "x", "it builds other operators"),
+        (decides_on_size, "x", "it builds other operators"),
+        (decides_on_number_of_elements, "x", "it builds other operators"),
+        (decides_on_length_of_ids, "xi", "it builds other operators"),
         (decides_on_value, "x", "reads a value"),
         (decides_on_data, "xi", "it builds other operators"),
         (decides_on_emptiness, "x", "it builds other operators"),
