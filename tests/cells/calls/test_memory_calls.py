@@ -11,7 +11,9 @@ from dynbatch.batcher.schedule.call_regions import RegionBuilder
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.generic import GenericStep
+from dynbatch.compiler.c import native
 from dynbatch.errors import CheckError, ShapeError
+from dynbatch.kernels.c.runtime import library
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.replay import load_graph, replay
 from tests.poison import poisoned_memory
@@ -51,6 +53,11 @@ def remember(h, p, memory):
 @db.cell
 def answer(h, p, memory):
     return F.tanh(F.linear(F.layer_norm(h), p.U)) + F.attention(h, F.linear(memory, p.V), memory)
+
+
+@db.cell
+def step(x, h, p):
+    return F.tanh(F.linear(x, p.W) + F.linear(h, p.V, p.b))
 
 
 def parameters():
@@ -180,6 +187,16 @@ def cells_that_read_each_other(s, p, call):
     return found
 
 
+def cells_of_which_one_reads_a_memory(s, p, call):
+    found = []
+    for length in (2, 4, 1):
+        memory, xs, h = s.matrix(3), s.matrix(length, D), s.vector()
+        for t in range(length):
+            h = call(step)(xs[t], call(remember)(h, p, memory), p)
+        found.append([h])
+    return found
+
+
 def memories_that_are_states_of_calls(s, p, call):
     found = []
     for length in (2, 4):
@@ -190,6 +207,7 @@ def memories_that_are_states_of_calls(s, p, call):
 
 
 PROGRAMS = [
+    cells_of_which_one_reads_a_memory,
     chains_of_unlike_lengths,
     memories_without_rows,
     a_memory_without_rows_that_is_read_late,
@@ -240,6 +258,18 @@ def test_calls_equal_their_functions(program, policy):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_in_several_regions_with_two_losses(program):
     found, expected = [run(program, inlined=k, in_parts=True) for k in (False, True)]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_calls_in_c_beside_those_with_kernels_of_their_own(program, monkeypatch):
+    monkeypatch.setattr(native, "WORTH_COMPILING", 0)
+    if library.reason():
+        pytest.skip(library.reason())
+    found = run(program)
+    with library.reference_only():
+        expected = run(program)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
