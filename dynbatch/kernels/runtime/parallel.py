@@ -70,10 +70,12 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
         _inside(job.begin)
     except KeyboardInterrupt as interrupt:  # before a task, or between two
         errors.append(interrupt)
-    for helper in helpers:
-        interrupted = helper.finish()
-        if interrupted is not None:
-            errors.append(interrupted)
+    while helpers:  # nothing may still be writing when this returns, even after Ctrl-C
+        try:
+            helpers[-1].finish()
+            helpers.pop()
+        except KeyboardInterrupt as interrupt:
+            errors.append(interrupt)
     errors = [job.errors[number] for number in sorted(job.errors)] + errors
     if errors:
         raise errors[0]

@@ -50,29 +50,27 @@ class Helper:
     def __init__(self, work: Task) -> None:
         self._work = work
         self._context = copy_context()
-        self._begun, self._ended = threading.Lock(), threading.Lock()
+        self._taken: dict[str, bool] = {}  # whether by a worker: `setdefault` is one step
+        self._has_ended = False
+        self._ended = threading.Lock()
         self._ended.acquire()
 
     def __call__(self) -> None:
-        if self._begun.acquire(blocking=False):
+        if self._taken.setdefault("by a worker", True):
             try:
                 self._context.run(self._work)
             finally:
+                self._has_ended = True
                 self._ended.release()
 
-    def finish(self) -> KeyboardInterrupt | None:
-        """Wait for a worker that has begun, even after Ctrl-C, which is returned.
+    def finish(self) -> None:
+        """Wait for a worker that has begun; otherwise none begins any more.
 
-        Nothing may still be writing afterwards.
+        Ctrl-C may interrupt it at any place: then it can be called again.
         """
-        interrupt = None
-        while not self._begun.acquire(blocking=False):
-            try:
+        if self._taken.setdefault("by a worker", False):
+            while not self._has_ended:
                 self._ended.acquire()
-                break
-            except KeyboardInterrupt as error:
-                interrupt = error
-        return interrupt
 
 
 class Workers:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.runtime import openblas, parallel
+from dynbatch.kernels.runtime.workers import Helper
 from tests.forks import in_child
 
 
@@ -70,6 +71,28 @@ def test_ctrl_c_is_raised_only_when_every_task_has_ended():
     with pytest.raises(KeyboardInterrupt):
         parallel.run([begun.wait, interrupt_the_caller])
     assert ended
+
+
+def test_ctrl_c_at_the_moment_when_a_helper_ends_is_not_waited_for_twice():
+    helper = Helper(lambda: None)
+    helper()
+    ended = helper._ended
+
+    class Interrupted:  # the lock is taken, and then the interrupt is noticed
+        def acquire(self):
+            assert ended.acquire(blocking=False)
+            raise KeyboardInterrupt
+
+    helper._ended = Interrupted()
+    helper._has_ended = False
+    with pytest.raises(KeyboardInterrupt):
+        helper.finish()
+    helper._has_ended = True
+    helper.finish()
+    unused = Helper(lambda: pytest.fail("it was given up"))
+    unused.finish()
+    unused.finish()
+    unused()
 
 
 def test_a_task_does_not_start_threads_of_its_own():
