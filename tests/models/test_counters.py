@@ -58,5 +58,5 @@ def test_a_gru_called_step_by_step():
             found.append(F.sum(F.tanh(F.stack(states))))
         return found
 
-    # With the bias as a value, which is gathered as all else is: ahead, again in backward, and back.
+    # With the bias as a value, gathered as all else is: ahead, again in backward, and back.
     assert cost(losses) == (28, 10, 10, 171, 0)
