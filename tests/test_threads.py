@@ -22,7 +22,7 @@ from dynbatch.kernels.cuda.runtime import in_flight
 from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.kernels.runtime.workers import Workers
 from dynbatch.memory import planner, pool
-from dynbatch.models import search
+from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes import signature
 from dynbatch.recent import Recent
 from dynbatch.reporting import unbatched
@@ -305,7 +305,7 @@ def test_arenas_of_a_gpu_are_reused_in_their_own_thread_only(cuda):
 
 def test_a_model_stays_in_evaluation_mode_until_the_last_search_has_ended():
     model = models.Linear(2, 2)
-    one, other = search._evaluating(model), search._evaluating(model)
+    one, other = evaluating(model), evaluating(model)
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)

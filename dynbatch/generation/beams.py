@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.generation.config import GenerationConfig
+from dynbatch.models.beam import largest
 from dynbatch.parameter import Array
 
 
@@ -118,18 +119,3 @@ class Beams:
         at_most = config.early_stopping == "never" and config.length_penalty > 0
         best = self._score(float(self._totals[0]), self._limit if at_most else length)
         return best <= self._ended[-1].score
-
-
-def largest(values: Array, count: int) -> Array:
-    """Positions of the `count` largest values, the largest first; ties go to the first.
-
-    Example:
-        >>> largest(np.array([1.0, 3.0, 2.0, 3.0]), 3).tolist()
-        [1, 3, 2]
-    """
-    places = np.arange(values.size)
-    if values.size > count:
-        least = np.partition(values, values.size - count)[values.size - count]
-        places = np.flatnonzero(values >= least)
-    ranked: Array = places[np.argsort(-values[places], kind="stable")]
-    return ranked[:count]

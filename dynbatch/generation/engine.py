@@ -14,7 +14,6 @@ from dynbatch.arguments import refused, size
 from dynbatch.errors import OutOfMemory, VocabularyError
 from dynbatch.generation.choosing import choose
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.generation.evaluating import evaluating
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import Caches, History
 from dynbatch.generation.processing import Hook, LogitsProcessing
@@ -29,6 +28,7 @@ from dynbatch.generation.rows import rows_of
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.graph import Graph
 from dynbatch.memory.pool import pool_of
+from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.parameter import Array
 

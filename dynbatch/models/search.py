@@ -7,9 +7,7 @@ share its memory.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -19,16 +17,12 @@ from numpy.typing import ArrayLike
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.beam import Beam, BeamSettings, Hypothesis
+from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import Input
 from dynbatch.parameter import Array, Parameter
-from dynbatch.recent import free_at_fork
 
 Memory = tuple[Node, ...]
-
-# Models that are searched now, by identity: by how many threads, and the mode before the first.
-_searched: dict[int, tuple[int, bool]] = {}
-_lock = free_at_fork(threading.Lock())
 
 
 class Generator(Protocol):
@@ -80,7 +74,7 @@ def greedy_search(
     tokens: list[list[int]] = [[] for _ in sources]
     log_probs = np.zeros(len(sources))
     is_finished = np.zeros(len(sources), np.bool_)
-    with _evaluating(model):
+    with evaluating(model):
         live = _Live(model, sources)
         for _ in range(max_length):
             if not live.sentences:
@@ -136,7 +130,7 @@ def beam_search(
         )
     settings = BeamSettings(model.end, beam_size, max_length, length_penalty, n_best)
     beams = [Beam(settings) for _ in sources]
-    with _evaluating(model):
+    with evaluating(model):
         live = _Live(model, sources)
         for _ in range(max_length):
             if not live.sentences:
@@ -212,23 +206,3 @@ class _Live:
         self.sentences = [self.sentences[k] for k in kept]
         self._memories = [self._memories[k] for k in kept]
         self.counts = [counts[k] for k in kept]
-
-
-@contextmanager
-def _evaluating(model: Generator) -> Iterator[None]:
-    """Put the model into evaluation mode inside; several threads may do so with one model."""
-    key = id(model)
-    with _lock:
-        count, was_training = _searched.get(key, (0, model.training))
-        if not count:
-            model.train(False)
-        _searched[key] = count + 1, was_training
-    try:
-        yield
-    finally:
-        with _lock:
-            count, was_training = _searched.pop(key)
-            if count > 1:
-                _searched[key] = count - 1, was_training
-            else:
-                model.train(was_training)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.generation.beams import Beams, largest
+from dynbatch.generation.beams import Beams
 from dynbatch.generation.config import GenerationConfig
 
 V = 7
@@ -86,8 +86,3 @@ def test_as_soon_as_there_are_enough_results_early_stopping_ends():
     }
     assert steps[True] <= steps[False] <= steps["never"]
     assert steps[True] < steps["never"]
-
-
-def test_of_equal_values_the_first_is_the_largest():
-    values = np.array([1.0, 3.0, 2.0, 3.0, 3.0])
-    assert largest(values, 2).tolist() == [1, 3] and largest(values, 9).tolist() == [1, 3, 4, 2, 0]
