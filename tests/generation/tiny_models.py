@@ -104,12 +104,12 @@ MAKERS = {
 DECODERS = ("gpt2", "llama", "window", "alibi")
 
 
-def tiny(name, seed=0):
-    """A model in training mode: weights N(0, 0.4²), those of norms around 1."""
+def tiny(name, seed=0, scale=0.4):
+    """A model in training mode: weights N(0, scale²), those of norms around 1."""
     model = MAKERS[name]()
     rng = np.random.default_rng(seed)
     for full_name, parameter in model.named_parameters():
-        noise = 0.4 * rng.standard_normal(parameter.shape)
+        noise = scale * rng.standard_normal(parameter.shape)
         parameter.assign(1 + noise if "norm" in full_name and "weight" in full_name else noise)
     return model
 
