@@ -77,15 +77,15 @@ class Resumed:
         return self.program.operators[self.program.results[0]].node.width
 
     def told(
-        self, sizes: Sizes, arrays: Sequence[Array], length: int, pasts: Mapping[int, object]
+        self, free: Sizes, arrays: Sequence[Array], length: int, pasts: Mapping[int, object]
     ) -> Told:
-        """What a call knows beside its sizes.
+        """What a call knows beside its sizes, of which `free` are those that vary.
 
         Args:
             length: rows before those of the call.
             pasts:  what operators have kept, by number.
         """
-        told = self.program.given(sizes, arrays)
+        told = self.program.given(free, arrays)
         assert told is not None
         values: dict[tuple[int, str], Any] = {(k, "past"): past for k, past in pasts.items()}
         values.update({(k, "offset"): offset + length for k, offset in self.positions})

@@ -14,7 +14,7 @@ from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
 from dynbatch.blocks.operators import NOTHING
 from dynbatch.blocks.program import BlockProgram
-from dynbatch.blocks.resumed import Resumed, SlotKind, resumed
+from dynbatch.blocks.resumed import CacheSlot, Resumed, resumed
 from dynbatch.errors import GraphError
 from dynbatch.generation.pages import Caches, History
 from dynbatch.graph import Graph
@@ -44,7 +44,7 @@ class Continuation:
     def program(self, graph: Graph) -> Resumed:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""
         given = self._encoded(graph, np.zeros(TRACED + 1, np.int64)) if self.has_source else ()
-        self._last = self._found(graph, given)
+        self._last = self._found(graph, self._arguments(graph, given))
         return self._last
 
     def _resumed(self, graph: Graph) -> Resumed:
@@ -55,9 +55,11 @@ class Continuation:
         given = self._model.encode(graph, source)
         return given if isinstance(given, tuple) else (given,)
 
-    def _found(self, graph: Graph, given: Sequence[Node]) -> Resumed:
-        ids = np.zeros(TRACED, np.int64)
-        arguments = Arguments((graph, self._model, ids, *given), {})
+    def _arguments(self, graph: Graph, given: Sequence[Node]) -> Arguments:
+        """The arguments of the traced function, with ids of no meaning."""
+        return Arguments((graph, self._model, np.zeros(TRACED, np.int64), *given), {})
+
+    def _found(self, graph: Graph, arguments: Arguments) -> Resumed:
         sizes = sizes_of(arguments.nodes, arguments.arrays)
         program = self._block._program(arguments, graph, sizes)
         if not isinstance(program, BlockProgram):
@@ -78,37 +80,33 @@ class Continuation:
             OutOfMemory: there is no room for it; nothing is held then.
         """
         results = []
+        call_type = self._block._call_type
         for given in [self._encoded(graph, source) for source in sources]:
-            self._last = self._found(graph, given)
+            arguments = self._arguments(graph, given)
+            self._last = self._found(graph, arguments)
             program = self._last.beginning
             assert program is not None
-            arguments = Arguments((graph, self._model, np.zeros(TRACED, np.int64), *given), {})
-            sizes = sizes_of(arguments.nodes, arguments.arrays)
-            call_type = self._block._call_type
-            free = program.free_of(sizes)
+            free = program.free_of(sizes_of(arguments.nodes, arguments.arrays))
             results.append(results_of(call_type, program, arguments, free, NOTHING, graph))
         graph.forward()
         histories: list[History] = []
         try:
             for values in results:
                 histories.append(History(caches))
-                histories[-1].begin(self._of_slots(values))
+                histories[-1].begin(self._by_slot(values))
         except BaseException:
             for history in histories:
                 history.close()
             raise
         return histories
 
-    def _of_slots(self, values: Sequence[Node]) -> list[list[Array | None]]:
-        """What the sources of each slot have made: of slots that are kept, then of states."""
+    def _by_slot(self, values: Sequence[Node]) -> dict[CacheSlot, list[Array | None]]:
+        """What the sources of each slot have made; None for zeros."""
         made = iter(values)
-        slots = [slot for slot in self._last.slots if slot.sources]
-        rows = [
-            (slot, [None if k is None else next(made).value for k in slot.sources])
-            for slot in slots
-        ]
-        rows.sort(key=lambda pair: pair[0].kind is SlotKind.STATE)
-        return [arrays for _, arrays in rows]
+        return {
+            slot: [None if k is None else next(made).value for k in slot.sources]
+            for slot in self._last.slots
+        }
 
     def run(self, graph: Graph, rows: Sequence[tuple[Array, History]]) -> Array:
         """The logits (N, V) after the last of each sentence's new ids, whose rows are kept.
@@ -122,9 +120,8 @@ class Continuation:
         calls: list[Node] = []
         for ids, history in rows:
             # What it is given was read before: of the sizes, those of its nodes do not matter.
-            sizes = (*[0] * last, ids.size)
-            told = resumed.told(sizes, [ids], history.length, history.pasts())
-            free = tuple([sizes[k] for k in program.free])
+            free = program.free_of((*[0] * last, ids.size))
+            told = resumed.told(free, [ids], history.length, history.pasts())
             arguments = Arguments.of_arrays([ids])
             calls.append(results_of(call_type, program, arguments, free, told, graph))
         logits = F.concat(calls, dim=0).value

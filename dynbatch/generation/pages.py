@@ -6,7 +6,7 @@ sentence need not be neighbours, and sentences that began alike share them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -170,24 +170,23 @@ class History:
                 self._state.array[...] = 0
             self._state = states.own(self._state, 1)
 
-    def begin(self, rows: Sequence[Sequence[Array | None]]) -> None:
-        """Keep what a sentence is given: of each slot with sources, in order, the rows of each.
+    def begin(self, rows: Mapping[CacheSlot, Sequence[Array | None]]) -> None:
+        """Keep what a sentence is given: what the sources of each slot have made, None for zeros.
 
         Raises:
             OutOfMemory: the pool has no room; what was taken is kept until `close`.
         """
         self.reserve(0)
         kept = self._from.kept
-        of_slots = iter(rows)
-        for number in range(len(kept.slots)):
-            arrays = [array for array in next(of_slots) if array is not None]
+        for number, slot in enumerate(kept.slots):
+            arrays = [array for array in rows[slot] if array is not None]
             self._kept_rows[number] = len(arrays[0])
             while len(self._kept) < kept.count(len(arrays[0])):
                 self._kept.append(kept.take())
             write(self._kept, number, 0, arrays)
-        for number in range(len(self._from.states.slots)):
+        for number, slot in enumerate(self._from.states.slots):
             assert self._state is not None
-            for part, array in zip(self._state.parts[number], next(of_slots), strict=True):
+            for part, array in zip(self._state.parts[number], rows[slot], strict=True):
                 part[0] = 0 if array is None else array
 
     def fork(self) -> History:

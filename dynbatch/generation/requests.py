@@ -69,7 +69,9 @@ class Branch:
         processing: of its logits.
         stream:     of its text; None without a tokenizer.
         random:     number of its random stream.
-    row:        logits of its next token, once the model has read all that waited.
+        log_probs:  of its tokens, in nats.
+        text:       that is certain.
+        row:        logits of its next token, once the model has read all that waited.
     """
 
     number: int

@@ -102,7 +102,7 @@ def test_a_pool_without_room_loses_no_page():
 def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
     rng, history = np.random.default_rng(0), History(caches)
     keys, values, first = rng.normal(size=(70, 4)), rng.normal(size=(70, 2)), rng.normal(size=6)
-    history.begin([[keys, values], [first, None]])
+    history.begin({KEPT: [keys, values], STATE: [first, None]})
     assert caches.kept.lent == 2 and caches.states.lent == 1
     fork = history.fork()
     assert caches.kept.lent == 2 and caches.states.lent == 1
