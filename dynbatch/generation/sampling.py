@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.kernels.dropout import hash32
+from dynbatch.kernels.dropout import GOLDEN_RATIO, hash32
 from dynbatch.parameter import Array
 
 # Of so many most probable tokens top-p is decided, where they suffice.
@@ -87,7 +87,7 @@ def uniforms(streams: Array, steps: Array) -> Array:
     """
     numbers = hash32(steps.astype(np.uint32))
     high = hash32(numbers ^ streams.astype(np.uint32))
-    low = hash32(hash32(numbers ^ np.uint32(0x9E3779B9)) ^ streams.astype(np.uint32))
+    low = hash32(hash32(numbers ^ np.uint32(GOLDEN_RATIO)) ^ streams.astype(np.uint32))
     bits = (high.astype(np.uint64) << np.uint64(21)) | (low >> np.uint32(11)).astype(np.uint64)
     drawn: Array = bits.astype(np.float64) / float(1 << 53)
     return drawn

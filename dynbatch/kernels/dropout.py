@@ -13,6 +13,8 @@ from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks, rows_of
 
 MODULUS = 1 << 32
+# 2³² divided by the golden ratio: it spreads small numbers over all bits.
+GOLDEN_RATIO = 0x9E3779B9
 # Of so many arrays beside each other a block is made, so that they stay in the second-level cache.
 ARRAYS = 2
 

@@ -18,13 +18,10 @@ from dynbatch.batcher.steps.member_parts import (
 from dynbatch.blocks.call import BlockCall, ResultPlace
 from dynbatch.blocks.operators import BlockOperator, Coefficients, Given, Site, Sized
 from dynbatch.blocks.program import BlockProgram
-from dynbatch.kernels.dropout import MODULUS, hash32
+from dynbatch.kernels.dropout import GOLDEN_RATIO, MODULUS, hash32
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.structure import Port
 from dynbatch.parameter import Array
-
-# 2³² divided by the golden ratio: it spreads small numbers over all bits.
-GOLDEN_RATIO = 0x9E3779B9
 
 
 class BlockBatch:
