@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,20 +14,26 @@ from dynbatch.errors import CheckpointError
 
 FILE = "generation_config.json"
 
-# Of generation_config.json: what says how another library works, and nothing about the tokens.
+# Fields of generation_config.json that say how another library works, and nothing about the tokens.
 _WITHOUT_EFFECT = frozenset(
     ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate",
-     "output_attentions", "output_hidden_states", "output_scores", "output_logits",
-     "cache_implementation", "cache_config", "pad_token_id", "renormalize_logits")
+     "output_attentions", "output_hidden_states", "output_scores", "output_logits", "pad_token_id",
+     "cache_implementation", "cache_config", "max_cache_len", "low_memory", "compile_config",
+     "disable_compile", "continuous_batching_config", "prefill_chunk_size", "renormalize_logits",
+     "remove_invalid_values", "speculation_type", "use_mtp", "is_assistant",
+     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
+     "assistant_early_exit", "assistant_ensemble_weight", "assistant_lookbehind",
+     "target_lookbehind", "max_matching_ngram_size")
 )  # fmt: skip
-# What would choose other tokens, with the value at which it does not.
+# Fields that would choose other tokens, with the value at which they do not.
 _WITHOUT_VERSION_HERE: dict[str, Any] = {
     "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None,
     "diversity_penalty": 0.0, "num_beam_groups": 1, "penalty_alpha": None,
     "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
     "guidance_scale": None, "sequence_bias": None, "exponential_decay_length_penalty": None,
     "constraints": None, "force_words_ids": None, "watermarking_config": None,
-    "dola_layers": None, "prompt_lookup_num_tokens": None,
+    "dola_layers": None, "prompt_lookup_num_tokens": None, "max_time": None,
+    "token_healing": False,
 }  # fmt: skip
 
 
@@ -171,6 +178,8 @@ class GenerationConfig:
     def from_dict(cls, given: Mapping[str, Any], **changes: Any) -> GenerationConfig:
         """The configuration of a generation_config.json's content.
 
+        A field that nobody here knows is left out with a warning.
+
         Args:
             changes: fields that override what is given.
 
@@ -180,13 +189,16 @@ class GenerationConfig:
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in given.items():
-            if name in known and value is not None:
-                values[name] = _tuple(value)
-            elif name in known or name in _WITHOUT_EFFECT or value is None:
+            if value is None or name in _WITHOUT_EFFECT:
                 continue
-            elif name not in _WITHOUT_VERSION_HERE or value != _WITHOUT_VERSION_HERE[name]:
+            if name in known:
+                values[name] = _tuple(value)
+            elif name not in _WITHOUT_VERSION_HERE:
+                message = f"{FILE}: {name} = {value!r:.60} is not known here, and has no effect"
+                warnings.warn(message, stacklevel=2)
+            elif value != _WITHOUT_VERSION_HERE[name]:
                 raise refused(
-                    "GenerationConfig", f"{name} = {value!r}",
+                    "GenerationConfig", f"{name} = {value!r:.60}",
                     f"fields of GenerationConfig: {', '.join(sorted(known))}",
                     f"remove {name} from {FILE}, or choose otherwise",
                 )  # fmt: skip
@@ -199,24 +211,23 @@ class GenerationConfig:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **changes: Any) -> GenerationConfig:
-        """Read a folder's generation_config.json; the defaults where there is none.
+        """Read a checkpoint folder's generation_config.json.
+
+        Where there is none, the fields of config.json that say how to generate count, as older
+        folders have them; without either file the defaults.
 
         Raises:
             CheckpointError: the file is not a JSON object.
             ArgumentError:   as `from_dict`.
         """
         path = Path(folder) / FILE
-        if not path.exists():
-            return cls(**changes)
-        try:
-            given = json.loads(path.read_text("utf-8"))
-            if not isinstance(given, dict):
-                raise ValueError(f"it holds {type(given).__name__}")
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{path}: not a JSON object: {error}.\n  fix: take another copy, or remove it"
-            ) from None
-        return cls.from_dict(given, **changes)
+        if path.exists():
+            return cls.from_dict(_object(path), **changes)
+        path = Path(folder) / "config.json"
+        names = {field.name for field in fields(cls)} | _WITHOUT_VERSION_HERE.keys()
+        given = _object(path) if path.exists() else {}
+        of_both = {name: value for name, value in given.items() if name in names}
+        return cls.from_dict(of_both, **changes)
 
 
 _COUNTS = {
@@ -233,6 +244,19 @@ _IDS = (
     "allowed_tokens", "suppress_tokens", "begin_suppress_tokens", "forced_eos_token_id",
     "eos_token_id",
 )  # fmt: skip
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        given = json.loads(path.read_text("utf-8"))
+        if not isinstance(given, dict):
+            raise ValueError(f"it holds {type(given).__name__}")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: not a JSON object: {error}.\n  fix: take another copy, or remove it"
+        ) from None
+    return given
 
 
 def _ids(owner: object, name: str, given: object) -> tuple[int, ...]:

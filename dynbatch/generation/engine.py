@@ -49,7 +49,8 @@ class Engine:
         step_tokens: most tokens that the model reads in a step; longer prompts take several.
         memory_limit: most bytes of pages at once; requests wait for others to end. None: no limit
                     but the pool's.
-        positions:  most tokens of prompt and result together; None for any number.
+        positions:  most tokens of prompt and result together; None for as many as the model's
+                    `positions`, or for any number where it has none.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Engine:
         self._config = GenerationConfig() if config is None else config
         self._tokenizer = tokenizer
         self._step_tokens = size(self, "step_tokens", step_tokens)
-        self._positions = positions
+        self._positions = getattr(model, "positions", None) if positions is None else positions
         self._continuation = Continuation(model)
         parameter = model.parameters()[0]
         self._device, self._dtype = parameter.device, parameter.dtype

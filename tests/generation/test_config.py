@@ -77,3 +77,20 @@ def test_a_damaged_file_is_refused(tmp_path, text):
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"generation_config\.json: not a JSON object"):
         GenerationConfig.from_pretrained(tmp_path)
+
+
+def test_what_has_no_effect_here_is_left_out_and_what_nobody_knows_is_named():
+    given = {"use_cache": True, "is_assistant": False, "num_beam_groups": 1, "top_k": 5}
+    assert GenerationConfig.from_dict(given) == GenerationConfig(top_k=5)
+    with pytest.warns(UserWarning, match="magic = 3 is not known here"):
+        assert GenerationConfig.from_dict({"magic": 3}) == GenerationConfig()
+
+
+def test_an_older_folder_says_in_its_config_how_to_generate(tmp_path):
+    given = {"vocab_size": 9, "eos_token_id": 2, "num_beams": 3, "max_length": 7, "num_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    config = GenerationConfig.from_pretrained(tmp_path)
+    assert (config.eos_token_id, config.num_beams, config.max_length) == ((2,), 3, 7)
+    (tmp_path / "config.json").write_text(json.dumps({**given, "typical_p": 0.5}))
+    with pytest.raises(ArgumentError, match=r"typical_p = 0\.5"):
+        GenerationConfig.from_pretrained(tmp_path)

@@ -179,6 +179,16 @@ def test_bad_prompts_are_refused_and_the_others_go_on(prompt, error, text):
     assert engine.results(number)
 
 
+def test_the_models_own_positions_bound_a_text():
+    model = tiny("gpt2")
+    engine = Engine(model, GenerationConfig(max_new_tokens=8))
+    with pytest.raises(ArgumentError, match=f"at most {model.positions} tokens"):
+        engine.add(np.zeros(model.positions, int))
+    number = engine.add(np.zeros(model.positions - 3, int))
+    list(engine.run())
+    assert len(engine.results(number)[0].tokens) == 3
+
+
 def test_a_hook_that_raises_ends_its_own_request_alone():
     def hook(logits, ids):
         if ids.size == 4:

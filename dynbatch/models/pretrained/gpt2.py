@@ -109,7 +109,7 @@ class GPT2(CausalModel):
 
     def __init__(self, config: GPT2Config, *, rng: Rng = None) -> None:
         rng = generator(rng)
-        self.config = config
+        self.config: GPT2Config = config
         self.word, self.position = [
             Embedding(rows, config.n_embd, scale=config.initializer_range, rng=rng)
             for rows in (config.vocab_size, config.n_positions)
@@ -121,6 +121,10 @@ class GPT2(CausalModel):
             dropout=config.resid_pdrop, attention_dropout=config.attn_pdrop, inner_dropout=0.0,
             eps=config.layer_norm_epsilon, rng=rng,
         )  # fmt: skip
+
+    @property
+    def positions(self) -> int:
+        return self.config.n_positions
 
     def __call__(self, graph: Owner, ids: ArrayLike) -> Node:
         """The last layer's values, normalised, (T, D)."""

@@ -16,6 +16,11 @@ from dynbatch.nodes.node import Node, Owner
 class CausalModel(PretrainedModel):
     """A family in which each token sees itself and those before it. It gives `logits`."""
 
+    @property
+    def positions(self) -> int | None:
+        """Most tokens of a text; None for any number."""
+        return None
+
     @abstractmethod
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
