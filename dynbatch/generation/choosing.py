@@ -36,7 +36,7 @@ def choose(request: GenerationRequest) -> list[TokenEvent]:
     events = []
     for branch, row in pairs:
         token = _next_token(request, branch, row)
-        events.append(_append(request, branch, token, row.log_prob(token)))
+        events.append(_append(request, branch, token, float(row.log_probs[token])))
     return events
 
 
@@ -96,7 +96,7 @@ def _append(request: GenerationRequest, branch: Branch, token: int, log_prob: fl
 
 
 def _extend_beams(request: GenerationRequest, beams: Beams, pairs: Scored) -> list[TokenEvent]:
-    log_probs = np.stack([row.log_probs() for _, row in pairs])
+    log_probs = np.stack([row.log_probs for _, row in pairs]).astype(np.float64)
     scores = np.stack(
         [b.processing.apply(row.copy()) for (b, _), row in zip(pairs, log_probs, strict=True)]
     )

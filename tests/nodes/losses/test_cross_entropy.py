@@ -438,3 +438,21 @@ def test_the_logits_of_an_ignored_token_may_be_anything(device, way, smoothing, 
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-6)
     assert not found[1][1][1].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("classes", [3, 50, 1003])
+def test_a_loss_has_the_bits_of_its_log_probability(classes, dtype):
+    rng = np.random.default_rng(0)
+    logits, ids = 3 * rng.standard_normal((40, classes)), rng.integers(0, classes, 40)
+    with db.Graph(dtype=dtype) as graph:
+        x = F.input(graph, logits.astype(dtype))
+        log_probs = F.log_softmax(x)
+        losses = [F.cross_entropy(x[k], ids[k]).keep() for k in range(40)]
+        whole = F.cross_entropy(x, ids, reduction="sum").keep()
+        other = F.nll_loss(log_probs, ids, reduction="sum").keep()
+        log_probs.keep()
+        graph.backward(F.mean([*losses, whole, other]))
+        found = [-loss.value for loss in losses]
+        assert found == log_probs.value[range(40), ids].tolist()
+        assert whole.value.tobytes() == other.value.tobytes()

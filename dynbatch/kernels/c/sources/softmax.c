@@ -41,11 +41,17 @@ INLINE void softmax_backward_of(Walk walk, const REAL* dy, const REAL* y, REAL* 
     EACH(i, n, walk) put(out + i, (get(dy + i, n) - total) * get(y + i, n), n);
 }
 
+// The logarithm of sums. Of one row by the steps of `softmax_loss`, so that a cross-entropy has the
+// bits of its log-probability.
+INLINE vector log_over(Walk walk, vector sums) {
+    return walk.is_row ? splat((REAL)log(sum_lanes(sums))) : log_of(sums);
+}
+
 // out = x - m - log of the sum of exp(x - m).
 INLINE void log_softmax_of(Walk walk, const REAL* x, const REAL* unused, REAL* out) {
     vector peak = largest_over(walk, x), sums = {0};
     EACH(i, n, walk) sums += fill(exp_of(get(x + i, n) - peak), n, 0);
-    vector total = log_of(sum_over(walk, sums));
+    vector total = log_over(walk, sums);
     EACH(i, n, walk) put(out + i, get(x + i, n) - peak - total, n);
 }
 
