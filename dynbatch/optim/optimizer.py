@@ -12,11 +12,10 @@ from dynbatch.arguments import number, refused, state_differences, state_of
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.optimizers import ParameterSlice, Rule
+from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
 from dynbatch.kernels.runtime import transfer
 from dynbatch.names import NamesChecked
 from dynbatch.optim import device
-from dynbatch.optim.blocks import ShardScratch, run_updates
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array, Parameter, RowSparse

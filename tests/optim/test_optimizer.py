@@ -61,7 +61,7 @@ def test_row_sparse_gradient_gives_the_bits_of_the_dense_one(make, shape):
 @every_algorithm
 def test_threads_and_blocks_do_not_change_a_bit(make, monkeypatch):
     def train(num_threads, block_bytes):
-        monkeypatch.setattr("dynbatch.optim.blocks.BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr("dynbatch.kernels.optimizers.BLOCK_BYTES", block_bytes)
         monkeypatch.setattr(parallel, "available", lambda: num_threads)
         rng = np.random.default_rng(3)
         parameters = [Parameter(rng.standard_normal(s)) for s in [(300, 500), 7, (90_000, 1), 0]]

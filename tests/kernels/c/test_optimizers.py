@@ -39,8 +39,8 @@ def part_of(name, dtype, rows=None, width=33, every_row=True):
     return ParameterSlice(value, gradient, tuple(slots), rule, rows, every_row)
 
 
-def scratch(dtype):
-    return np.empty((3, 1000 * np.dtype(dtype).itemsize), np.uint8)
+def share(part, first, end):
+    return [[(part, first, end)]], [np.empty((3, 1000 * part.value.itemsize), np.uint8)]
 
 
 @every_step
@@ -52,7 +52,7 @@ def test_steps_equal_numpys(name, dtype, rows, every_row):
         part = part_of(name, dtype, rows, width, every_row)
         cuts = part.num_units // 3, part.num_units - part.num_units // 3
         tolerance = 1e-12 if dtype == np.float64 else 1e-5
-        for mine, reference in run_both(update, part, *cuts, scratch(dtype)):
+        for mine, reference in run_both(update, *share(part, *cuts)):
             if mine.dtype == dtype:
                 np.testing.assert_allclose(mine, reference, tolerance, tolerance)
 
@@ -64,7 +64,7 @@ def test_a_row_without_gradient_has_the_bits_of_one_whose_gradient_is_zero(name)
     dense.gradient[sparse.rows] = sparse.gradient
     for part in (sparse, dense):
         for cut in range(0, part.num_units, 7):
-            update(part, cut, min(cut + 7, part.num_units), scratch(np.float32))
+            update(*share(part, cut, min(cut + 7, part.num_units)))
     for one, other in zip((sparse.value, *sparse.slots), (dense.value, *dense.slots), strict=True):
         assert one.tobytes() == other.tobytes()
 
@@ -75,10 +75,10 @@ def test_rows_that_are_not_there_are_an_error_and_change_nothing(rows, every_row
     part = part_of("sgd", np.float32, [0, 1], 33, every_row)._replace(rows=np.array(rows))
     before = part.value.copy()
     if every_row:  # NumPy's version looks at the rows it steps only
-        update(part, 5, 5, scratch(np.float32))
+        update(*share(part, 5, 5))
     else:
         with pytest.raises(IndexError):
-            update(part, 0, 2, scratch(np.float32))
+            update(*share(part, 0, 2))
     assert (part.value == before).all()
 
 
@@ -86,7 +86,7 @@ def test_what_is_not_finite_stays_in_its_element():
     part = part_of("adam", np.float32)
     part.gradient[2, 1], part.gradient[3, 2], part.value[0, 0] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        pairs = list(run_both(update, part, 0, part.num_units, scratch(np.float32)))
+        pairs = list(run_both(update, *share(part, 0, part.num_units)))
     for mine, reference in pairs[:4]:
         np.testing.assert_allclose(mine, reference, 1e-5, 1e-5)
 
@@ -94,7 +94,7 @@ def test_what_is_not_finite_stays_in_its_element():
 def test_rules_and_arrays_that_c_does_not_know_are_stepped_by_numpy():
     part = part_of("sgd", np.float32)
     own = part._replace(rule=lambda value, gradient, slots, scratch: value.fill(7))
-    update(own, 0, 5, scratch(np.float32))
+    update(*share(own, 0, 5))
     assert (part.value.reshape(-1)[:6] == 7).tolist() == [True] * 5 + [False]
-    update(part._replace(gradient=part.gradient.astype(np.float64)), 5, 6, scratch(np.float32))
+    update(*share(part._replace(gradient=part.gradient.astype(np.float64)), 5, 6))
     assert part.value.reshape(-1)[5] != 7

@@ -82,24 +82,16 @@ static step* const STEPS[] = {sgd, adagrad, rmsprop, adam};
 #define ZEROS 1024
 static const REAL zeros[ZEROS];
 
-static int increase(ptrdiff_t count, const int64_t* rows, ptrdiff_t limit) {
-    int result = count == 0 || (rows[0] >= 0 && rows[count - 1] < limit);
-    for (ptrdiff_t n = 1; n < count; n++) result &= rows[n - 1] < rows[n];
-    return result;
-}
-
 // A step of one parameter, of its units first, …, last - 1: elements of a dense gradient, where
-// `rows` is NULL; with `every_row` rows of the parameter, else those of a sparse gradient. Nothing,
-// and *taken = 0, if the sparse gradient's rows do not increase below `limit`.
+// `rows` is NULL; with `every_row` rows of the parameter, else those of a sparse gradient, which
+// increase.
 EXPORT void update(int number, const double* numbers, ptrdiff_t first, ptrdiff_t last,
-    const REAL* gradient, const int64_t* rows, ptrdiff_t num_rows, ptrdiff_t width, ptrdiff_t limit,
-    int every_row, int64_t* taken, REAL* value, REAL* slot0, REAL* slot1, REAL* slot2) {
+    const REAL* gradient, const int64_t* rows, ptrdiff_t num_rows, ptrdiff_t width, int every_row,
+    REAL* value, REAL* slot0, REAL* slot1, REAL* slot2) {
     step* apply = STEPS[number];
     REAL* const slots[] = {slot0, slot1, slot2};
     if (!rows) {
         apply(first, last - first, gradient + first, value, slots, numbers);
-    } else if (!increase(num_rows, rows, limit)) {
-        *taken = 0;
     } else if (!every_row) {
         for (ptrdiff_t n = first; n < last; n++)
             apply(rows[n] * width, width, gradient + n * width, value, slots, numbers);
