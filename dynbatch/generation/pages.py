@@ -15,8 +15,8 @@ from dynbatch.blocks.resumed import CacheSlot, SlotKind
 from dynbatch.memory.pool import Pool
 from dynbatch.parameter import Array
 
-ROWS = 64
-"""Rows of a page of keys and values: what the kernels of attention read at a time."""
+ROWS = 32
+"""Rows of a page of keys and values."""
 
 Parts = list[tuple[Array, ...]]
 """Of each slot its rows, (rows, width) each."""

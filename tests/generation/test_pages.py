@@ -103,9 +103,9 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
     rng, history = np.random.default_rng(0), History(caches)
     keys, values, first = rng.normal(size=(70, 4)), rng.normal(size=(70, 2)), rng.normal(size=6)
     history.begin({KEPT: [keys, values], STATE: [first, None]})
-    assert caches.kept.lent == 2 and caches.states.lent == 1
+    assert caches.kept.lent == 3 and caches.states.lent == 1
     fork = history.fork()
-    assert caches.kept.lent == 2 and caches.states.lent == 1
+    assert caches.kept.lent == 3 and caches.states.lent == 1
     fork.reserve(1)
     fork.pasts()[7].states[1][0] = 5.0
     for one, last in ((history, 0.0), (fork, 5.0)):
@@ -114,7 +114,7 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
         np.testing.assert_array_equal(past.memories[1], values)
         np.testing.assert_array_equal(past.states[0], first[None])
         assert past.states[1][0] == last
-    assert caches.kept.lent == 2 and caches.states.lent == 2
+    assert caches.kept.lent == 3 and caches.states.lent == 2
     history.close()
     fork.close()
 

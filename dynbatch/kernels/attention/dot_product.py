@@ -122,8 +122,8 @@ def dot_attention_of_pages(
 ) -> None:
     """`dot_attention` of queries on a CPU over keys and values that lie in pages.
 
-    In C nothing is copied where a page has a multiple of 64 rows, and a query's result has the bits
-    that it has over the same keys in one run of rows. Otherwise keys and values are copied.
+    In C nothing is copied where all pages are alike, and a query's result has the bits that it has
+    over the same keys in one run of rows. Otherwise keys and values are copied.
 
     Args:
         out: (N_q, E), overwritten.

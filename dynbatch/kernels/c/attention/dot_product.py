@@ -28,7 +28,6 @@ from dynbatch.kernels.c.runtime.sharing import share
 from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
-KEYS = 64  # keys of a tile, as in scores.h: a page has whole tiles
 # Scores that take a thread about 100 µs.
 WORTH_A_THREAD = 1 << 16
 
@@ -93,7 +92,7 @@ def dot_attention_of_pages(
     if functions is None or not places:
         return NotImplemented
     rows, (keys, values) = places[0][0].shape[0], places[0]
-    if rows % KEYS or not all([_is_like(pair, places[0]) for pair in places]):
+    if not all([_is_like(pair, places[0]) for pair in places]):
         return NotImplemented
     offsets = np.concatenate([[0], np.cumsum(paged.lengths)])
     packed = PackedAttention(queries, keys, values, query_offsets, offsets)

@@ -173,9 +173,9 @@ def paged(keys: Array, values: Array, lengths: list[int], rows: int) -> PagedKey
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize(("shared", "page_rows"), [(1, 32), (2, 32), (1, 64), (2, 7)])
 def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
-    dtype: type, shared: int, threads: None
+    dtype: type, shared: int, page_rows: int, threads: None
 ) -> None:
     lengths, groups, width, tall = [150, 1, 67], 2, 24, 20
     rng = np.random.default_rng(3)
@@ -193,7 +193,7 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
         rows = offsets[going] + step
         until = np.concatenate([np.arange(offsets[n], offsets[n] + step + 1) for n in going])
         alive = len(going)
-        cache = paged(k[until], v[until], [step + 1] * alive, 64)
+        cache = paged(k[until], v[until], [step + 1] * alive, page_rows)
         one = scoring._replace(scales=scales[:alive], masks=[NO_MASK] * alive)
         own = np.full((alive, out.shape[1]), np.nan, dtype)
         given = (q[rows], offsets_of([1] * alive), cache, one, own)
@@ -207,18 +207,32 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
             np.testing.assert_allclose(own, other, 1e-5, 1e-5)
 
 
-def test_pages_of_other_sizes_or_none_are_copied() -> None:
+@pytest.mark.parametrize("mask", [CAUSAL, Mask(9, 0)], ids=["causal", "window"])
+@pytest.mark.parametrize("page_rows", [32, 7])
+def test_many_queries_over_pages_have_the_bits_of_one_run(
+    mask: Mask, page_rows: int, threads: None
+) -> None:
+    lengths = [150, 1, 67]
     rng = np.random.default_rng(5)
-    q, k, v = rng.standard_normal((3, 7, 4))
-    scoring = Scoring(2, np.ones(2), [NO_MASK] * 2)
+    q, k, v = rng.standard_normal((3, sum(lengths), 8)).astype(np.float32)
+    scoring = Scoring(2, np.ones(3, np.float32), [mask] * 3)
     expected, out = np.empty_like(q), np.empty_like(q)
-    packed = PackedAttention(q, k, v, offsets_of([3, 4]), offsets_of([7, 0]))
+    packed = PackedAttention(q, k, v, offsets_of(lengths), offsets_of(lengths))
     kernels.dot_attention(packed, scoring, expected, None, np.empty(0))
-    cache = paged(k, v, [7, 0], 3)
-    kernels.dot_attention_of_pages(q, offsets_of([3, 4]), cache, scoring, out)
-    assert out.tobytes() == expected.tobytes() and not out[3:].any()
+    cache = paged(k, v, lengths, page_rows)
+    result = c_version(kernels.dot_attention_of_pages)(q, offsets_of(lengths), cache, scoring, out)
+    assert result is not NotImplemented
+    assert out.tobytes() == expected.tobytes()
+
+
+def test_pages_that_are_not_there_give_zeros() -> None:
+    q, scoring = np.ones((7, 4)), Scoring(2, np.ones(2), [NO_MASK] * 2)
+    out = np.empty_like(q)
     kernels.dot_attention_of_pages(q, offsets_of([3, 4]), PagedKeys([[], []], [0, 0]), scoring, out)
     assert not out.any()
+    cache = paged(q, q, [7, 0], 3)
+    kernels.dot_attention_of_pages(q, offsets_of([3, 4]), cache, scoring, out)
+    assert (out[:3] == 1).all() and not out[3:].any()
 
 
 def test_keys_that_are_their_own_values_add_both_gradients() -> None:

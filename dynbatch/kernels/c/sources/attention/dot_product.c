@@ -3,7 +3,8 @@
 // SIDE queries of a head are worked on at a time. Scores have a row for each key and a column for
 // each query, so that softmax goes through the keys, all queries at once, and no query's numbers
 // meet another's. Keys come in tiles of KEYS, counted from the sentence's first key: a query's sums
-// go through the keys it sees in one order, and tiles that it does not see change no bit of them.
+// go through the keys it sees in one order, and tiles that it does not see change no bit of them;
+// nor do pages, from which the rows of a tile come part by part.
 //
 // Source: Dao et al. 2022 (FlashAttention), arXiv:2205.14135: running maximum and sum of a query's
 // scores, and scores made again in backward.
@@ -38,28 +39,33 @@ static void attend(const Head* head) {
         int extends = is_extended(head, span);
         for (ptrdiff_t i = 0; i < SIDE; i++) peaks[i] = -INFINITY, totals[i] = 0;
         for (ptrdiff_t start = span.low, end; start < span.high; start = end) {
-            int is_first = start == span.low;
             end = least(span.high, start / KEYS * KEYS + KEYS);
             ptrdiff_t keys = end - start;
             const REAL *k, *v;
-            find(head, start, &k, &v);
-            if (span.count == 1)
-                scores_of_one(
-                    q, keys, k, call->key_row, call->key_width, head->scale, turned, scores);
-            else
-                scores_of(span.count, q, call->query_row, keys, k, call->key_row, call->key_width,
-                    head->scale, turned, !is_first, scores);
+            for (ptrdiff_t key = start, part; key < end; key += part) {
+                REAL* at = scores + (key - start) * SIDE;
+                part = find(head, key, end, &k, &v);
+                if (span.count == 1)
+                    scores_of_one(
+                        q, part, k, call->key_row, call->key_width, head->scale, turned, at);
+                else
+                    scores_of(span.count, q, call->query_row, part, k, call->key_row,
+                        call->key_width, head->scale, turned, key > span.low, at);
+            }
             if (extends) extend(head, span, start, keys, scores);
             for (ptrdiff_t i = 0; i < span.count; i += LANES)
                 soften(keys, scores + i, peaks + i, totals + i, factors + i);
             if (call->drops) drop(head, span, start, keys, scores);
-            for (ptrdiff_t i = 0; !is_first && i < span.count; i++)
+            for (ptrdiff_t i = 0; start > span.low && i < span.count; i++)
                 if (factors[i] != 1) EACH_VECTOR(c, n, width) {
                         REAL* at = out + i * call->out_row + c;
                         put(at, get(at, n) * factors[i], n);
                     }
-            product(span.count, width, keys, scores, 1, SIDE, v, call->value_row, out,
-                call->out_row, !is_first);
+            for (ptrdiff_t key = start, part; key < end; key += part) {
+                part = find(head, key, end, &k, &v);
+                product(span.count, width, part, scores + (key - start) * SIDE, 1, SIDE, v,
+                    call->value_row, out, call->out_row, key > span.low);
+            }
         }
         for (ptrdiff_t i = 0; i < SIDE; i += LANES) {
             vector total = load(totals + i), peak = load(peaks + i);

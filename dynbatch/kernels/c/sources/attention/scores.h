@@ -154,15 +154,18 @@ static int is_extended(const Head* head, Span span) {
            span.high - 1 - of->right > span.first;
 }
 
-// Keys and values from row `key` on, in a run or in their page.
-static void find(const Head* head, ptrdiff_t key, const REAL** k, const REAL** v) {
+// Keys and values from row `key` on, in a run or in their page. Returns how many of the rows up to
+// `end` lie side by side.
+static ptrdiff_t find(
+    const Head* head, ptrdiff_t key, ptrdiff_t end, const REAL** k, const REAL** v) {
     const Call* call = head->call;
     if (!call->pages) {
         *k = head->k + key * call->key_row, *v = head->v + key * call->value_row;
-        return;
+        return end - key;
     }
     const int64_t* page = call->pages + 2 * (head->of.page + key / call->page_rows);
     ptrdiff_t row = key % call->page_rows, group = head->head / call->shared;
     *k = (const REAL*)page[0] + row * call->key_row + group * call->key_width;
     *v = (const REAL*)page[1] + row * call->value_row + group * call->value_width;
+    return least(end - key, call->page_rows - row);
 }
