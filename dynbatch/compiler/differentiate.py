@@ -48,6 +48,10 @@ class BackwardProgram(Program):
     def results(self) -> list[Value]:
         return [*self.packed_results(), *self.following]
 
+    def leaving(self) -> set[int]:
+        """Not gradients of maps' outputs: several maps may have the same."""
+        return {id(v) for v in [*self.of_streams.values(), *self.following]}
+
     def packed_results(self) -> list[Value]:
         """Results with a row for each token."""
         return [*self.of_streams.values(), *self.of_maps.values()]

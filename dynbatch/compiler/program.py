@@ -36,6 +36,13 @@ class Program:
         self.values.append(view)
         return view
 
+    def move(self, value: Value, base: Value, column: int = 0) -> None:
+        """Make a value, and every view of it, columns of another from `column` on."""
+        for view in self.values:
+            if view.base is value and view is not value:
+                view.become_view(base, column + view.column)
+        value.become_view(base, column)
+
     def every_op(self) -> list[Op]:
         """All operators, in the order in which they run."""
         return [*self.ahead, *self.ops]
@@ -45,7 +52,7 @@ class Program:
         return self.following
 
     def leaving(self) -> set[int]:
-        """Identities of the values that leave a step."""
+        """Identities of the values that leave a step, each in an array of its own."""
         return {id(v) for v in self.results()}
 
     def readers(self, value: Value) -> list[Op]:

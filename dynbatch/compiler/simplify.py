@@ -49,7 +49,7 @@ def _share(program: Program) -> int:
         key = _key(op)
         first = known.setdefault(key, op) if key else op
         if first is not op and id(op.output) not in leaving:
-            _replace(program, op.output, first.output)
+            program.move(op.output, first.output)
             gone.add(id(op))
     _remove(program, gone)
     return len(gone)
@@ -89,7 +89,7 @@ def _drop_identities(program: Program) -> int:
     for op in program.ops:
         same = _equal_operand(op, makers)
         if same is not None and id(op.output) not in leaving:
-            _replace(program, op.output, same)
+            program.move(op.output, same)
             gone.add(id(op))
     _remove(program, gone)
     return len(gone)
@@ -155,14 +155,6 @@ def _known(program: Program, value: Value) -> Value:
     """A value whose changes of base the program follows."""
     program.values.append(value)
     return value
-
-
-def _replace(program: Program, value: Value, other: Value) -> None:
-    """Make a value, and every view of it, columns of another."""
-    for view in program.values:
-        if view.base is value and view is not value:
-            view.become_view(other, view.column)
-    value.become_view(other, 0)
 
 
 def _drop_unread(program: Program) -> None:

@@ -1,6 +1,6 @@
 """Random cells: `scan` equals the cell step by step, with memory that is NaN where it is dead.
 
-Whatever narrowing, merging, storage in place and shared gradients do to a program, they must not
+Whatever merged maps, storage in place and shared gradients do to a program, they must not
 change what it computes. Offline, tens of thousands of these were run.
 """
 

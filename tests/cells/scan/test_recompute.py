@@ -167,7 +167,7 @@ def test_gates_of_one_weight_take_no_more_room_than_weights_of_their_own():
             (node,) = [node for node in graph.nodes if isinstance(node, Scan)]
             made = Batch([node], graph.dtype)
             rooms.append((Scan.workspace(made), Scan.workspace_backward(made)))
-    assert rooms[0] == rooms[1]
+    assert all(one <= several for one, several in zip(*rooms, strict=True))
 
 
 def test_a_batch_may_be_told_to_recompute_and_says_what_is_worth_a_try(monkeypatch):
