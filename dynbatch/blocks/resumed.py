@@ -130,8 +130,8 @@ class _Resuming:
     def result(self) -> Resumed:
         for k in sorted(self._new):
             self._change(k, self._operators[k])
-        place, operators = self._of_last_rows()
-        program = self._program.changed(operators, tuple([place[k] for k in self._program.results]))
+        place, operators, results = self._of_last_rows()
+        program = self._program.changed(operators, results)
         slots = [slot._replace(operator=place[slot.operator]) for slot in self._slots]
         positions = [(place[k], offset) for k, offset in self._positions]
         return Resumed(program, slots, positions, _beginning(self._program, slots))
@@ -208,8 +208,8 @@ class _Resuming:
 
     # Last rows ------------------------------------------------------------------------------------
 
-    def _of_last_rows(self) -> tuple[dict[int, int], list[BlockOperator]]:
-        """The operators, where each of the old ones is among them, with those of last rows alone.
+    def _of_last_rows(self) -> tuple[dict[int, int], list[BlockOperator], tuple[int, ...]]:
+        """Where each old operator is among the new ones, these, and which are the results.
 
         What only the last row of a result follows from is computed for the last row.
         """
@@ -231,18 +231,26 @@ class _Resuming:
             op.inputs = tuple([where.get(x, x) for x in op.inputs])
             place[k] = len(operators)
             operators.append(op)
-        return place, operators
+        results = []
+        for k in self._program.results:
+            results.append(place[k] if k in last else len(operators))
+            if k not in last:
+                operators.append(_last_row(self._operators[k], place[k], free))
+        return place, operators, tuple(results)
 
     def _read_by_last_rows(self) -> set[int]:
-        """Row by row operators that nothing reads but a result, through such operators alone."""
+        """Row by row operators that nothing reads but a result, through such operators alone.
+
+        One that reads an array of the call, or counts positions, needs all of its rows.
+        """
         readers: dict[int, list[int]] = {}
         for k, op in enumerate(self._operators):
             for x in op.inputs:
                 readers.setdefault(x, []).append(k)
         last: set[int] = set()
         for k in sorted(self._new, reverse=True):
-            read_by = readers.get(k, [])
-            if last.issuperset(read_by) and type(self._operators[k].node).rowwise:
+            read_by, op = readers.get(k, []), self._operators[k]
+            if last.issuperset(read_by) and type(op.node).rowwise and not op.bound:
                 last.add(k)
         return last
 

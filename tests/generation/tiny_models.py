@@ -28,6 +28,28 @@ class Windowed(models.Module):
         return self.output(F.relu(x))
 
 
+class Bigram(models.Module):
+    """A table of the logits after each word, and one after each position."""
+
+    def __init__(self):
+        self.words, self.places = models.Embedding(VOCAB, VOCAB), models.Embedding(300, VOCAB)
+
+    def __call__(self, graph, ids):
+        x = self.words(graph, ids)
+        return x + F.positions(x, self.places.weight)
+
+
+class Averages(models.Module):
+    """Attention, and nothing behind it."""
+
+    def __init__(self):
+        self.words = models.Embedding(VOCAB, VOCAB)
+
+    def __call__(self, graph, ids):
+        x = self.words(graph, ids)
+        return F.attention(x, x, x, causal=True)
+
+
 class LSTMLanguageModel(models.Module):
     """Two layers of LSTM over words."""
 
@@ -97,6 +119,8 @@ MAKERS = {
     ),
     "marian": _marian,
     "lstm": LSTMLanguageModel,
+    "bigram": Bigram,
+    "averages": Averages,
     "writer": Writer,
     "window": lambda: Windowed(window=5),
     "alibi": lambda: Windowed(bias=F.alibi(4)),
