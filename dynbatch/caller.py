@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import sys
 from types import FrameType
 
 import numpy as np
 
-# Frames of NumPy and `copy` lie between a user's line and what a node says to them.
+# Frames of NumPy, `copy` and `dataclasses` lie between a user's line and what a node says to them.
 INSIDE = (
     __file__.removesuffix("caller.py"),
     np.__file__.removesuffix("__init__.py"),
     copy.__file__,
+    dataclasses.__file__,
 )
 # Where dataclasses are made.
 GENERATED = ("<string>", "__init__")

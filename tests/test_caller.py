@@ -1,4 +1,10 @@
+import dataclasses
+
+import pytest
+
 from dynbatch.caller import caller, users_frame
+from dynbatch.errors import ArgumentError
+from dynbatch.generation.config import GenerationConfig
 
 
 def test_the_users_line_is_the_innermost_outside_dynbatch():
@@ -17,3 +23,9 @@ def test_the_rule_of_a_node_type_is_not_the_users_line():
 
 def here():
     return "test_the_users_line_is_the_innermost_outside_dynbatch"
+
+
+def test_replacing_a_field_of_a_dataclass_names_the_users_line():
+    with pytest.raises(ArgumentError) as raised:
+        dataclasses.replace(GenerationConfig(), top_p=2)
+    assert f"made at {__file__}:" in str(raised.value)
