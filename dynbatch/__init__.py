@@ -81,11 +81,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _name_in_memory(name: str) -> Any:
-    """`memory.compare_padding` and its command on first use: they need models and training."""
+    """`memory.compare_padding` on first use: it needs models and training."""
     if name == "compare_padding":
         return importlib.import_module("dynbatch.padding").compare_padding
-    if name == "main":
-        return importlib.import_module("dynbatch.padding.command").memory
     raise AttributeError(f"module 'dynbatch.memory' has no attribute {name!r}")
 
 

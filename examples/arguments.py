@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-from dynbatch.errors import DynbatchError
+from dynbatch.commands import status
 from dynbatch.train.interrupts import Terminated
 
 Settings = TypeVar("Settings")
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Run an example. The exit status: 0, 1 after an error, 128 + the signal's number after Ctrl-C
-    (130), SIGTERM (143), SIGHUP (129), or where nobody reads what is printed any more (141)."""
+    """Run an example. The exit status is that of a command of dynbatch, or 128 + the signal's
+    number after SIGTERM (143) and SIGHUP (129)."""
     try:
-        run()
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return status.exit_status(run)
     except Terminated as end:
         return 128 + end.number
-    except BrokenPipeError:  # as `| head` does; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except DynbatchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def positive(text: str) -> int:

@@ -121,6 +121,12 @@ class Caches:
         """Bytes of all pages on loan."""
         return self.grown.lent_bytes + self.kept.lent_bytes + self.states.lent_bytes
 
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of each kind that were on loan at once, added up."""
+        kinds = (self.grown, self.kept, self.states)
+        return sum([pages.most * pages.page_bytes for pages in kinds])
+
     def bytes_of(self, rows: int, kept_rows: int) -> int:
         """Bytes of the pages of a sentence with so many rows."""
         grown, kept = self.grown, self.kept

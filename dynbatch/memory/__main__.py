@@ -1,8 +1,8 @@
 """`python -m dynbatch.memory DATA`: a model's memory with padding and without (`--help`)."""
 
+import runpy
 import sys
 
-from dynbatch import memory
-
 if __name__ == "__main__":
-    sys.exit(memory.main())
+    sys.argv.insert(1, "memory")
+    runpy.run_module("dynbatch", run_name="__main__", alter_sys=True)

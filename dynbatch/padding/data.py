@@ -78,9 +78,14 @@ def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) ->
     return Text(examples, tuple([size for _, size in columns]), blank)
 
 
-def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
+def utf8_text(where: str, line: bytes) -> str:
+    """The text of a line.
+
+    Raises:
+        DataError: it is not UTF-8; says where.
+    """
     try:
-        fields = [field.strip() for field in line.decode("utf-8").split("\t")]
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
         is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         raise DataError(
@@ -88,6 +93,10 @@ def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
             "  fix:  convert the file, for example with iconv "
             f"-f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"
         ) from None
+
+
+def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
+    fields = [field.strip() for field in utf8_text(where, line).split("\t")]
     if len(fields) > 2:
         raise DataError(
             f"{where}: {len(fields)} columns.\n  line: {_begin(line)}\n{_WHAT}\n"

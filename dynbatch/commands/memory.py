@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.backend import NAMES
-from dynbatch.errors import DataError, DynbatchError
+from dynbatch.commands.arguments import function_of_the_user, positive
+from dynbatch.errors import DataError
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
@@ -28,13 +27,14 @@ from dynbatch.parameter import Array
 
 MODELS = ("seq2seq", "tagger", "language-model")
 
-_HELP = """\
+SUMMARY = "measure what a model holds with padding and without"
+HELP = """\
 Train a model for some mini-batches of your own sentences, padded and unpadded, in shuffled order
 and with sentences of like length in a batch. Padded and unpadded compute the same loss. Prints
 the bytes that a training step held in each, measured, and where the saving comes from.
 """
 
-_MORE = """\
+MORE = """\
 data:
   source<TAB>target on each line trains seq2seq, or a tagger where target is a tag for each word;
   one sentence on each line trains a language model. Words are separated by spaces.
@@ -65,25 +65,8 @@ class Subject:
     padded_loss: Loss | None = None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `dynbatch`. Returns its exit status: 0, 1 after an error, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="dynbatch", description="Tools of dynbatch.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    summary = "measure what a model holds with padding and without"
-    _add_options(commands.add_parser("memory", help=summary), _MORE)
-    return _status(parser.parse_args(arguments))
-
-
-def memory(arguments: Sequence[str] | None = None) -> int:
-    """The command `python -m dynbatch.memory`, the same as `dynbatch memory`."""
-    parser = argparse.ArgumentParser(prog="python -m dynbatch.memory")
-    _add_options(parser, _MORE.replace("dynbatch memory", "python -m dynbatch.memory"))
-    return _status(parser.parse_args(arguments))
-
-
-def _add_options(parser: argparse.ArgumentParser, more: str) -> None:
-    parser.description, parser.epilog = _HELP, more
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add = parser.add_argument
     add("data", metavar="DATA", help="a text file, see below")
     add("--model", metavar="MODEL", help=f"{', '.join(MODELS)}, or one of your own, see below "
@@ -99,30 +82,24 @@ def _add_options(parser: argparse.ArgumentParser, more: str) -> None:
         "--batches": (8, "mini-batches to measure, beside the largest"),
     }
     for flag, (default, what) in numbers.items():
-        add(flag, type=_positive, default=default, metavar="N", help=f"{what} (%(default)s)")
-    add("--batch-sizes", type=_positive, nargs="*", default=list(BATCH_SIZES), metavar="N",
+        add(flag, type=positive, default=default, metavar="N", help=f"{what} (%(default)s)")
+    add("--batch-sizes", type=positive, nargs="*", default=list(BATCH_SIZES), metavar="N",
         help="sizes to estimate the peak for, in JSON and picture, but for those above the number "
         "of sentences (8 16 32 64 128)")  # fmt: skip
     add("--device", choices=NAMES, default="cpu", help="where to measure (%(default)s)")
-    add("--threads", type=_positive, metavar="N", help="of dynbatch, on the CPU")
+    add("--threads", type=positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
     add("--json", metavar="FILE", help="write all numbers")
     add("--picture", metavar="FILE", help="draw bytes over a step and against batch size, as PNG")
     add("--pytorch", action="store_true", help="measure PyTorch's same model beside it, padded")
 
 
-def _status(options: argparse.Namespace) -> int:
-    try:
-        _run(options)
-    except KeyboardInterrupt:
-        return 130
-    except (DynbatchError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+def run(options: argparse.Namespace) -> None:
+    """Measure, print and write.
 
-
-def _run(options: argparse.Namespace) -> None:
+    Raises:
+        DynbatchError, ImportError, OSError: as their messages say.
+    """
     _require_what_comes_last(options)
     if options.threads:
         set_num_threads(options.threads)
@@ -232,21 +209,14 @@ def _of_the_user(name: str, text: Text) -> Subject:
     Raises:
         DataError: there is no such function, or it returns something else.
     """
-    module, _, function = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise DataError(
-            f"--model {name}: {error}.\n  give: package.module:function, importable from here: "
-            "network:make for make in network.py"
-        ) from error
+    make = function_of_the_user("--model", name)
     try:
         inspect.signature(make).bind(*text.vocabularies)
     except TypeError as error:
         raise DataError(
             f"--model {name}: {error}.\n"
-            f"  rule: called with the number of ids of each column, {function}{text.vocabularies}"
+            "  rule: called with the number of ids of each column, "
+            f"{make.__name__}{text.vocabularies}"
         ) from error
     result = make(*text.vocabularies)
     if not isinstance(result, tuple) or not 2 <= len(result) <= 4 or not callable(result[1]):
@@ -264,17 +234,3 @@ def _require_columns(path: str, name: str, text: Text, columns: int) -> None:
             f"{path}: --model {name} needs {wanted} on each line.\n"
             f"  fix:  give such a file, or --model {MODELS[2] if columns == 2 else MODELS[0]}"
         )
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return number
-
-
-if __name__ == "__main__":
-    sys.exit(main())

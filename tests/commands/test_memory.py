@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dynbatch.padding import command
-from dynbatch.padding.command import main, memory
+from dynbatch.commands import memory as command
+from dynbatch.commands.main import main
 
 SMALL = ["--embed", "8", "--hidden", "8", "--batch-size", "4", "--batches", "1"]
 SMALL += ["--batch-sizes", "4"]
+
+
+def memory(arguments: list[str]) -> int:
+    return main(["memory", *arguments])
 
 
 @pytest.fixture

@@ -1,0 +1,41 @@
+"""What options of commands may be: numbers, and functions of the user."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dynbatch.errors import DataError
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
+
+
+def function_of_the_user(option: str, name: str) -> Callable[..., Any]:
+    """The function "package.module:function", importable from the folder where the command runs.
+
+    Raises:
+        DataError: there is no such function.
+    """
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DataError(
+            f"{option} {name}: {error}.\n  give: package.module:function, importable from here: "
+            "network:make for make in network.py"
+        ) from error
+    return found

@@ -1,0 +1,175 @@
+"""`dynbatch generate MODEL`: text from a model, of prompts of any number and length."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from codecs import BOM_UTF8
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from dynbatch.backend import NAMES
+from dynbatch.commands.arguments import positive
+from dynbatch.commands.loading import load
+from dynbatch.commands.writing import Writing
+from dynbatch.errors import DataError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
+from dynbatch.kernels.runtime.parallel import set_num_threads
+from dynbatch.memory.sizes import parse_bytes
+from dynbatch.padding.data import utf8_text
+from dynbatch.train.progress import tell_backend
+
+SUMMARY = "write text with a model"
+HELP = """\
+Write on for prompts, or write targets for sources, all side by side and without padding. What a
+prompt gets does not depend on the others.
+"""
+MORE = """\
+model:
+  A folder in the layout of Hugging Face (GPT-2, Llama, T5, Marian), or a checkpoint of dynbatch, or
+  its folder. Nothing in it is executed. A checkpoint of your own model needs --loader
+  package.module:function, such as network:load for load in network.py of this folder; load(path)
+  returns (model, tokenizer, GenerationConfig).
+
+prompts:
+  Arguments; else the lines of --file; else those of standard input. Blank lines are left out.
+
+output:
+  One result alone is printed as it comes, whole characters at a time. Of several each is a line, in
+  the order of the prompts, with line feeds, tabs and backslashes as \\n, \\t and \\\\. --json tells
+  more. What a prompt is refused for is said on standard error, its line is empty, the others go on,
+  and the exit status is 1.
+
+choosing:
+  The model's generation_config.json, changed by the options here. Tokens are drawn where
+  --temperature, --top-k, --top-p or --min-p is given, or --n without beams. Prompt k draws from
+  --seed plus k.
+
+examples:
+  dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
+  dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > translated.txt
+  dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
+  echo "17 4 98" | dynbatch generate gpt2/ --tokenizer ids --stop " 13"
+"""
+
+_NUMBERS: dict[str, tuple[Any, str]] = {
+    "max_new_tokens": (positive, "most tokens of a result"),
+    "min_new_tokens": (int, "fewest tokens before its end"),
+    "temperature": (float, "divides the logits; below 1 likely tokens come more often"),
+    "top_k": (int, "draw from the N most probable tokens"),
+    "top_p": (float, "draw from the most probable tokens that together have probability X"),
+    "min_p": (float, "draw from tokens with at least X times the largest probability"),
+    "num_beams": (positive, "follow the N most probable sentences side by side"),
+    "length_penalty": (float, "of beams: score = log-probability / length^X"),
+    "repetition_penalty": (float, "above 1, tokens come less often a second time"),
+    "no_repeat_ngram_size": (int, "no N tokens come a second time in a row"),
+}
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a folder or a checkpoint, see below")
+    add("prompts", metavar="PROMPT", nargs="*", help="texts to write on for, or sources")
+    add("--file", metavar="FILE", help="one prompt a line, UTF-8")
+    add("--tokenizer", metavar="NAME", help="bytes, ids, or a folder (that of the model)")
+    add("--loader", metavar="FUNCTION", help="makes a model of your own, see below")
+    for name, (kind, what) in _NUMBERS.items():
+        shown = "X" if kind is float else "N"
+        add(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=what)
+    add("-n", "--num-return-sequences", "--n", type=positive, metavar="N", help="results of each "
+        "prompt: drawn, or the best of the beams")  # fmt: skip
+    add("--greedy", action="store_true", help="always the most probable token")
+    add("--stop", action="append", metavar="TEXT", help="ends a result; may be given repeatedly")
+    add("--seed", type=int, default=0, metavar="N", help="of what is drawn (%(default)s)")
+    add("--batch-size", type=positive, default=64, metavar="N", help="most prompts side by side "
+        "(%(default)s)")  # fmt: skip
+    add("--memory-limit", metavar="SIZE", help='most bytes of caches, such as "2GB"')
+    add("--device", choices=NAMES, default="cpu", help="where the model runs (%(default)s)")
+    add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
+    add("--json", action="store_true", help="an object a prompt: its results with tokens, scores "
+        "and reasons")  # fmt: skip
+    add("--quiet", action="store_true", help="no progress, and no last line")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write what is asked for. The exit status is 1 where a prompt was refused.
+
+    Raises:
+        DynbatchError, ImportError, OSError: as their messages say.
+    """
+    if options.threads:
+        set_num_threads(options.threads)
+    prompts = options.prompts or _lines(options.file)
+    found = load(options.model, options.loader, options.tokenizer)
+    found.model.to(options.device)
+    config = changed(found.config, options)
+    limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
+    engine = Engine(found.model, config, tokenizer=found.tokenizer, memory_limit=limit)
+    tell_backend(found.model.parameters()[0])
+    is_alone = len(prompts) == 1 and config.num_return_sequences == 1 and not options.json
+    writing = Writing(engine, found.tokenizer, config, prompts)
+    begin = time.perf_counter()
+    with tqdm(
+        desc="prompts", total=len(prompts), disable=is_alone or options.quiet or None
+    ) as progress:
+        for piece in writing.pieces(options.batch_size, is_alone, options.json):
+            progress.update(writing.ended - progress.n)
+            tqdm.write(piece, end="")
+            sys.stdout.flush()
+    if not options.quiet:
+        print(writing.summary(time.perf_counter() - begin), file=sys.stderr)
+    return 1 if writing.refused else 0
+
+
+def changed(config: GenerationConfig, options: argparse.Namespace) -> GenerationConfig:
+    """The model's own way of choosing, changed by the options.
+
+    Raises:
+        ArgumentError: a value is out of its range, or two contradict each other.
+    """
+    given = {name: getattr(options, name) for name in (*_NUMBERS, "num_return_sequences")}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    beams, count = changes.get("num_beams", 1), changes.get("num_return_sequences", 1)
+    if options.greedy:
+        changes |= {"do_sample": False, "num_beams": beams}
+    elif any([name in changes for name in _SAMPLING]):
+        changes |= {"do_sample": True, "num_beams": beams}
+    elif beams > 1:
+        changes["do_sample"] = False
+    elif count > config.num_beams:
+        changes |= {"do_sample": True, "num_beams": 1}
+    if "max_new_tokens" in changes:
+        changes["max_length"] = None
+    if options.stop:
+        changes["stop_strings"] = tuple(options.stop)
+    return replace(config, **changes, seed=options.seed)
+
+
+def _lines(file: str | None) -> list[str]:
+    """The lines of a file, or of standard input, that are not blank.
+
+    Raises:
+        DataError: the file cannot be read, is not UTF-8, or has no such line.
+    """
+    name = file or "standard input"
+    if file is None and sys.stdin.isatty():
+        print("prompts, one a line; Ctrl-D ends them:", file=sys.stderr)
+    try:
+        content = Path(file).read_bytes() if file else sys.stdin.buffer.read()
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {error.strerror}.") from None
+    lines = [
+        utf8_text(f"{name}:{number}", line)
+        for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), start=1)
+        if line.strip()
+    ]
+    if not lines:
+        raise DataError(f"{name}: there is no prompt.\n  fix:  give one a line, or as an argument")
+    return [line.removesuffix("\r") for line in lines]

@@ -1,0 +1,146 @@
+"""A model and its tokenizer, out of what `dynbatch generate` is given: a folder or checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch.arguments import shown
+from dynbatch.commands.arguments import function_of_the_user
+from dynbatch.errors import CheckpointError, DataError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.models.pretrained import GPT2, T5, Llama, Marian
+from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, read_json, shorten
+from dynbatch.parameter import Array
+from dynbatch.text import ByteTokenizer
+from dynbatch.text.folder import tokenizer_of
+from dynbatch.train import read_checkpoint
+
+FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
+"""Families that write text, by the model_type of config.json."""
+
+LOADERS: tuple[str, ...] = ()
+"""Functions that a checkpoint may name as those that make its model; no other is called."""
+
+
+class TextCoder(Protocol):
+    """A tokenizer, as far as generating goes."""
+
+    def encode(self, text: str, /) -> Array: ...
+
+    def decode(self, ids: ArrayLike, /) -> str: ...
+
+
+class TextModel(NamedTuple):
+    """A model that generates, its tokenizer, and how its tokens are chosen by default."""
+
+    model: Any
+    tokenizer: TextCoder
+    config: GenerationConfig
+
+
+class IdTokenizer:
+    """Text that is ids already: "17 4 98"."""
+
+    def encode(self, text: str) -> Array:
+        """The ids of a text, (T,) int64.
+
+        Raises:
+            DataError: something in it is not an id.
+        """
+        try:
+            return np.array([int(one) for one in text.split()], np.int64)
+        except (ValueError, OverflowError):
+            raise DataError(
+                f"{text[:40]!r} is not a row of ids.\n  rule: whole numbers with blanks between, "
+                'such as "17 4 98"\n'
+                "  fix:  give such ids, or a tokenizer that makes them of text"
+            ) from None
+
+    def decode(self, ids: ArrayLike) -> str:
+        """The ids as text."""
+        return " ".join([str(one) for one in np.asarray(ids).tolist()])
+
+
+def load(name: str, loader: str | None = None, tokenizer: str | None = None) -> TextModel:
+    """The model of a checkpoint's folder or file. Nothing in it is executed.
+
+    Args:
+        name:      a folder in the layout of Hugging Face; or a checkpoint of dynbatch or its
+                   folder.
+        loader:    "package.module:function": function(path) returns the model, its tokenizer and a
+                   `GenerationConfig`, in place of all that is known here.
+        tokenizer: "bytes", "ids", or a folder, in place of the model's.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged, or its model cannot generate.
+        DataError:       there is no such loader.
+        ImportError:     its tokenizer needs a package that is not installed.
+    """
+    path = Path(name)
+    if not path.exists():
+        raise CheckpointError(
+            f"{name}: there is no such file or folder.\n"
+            "  rule: a folder with config.json and model.safetensors, or a checkpoint of dynbatch"
+        )
+    if loader is None and (path / CONFIG).exists():
+        return _pretrained(path, tokenizer)
+    path = path / WEIGHTS if path.is_dir() else path
+    found = _made(loader or _loader_of(path), path)
+    return found if tokenizer is None else found._replace(tokenizer=_tokenizer(tokenizer))
+
+
+def _made(loader: str, path: Path) -> TextModel:
+    """What a loader returns.
+
+    Raises:
+        DataError: something else than it should.
+    """
+    made = function_of_the_user("--loader", loader)(path)
+    if not isinstance(made, tuple) or len(made) != 3 or not isinstance(made[2], GenerationConfig):
+        raise DataError(
+            f"--loader {loader}: it returned {shown(made)}.\n"
+            "  rule: (model, tokenizer, GenerationConfig)"
+        )
+    return TextModel(*made)
+
+
+def _pretrained(folder: Path, tokenizer: str | None) -> TextModel:
+    """The model of a folder in the layout of Hugging Face."""
+    path = file_of(folder, CONFIG)
+    kind = read_json(path, 1 << 20).get("model_type")
+    if kind not in FAMILIES:
+        raise fault(
+            path, f"its model_type is {shorten(kind)}, which does not write text here",
+            f"choose a checkpoint of {', '.join(sorted(FAMILIES))}",
+        )  # fmt: skip
+    coder, config = _tokenizer(tokenizer or str(folder)), GenerationConfig.from_pretrained(folder)
+    return TextModel(FAMILIES[kind].from_pretrained(folder), coder, config)
+
+
+def _tokenizer(name: str) -> TextCoder:
+    """The tokenizer of that name, or in that folder."""
+    if name == "bytes":
+        return ByteTokenizer()
+    return IdTokenizer() if name == "ids" else tokenizer_of(Path(name))
+
+
+def _loader_of(path: Path) -> str:
+    """The function that a checkpoint names as the one that makes its model.
+
+    Raises:
+        CheckpointError: it names none, or one that this command does not know.
+    """
+    name = read_checkpoint(path).extra.get("loader")
+    if name in LOADERS:
+        return str(name)
+    said = "does not say" if name is None else f"says that {shorten(name)} knows"
+    raise CheckpointError(
+        f"{path}: a checkpoint of dynbatch, which {said} how its model is made.\n"
+        "  rule: a checkpoint runs no code of its own choice\n"
+        "  fix:  give --loader package.module:function if you trust it: function(path) returns "
+        "(model, tokenizer, GenerationConfig)"
+    )

@@ -1,0 +1,32 @@
+"""How a command ends: its exit status, and what it says of errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from dynbatch.errors import DynbatchError
+
+
+def exit_status(run: Callable[[], int | None]) -> int:
+    """Run a command. The exit status: its own, or 0; 1 after an error, which is printed; 128 + the
+    signal's number after Ctrl-C (130), or where nobody reads any more what is printed (141)."""
+    try:
+        return run() or 0
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # as `| head` does; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (DynbatchError, ImportError, OSError) as error:
+        print(f"error: {said(error)}", file=sys.stderr)
+        return 1
+
+
+def said(error: Exception) -> str:
+    """An error's message, without its last line where that names the command's own start."""
+    text = str(error)
+    message, _, place = text.rpartition("\n  made at ")
+    return message if message and place.startswith((sys.argv[0], "<frozen runpy>")) else text

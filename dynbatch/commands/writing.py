@@ -1,0 +1,133 @@
+"""`Writing`: prompts on their way through an engine, and what is printed of their results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dynbatch.commands.loading import TextCoder
+from dynbatch.commands.status import said
+from dynbatch.errors import DynbatchError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
+from dynbatch.generation.requests import Generated
+from dynbatch.parameter import Array
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+Outcome = list[Generated] | Exception
+"""The results of a prompt, or why there are none."""
+
+
+class Writing:
+    """Gives prompts to an engine, a bounded number at a time, and returns text in their order.
+
+    Args:
+        engine:    with the tokenizer of the results.
+        tokenizer: of the prompts.
+        config:    how tokens are chosen; prompt k draws from its seed plus k.
+
+    Attributes:
+        ended, refused: prompts so far.
+        tokens:         of all results so far.
+    """
+
+    def __init__(
+        self, engine: Engine, tokenizer: TextCoder, config: GenerationConfig, prompts: Sequence[str]
+    ) -> None:
+        self._engine, self._tokenizer, self._config = engine, tokenizer, config
+        self._prompts = prompts
+        self.ended = self.refused = self.tokens = 0
+
+    def pieces(self, most: int, is_alone: bool, is_json: bool) -> Iterator[str]:
+        """What to print: of one result alone each piece as it comes, else lines for each prompt.
+
+        Args:
+            most: prompts in the engine at once.
+        """
+        outcomes: dict[int, Outcome] = {}
+        begun = printed = 0
+        numbers: dict[int, int] = {}
+        left: dict[int, int] = {}
+        while self.ended < len(self._prompts):
+            while begun < len(self._prompts) and len(numbers) < most:
+                number = self._begin(begun, outcomes)
+                if number is not None:
+                    numbers[number], left[number] = begun, self._config.num_return_sequences
+                begun += 1
+            for event in self._engine.step():
+                if is_alone and event.text:
+                    yield event.text
+                left[event.request] -= bool(event.reason)
+                if event.error is not None or not left[event.request]:
+                    self._end(event.request, numbers.pop(event.request), outcomes)
+            while printed in outcomes:
+                outcome = outcomes.pop(printed)
+                if not is_alone:
+                    yield self._lines(self._prompts[printed], outcome, is_json)
+                elif not self.refused:
+                    yield "\n"
+                printed += 1
+
+    def _begin(self, place: int, outcomes: dict[int, Outcome]) -> int | None:
+        """Give a prompt to the engine; None where it is refused."""
+        config = self._config
+        assert config.seed is not None
+        try:
+            ids = self._ids(self._prompts[place])
+            return self._engine.add(ids, seed=config.seed + place)
+        except DynbatchError as error:
+            self._refuse(place, error, outcomes)
+            return None
+
+    def _ids(self, prompt: str) -> Array:
+        """The prompt's ids; of an empty one the id that begins texts, if there is one."""
+        ids = self._tokenizer.encode(prompt)
+        begin = self._config.bos_token_id
+        return ids if ids.size or begin is None else np.array([begin], np.int64)
+
+    def _end(self, number: int, place: int, outcomes: dict[int, Outcome]) -> None:
+        try:
+            results = self._engine.results(number)
+        except Exception as error:  # whatever made the request fail
+            self._refuse(place, error, outcomes)
+            return
+        self.ended += 1
+        self.tokens += sum([len(one.tokens) for one in results])
+        outcomes[place] = results
+
+    def _refuse(self, place: int, error: Exception, outcomes: dict[int, Outcome]) -> None:
+        print(f"error: prompt {place + 1}: {said(error)}", file=sys.stderr)
+        self.ended += 1
+        self.refused += 1
+        outcomes[place] = error
+
+    def _lines(self, prompt: str, outcome: Outcome, is_json: bool) -> str:
+        """A line a result, or an object a prompt."""
+        results = [] if isinstance(outcome, Exception) else outcome
+        if not is_json:
+            texts = [one.text for one in results] or [""] * self._config.num_return_sequences
+            return "".join([f"{text.translate(_ESCAPES)}\n" for text in texts])
+        content: dict[str, Any] = {"prompt": prompt, "results": [asdict(one) for one in results]}
+        if isinstance(outcome, Exception):
+            content["error"] = said(outcome)
+        return json.dumps(content, ensure_ascii=False) + "\n"
+
+    def summary(self, seconds: float) -> str:
+        """The last line: how much was written how fast, and the most that caches took.
+
+        Args:
+            seconds: since the beginning.
+        """
+        count = self.ended
+        refused = f", {self.refused:,} refused" if self.refused else ""
+        return (
+            f"{count:,} prompt{'s' * (count != 1)}{refused}, {self.tokens:,} tokens in "
+            f"{seconds:.2f} s, {self.tokens / max(seconds, 1e-9):,.0f} tokens/s, caches "
+            f"{self._engine.caches.most_bytes / 1e6:,.2f} MB at most"
+        )
