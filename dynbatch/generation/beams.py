@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.models.beam import largest
 from dynbatch.parameter import Array
 
 
@@ -59,51 +58,56 @@ class Beams:
         self._ended: list[Ended] = []
         self.is_done = False
 
-    def extend(self, scores: Array, log_probs: Array) -> tuple[Array, Array]:
+    @property
+    def wanted(self) -> int:
+        """Extensions among which there are enough that live on."""
+        # Each sentence can end with each end mark once.
+        return max(2, 1 + len(self._config.eos_token_id)) * self._config.num_beams
+
+    def extend(self, tokens: Array, scores: Array, log_probs: Array) -> tuple[Array, Array]:
         """Take one step. Return of each live sentence its parent, and its new token.
 
         Args:
-            scores:    (live, V) of the next tokens, by which they are ranked: log-probabilities
-                       after all penalties.
-            log_probs: (live, V) what results report.
+            tokens:    (live, K): of each sentence its `wanted` best next tokens, or all.
+            scores:    (live, K), by which they are ranked: log-probabilities after all penalties.
+            log_probs: (live, K), what results report.
         """
         config, size = self._config, self._config.num_beams
-        vocab = scores.shape[1]
+        parents = np.repeat(np.arange(len(tokens)), tokens.shape[1])
+        tokens, log_probs = tokens.reshape(-1), log_probs.reshape(-1)
         totals = (self._totals[:, None] + scores).reshape(-1)
-        # Enough for `size` that live on: each sentence can end with each end mark once.
-        wanted = max(2, 1 + len(config.eos_token_id)) * size
-        ranked = largest(totals, wanted)
+        ranked = np.lexsort((tokens, parents, -totals))[: self.wanted]
         ranked = ranked[totals[ranked] > -np.inf]
-        parents, tokens = np.divmod(ranked, vocab)
+        parents, tokens, totals = parents[ranked], tokens[ranked], totals[ranked]
+        given = log_probs[ranked].tolist()
+        pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
         length = len(self.tokens[0]) + 1
         ends = np.isin(tokens, config.eos_token_id)
         stops = ends | (length >= self._limit)
         for rank in np.flatnonzero(stops[:size]).tolist():
-            self._end(int(parents[rank]), int(tokens[rank]), float(totals[ranked[rank]]),
-                      log_probs, is_finished=bool(ends[rank]))  # fmt: skip
+            parent, token = pairs[rank]
+            steps = (*self._log_probs[parent], given[rank])
+            self._end((*self.tokens[parent], token), steps, float(totals[rank]), bool(ends[rank]))
         living = np.flatnonzero(~stops)[:size]
-        parents, tokens = parents[living], tokens[living]
-        pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
-        self.tokens = [(*self.tokens[parent], token) for parent, token in pairs]
-        self._log_probs = [
-            (*self._log_probs[parent], float(log_probs[parent, token])) for parent, token in pairs
-        ]
-        self._totals = totals[ranked[living]]
-        self.is_done = not pairs or self._cannot_improve(length)
+        chosen = [(*pairs[rank], given[rank]) for rank in living.tolist()]
+        self.tokens, self._log_probs = (
+            [(*self.tokens[parent], token) for parent, token, _ in chosen],
+            [(*self._log_probs[parent], value) for parent, _, value in chosen],
+        )
+        self._totals = totals[living]
+        self.is_done = not chosen or self._cannot_improve(length)
         if self.is_done:
-            return parents[:0], tokens[:0]
-        return parents, tokens
+            living = living[:0]
+        return parents[living], tokens[living]
 
     def results(self) -> list[Ended]:
         """The `num_return_sequences` best sentences that have ended, the best first."""
         return self._ended[: self._config.num_return_sequences]
 
     def _end(
-        self, parent: int, token: int, total: float, log_probs: Array, *, is_finished: bool
+        self, tokens: tuple[int, ...], log_probs: tuple[float, ...], total: float, is_finished: bool
     ) -> None:
-        tokens = (*self.tokens[parent], token)
-        steps = (*self._log_probs[parent], float(log_probs[parent, token]))
-        ended = Ended(tokens, steps, self._score(total, len(tokens)), is_finished)
+        ended = Ended(tokens, log_probs, self._score(total, len(tokens)), is_finished)
         kept = sorted([*self._ended, ended], key=lambda one: -one.score)
         self._ended = kept[: self._config.num_beams]
 

@@ -1,66 +1,71 @@
-"""`choose`: the next token of each sentence of a request whose logits have come."""
+"""`choose`: the next tokens of all sentences whose logits have come in a step."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from dynbatch.generation import sampling
 from dynbatch.generation.beams import Beams
+from dynbatch.generation.processing import joined
 from dynbatch.generation.requests import (
     END,
     LENGTH,
     STOP,
     Branch,
+    Candidates,
     Generated,
     GenerationRequest,
     TokenEvent,
 )
-from dynbatch.generation.rows import LogitsRow
+from dynbatch.kernels.choosing.draws import cut_rows, draw_rows
+from dynbatch.kernels.choosing.edits import edit_rows
+from dynbatch.kernels.choosing.ranks import rank_rows
+from dynbatch.kernels.losses.cross_entropy import Targets, softmax_loss
+from dynbatch.kernels.softmax import log_softmax
+from dynbatch.parameter import Array
 
-Scored = list[tuple[Branch, LogitsRow]]
-"""Sentences, each with the logits of its next token."""
+Ready = tuple[GenerationRequest, Branch, int]
+"""A sentence whose next token can be chosen, and its row of logits."""
 
 
-def choose(request: GenerationRequest) -> list[TokenEvent]:
-    """Choose the next tokens of the sentences whose logits have come.
+def choose(ready: Sequence[Ready], logits: Array) -> list[TokenEvent]:
+    """Choose the next tokens of sentences, by logits (N, V) in any order of rows.
 
-    The sentences of a beam search go on together, once the logits of all have come.
+    The sentences of a beam search go on together, once the logits of all have come. A hook or a
+    tokenizer that raises ends its own request.
     """
-    pairs = [(branch, branch.row) for branch in request.branches if branch.row is not None]
-    if request.beams is not None:
-        is_whole = len(pairs) == len(request.branches)
-        return _extend_beams(request, request.beams, pairs) if is_whole else []
-    if pairs and not request.is_begun:
-        request.is_begun = True
-        pairs = _forked(request, *pairs[0])
-    events = []
-    for branch, row in pairs:
-        token = _next_token(request, branch, row)
-        events.append(_append(request, branch, token, float(row.log_probs[token])))
-    return events
+    searched: list[Ready] = []
+    sentences: list[Ready] = []
+    for one in ready:
+        request, branch, row = one
+        if request.beams is not None:
+            searched.append(one)
+        elif request.is_begun:
+            sentences.append(one)
+        else:
+            sentences += [(request, sample, row) for sample in _begun(request, branch)]
+    events = _next_tokens(sentences, _rows_of(sentences, logits)) if sentences else []
+    return events + (_search(searched, _rows_of(searched, logits)) if searched else [])
 
 
-def _next_token(request: GenerationRequest, branch: Branch, row: LogitsRow) -> int:
-    processing, config = branch.processing, request.config
-    if processing.is_trivial and not config.do_sample:
-        return row.best
-    scores = processing.apply(row.values.copy())
-    if not config.do_sample:
-        return int(scores.argmax())
-    place = np.array([branch.random]), np.array([processing.count])
-    cut = sampling.cut(scores[None], config)
-    return int(sampling.draw(cut, sampling.uniforms(*place))[0])
+def _rows_of(sentences: Sequence[Ready], logits: Array) -> Array:
+    """The logits of each sentence (len(sentences), V)."""
+    rows = [row for _, _, row in sentences]
+    return logits if rows == list(range(len(logits))) else logits[rows]
 
 
-def _forked(request: GenerationRequest, branch: Branch, row: LogitsRow) -> Scored:
+def _begun(request: GenerationRequest, branch: Branch) -> list[Branch]:
     """The sentence as often as samples are wanted; all share the prompt's pages."""
+    request.is_begun = True
     count = request.config.num_return_sequences
     streams = sampling.streams(branch.random, count)
     for number in range(1, count):
         request.branches.append(_copy(request, branch, number))
     for one, stream in zip(request.branches, streams, strict=True):
         one.random = stream
-    return [(one, row) for one in request.branches]
+    return list(request.branches)
 
 
 def _copy(request: GenerationRequest, branch: Branch, number: int) -> Branch:
@@ -70,42 +75,115 @@ def _copy(request: GenerationRequest, branch: Branch, number: int) -> Branch:
     )  # fmt: skip
 
 
-def _append(request: GenerationRequest, branch: Branch, token: int, log_prob: float) -> TokenEvent:
+def _next_tokens(sentences: Sequence[Ready], logits: Array) -> list[TokenEvent]:
+    scores, events = _processed(sentences, logits)
+    cut = [k for k, (request, _, _) in enumerate(sentences) if request.cut is not None]
+    if cut:
+        scores = logits.copy() if scores is logits else scores
+        cuts = np.tile([1.0, 0.0, 1.0, 0.0], (len(sentences), 1))
+        cuts[cut] = [sentences[k][0].cut for k in cut]
+        cut_rows(scores, cuts)
+    tokens = np.empty(len(sentences), np.int64)
+    draw_rows(scores, _uniforms(sentences), tokens)
+    losses = np.empty(len(sentences), logits.dtype)
+    softmax_loss(logits, None, Targets(tokens, np.ones_like(losses)), losses)
+    log_probs = np.subtract(0, losses)
+    for (request, branch, _), token, log_prob, waiting in zip(
+        sentences, tokens.tolist(), log_probs.tolist(), tokens[:, None], strict=True
+    ):
+        if request.error is None:
+            try:
+                events.append(_append(request, branch, token, log_prob, waiting))
+            except Exception as error:  # a tokenizer, say
+                events.append(request.fail(error))
+    return events
+
+
+def _processed(sentences: Sequence[Ready], scores: Array) -> tuple[Array, list[TokenEvent]]:
+    """A copy of the scores after penalties, bans and hooks, and what failed; themselves if none."""
+    places = [k for k, (_, branch, _) in enumerate(sentences) if not branch.processing.is_plain]
+    if not places:
+        return scores, []
+    scores, events = scores.copy(), []
+    of_rows = [sentences[k][1].processing for k in places]
+    edit_rows(scores, joined(places, [one.edit() for one in of_rows], scores.dtype))
+    for k, processing in zip(places, of_rows, strict=True):
+        request = sentences[k][0]
+        if processing.hook is not None and request.error is None:
+            try:
+                scores[k] = processing.hooked(scores[k])
+            except Exception as error:
+                events.append(request.fail(error))
+    return scores, events
+
+
+def _uniforms(sentences: Sequence[Ready]) -> Array:
+    """A number for each sentence that draws; -1 for those that take the most probable token."""
+    places = [k for k, (request, _, _) in enumerate(sentences) if request.config.do_sample]
+    uniforms = np.full(len(sentences), -1.0)
+    if places:
+        branches = [sentences[k][1] for k in places]
+        streams = np.array([branch.random for branch in branches], np.uint32)
+        steps = np.array([branch.processing.count for branch in branches], np.uint32)
+        uniforms[places] = sampling.uniforms(streams, steps)
+    return uniforms
+
+
+def _append(
+    request: GenerationRequest, branch: Branch, token: int, log_prob: float, waiting: Array
+) -> TokenEvent:
     """Add a token to a sentence, which may end there."""
-    branch.processing.take(token)
+    processing, stream = branch.processing, branch.stream
+    processing.take(token)
     branch.log_probs.append(log_prob)
-    branch.waiting, branch.row = np.array([token], np.int64), None
+    branch.waiting = waiting
     is_end = token in request.config.eos_token_id
-    reason = END if is_end else LENGTH if branch.processing.count >= request.limit else ""
+    reason = END if is_end else LENGTH if processing.count >= request.limit else ""
     text = ""
-    if branch.stream is not None:
-        text = "" if is_end else branch.stream.put(token)
-        if branch.stream.is_stopped:
+    if stream is not None:
+        text = "" if is_end else stream.put(token)
+        if stream.is_stopped:
             reason = STOP
         elif reason:
-            text += branch.stream.end()
-    branch.text += text
+            text += stream.end()
+        branch.text += text
     if reason:
         branch.history.close()
         request.branches.remove(branch)
         request.results[branch.number] = Generated(
-            tuple(branch.processing.result), tuple(branch.log_probs), sum(branch.log_probs),
-            reason, branch.text,
+            tuple(processing.result), tuple(branch.log_probs), sum(branch.log_probs), reason,
+            branch.text,
         )  # fmt: skip
     return TokenEvent(request.number, branch.number, token, log_prob, text, reason)
 
 
-def _extend_beams(request: GenerationRequest, beams: Beams, pairs: Scored) -> list[TokenEvent]:
-    log_probs = np.stack([row.log_probs for _, row in pairs]).astype(np.float64)
-    scores = np.stack(
-        [b.processing.apply(row.copy()) for (b, _), row in zip(pairs, log_probs, strict=True)]
-    )
-    parents, tokens = beams.extend(scores, log_probs)
+def _search(sentences: Sequence[Ready], logits: Array) -> list[TokenEvent]:
+    """Rank the extensions of beams; those of a request go on when all have theirs."""
+    log_probs = np.empty_like(logits)
+    offsets = np.arange(len(logits) + 1) * logits.shape[1]
+    log_softmax(logits.reshape(-1, 1), offsets, log_probs.reshape(-1, 1))
+    scores, events = _processed(sentences, log_probs)
+    wanted = max([request.beams.wanted for request, _, _ in sentences if request.beams])
+    tokens = np.empty((len(logits), min(wanted, logits.shape[1])), np.int64)
+    rank_rows(scores, tokens)
+    found = [np.take_along_axis(given, tokens, axis=1) for given in (scores, log_probs)]
+    for (_, branch, _), *candidates in zip(sentences, tokens, *found, strict=True):
+        branch.candidates = Candidates(*candidates)
+    for request in dict.fromkeys([request for request, _, _ in sentences]):
+        assert request.beams is not None
+        if request.error is None and all([branch.candidates for branch in request.branches]):
+            events += _extend(request, request.beams)
+    return events
+
+
+def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
+    given = [branch.candidates for branch in request.branches if branch.candidates]
+    parents, tokens = beams.extend(*map(np.stack, zip(*given, strict=True)))
     before, request.branches = request.branches, []
-    for number, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
+    for number, (parent, waiting) in enumerate(zip(parents.tolist(), tokens[:, None], strict=True)):
         branch = _copy(request, before[parent], number)
-        branch.processing.take(int(token))
-        branch.waiting = np.array([token], np.int64)
+        branch.processing.take(int(waiting[0]))
+        branch.waiting = waiting
         request.branches.append(branch)
     for branch in before:
         branch.history.close()

@@ -12,19 +12,17 @@ from numpy.typing import ArrayLike
 from dynbatch import random
 from dynbatch.arguments import refused, size
 from dynbatch.errors import OutOfMemory, VocabularyError
-from dynbatch.generation.choosing import choose
+from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import Caches, History
 from dynbatch.generation.processing import Hook, LogitsProcessing
 from dynbatch.generation.requests import (
-    FAILED,
     Branch,
     Generated,
     GenerationRequest,
     TokenEvent,
 )
-from dynbatch.generation.rows import rows_of
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.graph import Graph
 from dynbatch.memory.pool import pool_of
@@ -203,19 +201,13 @@ class Engine:
                 return []
             with self._graph() as graph:
                 given = [(ids, branch.history) for _, branch, ids in read]
-                rows = rows_of(self._continuation.run(graph, given))
-        events: list[TokenEvent] = []
-        for k, (_, branch, ids) in enumerate(read):
+                logits = self._continuation.run(graph, given)
+        ready: list[Ready] = []
+        for row, (request, branch, ids) in enumerate(read):
             branch.waiting = branch.waiting[ids.size :]
             if not branch.waiting.size:
-                branch.row = rows[k]
-        for request in dict.fromkeys([request for request, _, _ in read]):
-            try:
-                events += choose(request)
-            except Exception as error:  # a hook, say: the other requests go on
-                request.error = error
-                request.close()
-                events.append(TokenEvent(request.number, 0, None, reason=FAILED, error=error))
+                ready.append((request, branch, row))
+        events = choose(ready, logits)
         self._live = [request for request in self._live if request.branches]
         return events
 

@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.arguments import refused
+from dynbatch.backend import DType
 from dynbatch.generation.config import GenerationConfig
+from dynbatch.kernels.choosing.edits import ListedIds, RowEdits
 from dynbatch.parameter import Array
 
 Hook = Callable[[Array, Array], Array]
 """Takes logits (V,) and the ids of prompt and result (T,); returns logits (V,)."""
+
+ALL, KEPT, FORCED = 0, 1, 2
+
+
+class RowEdit(NamedTuple):
+    """What becomes of one row of logits: a row of `RowEdits`.
+
+    penalized: ids, each with its factor and its amount.
+    """
+
+    penalized: Sequence[int] = ()
+    factor: float = 1.0
+    amounts: Sequence[float] = ()
+    banned: Sequence[int] = ()
+    allowed: Sequence[int] = ()
+    limit: int = ALL
+
+
+def joined(rows: Sequence[int], edits: Sequence[RowEdit], dtype: DType) -> RowEdits:
+    """The edits of some rows of logits as tables."""
+
+    def listed(ids: Sequence[Sequence[int]]) -> ListedIds:
+        flat = [one for some in ids for one in some]
+        ends = list(accumulate([len(some) for some in ids], initial=0))
+        return ListedIds(np.array(flat, np.int64), np.array(ends, np.int64))
+
+    factors = [edit.factor for edit in edits for _ in edit.penalized]
+    amounts = [amount for edit in edits for amount in edit.amounts]
+    return RowEdits(
+        np.array(rows, np.int64), listed([edit.penalized for edit in edits]),
+        np.array(factors, dtype), np.array(amounts, dtype),
+        listed([edit.banned for edit in edits]), listed([edit.allowed for edit in edits]),
+        np.array([edit.limit for edit in edits], np.int32),
+    )  # fmt: skip
 
 
 class LogitsProcessing:
@@ -25,6 +63,9 @@ class LogitsProcessing:
         prefix:  ids with which the result must begin.
         hook:    called with each row of logits, behind all penalties and bans.
 
+    Attributes:
+        hook: the same.
+
     Raises:
         ArgumentError: an id of the settings or the prefix is none of the V.
     """
@@ -36,7 +77,7 @@ class LogitsProcessing:
         self._config = config
         self._limit = limit
         self._prefix = tuple(prefix)
-        self._hook = hook
+        self.hook = hook
         self._context = len(context)
         self._tokens = list(context)
         self._least = config.least(len(context))
@@ -48,7 +89,23 @@ class LogitsProcessing:
         if size:
             for end in range(size, len(self._tokens) + 1):
                 self._note_ngram(end)
-        self._never = _mask_of(config, vocab)
+        words = [word[0] for word in config.bad_words_ids if len(word) == 1]
+        self._banned = (*config.suppress_tokens, *words)
+        self._plain = self._plain_counts()
+
+    def _plain_counts(self) -> range:
+        """The lengths of the result after which the next row of logits stays as it is."""
+        config = self._config
+        is_first = config.begin_suppress_tokens or config.forced_bos_token_id is not None
+        first = max(len(self._prefix), bool(is_first), self._least if config.eos_token_id else 0)
+        is_always_changed = (
+            self.hook is not None or self._banned or config.allowed_tokens is not None
+            or config.repetition_penalty != 1 or config.no_repeat_ngram_size
+            or config.presence_penalty or config.frequency_penalty
+            or any([len(word) > 1 for word in config.bad_words_ids])
+        )  # fmt: skip
+        end = self._limit - 1 if config.forced_eos_token_id else self._limit
+        return range(0) if is_always_changed else range(first, end)
 
     def fork(self) -> LogitsProcessing:
         """A copy that goes on by itself."""
@@ -70,22 +127,16 @@ class LogitsProcessing:
         return self._tokens[self._context :]
 
     @property
-    def is_trivial(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether the next row of logits stays as it is."""
-        config, count = self._config, self.count
-        return (
-            self._never is None and self._hook is None and count >= len(self._prefix)
-            and not (self._seen or self._counts or config.no_repeat_ngram_size)
-            and not (count == 0 and (config.begin_suppress_tokens or _forced_first(config)))
-            and not any([len(word) > 1 for word in config.bad_words_ids])
-            and not (config.forced_eos_token_id and count == self._limit - 1)
-            and (count >= self._least or not config.eos_token_id)
-        )  # fmt: skip
+        return len(self._tokens) - self._context in self._plain
 
     def take(self, token: int) -> None:
         """Append a token to the result."""
-        config = self._config
         self._tokens.append(token)
+        if self._plain:
+            return
+        config = self._config
         if config.repetition_penalty != 1:
             self._seen.add(token)
         if config.presence_penalty or config.frequency_penalty:
@@ -93,60 +144,38 @@ class LogitsProcessing:
         if config.no_repeat_ngram_size:
             self._note_ngram(len(self._tokens))
 
-    def apply(self, row: Array) -> Array:
-        """The row of logits (V,) after all that the settings ask for; it may be written over.
-
-        Raises:
-            ArgumentError: the hook returned something else than logits (V,).
-        """
+    def edit(self) -> RowEdit:
+        """What all but the hook makes of the next row of logits."""
         config, count = self._config, self.count
         if count < len(self._prefix):
-            return _only(row, self._prefix[count : count + 1])
-        self._penalize(row)
-        self._ban_sequences(row)
-        if self._never is not None:
-            row[self._never] = -np.inf
-        if count < self._least:
-            row[list(config.eos_token_id)] = -np.inf
-        if count == 0:
-            row[list(config.begin_suppress_tokens)] = -np.inf
-            if config.forced_bos_token_id is not None:
-                row = _only(row, (config.forced_bos_token_id,))
+            return RowEdit(allowed=self._prefix[count : count + 1], limit=FORCED)
         if config.forced_eos_token_id and count == self._limit - 1:
-            row = _only(row, config.forced_eos_token_id)
-        return row if self._hook is None else self._hooked(row)
+            return RowEdit(allowed=config.forced_eos_token_id, limit=FORCED)
+        if count == 0 and config.forced_bos_token_id is not None:
+            return RowEdit(allowed=(config.forced_bos_token_id,), limit=FORCED)
+        banned = [*self._banned, *self._ends_of_sequences()]
+        if count < self._least:
+            banned += config.eos_token_id
+        if count == 0:
+            banned += config.begin_suppress_tokens
+        penalized = self._seen or self._counts
+        one, each, counts = config.presence_penalty, config.frequency_penalty, self._counts
+        amounts = [one + each * counts[token] if token in counts else 0.0 for token in penalized]
+        is_limited = config.allowed_tokens is not None
+        return RowEdit(
+            tuple(penalized), config.repetition_penalty, amounts, banned,
+            config.allowed_tokens or (), KEPT if is_limited else ALL,
+        )  # fmt: skip
 
-    def _penalize(self, row: Array) -> None:
-        config = self._config
-        if self._seen:
-            ids = np.fromiter(self._seen, np.int64, len(self._seen))
-            values, penalty = row[ids], row.dtype.type(config.repetition_penalty)
-            row[ids] = np.where(values > 0, values / penalty, values * penalty)
-        if self._counts:
-            ids = np.fromiter(self._counts, np.int64, len(self._counts))
-            counts = np.fromiter(self._counts.values(), row.dtype, len(self._counts))
-            row[ids] -= config.presence_penalty + config.frequency_penalty * counts
+    def hooked(self, row: Array) -> Array:
+        """What the hook makes of a row of logits (V,), which may be written over.
 
-    def _ban_sequences(self, row: Array) -> None:
-        size, tokens = self._config.no_repeat_ngram_size, self._tokens
-        if size and len(tokens) >= size - 1:
-            start = tuple(tokens[len(tokens) - size + 1 :])
-            row[self._followers.get(start, [])] = -np.inf
-        for word in self._config.bad_words_ids:
-            before = len(word) - 1
-            if before and tuple(tokens[-before:]) == word[:-1]:
-                row[word[-1]] = -np.inf
-
-    def _note_ngram(self, end: int) -> None:
-        """Note which token came last in the n tokens that end there."""
-        first = end - self._config.no_repeat_ngram_size
-        if first >= 0:
-            *start, last = self._tokens[first:end]
-            self._followers.setdefault(tuple(start), []).append(last)
-
-    def _hooked(self, row: Array) -> Array:
-        assert self._hook is not None
-        result = np.asarray(self._hook(row, np.array(self._tokens, np.int64)))
+        Raises:
+            ArgumentError: it returned something else than logits (V,).
+        """
+        if self.hook is None or self.count < len(self._prefix):
+            return row
+        result = np.asarray(self.hook(row, np.array(self._tokens, np.int64)))
         if result.shape != row.shape or result.dtype.kind != "f":
             raise refused(
                 "generate", f"the hook returned {result.dtype} {result.shape}",
@@ -155,27 +184,25 @@ class LogitsProcessing:
             )  # fmt: skip
         return result
 
+    def _ends_of_sequences(self) -> list[int]:
+        """Tokens with which a sequence that may not come would end here."""
+        size, tokens = self._config.no_repeat_ngram_size, self._tokens
+        found: list[int] = []
+        if size and len(tokens) >= size - 1:
+            start = tuple(tokens[len(tokens) - size + 1 :])
+            found += self._followers.get(start, [])
+        for word in self._config.bad_words_ids:
+            before = len(word) - 1
+            if before and tuple(tokens[-before:]) == word[:-1]:
+                found.append(word[-1])
+        return found
 
-def _forced_first(config: GenerationConfig) -> bool:
-    return config.forced_bos_token_id is not None
-
-
-def _only(row: Array, ids: Sequence[int]) -> Array:
-    """Logits that allow these ids alone, all alike."""
-    row[...] = -np.inf
-    row[list(ids)] = 0
-    return row
-
-
-def _mask_of(config: GenerationConfig, vocab: int) -> Array | None:
-    """(V,) which tokens never come; None where all may."""
-    banned = [*config.suppress_tokens, *[w[0] for w in config.bad_words_ids if len(w) == 1]]
-    if not banned and config.allowed_tokens is None:
-        return None
-    mask = np.full(vocab, config.allowed_tokens is not None)
-    mask[list(config.allowed_tokens or ())] = False
-    mask[banned] = True
-    return mask
+    def _note_ngram(self, end: int) -> None:
+        """Note which token came last in the n tokens that end there."""
+        first = end - self._config.no_repeat_ngram_size
+        if first >= 0:
+            *start, last = self._tokens[first:end]
+            self._followers.setdefault(tuple(start), []).append(last)
 
 
 def _require_ids(config: GenerationConfig, prefix: Sequence[int], vocab: int) -> None:

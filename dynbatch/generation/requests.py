@@ -11,7 +11,7 @@ from dynbatch.generation.beams import Beams
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.pages import History
 from dynbatch.generation.processing import LogitsProcessing
-from dynbatch.generation.rows import LogitsRow
+from dynbatch.generation.sampling import cut_of
 from dynbatch.generation.streaming import Detokenizer, TextStream
 from dynbatch.parameter import Array
 
@@ -58,6 +58,14 @@ class Generated:
     text: str = ""
 
 
+class Candidates(NamedTuple):
+    """Next tokens of a sentence (K,), as `Beams.extend` takes them."""
+
+    tokens: Array
+    scores: Array
+    log_probs: Array
+
+
 @dataclass(slots=True)
 class Branch:
     """One sentence of a request that is being written.
@@ -71,7 +79,7 @@ class Branch:
         random:     number of its random stream.
         log_probs:  of its tokens, in nats.
         text:       that is certain.
-        row:        logits of its next token, once the model has read all that waited.
+        candidates: of a beam, what extends it best, once the model has read all that waited.
     """
 
     number: int
@@ -82,7 +90,7 @@ class Branch:
     random: int = 0
     log_probs: list[float] = field(default_factory=list)
     text: str = ""
-    row: LogitsRow | None = None
+    candidates: Candidates | None = None
 
 
 class GenerationRequest:
@@ -92,6 +100,7 @@ class GenerationRequest:
         source:   what an encoder reads; None for a decoder alone.
         context:  ids that stand before the results: the prompt, or a decoder's first id.
         branches: sentences that go on.
+        cut:      what is cut off before a token is drawn: see `cut_of`.
         beams:    of a beam search.
         results:  that have ended.
         error:    why it failed.
@@ -109,6 +118,7 @@ class GenerationRequest:
         self.tokenizer = tokenizer
         self.branches = [branch]
         branch.stream = self.new_stream()
+        self.cut = cut_of(config)
         self.beams = Beams(config, limit) if config.num_beams > 1 else None
         self.results: dict[int, Generated] = {}
         self.is_begun = False
@@ -119,6 +129,12 @@ class GenerationRequest:
         if self.tokenizer is None:
             return None
         return TextStream(self.tokenizer, self.config.stop_strings)
+
+    def fail(self, error: Exception) -> TokenEvent:
+        """End it for an error."""
+        self.error = error
+        self.close()
+        return TokenEvent(self.number, 0, None, reason=FAILED, error=error)
 
     def close(self) -> None:
         """Give back all that its sentences hold."""
@@ -131,7 +147,7 @@ class GenerationRequest:
         for branch in self.branches:
             branch.history.close()
             tokens = [*self.context.tolist(), *branch.processing.result]
-            branch.waiting = np.array(tokens, np.int64)
+            branch.waiting, branch.candidates = np.array(tokens, np.int64), None
 
     def generated(self) -> list[Generated]:
         """The results in order, the best first where they are beams."""

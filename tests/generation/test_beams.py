@@ -21,7 +21,8 @@ def search(config, limit, seed):
     steps = 0
     while not beams.is_done:
         rows = np.array([log_probs_after(tokens, seed) for tokens in beams.tokens])
-        parents, tokens = beams.extend(rows, rows)
+        every = np.broadcast_to(np.arange(V), rows.shape)
+        parents, tokens = beams.extend(every, rows, rows)
         assert len(parents) == len(tokens) == (0 if beams.is_done else len(beams.tokens))
         steps += 1
     return beams.results(), steps

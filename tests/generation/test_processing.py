@@ -5,7 +5,8 @@ import pytest
 
 from dynbatch.errors import ArgumentError
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.generation.processing import LogitsProcessing
+from dynbatch.generation.processing import LogitsProcessing, joined
+from dynbatch.kernels.choosing.edits import edit_rows
 
 V = 12
 
@@ -15,6 +16,13 @@ def after(config, context, result, limit=100, **given):
     for token in result:
         processing.take(token)
     return processing
+
+
+def applied(processing, row):
+    """A copy of a row of logits after all edits and the hook."""
+    rows = row[None].copy()
+    edit_rows(rows, joined([0], [processing.edit()], rows.dtype))
+    return processing.hooked(rows[0])
 
 
 def expected(row, config, context, result):
@@ -62,14 +70,14 @@ def test_random_settings_give_what_the_formulas_give(seed):
         result = rng.integers(0, V, length).tolist()
         row = rng.normal(size=V)
         processing = after(config, context, result)
-        found = processing.apply(row.copy())
+        found = applied(processing, row)
         np.testing.assert_allclose(found, expected(row, config, context, result), rtol=1e-12)
-        assert not processing.is_trivial or (found == row).all()
+        assert not processing.is_plain or (found == row).all()
 
 
 def test_a_row_without_anything_to_do_is_known_as_such():
-    assert after(GenerationConfig(eos_token_id=(1,)), [3], [2]).is_trivial
-    assert not after(GenerationConfig(repetition_penalty=1.1), [3], []).is_trivial
+    assert after(GenerationConfig(eos_token_id=(1,)), [3], [2]).is_plain
+    assert not after(GenerationConfig(repetition_penalty=1.1), [3], []).is_plain
 
 
 def test_a_prefix_comes_first_and_forced_marks_at_their_places():
@@ -77,15 +85,15 @@ def test_a_prefix_comes_first_and_forced_marks_at_their_places():
     processing = LogitsProcessing(config, [1], V, limit=3, prefix=())
     chosen = []
     for _ in range(3):
-        chosen.append(int(processing.apply(np.arange(V, dtype=float)).argmax()))
+        chosen.append(int(applied(processing, np.arange(V, dtype=float)).argmax()))
         processing.take(chosen[-1])
     assert chosen == [4, V - 1, 7]
     with_prefix = LogitsProcessing(GenerationConfig(), [1], V, 9, prefix=(2, 6))
     for token in (2, 6):
-        row = with_prefix.apply(np.arange(V, dtype=float))
+        row = applied(with_prefix, np.arange(V, dtype=float))
         assert np.flatnonzero(row > -np.inf).tolist() == [token]
         with_prefix.take(token)
-    assert with_prefix.is_trivial
+    assert with_prefix.is_plain
 
 
 def test_a_fork_goes_on_by_itself():
@@ -95,7 +103,7 @@ def test_a_fork_goes_on_by_itself():
     one.take(1)
     row = np.zeros(V)
     assert one.result == [3, 1] and other.result == [3]
-    assert one.apply(row.copy())[2] == -np.inf and other.apply(row.copy())[2] == 0
+    assert applied(one, row)[2] == -np.inf and applied(other, row)[2] == 0
 
 
 def test_a_hook_sees_the_ids_and_what_it_returns_is_checked():
@@ -106,11 +114,11 @@ def test_a_hook_sees_the_ids_and_what_it_returns_is_checked():
         return logits + np.eye(V)[5]
 
     processing = after(GenerationConfig(), [1, 2], [9], hook=hook)
-    assert processing.apply(np.zeros(V))[5] == 1 and seen == [[1, 2, 9]]
+    assert applied(processing, np.zeros(V))[5] == 1 and seen == [[1, 2, 9]]
     for wrong in (np.zeros(3), np.zeros(V, int)):
         broken = after(GenerationConfig(), [1], [], hook=lambda logits, tokens, w=wrong: w)
         with pytest.raises(ArgumentError, match="the hook returned"):
-            broken.apply(np.zeros(V))
+            applied(broken, np.zeros(V))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import pytest
 
 import dynbatch as db
 from dynbatch.generation.processing import LogitsProcessing
-from dynbatch.generation.sampling import cut
+from dynbatch.generation.sampling import cut_of
+from dynbatch.kernels.choosing.draws import cut_rows
 from dynbatch.models.pretrained import GPT2, T5, Llama, Marian
+from tests.generation.test_processing import applied
 
 FOLDER = Path(__file__).parent / "fixtures"
 CHECKPOINTS = Path(__file__).parents[1] / "models/pretrained/fixtures"
@@ -57,9 +59,12 @@ def test_logits_are_processed_in_the_same_way():
         config = db.GenerationConfig(
             **{k: tuple(v) if isinstance(v, list) else v for k, v in case["settings"].items()},
             eos_token_id=(0,),
+            do_sample=True,
         )
         processing = LogitsProcessing(config, case["context"], row.size, limit=99)
         for token in case["result"]:
             processing.take(token)
-        found = cut(processing.apply(row.copy())[None], config)[0]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        found = applied(processing, row)[None]
+        if cut_of(config) is not None:
+            cut_rows(found, np.array([cut_of(config)]))
+        np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-6)

@@ -1,0 +1,24 @@
+"""The largest elements of each row, in order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.runtime.dispatch import has_cuda
+
+
+@has_cuda()
+def rank_rows(x: Array, out: Array) -> None:
+    """Where the largest elements of each row lie, the largest first; of equal ones the first.
+
+    Args:
+        x:   (N, V).
+        out: (N, K) int64, K <= V, overwritten.
+    """
+    count, width = out.shape[1], x.shape[1]
+    least = np.partition(x, width - count, axis=1)[:, width - count]
+    rows, places = np.nonzero(~(x < least[:, None]))  # of NaN as well
+    order = np.lexsort((places, -x[rows, places], rows))
+    firsts = np.searchsorted(rows, np.arange(len(x)))
+    out[...] = places[order[firsts[:, None] + np.arange(count)]]
