@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.ancestors import (
@@ -153,6 +154,10 @@ class Runs(OwnedNodes):
             self._kept.setdefault(node.index, node)
         self._differentiated = True
         self._kept_then = frozenset(self._kept)
+
+    def repeated(self) -> RepeatedRun:
+        """The only run so far, to be done again: for what reads more than its nodes' inputs."""
+        return self._executor.repeated()
 
     def _run(self, nodes: list[Operation]) -> None:
         self._begin_run("a run")

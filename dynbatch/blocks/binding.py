@@ -21,6 +21,7 @@ from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import WIDTH
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.sources import Lookup
 from dynbatch.parameter import Array
 
 
@@ -54,6 +55,11 @@ class TakenArrays:
                     return None
             return [node.given(found[number]) for _, node, number in self.sites]
         return [node.given(arrays[number]) for _, node, number in self.sites]
+
+    @property
+    def are_looked_up(self) -> bool:
+        """Whether they are ids of rows of tables, as they were given."""
+        return not self._recipes and all([isinstance(node, Lookup) for _, node, _ in self.sites])
 
     def seen_in(self, trace: Operators) -> list[tuple[Any, ...]]:
         """What the operators of a trace have made of their arrays."""

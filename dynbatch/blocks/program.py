@@ -13,6 +13,8 @@ from copy import copy
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
+
 from dynbatch.blocks.binding import bind
 from dynbatch.blocks.live import Operators, live_operators
 from dynbatch.blocks.operators import (
@@ -160,6 +162,24 @@ class BlockProgram:
             return NOTHING
         given = self._taken.of(free, arrays)
         return None if given is None else Told(given, {}, {})
+
+    def given_to_all(self, ids: Array, lengths: Array) -> list[list[Sequence[Any]]]:
+        """What each operator makes of the ids of many sentences: of each, or of all together.
+
+        Args:
+            ids:     the calls' only array, of all sentences.
+            lengths: ids of each.
+        """
+        if self._taken.are_looked_up:
+            return [[[made] for made in site] for site in self._taken.of((), [ids]) or ()]
+        of_each = []
+        ends, last = np.cumsum(lengths).tolist(), len(self.pattern) - 1
+        for end, length in zip(ends, lengths.tolist(), strict=True):
+            free = self.free_of((*[0] * last, length))
+            told = self.given(free, [ids[end - length : end]])
+            assert told is not None
+            of_each.append(told.given)
+        return [list(zip(*site, strict=True)) for site in zip(*of_each, strict=True)]
 
     def traced(self, maker: TraceMaker, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
         """What a trace at the call's sizes tells, or None if it builds other operators."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from dynbatch.blocks.operators import BlockOperator, Given, Told
+from dynbatch.blocks.operators import BlockOperator, Given
 from dynbatch.blocks.program import BlockProgram
-from dynbatch.blocks.sizes import Sizes
+from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.cells.scan.resumed import ResumedScan
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import GraphError
@@ -76,20 +76,19 @@ class Resumed:
         """The width of the result."""
         return self.program.operators[self.program.results[0]].node.width
 
-    def told(
-        self, free: Sizes, arrays: Sequence[Array], length: int, pasts: Mapping[int, object]
-    ) -> Told:
-        """What a call knows beside its sizes, of which `free` are those that vary.
+    def tell(
+        self, call: ResumedCall, ids: Array, before: Array, pasts: Mapping[int, object]
+    ) -> None:
+        """Tell a call of the program what it reads next.
 
         Args:
-            length: rows before those of the call.
-            pasts:  what operators have kept, by number.
+            ids:    of all its rows.
+            before: (N,) rows of each sentence before them.
+            pasts:  what operators have kept of all sentences, by number.
         """
-        told = self.program.given(free, arrays)
-        assert told is not None
-        values: dict[tuple[int, str], Any] = {(k, "past"): past for k, past in pasts.items()}
-        values.update({(k, "offset"): offset + length for k, offset in self.positions})
-        return Told(told.given, values, {})
+        columns: dict[tuple[int, str], Any] = {(k, "past"): [past] for k, past in pasts.items()}
+        columns.update({(k, "offset"): offset + before for k, offset in self.positions})
+        call.columns, call.made = columns, self.program.given_to_all(ids, call.lengths)
 
 
 def resumed(program: BlockProgram) -> Resumed:

@@ -24,7 +24,6 @@ from dynbatch.generation.requests import (
     TokenEvent,
 )
 from dynbatch.generation.streaming import Detokenizer
-from dynbatch.graph import Graph
 from dynbatch.memory.pool import pool_of
 from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.arguments import as_ids
@@ -62,20 +61,16 @@ class Engine:
         self._step_tokens = size(self, "step_tokens", step_tokens)
         self._positions = getattr(model, "positions", None) if positions is None else positions
         self._continuation = Continuation(model)
-        parameter = model.parameters()[0]
-        self._device, self._dtype = parameter.device, parameter.dtype
-        with evaluating(model), self._graph() as graph:
+        with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)
         self._vocab = program.width
-        self.caches = Caches(program.slots, self._dtype, pool_of(self._device))
+        at = self._continuation
+        self.caches = Caches(program.slots, at.dtype, pool_of(at.device))
         self._limit = memory_limit
         self._waiting: list[GenerationRequest] = []
         self._live: list[GenerationRequest] = []
         self._requests: dict[int, GenerationRequest] = {}
         self._count = 0
-
-    def _graph(self) -> Graph:
-        return Graph(self._device, self._dtype, grad=False)
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -199,9 +194,8 @@ class Engine:
             read = self._room_for(self._chosen())
             if not read:
                 return []
-            with self._graph() as graph:
-                given = [(ids, branch.history) for _, branch, ids in read]
-                logits = self._continuation.run(graph, given)
+            given = [(ids, branch.history) for _, branch, ids in read]
+            logits = self._continuation.run(self.caches, given)
         ready: list[Ready] = []
         for row, (request, branch, ids) in enumerate(read):
             branch.waiting = branch.waiting[ids.size :]
@@ -209,6 +203,8 @@ class Engine:
                 ready.append((request, branch, row))
         events = choose(ready, logits)
         self._live = [request for request in self._live if request.branches]
+        if self.is_idle:
+            self._continuation.forget_steps()
         return events
 
     def _admit(self) -> None:
@@ -235,7 +231,7 @@ class Engine:
     def _begin(self, joining: Sequence[GenerationRequest]) -> None:
         """Encode the sources of requests; all sentences of one share what comes of it."""
         sources = [request.source for request in joining if request.source is not None]
-        with self._graph() as graph:
+        with self._continuation.graph() as graph:
             histories = self._continuation.begin(graph, sources, self.caches)
         for request, history in zip(joining, histories, strict=True):
             for branch in request.branches:

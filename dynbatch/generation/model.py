@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dynbatch import nodes as F
 from dynbatch.blocks.arguments import Arguments, sizes_of
 from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
@@ -17,10 +16,13 @@ from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed import CacheSlot, Resumed, resumed
 from dynbatch.errors import GraphError
 from dynbatch.generation.pages import Caches, History
+from dynbatch.generation.prepared import PreparedStep
+from dynbatch.generation.step_rows import StepRows
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
+KEPT_STEPS = 8  # prepared steps that are kept, each for another number of sentences
 TRACED = 5  # ids of the sentence that a function is traced with
 
 
@@ -40,16 +42,19 @@ class Continuation:
         self.has_source = hasattr(model, "encode") and hasattr(model, "decode")
         self._block = BlockFunction(_decoded if self.has_source else _logits)
         self._programs: dict[int, Resumed] = {}
+        self._steps: dict[int, PreparedStep] = {}  # by the number of sentences, latest last
+        parameter = model.parameters()[0]
+        self.device, self.dtype = parameter.device, parameter.dtype
+
+    def graph(self) -> Graph:
+        """A graph where the model is."""
+        return Graph(self.device, self.dtype, grad=False)
 
     def program(self, graph: Graph) -> Resumed:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""
         given = self._encoded(graph, np.zeros(TRACED + 1, np.int64)) if self.has_source else ()
         self._last = self._found(graph, self._arguments(graph, given))
         return self._last
-
-    def _resumed(self, graph: Graph) -> Resumed:
-        """The program for the next rows; that of an encoder-decoder was found with its source."""
-        return self._last if self.has_source else self.program(graph)
 
     def _encoded(self, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
         given = self._model.encode(graph, source)
@@ -108,26 +113,59 @@ class Continuation:
             for slot in self._last.slots
         }
 
-    def run(self, graph: Graph, rows: Sequence[tuple[Array, History]]) -> Array:
+    def run(self, caches: Caches, rows: Sequence[tuple[Array, History]]) -> Array:
         """The logits (N, V) after the last of each sentence's new ids, whose rows are kept.
 
         Args:
             rows: of each sentence the new ids, and what it has left before, with room for them.
+
+        Raises:
+            OutOfMemory: there is no room to compute in; no sentence is longer then.
         """
-        resumed = self._resumed(graph)
-        program, call_type = resumed.program, self._block._call_type
-        last = len(program.pattern) - 1
-        calls: list[Node] = []
-        for ids, history in rows:
-            # What it is given was read before: of the sizes, those of its nodes do not matter.
-            free = program.free_of((*[0] * last, ids.size))
-            told = resumed.told(free, [ids], history.length, history.pasts())
-            arguments = Arguments.of_arrays([ids])
-            calls.append(results_of(call_type, program, arguments, free, told, graph))
-        logits = F.concat(calls, dim=0).value
-        for ids, history in rows:
-            history.length += ids.size
+        ids = np.concatenate([new for new, _ in rows])
+        histories = [history for _, history in rows]
+        new = np.array([part.size for part, _ in rows], np.int64)
+        step = StepRows(caches, histories, new)
+        is_kept = bool((new == 1).all())
+        prepared = self._kept_for(step, new) if is_kept else self._prepared(new, step.memory_rows)
+        try:
+            logits = prepared.logits(ids, step)
+        except BaseException:
+            self.forget_steps()
+            raise
+        finally:
+            if not is_kept:
+                prepared.close()
+        for history, count in zip(histories, new.tolist(), strict=True):
+            history.length += count
         return logits
+
+    def _prepared(self, new: Array, room: int) -> PreparedStep:
+        graph = self.graph()
+        # That of an encoder-decoder was found with its source.
+        resumed = self._last if self.has_source else self.program(graph)
+        return PreparedStep(graph, resumed, new, room)
+
+    def _kept_for(self, step: StepRows, new: Array) -> PreparedStep:
+        """The step with one row of each of so many sentences; only the last one holds memory."""
+        count = len(new)
+        kept = self._steps.pop(count, None)
+        if kept is None or kept.resumed is not self._last or kept.room < step.memory_rows:
+            if kept is not None:
+                kept.close()
+            # Of sentences that come later, memories may be longer.
+            kept = self._prepared(new, step.memory_rows + step.memory_rows // 4)
+        for other in self._steps.values():
+            other.rest()
+        if len(self._steps) >= KEPT_STEPS:
+            self._steps.pop(next(iter(self._steps))).close()
+        self._steps[count] = kept
+        return kept
+
+    def forget_steps(self) -> None:
+        """Give back what is held for steps to come."""
+        while self._steps:
+            self._steps.popitem()[1].close()
 
 
 def _logits(graph: Any, model: Any, ids: Any) -> Any:

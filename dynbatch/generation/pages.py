@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.blocks.resumed import CacheSlot, SlotKind
+from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.memory.pool import Pool
 from dynbatch.parameter import Array
 
@@ -25,10 +26,11 @@ Parts = list[tuple[Array, ...]]
 class Page:
     """The rows of each slot, and how many sentences read them."""
 
-    __slots__ = ("array", "parts", "readers")
+    __slots__ = ("address", "array", "parts", "readers")
 
     def __init__(self, array: Array, parts: Parts) -> None:
         self.array = array
+        self.address = address(array) or 0
         self.parts = parts
         self.readers = 1
 
@@ -41,6 +43,7 @@ class Pages:
 
     Attributes:
         page_bytes: of one page.
+        offsets:    where the rows of each slot begin in a page, in bytes.
         lent, most: pages on loan now, and at most.
     """
 
@@ -51,6 +54,9 @@ class Pages:
         self._pool = pool
         self._elements = rows * sum([width for slot in slots for width in slot.widths])
         self.page_bytes = self._elements * self._dtype.itemsize
+        widths = [rows * width * self._dtype.itemsize for slot in slots for width in slot.widths]
+        starts = iter(np.cumsum([0, *widths]).tolist())
+        self.offsets = [[next(starts) for _ in slot.widths] for slot in slots]
         self.lent = self.most = 0
 
     @property
@@ -138,24 +144,27 @@ class History:
     """What a sentence has left for its rows to come.
 
     Attributes:
-        length: rows so far.
+        caches:      where its pages come from.
+        length:      rows so far.
+        grown, kept, state: its pages.
+        kept_rows:   rows of each slot in those that are kept.
     """
 
     def __init__(self, caches: Caches) -> None:
-        self._from = caches
-        self._grown: list[Page] = []
-        self._kept: list[Page] = []
-        self._kept_rows = [0] * len(caches.kept.slots)
-        self._state: Page | None = None
+        self.caches = caches
+        self.grown: list[Page] = []
+        self.kept: list[Page] = []
+        self.kept_rows = [0] * len(caches.kept.slots)
+        self.state: Page | None = None
         self.length = 0
 
     def bytes_for(self, rows: int) -> int:
         """Bytes that `reserve` takes from the pool."""
-        grown, states = self._from.grown, self._from.states
-        needed = grown.count(self.length + rows) - len(self._grown)
+        grown, states = self.caches.grown, self.caches.states
+        needed = grown.count(self.length + rows) - len(self.grown)
         filled = self.length % grown.rows
-        needed += bool(filled and self._grown and self._grown[-1].readers > 1)
-        is_ready = not states.slots or (self._state is not None and self._state.readers == 1)
+        needed += bool(filled and self.grown and self.grown[-1].readers > 1)
+        is_ready = not states.slots or (self.state is not None and self.state.readers == 1)
         return needed * grown.page_bytes + (0 if is_ready else states.page_bytes)
 
     def reserve(self, rows: int) -> None:
@@ -164,17 +173,17 @@ class History:
         Raises:
             OutOfMemory: the pool has none; what was taken is kept until `close`.
         """
-        grown, states = self._from.grown, self._from.states
+        grown, states = self.caches.grown, self.caches.states
         filled = self.length % grown.rows
-        if filled and self._grown:
-            self._grown[-1] = grown.own(self._grown[-1], filled)
-        while len(self._grown) < grown.count(self.length + rows):
-            self._grown.append(grown.take())
+        if filled and self.grown:
+            self.grown[-1] = grown.own(self.grown[-1], filled)
+        while len(self.grown) < grown.count(self.length + rows):
+            self.grown.append(grown.take())
         if states.slots:
-            if self._state is None:
-                self._state = states.take()
-                self._state.array[...] = 0
-            self._state = states.own(self._state, 1)
+            if self.state is None:
+                self.state = states.take()
+                self.state.array[...] = 0
+            self.state = states.own(self.state, 1)
 
     def begin(self, rows: Mapping[CacheSlot, Sequence[Array | None]]) -> None:
         """Keep what a sentence is given: what the sources of each slot have made, None for zeros.
@@ -183,96 +192,39 @@ class History:
             OutOfMemory: the pool has no room; what was taken is kept until `close`.
         """
         self.reserve(0)
-        kept = self._from.kept
+        kept = self.caches.kept
         for number, slot in enumerate(kept.slots):
             arrays = [array for array in rows[slot] if array is not None]
-            self._kept_rows[number] = len(arrays[0])
-            while len(self._kept) < kept.count(len(arrays[0])):
-                self._kept.append(kept.take())
-            write(self._kept, number, 0, arrays)
-        for number, slot in enumerate(self._from.states.slots):
-            assert self._state is not None
-            for part, array in zip(self._state.parts[number], rows[slot], strict=True):
+            self.kept_rows[number] = len(arrays[0])
+            while len(self.kept) < kept.count(len(arrays[0])):
+                self.kept.append(kept.take())
+            write(self.kept, number, 0, arrays)
+        for number, slot in enumerate(self.caches.states.slots):
+            assert self.state is not None
+            for part, array in zip(self.state.parts[number], rows[slot], strict=True):
                 part[0] = 0 if array is None else array
 
     def fork(self) -> History:
         """A sentence that began alike; it shares all pages."""
-        other = History(self._from)
-        other.length, other._kept_rows = self.length, self._kept_rows
-        other._grown, other._kept, other._state = [*self._grown], [*self._kept], self._state
+        other = History(self.caches)
+        other.length, other.kept_rows = self.length, self.kept_rows
+        other.grown, other.kept, other.state = [*self.grown], [*self.kept], self.state
         for page in other._pages():
             page.readers += 1
         return other
 
     def _pages(self) -> list[Page]:
-        return [*self._grown, *self._kept, *([] if self._state is None else [self._state])]
+        return [*self.grown, *self.kept, *([] if self.state is None else [self.state])]
 
     def close(self) -> None:
         """Give all pages back; it is empty then."""
-        caches = self._from
-        for pages, lent in ((caches.grown, self._grown), (caches.kept, self._kept)):
+        caches = self.caches
+        for pages, lent in ((caches.grown, self.grown), (caches.kept, self.kept)):
             for page in lent:
                 pages.give(page)
-        if self._state is not None:
-            caches.states.give(self._state)
-        self._grown, self._kept, self._state, self.length = [], [], None, 0
-
-    def pasts(self) -> dict[int, object]:
-        """What each operator has kept, by number."""
-        found: dict[int, object] = {}
-        for number, slot in enumerate(self._from.grown.slots):
-            found[slot.operator] = PagedRows(self._grown, number, self.length)
-        for number, slot in enumerate(self._from.kept.slots):
-            found[slot.operator] = PagedRows(self._kept, number, self._kept_rows[number])
-        for number, slot in enumerate(self._from.states.slots):
-            assert self._state is not None
-            memory = found.get(slot.operator)
-            rows = memory.joined() if isinstance(memory, PagedRows) else []
-            found[slot.operator] = StateRows(self._state.parts[number], rows)
-        return found
-
-
-class PagedRows:
-    """The rows of one slot: those so far, and room for more.
-
-    Attributes:
-        length: rows so far.
-    """
-
-    __slots__ = ("_number", "_pages", "length")
-
-    def __init__(self, pages: list[Page], number: int, length: int) -> None:
-        self._pages = pages
-        self._number = number
-        self.length = length
-
-    @property
-    def pages(self) -> Parts:
-        """The rows, page by page."""
-        return [page.parts[self._number] for page in self._pages]
-
-    def append(self, *arrays: Array) -> None:
-        """Write rows behind the `length` first, for which there is room."""
-        write(self._pages, self._number, self.length, arrays)
-
-    def joined(self) -> list[Array]:
-        """The rows without pages, as copies."""
-        sides = zip(*self.pages, strict=True)
-        return [np.concatenate(side)[: self.length] for side in sides]
-
-
-class StateRows:
-    """The state of one scan, and what its steps read.
-
-    Attributes:
-        states, memories: (1, width) each, and (S, width).
-    """
-
-    __slots__ = ("memories", "states")
-
-    def __init__(self, states: Sequence[Array], memories: Sequence[Array]) -> None:
-        self.states = states
-        self.memories = memories
+        if self.state is not None:
+            caches.states.give(self.state)
+        self.grown, self.kept, self.state, self.length = [], [], None, 0
 
 
 def write(pages: Sequence[Page], number: int, first: int, arrays: Sequence[Array]) -> None:

@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.batcher.steps.preparation import StepMaker
 from dynbatch.errors import GraphError
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import Caches, History
@@ -39,10 +40,10 @@ def stepwise(model, sources, targets, rng, dtype="float32"):
                 rows.append((ids, history))
                 places.append(k)
         if rows:
-            with db.Graph(dtype=dtype, grad=False) as graph:
-                results = continuation.run(graph, rows)
-                for k, result in zip(places, results, strict=True):
-                    found[k].append((histories[k].length - 1, result))
+            results = continuation.run(caches, rows)
+            for k, result in zip(places, results, strict=True):
+                found[k].append((histories[k].length - 1, result))
+    continuation.forget_steps()
     for history in histories:
         history.close()
     assert caches.lent_bytes == 0 and pool.used_bytes == 0
@@ -66,9 +67,22 @@ def test_logits_from_a_cache_are_those_of_the_whole_sentence(name, dtype):
                 np.testing.assert_allclose(row, whole[place], rtol=0, atol=1e-5)
 
 
+def with_graphs(model):
+    """A continuation, and the graphs that it makes."""
+    continuation, graphs = Continuation(model), []
+    make = continuation.graph
+
+    def graph():
+        graphs.append(make())
+        return graphs[-1]
+
+    continuation.graph = graph
+    return continuation, graphs
+
+
 def test_one_step_of_many_sentences_has_the_launches_of_one():
     model = tiny("gpt2").eval()
-    continuation = Continuation(model)
+    continuation, graphs = with_graphs(model)
     with db.Graph(grad=False) as graph:
         program = continuation.program(graph)
     caches = Caches(program.slots, np.dtype("float32"), Pool())
@@ -78,10 +92,40 @@ def test_one_step_of_many_sentences_has_the_launches_of_one():
         for history, length in zip(histories, lengths, strict=True):
             history.reserve(length)
         rows = [(np.arange(n) % VOCAB, h) for n, h in zip(lengths, histories, strict=True)]
-        with db.Graph(grad=False) as graph:
-            continuation.run(graph, rows)
-            launches.append(graph.statistics.launches)
+        continuation.run(caches, rows)
+        launches.append(graphs[-1].statistics.launches)
     assert launches[0] == launches[1] == launches[2]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "writer"])
+def test_a_step_is_prepared_once_and_runs_for_other_sentences_too(name, monkeypatch):
+    rng, model = np.random.default_rng(0), tiny(name).eval()
+    continuation, graphs = with_graphs(model)
+    prepared, recorded = [], []
+    prepare = StepMaker.prepare
+    monkeypatch.setattr(StepMaker, "prepare", lambda *given: prepared.append(1) or prepare(*given))
+    with continuation.graph() as graph:
+        program = continuation.program(graph)
+    pool = Pool()
+    caches = Caches(program.slots, np.dtype("float32"), pool)
+    histories = [History(caches) for _ in range(7)]
+    if continuation.has_source:
+        with continuation.graph() as graph:
+            sources = [rng.integers(0, VOCAB, 5) for _ in histories]
+            histories = continuation.begin(graph, sources, caches)
+    before, steps = len(prepared), 12
+    for number in range(steps):
+        chosen = rng.permutation(7)[: 3 if number % 2 else 5]
+        for k in chosen:
+            histories[k].reserve(1)
+        continuation.run(caches, [(np.array([number]), histories[k]) for k in chosen])
+        recorded.append(sum([len(graph) for graph in graphs]))
+    assert len(prepared) - before == 2
+    assert recorded[1:] == [recorded[1]] * (steps - 1)
+    for history in histories:
+        history.close()
+    continuation.forget_steps()
+    assert pool.used_bytes == 0
 
 
 def test_logits_are_computed_for_last_rows_alone():

@@ -6,29 +6,37 @@ import pytest
 from dynbatch.blocks.resumed import CacheSlot, SlotKind
 from dynbatch.errors import OutOfMemory
 from dynbatch.generation.pages import ROWS, Caches, History
+from dynbatch.generation.step_rows import StepRows
+from dynbatch.kernels.addresses import write_rows
 from dynbatch.memory import Pool
 
+DTYPE = np.dtype("float64")
 GROWN = [CacheSlot(0, SlotKind.GROWN, (3, 2)), CacheSlot(4, SlotKind.GROWN, (1, 5))]
 KEPT = CacheSlot(7, SlotKind.KEPT, (4, 2), (1, 2))
 STATE = CacheSlot(7, SlotKind.STATE, (6, 1), (3, None))
 FORK_BYTES = (ROWS * 11 + 7) * 8  # of a page of its own, and of a state
 
 
+def pasts(history, count=0):
+    """What each operator finds in a step with so many new rows."""
+    return StepRows(history.caches, [history], np.array([count])).pasts(0)
+
+
 def append(history, rng, count):
     """Append random rows to all slots; return them."""
     history.reserve(count)
     rows = [[rng.normal(size=(count, width)) for width in slot.widths] for slot in GROWN]
-    pasts = history.pasts()
+    found = pasts(history, count)
     for slot, arrays in zip(GROWN, rows, strict=True):
-        pasts[slot.operator].append(*arrays)
+        found[slot.operator].append(*arrays)
     history.length += count
     return rows
 
 
 def contents(history):
     """All keys and values of each slot."""
-    pasts = history.pasts()
-    return [pasts[slot.operator].joined() for slot in GROWN]
+    found = pasts(history)
+    return [found[slot.operator].joined(DTYPE) for slot in GROWN]
 
 
 def assert_holds(history, parts):
@@ -41,7 +49,7 @@ def assert_holds(history, parts):
 @pytest.fixture
 def caches():
     pool = Pool()
-    lent = Caches([*GROWN, KEPT, STATE], np.dtype("float64"), pool)
+    lent = Caches([*GROWN, KEPT, STATE], DTYPE, pool)
     yield lent
     assert lent.lent_bytes == 0 and pool.used_bytes == 0
 
@@ -89,7 +97,7 @@ def test_the_last_reader_of_a_page_writes_to_it_without_a_copy(caches):
 
 def test_a_pool_without_room_loses_no_page():
     pool = Pool(limit_bytes=3 * ROWS * 11 * 8)
-    caches = Caches(GROWN, np.dtype("float64"), pool)
+    caches = Caches(GROWN, DTYPE, pool)
     rng, history = np.random.default_rng(0), History(caches)
     first = append(history, rng, ROWS)
     with pytest.raises(OutOfMemory):
@@ -107,13 +115,14 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
     fork = history.fork()
     assert caches.kept.lent == 3 and caches.states.lent == 1
     fork.reserve(1)
-    fork.pasts()[7].states[1][0] = 5.0
+    write_rows(np.array([[5.0]]), pasts(fork)[7].states.addresses[:, 1])
     for one, last in ((history, 0.0), (fork, 5.0)):
-        past = one.pasts()[7]
-        np.testing.assert_array_equal(past.memories[0], keys)
-        np.testing.assert_array_equal(past.memories[1], values)
-        np.testing.assert_array_equal(past.states[0], first[None])
-        assert past.states[1][0] == last
+        past = pasts(one)[7]
+        for found, expected in zip(past.memories.joined(DTYPE), (keys, values), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        states = past.states.joined(DTYPE)
+        np.testing.assert_array_equal(states[0], first[None])
+        assert states[1][0] == last
     assert caches.kept.lent == 3 and caches.states.lent == 2
     history.close()
     fork.close()
@@ -122,5 +131,5 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
 def test_a_state_begins_with_zeros(caches):
     history = History(caches)
     history.reserve(0)
-    assert not any(part.any() for part in history.pasts()[7].states)
+    assert not any(part.any() for part in pasts(history)[7].states.joined(DTYPE))
     history.close()

@@ -16,8 +16,10 @@ from dynbatch.batcher.execution.record import (
     StepRecord,
     row_of,
 )
+from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
 from dynbatch.batcher.execution.stage_runner import StageRunner
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner, require_gradients
@@ -74,6 +76,7 @@ class Executor:
         self._differentiated: list[StepRun] = []
         self._commits = Commits(self._actions)
         self._run = Run(0, 0, 0)
+        self._last: MemoryPlan | None = None
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
         self._times: list[RunTimes] = []
@@ -190,6 +193,11 @@ class Executor:
         """Start queued work for the GPU, if there is one."""
         self._actions.flush()
 
+    def repeated(self) -> RepeatedRun:
+        """The last run, which is the only one and has no loss, to be done again."""
+        assert self._last is not None
+        return RepeatedRun(self._last, self._stages, self._arenas, self.statistics)
+
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""
         return self._ended + [row_of(step) for step in self.steps]
@@ -213,6 +221,7 @@ class Executor:
             forget(step)
         self.steps = []
         self._differentiated = []
+        self._last = None
         self._arenas.give_after(0)
         self._actions.close()
 
@@ -286,5 +295,5 @@ class Executor:
         statistics.kernel_seconds += self._run.kernel_seconds
         if self._run.memory is not None:
             free(self._run.memory)
-            self._run.memory = None
+            self._last, self._run.memory = self._run.memory, None
         statistics.host_seconds += time.perf_counter() - begin

@@ -18,6 +18,7 @@ from dynbatch.batcher.steps.member_parts import (
 from dynbatch.blocks.call import BlockCall, ResultPlace
 from dynbatch.blocks.operators import BlockOperator, Coefficients, Given, Site, Sized
 from dynbatch.blocks.program import BlockProgram
+from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.kernels.dropout import GOLDEN_RATIO, MODULUS, hash32
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.structure import Port
@@ -74,6 +75,22 @@ class BlockBatch:
         if isinstance(bound, Given):
             return told.given[bound.site][bound.place]
         return told.values[operator, name]
+
+    def column(self, operator: int, name: str) -> Sequence[Any]:
+        """An attribute of an operator: of each call; once where the operator is shared."""
+        op = self.program.operators[operator]
+        bound = op.bound.get(name, op)
+        count = 1 if op.is_shared else len(self.calls)
+        if bound is op:
+            return [getattr(op.node, name)] * count
+        if isinstance(bound, Site):
+            return self.stream_numbers(bound)
+        if isinstance(bound, Given):
+            site, place = bound
+            return [call.told.given[site][place] for call in self.calls[:count]]
+        if isinstance(bound, Sized) and isinstance(bound.form, int):
+            return self.numbers(bound.coefficients[0])[:count]
+        return [self.value(operator, name, k) for k in range(count)]
 
     def stream_numbers(self, site: Site) -> list[int]:
         """32-bit numbers of an operator's random streams, one for each call."""
@@ -135,3 +152,42 @@ class BlockBatch:
         for k, call in enumerate(calls):
             call.places = [of_result[k] for of_result in places]
             call._block, call._position, call._start = call.places[program.main]
+
+
+class ResumedBatch(BlockBatch):
+    """The next rows of many sentences, which are one node of the graph."""
+
+    def __init__(self, call: ResumedCall) -> None:
+        super().__init__([call] * len(call.lengths))
+        self._call = call
+        # What a sentence is given was read before: of the sizes, only that of its ids matters.
+        of_one = self.program.free_of((*[0] * (len(self.program.pattern) - 1), 1))
+        self._sizes = np.outer(call.lengths, of_one)
+
+    def column(self, operator: int, name: str) -> Sequence[Any]:
+        """An attribute of an operator: of each sentence, or of all together."""
+        told = self._told(operator, name)
+        return super().column(operator, name) if told is None else told
+
+    def value(self, operator: int, name: str, call: int) -> Any:
+        told = self._told(operator, name)
+        if told is not None:
+            return told[call if len(told) == len(self.calls) else 0]
+        bound = self.program.operators[operator].bound[name]
+        assert isinstance(bound, Sized)
+        return bound.at(self._sizes[call].tolist())
+
+    def _told(self, operator: int, name: str) -> Sequence[Any] | None:
+        """What the call tells at each step; None for what follows from sizes."""
+        bound = self.program.operators[operator].bound.get(name, name)
+        if isinstance(bound, Given):
+            return self._call.made[bound.site][bound.place]
+        return self._call.columns[operator, name] if bound is None else None
+
+    def settle(self) -> None:
+        """Tell the call where its result lies."""
+        members, place = self.members[self.program.results[self.program.main]]
+        first, *_ = members.places(place)
+        call = self._call
+        call.places = [first]
+        call._block, call._position, call._start = first

@@ -19,7 +19,6 @@ from dynbatch.batcher.steps.member_parts import (
     places_of,
 )
 from dynbatch.blocks.call import ResultPlace
-from dynbatch.blocks.operators import Given, Site, Sized
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -128,24 +127,10 @@ class Members(Sequence[Any]):
         starts = self.starts[first : first + self._count]
         return [ResultPlace(self.block, first + k, start) for k, start in enumerate(starts)]
 
-    def column(self, name: str) -> list[Any]:
-        """An attribute of each node."""
-        return [value for operator in self.operators for value in self.column_of(operator, name)]
-
-    def column_of(self, operator: int, name: str) -> list[Any]:
-        """An attribute of each node of one of the operators."""
-        batch, op = self.batch, self.batch.program.operators[operator]
-        bound = op.bound.get(name, op)
-        if bound is op:
-            return [getattr(op.node, name)] * self._count
-        if isinstance(bound, Site):
-            return batch.stream_numbers(bound)
-        if isinstance(bound, Given):
-            site, place = bound
-            return [call.told.given[site][place] for call in batch.calls[: self._count]]
-        if isinstance(bound, Sized) and isinstance(bound.form, int):
-            return batch.numbers(bound.coefficients[0])[: self._count]
-        return [batch.value(operator, name, k) for k in range(self._count)]
+    def column(self, name: str) -> Sequence[Any]:
+        """An attribute of each node, or of all nodes of an operator; see `ResumedCall`."""
+        columns = [self.batch.column(operator, name) for operator in self.operators]
+        return columns[0] if len(columns) == 1 else [x for column in columns for x in column]
 
     def by_operator(self) -> list[OperatorNodes]:
         """The nodes of each operator apart."""
@@ -216,9 +201,9 @@ class OperatorNodes(MembersPart):
         self._step = members
         self._operator = members.operators[place]
 
-    def column(self, name: str) -> list[Any]:
+    def column(self, name: str) -> Sequence[Any]:
         """An attribute of each node."""
-        return self._step.column_of(self._operator, name)
+        return self._step.batch.column(self._operator, name)
 
     def input_nodes(self, position: int) -> Sequence[Node]:
         """What each node reads at a position."""

@@ -17,10 +17,11 @@ from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule, schedule_structure
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.block_batch import BlockBatch
+from dynbatch.batcher.steps.block_batch import BlockBatch, ResumedBatch
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.blocks.call import BlockCall, BlockResult
+from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.nodes.operation import Operation
 
 
@@ -134,7 +135,8 @@ class StepMaker:
 
     def _block_stages(self, calls: Sequence[BlockCall]) -> list[list[StepRun]]:
         """The steps of a block's operators, for all calls at once."""
-        batch = BlockBatch(calls)
+        first = calls[0]
+        batch = ResumedBatch(first) if isinstance(first, ResumedCall) else BlockBatch(calls)
         program = batch.program
         plan = program.plans.get(self._policy)
         if plan is None:

@@ -1,35 +1,35 @@
-"""`ResumedScan`: a scan over new rows of a sentence, from the state that the rows before left."""
+"""`ResumedScan`: a scan over new rows of sentences, from the states that the rows before left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from dynbatch.cells.scan.run import ScanRun
 from dynbatch.cells.scan.scan import Scan
+from dynbatch.kernels.addresses import PagedRows, write_rows
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class ScanPast(Protocol):
-    """What the rows before left of one sentence's scan.
+class ScanPast(NamedTuple):
+    """What the rows before left of a scan, of all sentences.
 
-    Attributes:
-        states:   parts of the state, (1, width) each, which are written over.
-        memories: what each step reads, (S, width) each.
+    states:   parts of the state, one row of each a sentence, which are written over.
+    memories: what each step reads; None where there is nothing.
+    room:     rows of each memory that there must be room for, if it has more some other time.
     """
 
-    @property
-    def states(self) -> Sequence[Array]: ...
-    @property
-    def memories(self) -> Sequence[Array]: ...
+    states: PagedRows
+    memories: PagedRows | None
+    room: int
 
 
 class ResumedScan(Scan):
-    """`Scan` of a sentence's new rows, forward only. It leaves the last state in `past`.
+    """`Scan` of sentences' new rows, forward only. It leaves the last states in `past`.
 
     Inputs: the program's streams (T, D).
     Batches with:  every other one of the same compiled cell.
@@ -41,19 +41,22 @@ class ResumedScan(Scan):
 
     @classmethod
     def memory_rows(cls, batch: Batch) -> list[int]:
-        of_sentences = [past.memories for past in batch.column("past")]
-        return [sum(map(len, rows)) for rows in zip(*of_sentences, strict=True)]
+        pasts: Sequence[ScanPast] = batch.column("past")
+        return [sum([past.room for past in pasts])] * len(batch.first.cell.program.memories)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        pasts: list[ScanPast] = batch.column("past")
-        inits = [_joined(rows) for rows in zip(*[past.states for past in pasts], strict=True)]
-        memories = [_joined(rows) for rows in zip(*[past.memories for past in pasts], strict=True)]
+        pasts: Sequence[ScanPast] = batch.column("past")
+        inits = _rows([past.states for past in pasts], y.values)
+        memories = _rows([past.memories for past in pasts if past.memories is not None], y.values)
         ScanRun(batch, y, [*xs, *inits, *memories]).forward(y)
-        for k, past in enumerate(pasts):
-            for state, port in zip(past.states, batch.ports, strict=True):
-                state[0] = port.values[k]
+        for k, port in enumerate(batch.ports):
+            places = [past.states.addresses[:, k] for past in pasts]
+            write_rows(port.values, np.concatenate(places))
 
 
-def _joined(rows: Sequence[Array]) -> Ragged:
-    return Ragged(np.concatenate(rows), [len(part) for part in rows])
+def _rows(pasts: Sequence[PagedRows], like: Array) -> list[Ragged]:
+    """The rows of each kind, packed."""
+    lengths = [n for past in pasts for n in past.table.after.tolist()]
+    sides = zip(*[past.joined(like.dtype) for past in pasts], strict=True)
+    return [Ragged(np.concatenate(side) if len(side) > 1 else side[0], lengths) for side in sides]

@@ -43,14 +43,14 @@ class Scoring(NamedTuple):
     bias: ScoreBias | None = None
     p: float = 0.0
     streams: Array | None = None
-    starts: Sequence[int] | None = None
+    starts: Array | None = None
 
     def mask(self, sentence: int) -> Mask:
         """The mask of a sentence, by the distance of key and query in their arrays."""
         mask = self.masks[sentence]
         if self.starts is None or mask is NO_MASK:
             return mask
-        start = self.starts[sentence]
+        start = int(self.starts[sentence])
         return mask._replace(left=mask.left - start, right=mask.right + start)
 
     def ends(self, query_lengths: Sequence[int] | Array) -> Sequence[int] | Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import blas
+from dynbatch.kernels.addresses import PagedRows
 from dynbatch.kernels.attention.bias import DistanceVector, table_gradient
 from dynbatch.kernels.attention.blocks import (
     AttentionSentence,
@@ -27,10 +28,10 @@ from dynbatch.kernels.attention.blocks import (
 from dynbatch.kernels.attention.packed import (
     AttentionGradients,
     PackedAttention,
-    PagedKeys,
     exp_rows,
     softmax_backward,
 )
+from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
 
 
@@ -118,7 +119,7 @@ def _block_forward(
 
 @has_c
 def dot_attention_of_pages(
-    queries: Array, query_offsets: Array, paged: PagedKeys, scoring: Scoring, out: Array
+    queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> None:
     """`dot_attention` of queries on a CPU over keys and values that lie in pages.
 
@@ -126,20 +127,13 @@ def dot_attention_of_pages(
     over the same keys in one run of rows. Otherwise keys and values are copied.
 
     Args:
-        out: (N_q, E), overwritten.
+        paged: keys and values, with the step's new rows.
+        out:   (N_q, E), overwritten.
     """
-    parts = [
-        [x[: max(0, length - number * len(x))] for x in page]
-        for pages, length in zip(paged.pages, paged.lengths, strict=True)
-        for number, page in enumerate(pages)
-    ]
-    if not parts:
-        out[...] = 0
-        return
-    keys, values = [np.concatenate(side) for side in zip(*parts, strict=True)]
-    key_offsets = np.concatenate([[0], np.cumsum(paged.lengths)])
-    packed = PackedAttention(queries, keys, values, query_offsets, key_offsets)
-    size = workspace(out, np.diff(query_offsets).tolist(), paged.lengths, scoring)
+    keys, values = paged.joined(out.dtype)
+    lengths = paged.table.after
+    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(lengths))
+    size = workspace(out, np.diff(query_offsets).tolist(), lengths.tolist(), scoring)
     dot_attention(packed, scoring, out, None, np.empty(size, out.dtype))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -24,17 +24,6 @@ class PackedAttention(NamedTuple):
     values: Array
     query_offsets: Array
     key_offsets: Array
-
-
-class PagedKeys(NamedTuple):
-    """Keys and values of K sentences that grow, each in pages of one number of rows.
-
-    pages:   the pages of each sentence in order: keys (rows, D) and values (rows, E).
-    lengths: how many rows of its pages each sentence has filled, from the first page on.
-    """
-
-    pages: Sequence[Sequence[tuple[Array, Array]]]
-    lengths: Sequence[int]
 
 
 class AttentionGradients(NamedTuple):

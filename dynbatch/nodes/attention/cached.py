@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from dynbatch.kernels.addresses import PagedRows
 from dynbatch.kernels.attention.dot_product import dot_attention_of_pages
-from dynbatch.kernels.attention.packed import PagedKeys
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class KeyCache(Protocol):
-    """Keys and values of one sentence and one attention, in pages.
+class CachedAttention(DotProductAttention):
+    """`DotProductAttention` of new rows of sentences, which writes their keys and values.
+
+    Shape:  q (T, heads · d), k (T, kv_heads · d), v (T, kv_heads · e) -> y (T, heads · e). Row i of
+        a sentence stands behind those that `past` has of it.
+    Batches with:  every other one of the same heads, widths and bias.
 
     Attributes:
-        length: rows that came before.
-        pages:  with room for the new ones.
-    """
-
-    length: int
-
-    @property
-    def pages(self) -> Sequence[tuple[Array, Array]]: ...
-
-    def append(self, *arrays: Array) -> None:
-        """Write new rows behind the `length` first."""
-
-
-class CachedAttention(DotProductAttention):
-    """`DotProductAttention` of new rows of a sentence, which writes their keys and values.
-
-    Shape:  q (T, heads · d), k (T, kv_heads · d), v (T, kv_heads · e) -> y (T, heads · e). Row i
-        stands at position `past.length` + i.
-    Batches with:  every other one of the same heads, widths and bias.
+        past: keys and values of all sentences.
     """
 
     __slots__ = ("past",)
     differentiable: ClassVar[bool] = False
-    past: KeyCache
+    past: PagedRows
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
@@ -52,31 +36,27 @@ class CachedAttention(DotProductAttention):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        q, k, v = xs
-        caches: list[KeyCache] = batch.column("past")
-        edges, lengths = k.offsets.tolist(), []
-        for cache, first, end in zip(caches, edges, edges[1:], strict=False):
-            cache.append(k.values[first:end], v.values[first:end])
-            lengths.append(cache.length + end - first)
-        scoring = cls.scoring(batch, batch.column("mask"))
-        scoring = scoring._replace(starts=[cache.length for cache in caches])
-        paged = PagedKeys([cache.pages for cache in caches], lengths)
-        dot_attention_of_pages(q.values, q.offsets, paged, scoring, y.values)
+        pasts = batch.column("past")
+        # In a block several operators may be one step, which have the same sentences.
+        parts = [batch] if len(pasts) == 1 else batch.by_operator()
+        rows = y.values.shape[0] // len(pasts)
+        offsets = y.offsets[: len(y.offsets) // len(pasts) + 1]
+        for number, (part, past) in enumerate(zip(parts, pasts, strict=True)):
+            here = slice(number * rows, (number + 1) * rows)
+            q, *added = [x.values[here] for x in xs]
+            if added:
+                past.append(*added)
+            scoring = cls.scoring(part, part.column("mask"))
+            if added:
+                scoring = scoring._replace(starts=past.table.lengths)
+            dot_attention_of_pages(q, offsets, past, scoring, y.values[here])
 
 
 class MemoryAttention(CachedAttention):
-    """Attention of new rows to keys and values that were computed once for their sentence.
+    """Attention of new rows to keys and values that were computed once for their sentences.
 
     Shape:  q (T, heads · d) -> y (T, heads · e).
     Batches with:  every other one of the same heads and widths.
     """
 
     __slots__ = ()
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        (q,) = xs
-        caches: list[KeyCache] = batch.column("past")
-        scoring = cls.scoring(batch, batch.column("mask"))
-        paged = PagedKeys([cache.pages for cache in caches], [cache.length for cache in caches])
-        dot_attention_of_pages(q.values, q.offsets, paged, scoring, y.values)

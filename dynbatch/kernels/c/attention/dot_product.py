@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.addresses import PagedRows
 from dynbatch.kernels.attention.bias import (
     DistanceVector,
     distances_of,
@@ -20,11 +21,13 @@ from dynbatch.kernels.attention.bias import (
     vector_of,
 )
 from dynbatch.kernels.attention.blocks import Scoring
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, PagedKeys
+from dynbatch.kernels.attention.mask import NO_MASK
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.sharing import share
+from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
@@ -85,32 +88,22 @@ def dot_attention_backward(
 
 
 def dot_attention_of_pages(
-    queries: Array, query_offsets: Array, paged: PagedKeys, scoring: Scoring, out: Array
+    queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> Any:
     functions = _library.functions(out.dtype)
-    places = [pair for pages in paged.pages for pair in pages]
-    if functions is None or not places:
+    table = paged.table
+    if functions is None:
         return NotImplemented
-    rows, (keys, values) = places[0][0].shape[0], places[0]
-    if not all([_is_like(pair, places[0]) for pair in places]):
-        return NotImplemented
-    offsets = np.concatenate([[0], np.cumsum(paged.lengths)])
-    packed = PackedAttention(queries, keys, values, query_offsets, offsets)
-    size = _bias_size(np.diff(query_offsets).tolist(), paged.lengths, scoring)
+    # C reads of these how far apart rows are.
+    keys, values = [np.empty((1, width), out.dtype) for width in paged.widths]
+    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
+    size = 0
+    if scoring.bias is not None:
+        size = _bias_size(np.diff(query_offsets).tolist(), table.after.tolist(), scoring)
     call = AttentionCall(packed, scoring, out, None, np.empty(size, out.dtype))
-    counts = [len(pages) for pages in paged.pages]
-    call.use_pages(np.array([[address(x) for x in pair] for pair in places]), counts, rows)
+    call.use_pages(paged.addresses, table.firsts, table.rows)
     call.run(functions.dot_attention, call.shares())
     return None
-
-
-def _is_like(pair: tuple[Array, Array], first: tuple[Array, Array]) -> bool:
-    return all(
-        [
-            has_rows(x) and x.dtype == y.dtype and x.shape == y.shape and x.strides == y.strides
-            for x, y in zip(pair, first, strict=True)
-        ]
-    )
 
 
 def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring) -> int:
@@ -174,10 +167,10 @@ class AttentionCall:
         ]  # fmt: skip
         self.gradients: list[Array | None] = [None] * 4
 
-    def use_pages(self, addresses: Array, counts: Sequence[int], rows: int) -> None:
-        """Find keys and values in pages of `rows` rows, of which each sentence has a count."""
+    def use_pages(self, addresses: Array, firsts: Array, rows: int) -> None:
+        """Find keys and values in pages of `rows` rows, each sentence's from a first page on."""
         self.arrays[6] = addresses
-        self.sentences[1:, 9] = np.cumsum(counts)[:-1]
+        self.sentences[:, 9] = firsts
         self.sizes[-2] = rows
 
     def want(self, wanted: AttentionGradients) -> Array | None:
@@ -228,9 +221,17 @@ def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[A
         table[:, column] = offsets[:-1]
         np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])
     table[:, 4:6] = FAR
-    masks, held = mask_table([scoring.mask(k) for k in range(len(scoring.masks))])
-    if masks is not None:
-        table[:, 4:8] = masks
+    held: list[Array] = []
+    first = scoring.masks[0]
+    if first.visible is None and all([mask is first for mask in scoring.masks]):
+        if first is not NO_MASK:
+            starts = 0 if scoring.starts is None else scoring.starts
+            table[:, 4] = np.minimum(first.left - starts, FAR)
+            table[:, 5] = np.minimum(first.right + starts, FAR)
+    else:
+        masks, held = mask_table([scoring.mask(k) for k in range(len(scoring.masks))])
+        if masks is not None:
+            table[:, 4:8] = masks
     if scoring.streams is not None:
         table[:, 8] = scoring.streams
     if scoring.starts is not None:

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import Array
+from dynbatch.kernels.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention.bias import ScoreBias
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, PagedKeys
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.c.attention import dot_product as compiled
 from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import c_version
 from dynbatch.nodes.attention.bias import ClippedDistance
@@ -155,21 +157,23 @@ def test_a_bias_has_the_same_gradient_on_any_number_of_threads(
         assert len(found) == 1
 
 
-def paged(keys: Array, values: Array, lengths: list[int], rows: int) -> PagedKeys:
-    """Rows of sentences in pages, each an array of its own with junk in what is not filled."""
-
-    def page(x: Array) -> Array:
-        whole = np.full((rows, x.shape[1]), np.nan, x.dtype)
-        whole[: len(x)] = x
-        return whole
-
-    spans = [(at, at + n) for at, n in zip(offsets_of(lengths), lengths, strict=False)]
-    pages = [
-        [(page(keys[i : min(i + rows, end)]), page(values[i : min(i + rows, end)]))
-         for i in range(start, end, rows)]
-        for start, end in spans
-    ]  # fmt: skip
-    return PagedKeys(pages, lengths)
+def paged(
+    keys: Array, values: Array, lengths: list[int], rows: int
+) -> tuple[PagedRows, list[Array]]:
+    """Rows of sentences in pages, with junk in what is not filled; and the pages, to be held."""
+    pages, counts = [], []
+    for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
+        counts.append(-(-length // rows))
+        for first in range(start, start + length, rows):
+            part = slice(first, min(first + rows, start + length))
+            page = np.full((rows, keys.shape[1] + values.shape[1]), np.nan, keys.dtype).ravel()
+            for x, at in ((keys, 0), (values, rows * keys.shape[1])):
+                page[at : at + x[part].size] = x[part].ravel()
+            pages.append(page)
+    bases = np.array([address(page) for page in pages], np.int64)
+    table = PageTable(bases, counts, np.array(lengths), np.zeros(len(lengths), np.int64), rows)
+    widths = keys.shape[1], values.shape[1]
+    return PagedRows(table, (0, rows * widths[0] * keys.itemsize), widths), pages
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -193,7 +197,7 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
         rows = offsets[going] + step
         until = np.concatenate([np.arange(offsets[n], offsets[n] + step + 1) for n in going])
         alive = len(going)
-        cache = paged(k[until], v[until], [step + 1] * alive, page_rows)
+        cache, _pages = paged(k[until], v[until], [step + 1] * alive, page_rows)
         one = scoring._replace(scales=scales[:alive], masks=[NO_MASK] * alive)
         own = np.full((alive, out.shape[1]), np.nan, dtype)
         given = (q[rows], offsets_of([1] * alive), cache, one, own)
@@ -219,7 +223,7 @@ def test_many_queries_over_pages_have_the_bits_of_one_run(
     expected, out = np.empty_like(q), np.empty_like(q)
     packed = PackedAttention(q, k, v, offsets_of(lengths), offsets_of(lengths))
     kernels.dot_attention(packed, scoring, expected, None, np.empty(0))
-    cache = paged(k, v, lengths, page_rows)
+    cache, _pages = paged(k, v, lengths, page_rows)
     result = c_version(kernels.dot_attention_of_pages)(q, offsets_of(lengths), cache, scoring, out)
     assert result is not NotImplemented
     assert out.tobytes() == expected.tobytes()
@@ -228,9 +232,10 @@ def test_many_queries_over_pages_have_the_bits_of_one_run(
 def test_pages_that_are_not_there_give_zeros() -> None:
     q, scoring = np.ones((7, 4)), Scoring(2, np.ones(2), [NO_MASK] * 2)
     out = np.empty_like(q)
-    kernels.dot_attention_of_pages(q, offsets_of([3, 4]), PagedKeys([[], []], [0, 0]), scoring, out)
+    cache, _pages = paged(q[:0], q[:0], [0, 0], 3)
+    kernels.dot_attention_of_pages(q, offsets_of([3, 4]), cache, scoring, out)
     assert not out.any()
-    cache = paged(q, q, [7, 0], 3)
+    cache, _pages = paged(q, q, [7, 0], 3)
     kernels.dot_attention_of_pages(q, offsets_of([3, 4]), cache, scoring, out)
     assert (out[:3] == 1).all() and not out[3:].any()
 
@@ -289,7 +294,7 @@ def test_queries_behind_earlier_ones_have_their_place(bias: str | None, mask: Ma
     firsts = zip(offsets[:-1], offsets[1:], starts, strict=True)
     late = np.concatenate([np.arange(first + start, end) for first, end, start in firsts])
     lengths = [count - start for count, start in zip(counts, starts, strict=True)]
-    going_on = scoring._replace(starts=starts)
+    going_on = scoring._replace(starts=np.array(starts))
     assert result(late, lengths, going_on).tobytes() == whole[late].tobytes()
     with library.reference_only():
         np.testing.assert_allclose(result(late, lengths, going_on), whole[late], rtol=0, atol=1e-5)

@@ -1,0 +1,71 @@
+"""`StepRows`: where the sentences of one step keep their rows, as arrays for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.cells.scan.resumed import ScanPast
+from dynbatch.generation.pages import Caches, History, Page, Pages
+from dynbatch.kernels.addresses import PagedRows, PageTable
+from dynbatch.parameter import Array
+
+
+class StepRows:
+    """What some sentences have left, for a step that reads new rows of each.
+
+    Args:
+        histories: of the sentences, with room for the new rows.
+        new:       (N,) how many.
+
+    Attributes:
+        before:      (N,) rows of each so far.
+        memory_rows: the most rows that all of them keep of one slot.
+    """
+
+    def __init__(self, caches: Caches, histories: Sequence[History], new: Array) -> None:
+        self._caches = caches
+        self._new = new
+        self._nothing = np.zeros_like(new)
+        self._histories = histories
+        self.before = np.array([history.length for history in histories], np.int64)
+        self._kept_rows = np.array([history.kept_rows for history in histories], np.int64)
+        self.memory_rows = int(self._kept_rows.sum(axis=0).max(initial=0))
+
+    def pasts(self, room: int) -> dict[int, object]:
+        """What each operator has kept, by number.
+
+        Args:
+            room: for rows of a scan's memory.
+        """
+        caches, found = self._caches, dict[int, object]()
+        if caches.grown.slots:
+            pages = [history.grown for history in self._histories]
+            table = _table(caches.grown, pages, self.before, self._new)
+            for number, slot in enumerate(caches.grown.slots):
+                found[slot.operator] = _rows(caches.grown, number, table)
+        memories: dict[int, PagedRows] = {}
+        pages = [history.kept for history in self._histories]
+        for number, slot in enumerate(caches.kept.slots):
+            table = _table(caches.kept, pages, self._kept_rows[:, number], self._nothing)
+            memories[slot.operator] = _rows(caches.kept, number, table)
+        if caches.states.slots:
+            states = [[history.state] for history in self._histories if history.state is not None]
+            table = _table(caches.states, states, np.ones_like(self._new), self._nothing)
+            for number, slot in enumerate(caches.states.slots):
+                memory = memories.pop(slot.operator, None)
+                rows = _rows(caches.states, number, table)
+                found[slot.operator] = ScanPast(rows, memory, room)
+        return found | memories
+
+
+def _table(
+    pages: Pages, of_sentences: Sequence[Sequence[Page]], lengths: Array, new: Array
+) -> PageTable:
+    bases = np.array([page.address for each in of_sentences for page in each], np.int64)
+    return PageTable(bases, [len(each) for each in of_sentences], lengths, new, pages.rows)
+
+
+def _rows(pages: Pages, number: int, table: PageTable) -> PagedRows:
+    return PagedRows(table, pages.offsets[number], pages.slots[number].widths)

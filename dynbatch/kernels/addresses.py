@@ -1,0 +1,114 @@
+"""Rows that lie anywhere in the host's memory, read and written by their addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dynbatch.backend import Array, DType
+from dynbatch.kernels.c.runtime.arrays import address
+from dynbatch.kernels.move import row_index
+from dynbatch.kernels.runtime.dispatch import has_c
+
+
+@has_c
+def read_rows(addresses: Array, out: Array) -> None:
+    """out[i] = the row at addresses[i].
+
+    Args:
+        addresses: (R,) int64, of rows of out's width and dtype.
+        out:       (R, D).
+    """
+    rows: Array = np.empty(out.shape, out.dtype)
+    first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
+    for number, place in enumerate(addresses.tolist()):
+        ctypes.memmove(first + number * size, place, size)
+    out[...] = rows
+
+
+@has_c
+def write_rows(rows: Array, addresses: Array) -> None:
+    """Write rows[i], (R, D), to addresses[i], (R,) int64."""
+    rows = np.ascontiguousarray(rows)
+    first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
+    for number, place in enumerate(addresses.tolist()):
+        ctypes.memmove(place, first + number * size, size)
+
+
+class PageTable:
+    """The pages in which K sentences keep rows, for a step that may add some.
+
+    Args:
+        bases:   (P,) int64, where each page begins; sentence after sentence.
+        counts:  (K,) pages of each.
+        lengths: (K,) rows of each so far, from its first page on.
+        new:     (K,) rows that the step adds, for which there is room.
+        rows:    of a page.
+    """
+
+    def __init__(
+        self, bases: Array, counts: Sequence[int], lengths: Array, new: Array, rows: int
+    ) -> None:
+        self.bases = bases
+        self.firsts = np.cumsum([0, *counts])[:-1]
+        self.lengths = lengths
+        self.new = new
+        self.rows = rows
+
+    @cached_property
+    def after(self) -> Array:
+        """(K,) rows of each with the new ones."""
+        return self.lengths + self.new
+
+    def find(self, first: Array, counts: Array) -> tuple[Array, Array]:
+        """Where the page of each row begins, and the row's place in it.
+
+        Args:
+            first:  (K,) of each sentence the first row.
+            counts: (K,) and how many from there on.
+        """
+        pages, places = np.divmod(row_index(first, counts), self.rows)
+        return self.bases[np.repeat(self.firsts, counts) + pages], places
+
+    @cached_property
+    def added(self) -> tuple[Array, Array]:
+        """`find` of the new rows."""
+        return self.find(self.lengths, self.new)
+
+
+class PagedRows(NamedTuple):
+    """Rows of several widths that lie in pages: keys and values, say.
+
+    table:   the pages.
+    offsets: where each kind of rows begins in a page, in bytes.
+    widths:  of rows of each kind. Rows of one kind lie one behind the other in a page.
+    """
+
+    table: PageTable
+    offsets: Sequence[int]
+    widths: Sequence[int]
+
+    @property
+    def addresses(self) -> Array:
+        """(P, kinds), where the rows of each kind begin in each page."""
+        return np.add.outer(self.table.bases, self.offsets)
+
+    def append(self, *arrays: Array) -> None:
+        """Write the step's new rows of each kind, (R, width)."""
+        bases, places = self.table.added
+        for rows, offset, width in zip(arrays, self.offsets, self.widths, strict=True):
+            write_rows(rows, bases + (offset + places * (width * rows.itemsize)))
+
+    def joined(self, dtype: DType) -> list[Array]:
+        """Copies of the rows of each kind, with the new ones, sentence after sentence."""
+        lengths = self.table.after
+        bases, places = self.table.find(np.zeros_like(lengths), lengths)
+        made = []
+        for offset, width in zip(self.offsets, self.widths, strict=True):
+            made.append(np.empty((bases.size, width), dtype))
+            read_rows(bases + (offset + places * (width * made[-1].itemsize)), made[-1])
+        return made
