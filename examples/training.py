@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,6 +84,7 @@ def train(
     *,
     optimizer: optim.Optimizer | None = None,
     max_tokens: int | None = None,
+    extra: Mapping[str, object] | None = None,
     **more: Any,
 ) -> None:
     """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
@@ -93,6 +94,7 @@ def train(
         num_tokens: what an example's loss was summed over.
         optimizer:  another one than Adam.
         max_tokens: of a mini-batch, counted by `num_tokens`, instead of `batch_size` sentences.
+        extra:      what a checkpoint holds beside the settings.
         more:       other arguments of `Trainer`, such as `validate`.
 
     Raises:
@@ -120,7 +122,7 @@ def train(
         checkpoint_path=None if folder is None else folder / CHECKPOINT,
         checkpoint_every=1000,
         metrics_path=None if folder is None else folder / METRICS,
-        extra={"settings": kept},
+        extra={"settings": kept, **(extra or {})},
         show_progress=not settings.quiet,
         resume_hint="the same command with --resume",
         **more,

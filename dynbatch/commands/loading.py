@@ -22,7 +22,7 @@ from dynbatch.train import read_checkpoint
 FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
 """Families that write text, by the model_type of config.json."""
 
-LOADERS: tuple[str, ...] = ()
+LOADERS = ("examples.language_model.generate:load",)
 """Functions that a checkpoint may name as those that make its model; no other is called."""
 
 

@@ -52,6 +52,16 @@ class LanguageModel(models.Module):
                 scale = 0.02 / np.sqrt(2 * layers) if is_added else 0.02
                 parameter.assign(scale * rng.standard_normal(parameter.shape))
 
+    @property
+    def positions(self) -> int:
+        """Most tokens of a document, its first mark included."""
+        return int(self.places.weight.shape[0])
+
+    @property
+    def mark(self) -> int:
+        """The token around documents."""
+        return int(self.tokens.weight.shape[0]) - 1
+
     @db.block
     def features(self, graph: db.Graph, ids: Array) -> Node:
         """What the layers make of a sentence, (T, width)."""
@@ -97,9 +107,8 @@ def sample(
     """
     if not count:
         return []
-    longest, mark = model.places.weight.shape[0], model.tokens.weight.shape[0] - 1
     ((*found,),) = db.generate(
-        model, [[mark]], max_new_tokens=length, positions=longest, eos_token_id=mark,
-        do_sample=True, num_return_sequences=count, seed=int(rng.integers(1 << 32)),
+        model, [[model.mark]], max_new_tokens=length, eos_token_id=model.mark, do_sample=True,
+        num_return_sequences=count, seed=int(rng.integers(1 << 32)),
     )  # fmt: skip
-    return [[token for token in one.tokens if token != mark] for one in found]
+    return [[token for token in one.tokens if token != model.mark] for one in found]

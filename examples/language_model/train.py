@@ -31,6 +31,7 @@ from examples.language_model.data import (
     pieces,
     split,
 )
+from examples.language_model.generate import LOADER
 from examples.language_model.model import LanguageModel, padded_piece, sample
 from examples.seq2seq.evaluation import memory_saved
 from examples.training import METRICS, TrainingSettings, command, place, train, values
@@ -89,11 +90,13 @@ def run(settings: Settings) -> None:
         tqdm.write("\n  | ".join([f"validation: {bits:.4f} bits per byte", *shown]))
         return bits
 
+    alphabet = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
     padded = padded_peak(model, model.loss, padded_piece, model.padded_loss)
     train(
         model, piece_loss, known, settings, lambda piece: piece.num_predicted,
         optimizer=optim.AdamW(model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1),
-        max_tokens=settings.max_tokens, validate=validate, other_data={"validation": held},
+        extra={"loader": LOADER, "characters": alphabet}, max_tokens=settings.max_tokens,
+        validate=validate, other_data={"validation": held},
         random_state=rng, padded_bytes=lambda batch: padded([(p.ids, p.context) for p in batch]),
     )  # fmt: skip
     if settings.output is not None:

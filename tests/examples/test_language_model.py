@@ -7,8 +7,9 @@ import pytest
 
 import dynbatch as db
 from dynbatch.errors import DataError
+from dynbatch.models import Linear
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
-from dynbatch.train import read_checkpoint
+from dynbatch.train import read_checkpoint, save_checkpoint
 from examples.corpora import fortunes, shakespeare
 from examples.corpora.brown import cache_folder
 from examples.language_model.data import (
@@ -20,6 +21,9 @@ from examples.language_model.data import (
     pieces,
     split,
 )
+from examples.language_model.generate import LOADER
+from examples.language_model.generate import load as load_run
+from examples.language_model.generate import main as generate
 from examples.language_model.model import LanguageModel, padded_piece, sample
 from examples.language_model.train import main
 
@@ -163,6 +167,27 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits_and_samples(text, tmp_pa
     assert tensors[0].step == tensors[1].step > 10
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("kind", [[], ["--characters"]])
+def test_a_run_writes_on(text, tmp_path, capsys, kind):
+    run = str(tmp_path / "run")
+    assert main([text, *SMALL, *kind, "--output", run, "--epochs", "1", "--lr", "0.02"]) == 0
+    capsys.readouterr()
+    assert generate([run, "", "ab", "-n", "2", "--seed", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    model, tokenizer, config = load_run(tmp_path / "run" / "model.safetensors")
+    prompts = [tokenizer.encode(prompt) for prompt in ("", "ab")]
+    results = db.generate(model, prompts, config, num_return_sequences=2, seed=4)
+    found = [one.tokens for of_prompt in results for one in of_prompt]
+    assert lines == [tokenizer.decode([k for k in ids if k != model.mark]) for ids in found]
+
+
+def test_a_checkpoint_of_another_program_is_refused(tmp_path, capsys):
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, Linear(2, 2), extra={"loader": LOADER})
+    assert generate([str(path), "x"]) == 1
+    assert "a checkpoint, but not of this example" in capsys.readouterr().err
 
 
 def test_fortunes_are_split_at_lines_of_one_percent_sign(tmp_path):
