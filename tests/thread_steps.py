@@ -16,6 +16,7 @@ from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.cells import cell, scan, stack
 from dynbatch.driver import drive
+from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter, RowSparse
@@ -204,7 +205,8 @@ def search(seed: int) -> Step:
 def _searched(model: models.Seq2Seq, seed: int) -> Step:
     def step(number: int) -> list[bytes]:
         sources = [source for source, _ in words(seed, number)]
-        found = models.beam_search(model, sources, beam_size=2, max_length=4)
+        settings = {"max_new_tokens": 4, "eos_token_id": model.end}
+        found = generate(model, sources, num_beams=2, **settings)
         return [repr(best).encode() for best in found]
 
     return step

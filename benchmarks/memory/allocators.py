@@ -34,6 +34,7 @@ from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from dynbatch.generation.generate import generate
 from dynbatch.memory import (
     Adaptor,
     Arena,
@@ -48,7 +49,6 @@ from dynbatch.memory import (
     read_log,
     replay,
 )
-from dynbatch.models import greedy_search
 
 RECORDED = ("tagger", "tree", "transformer", "seq2seq", "decoding")
 DEFAULT = "arena"
@@ -155,7 +155,8 @@ def record(name: str, steps: int, sentences: int, hidden: int | None, seed: int)
 
 def _decode(side: DynbatchContender, sources: Sequence[Any]) -> None:
     assert isinstance(side, DynbatchSeq2Seq)
-    greedy_search(side._model, sources, max_length=LONGEST)
+    model = side._model
+    generate(model, sources, max_new_tokens=LONGEST, eos_token_id=model.end)
 
 
 def one_by_one(blocks: Sequence[Interval], first_address: int) -> list[Event]:

@@ -59,12 +59,13 @@ class StepSeq2Seq(DynbatchSeq2Seq):
     def sentence_loss(self, graph: db.Graph, *sentence: Any) -> db.Node:
         source, target = sentence
         model = self._model
-        state, memory = model.encode(graph, source)
+        *state, keys, values = model.encode(graph, source)
+        state = [*state, F.constant(graph, 0.0, (model.decoder.feed.weight.shape[1],))]
         before = np.concatenate(([model.begin], target[:-1]))
         words = model.target_embedding(graph, before)
         feeds = []
         for t in range(len(target)):
-            feed, state = decoder_cell(words[t], state, model.decoder, memory)
+            feed, state = decoder_cell(words[t], state, model.decoder, (keys, values))
             feeds.append(feed)
         return F.cross_entropy(model.output(db.stack(feeds)), target, reduction="sum")
 

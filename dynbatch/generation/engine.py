@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from dynbatch import random
 from dynbatch.arguments import refused, size
-from dynbatch.errors import OutOfMemory, VocabularyError
+from dynbatch.backend import CPU
+from dynbatch.errors import DynbatchError, OutOfMemory, VocabularyError
 from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.model import Continuation
@@ -26,7 +27,7 @@ from dynbatch.generation.requests import (
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.memory.pool import pool_of
 from dynbatch.models.evaluating import evaluating
-from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.arguments import are_below, as_ids
 from dynbatch.parameter import Array
 
 
@@ -64,8 +65,7 @@ class Engine:
         with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)
         self._vocab = program.width
-        at = self._continuation
-        self.caches = Caches(program.slots, at.dtype, pool_of(at.device))
+        self.caches = Caches(program.slots, self._continuation.dtype, pool_of(CPU))
         self._limit = memory_limit
         self._waiting: list[GenerationRequest] = []
         self._live: list[GenerationRequest] = []
@@ -127,15 +127,15 @@ class Engine:
         return kept + count * self.caches.bytes_of(request.context.size + request.limit, 0)
 
     def _source_bytes(self, request: GenerationRequest) -> int:
-        return 0 if request.source is None else self.caches.bytes_of(0, request.source.size)
+        return 0 if request.source is None else self.caches.bytes_of(0, max(1, request.source.size))
 
     def _require_prompt(self, ids: Array, config: GenerationConfig) -> None:
-        if not ids.size:
+        if not ids.size and not self._continuation.has_source:
             raise refused(
                 "Engine.add", "the prompt is empty", "a prompt has one token or more",
                 "begin with the model's first token",
             )  # fmt: skip
-        if ids.min() < 0 or ids.max() >= self._vocab:
+        if not self._continuation.has_source and not are_below(ids, self._vocab):
             wrong = ids[(ids < 0) | (ids >= self._vocab)][0]
             raise VocabularyError.at_caller(
                 f"Engine.add: id {wrong} of {self._vocab}.\n  rule: 0 <= id < {self._vocab}\n"
@@ -190,10 +190,10 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """Read what waits, at most `step_tokens` tokens, and choose a token for each sentence."""
         with evaluating(self._model):
-            self._admit()
+            events = self._admit()
             read = self._room_for(self._chosen())
             if not read:
-                return []
+                return events
             given = [(ids, branch.history) for _, branch, ids in read]
             logits = self._continuation.run(self.caches, given)
         ready: list[Ready] = []
@@ -201,14 +201,14 @@ class Engine:
             branch.waiting = branch.waiting[ids.size :]
             if not branch.waiting.size:
                 ready.append((request, branch, row))
-        events = choose(ready, logits)
+        events += choose(ready, logits)
         self._live = [request for request in self._live if request.branches]
         if self.is_idle:
             self._continuation.forget_steps()
         return events
 
-    def _admit(self) -> None:
-        """Let requests join while there are pages for their prompts."""
+    def _admit(self) -> list[TokenEvent]:
+        """Let requests join while there are pages for their prompts; those that fail end."""
         promised = self.caches.lent_bytes
         promised += sum([self._bytes_next(request) for request in self._live])
         joining: list[GenerationRequest] = []
@@ -221,8 +221,29 @@ class Engine:
                 self._live.append(request)
                 joining.append(request)
             self._waiting.pop(0)
-        if joining and self._continuation.has_source:
+        if not (joining and self._continuation.has_source):
+            return []
+        try:
             self._begin(joining)
+            return []
+        except OutOfMemory:
+            raise
+        except DynbatchError:  # of one of them, an id of another vocabulary, say
+            events = self._begin_each(joining)
+        self._live = [request for request in self._live if request.branches]
+        return events
+
+    def _begin_each(self, joining: Sequence[GenerationRequest]) -> list[TokenEvent]:
+        """Encode the sources one by one, and end the requests whose own the model refuses."""
+        events = []
+        for request in joining:
+            try:
+                self._begin([request])
+            except OutOfMemory:
+                raise
+            except DynbatchError as error:
+                events.append(request.fail(error))
+        return events
 
     def _bytes_next(self, request: GenerationRequest, more: int = 0) -> int:
         """Bytes of the pages that a request needs for the ids that wait."""

@@ -196,7 +196,7 @@ class History:
         for number, slot in enumerate(kept.slots):
             arrays = [array for array in rows[slot] if array is not None]
             self.kept_rows[number] = len(arrays[0])
-            while len(self.kept) < kept.count(len(arrays[0])):
+            while len(self.kept) < kept.count(max(1, len(arrays[0]))):
                 self.kept.append(kept.take())
             write(self.kept, number, 0, arrays)
         for number, slot in enumerate(self.caches.states.slots):

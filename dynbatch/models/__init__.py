@@ -1,13 +1,11 @@
 """Models: layers, recurrent and tree networks, attention, Transformers, CRF, seq2seq."""
 
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
-from dynbatch.models.beam import Hypothesis
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
-from dynbatch.models.search import beam_search, greedy_search
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.models.spanning_tree import maximum_spanning_tree
 from dynbatch.models.text_cnn import TextCNN
@@ -33,7 +31,6 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "GeneralAttention",
-    "Hypothesis",
     "LayerNorm",
     "Linear",
     "Module",
@@ -46,7 +43,5 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
-    "beam_search",
-    "greedy_search",
     "maximum_spanning_tree",
 ]

@@ -5,28 +5,12 @@ Keys are projected once for each sentence, `keys(memory)`; every query after tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node
-
-
-@dataclass(frozen=True, slots=True)
-class RowMemories:
-    """Memories of several sentences, for queries whose rows are grouped by sentence.
-
-    Args:
-        memories: (keys, values) of each sentence.
-        counts:   rows of the query that attend to each of them.
-    """
-
-    memories: Sequence[tuple[Node, ...]]
-    counts: Sequence[int]
 
 
 class Attention(Module):
@@ -47,18 +31,10 @@ class Attention(Module):
         """The attention of a projected query to projected keys, which a subclass computes."""
         raise NotImplementedError(f"{type(self).__name__}.scored")
 
-    def attend(self, query: Node, memory: tuple[Node, ...] | RowMemories) -> Node:
-        """Attention to (keys, values); to `RowMemories`, with each row of the query to its own."""
-        query = self.projected(query)
-        if not isinstance(memory, RowMemories):
-            keys, values = memory
-            return self.scored(query, keys, values)
-        queries = F.split(query, list(memory.counts), dim=0)
-        contexts = [
-            self.scored(rows, keys, values)
-            for rows, (keys, values) in zip(queries, memory.memories, strict=True)
-        ]
-        return F.concat(contexts, dim=0)
+    def attend(self, query: Node, memory: tuple[Node, ...]) -> Node:
+        """Attention to (keys, values)."""
+        keys, values = memory
+        return self.scored(self.projected(query), keys, values)
 
     def __call__(self, query: Node, memory: Node, values: Node | None = None) -> Node:
         return self.attend(query, (self.keys(memory), memory if values is None else values))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -13,7 +10,7 @@ from dynbatch.arguments import number, size, sizes, switch
 from dynbatch.blocks.block import block
 from dynbatch.cells import cell, scan
 from dynbatch.errors import ShapeError
-from dynbatch.models.attention import RowMemories, make_attention
+from dynbatch.models.attention import make_attention
 from dynbatch.models.initial import Rng, generator, normal, uniform
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.module import Module
@@ -59,9 +56,9 @@ class Decoder(Module):
 
 
 def decoder_step(
-    x: Node, state: tuple[Node, ...], p: Decoder, memory: tuple[Node, ...] | RowMemories
+    x: Node, state: tuple[Node, ...], p: Decoder, memory: tuple[Node, ...]
 ) -> tuple[Node, tuple[Node, ...]]:
-    """One step of one target sentence, or of many hypotheses, whose states are rows of matrices.
+    """One step of a target sentence.
 
         h, c = LSTM layers on [x; feed];   a_j = softmax_j(score(h, m_j))
         feed = tanh(W_c [Σ_j a_j m_j; h]) = tanh(Σ_j a_j (W_context m_j) + W_state h)
@@ -89,18 +86,6 @@ def decoder_step(
 
 
 decoder_cell = cell(decoder_step)
-
-
-class Encoded(NamedTuple):
-    """The encoder's result, from which the decoder starts.
-
-    Args:
-        state:  (h, c) of each decoder layer and feed: vectors, or a width where it begins at zero.
-        memory: keys and values, one row for each source token.
-    """
-
-    state: tuple[Node | int, ...]
-    memory: tuple[Node, Node]
 
 
 class Seq2Seq(Module):
@@ -189,10 +174,19 @@ class Seq2Seq(Module):
             self.target_embedding.weight = normal(rng, (target_vocab, embed), embed**-0.5)
             self.output.weight = self.target_embedding.weight
 
-    def encode(self, graph: Owner, source: ArrayLike) -> Encoded:
-        """Run the encoder on one source sentence of ids, (T,)."""
-        *state, keys, values = self._encoded(graph, same_ids("Seq2Seq.encode", source))
-        return Encoded((*state, *self._starts_at_zero[len(state) :]), (keys, values))
+    @property
+    def start(self) -> int:
+        """The id from which the decoder begins."""
+        return self.begin
+
+    def encode(self, graph: Owner, source: ArrayLike) -> tuple[Node, ...]:
+        """Run the encoder on one source sentence of ids, (T,).
+
+        Returns:
+            What the decoder starts from: h and c (H,) of each of its layers, where there is a
+            bridge; keys and values (T, H).
+        """
+        return self._encoded(graph, same_ids("Seq2Seq.encode", source))
 
     @block
     def _encoded(self, graph: Owner, source: Array) -> tuple[Node, ...]:
@@ -207,6 +201,19 @@ class Seq2Seq(Module):
         else:
             outputs = self.encoder(x)
         return *h_and_c, self.decoder.attention.keys(outputs), self.decoder.context(outputs)
+
+    def decode(self, graph: Owner, ids: ArrayLike, *encoded: Node) -> Node:
+        """The decoder's vectors after each of the ids (T,) that it has read, (T, H)."""
+        *state, keys, values = encoded
+        return scan(
+            decoder_cell, self.dropout(self.target_embedding(graph, ids)),
+            (*state, *self._starts_at_zero[len(state) :]), self.decoder, (keys, values),
+            recompute=self.recompute, return_state=False,
+        )  # fmt: skip
+
+    def predict(self, hidden: Node) -> Node:
+        """The logits (T, V) of the tokens after vectors (T, H)."""
+        return self.output(self.dropout(hidden))
 
     def loss(
         self, graph: Owner, source: ArrayLike, target: ArrayLike, reduction: str = "sum"
@@ -228,42 +235,9 @@ class Seq2Seq(Module):
         self, graph: Owner, source: Array, read: Array, written: Array, reduction: str
     ) -> Node:
         """Cross-entropy of what the decoder writes after what it has read."""
-        state, memory = self.encode(graph, source)
-        feeds = scan(
-            decoder_cell, self.dropout(self.target_embedding(graph, read)), state, self.decoder,
-            memory, recompute=self.recompute, return_state=False,
-        )  # fmt: skip
         return F.cross_entropy(
-            self.output(self.dropout(feeds)),
+            self.predict(self.decode(graph, read, *self.encode(graph, source))),
             written,
             label_smoothing=self.label_smoothing if self.training else 0.0,
             reduction=reduction,
         )
-
-    # For `search` ---------------------------------------------------------------------------------
-
-    def start(self, graph: Owner, source: ArrayLike) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """State and memory before the first token of one sentence."""
-        state, memory = self.encode(graph, source)
-        nodes = [x if isinstance(x, Node) else F.constant(graph, 0.0, (x,)) for x in state]
-        return tuple(nodes), memory
-
-    def step(
-        self,
-        graph: Owner,
-        tokens: Array,
-        state: tuple[Node, ...],
-        memories: Sequence[tuple[Node, ...]],
-        counts: Sequence[int],
-    ) -> tuple[Node, tuple[Node, ...]]:
-        """Logits (N, V) of the next token and the next state, for N hypotheses, one a row.
-
-        Args:
-            tokens:   (N,) the last token of each.
-            state:    parts (N, H).
-            memories: of each sentence.
-            counts:   hypotheses of each sentence, neighbours; they sum to N.
-        """
-        x = self.target_embedding(graph, tokens)
-        feed, following = decoder_step(x, state, self.decoder, RowMemories(memories, counts))
-        return self.output(feed), following

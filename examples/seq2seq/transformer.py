@@ -1,8 +1,6 @@
-"""A Transformer for pairs of sentences, with the loss and the search of `models.Seq2Seq`."""
+"""A Transformer for pairs of sentences, with the interface of `models.Seq2Seq`."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +13,6 @@ from dynbatch.padding.padded_model import lengthened
 from dynbatch.padding.targets import ignored_after
 from dynbatch.parameter import Array
 
-State = tuple[Node, ...]
 Ids = tuple[ArrayLike, ArrayLike]
 
 
@@ -68,8 +65,13 @@ class TransformerTranslation(models.Module):
     def _loss(self, states: Node, targets: Array) -> Node:
         smoothing = self.label_smoothing if self.training else 0.0
         return F.cross_entropy(
-            self.output(states), targets, label_smoothing=smoothing, reduction="sum"
+            self.predict(states), targets, label_smoothing=smoothing, reduction="sum"
         )
+
+    @property
+    def start(self) -> int:
+        """The id from which the decoder begins."""
+        return self.begin
 
     @db.block
     def encode(self, graph: Owner, source: ArrayLike, mask: Array | None = None) -> Node:
@@ -85,6 +87,10 @@ class TransformerTranslation(models.Module):
         """The decoder's values after each of the tokens that it has read, (T, hidden)."""
         x = self._embed(graph, self.target_embedding, read)
         return self.transformer.decoder(x, memory, memory_mask=memory_mask)
+
+    def predict(self, hidden: Node) -> Node:
+        """The logits (T, V) after vectors (T, hidden)."""
+        return self.output(hidden)
 
     def _embed(self, graph: Owner, table: models.Embedding, ids: ArrayLike) -> Node:
         x = table(graph, ids)
@@ -103,32 +109,6 @@ class TransformerTranslation(models.Module):
         written = np.append(target, self.end)
         written[num_target] = self.end
         return self._loss(states, ignored_after(written, num_target + 1))
-
-    # For `models.greedy_search` and `models.beam_search` ------------------------------------------
-
-    def start(self, graph: Owner, source: ArrayLike) -> tuple[State, State]:
-        """State and memory before the first token. The state is what was read so far, in ids that
-        stand for themselves, behind a 0 as no state is empty."""
-        return (F.constant(graph, 0.0, (1,)),), (self.encode(graph, source),)
-
-    def step(
-        self, graph: Owner, tokens: Array, state: State, memories: Sequence[State],
-        counts: Sequence[int],
-    ) -> tuple[Node, State]:  # fmt: skip
-        """Scores (N, V) of the next token and the next state of N hypotheses.
-
-        All that was read is read again: as many tokens as twice the target's length squared, which
-        for words and short sentences costs less than training does.
-        """
-        read = np.column_stack([state[0].value, tokens])
-        owned = [
-            memory for (memory,), count in zip(memories, counts, strict=True) for _ in range(count)
-        ]
-        last = [
-            self.decode(graph, ids, memory)[-1]
-            for ids, memory in zip(read[:, 1:].astype(np.int64), owned, strict=True)
-        ]
-        return self.output(F.stack(last)), (F.input(graph, read),)
 
 
 def padded_pair(pair: Ids, longest: tuple[int, ...]) -> tuple[Array, Array, int, int]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import dynbatch as db
 from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError
-from dynbatch.models import beam_search, greedy_search
 from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
 from examples.seq2seq.corpus import Tokens, Units, join, tokenize
 from examples.seq2seq.sizes import DESCRIPTION, MODELS, wrong_description
@@ -143,14 +143,12 @@ class Translator:
         """
         for first in range(0, len(sources), batch_size):
             ids = [self.source.encode(tokens) for tokens in sources[first : first + batch_size]]
-            if beam_size == 1:
-                found = [[one] for one in greedy_search(self.model, ids, self.max_length)]
-            else:
-                found = beam_search(
-                    self.model, ids, beam_size, self.max_length, length_penalty, n_best
-                )
-            for hypotheses in found:
+            found = db.generate(
+                self.model, ids, max_new_tokens=self.max_length, eos_token_id=self.model.end,
+                num_beams=beam_size, num_return_sequences=n_best, length_penalty=length_penalty,
+                early_stopping=True,
+            )  # fmt: skip
+            for results in found:
                 yield [
-                    Translation(tuple(self.target.decode(one.tokens)), one.score)
-                    for one in hypotheses
+                    Translation(tuple(self.target.decode(one.tokens)), one.score) for one in results
                 ]

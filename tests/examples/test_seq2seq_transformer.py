@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch.models import beam_search, greedy_search
+from dynbatch import nodes as F
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics, save_checkpoint
 from examples.seq2seq.options import TRANSFORMER, parse
 from examples.seq2seq.train import main
@@ -28,36 +28,27 @@ def made(seed=0):
     return model.eval()
 
 
-def log_prob(model, source, tokens, is_finished):
-    """Of a target, from the loss, which reads it whole."""
-    with db.Graph(grad=False) as graph:
-        if is_finished:
-            return -float(model.loss(graph, source, tokens).value)
-        with_end = float(model.loss(graph, source, tokens).value)
-        states = model.decode(graph, model.opened(tokens), model.encode(graph, source))
-        scores = model.output(states[-1]).value.astype(np.float64)
-        return -with_end - (scores[model.end] - np.log(np.exp(scores).sum()))
+def found_by(model, **options):
+    return db.generate(model, SOURCES, max_new_tokens=7, eos_token_id=model.end, **options)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_score_of_what_is_found_is_its_loss(seed):
     model = made(seed)
-    for source, found in zip(SOURCES, greedy_search(model, SOURCES, max_length=7), strict=True):
-        wanted = log_prob(model, source, found.tokens, found.is_finished)
-        assert found.log_prob == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+    for source, (found,) in zip(SOURCES, found_by(model), strict=True):
+        with db.Graph(grad=False) as graph:
+            read = model.opened(np.array(found.tokens[:-1], np.int64))
+            states = model.decode(graph, read, model.encode(graph, source))
+            loss = F.cross_entropy(model.predict(states), found.tokens, reduction="sum")
+            assert -found.score == pytest.approx(float(loss.value), rel=1e-4, abs=1e-4)
 
 
-def test_sentences_are_searched_together_as_they_are_alone():
+def test_a_beam_finds_at_least_as_good():
     model = made()
-    together = greedy_search(model, SOURCES, max_length=7)
-    alone = [greedy_search(model, [source], max_length=7)[0] for source in SOURCES]
-    assert [each.tokens for each in together] == [each.tokens for each in alone]
-    assert len({tuple(each.tokens) for each in together}) > 1
-    first = [beams[0] for beams in beam_search(model, SOURCES, 1, max_length=7)]
-    assert [each.tokens for each in first] == [each.tokens for each in together]
-    wide = [beams[0] for beams in beam_search(model, SOURCES, 4, max_length=7)]
-    finished = [k for k in range(len(SOURCES)) if together[k].is_finished and wide[k].is_finished]
-    assert all(wide[k].log_prob >= together[k].log_prob - 1e-5 for k in finished)
+    greedy, wide = found_by(model), found_by(model, num_beams=4, length_penalty=0.0)
+    assert len({best.tokens for (best,) in greedy}) > 1
+    for (one,), (best,) in zip(greedy, wide, strict=True):
+        assert best.score >= one.score - 1e-5
 
 
 def test_the_padded_loss_is_the_loss():

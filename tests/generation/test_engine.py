@@ -67,7 +67,7 @@ def joining(model, config, given, seed):
 
 
 @pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
-@pytest.mark.parametrize("name", ["gpt2", "marian", "lstm", "writer"])
+@pytest.mark.parametrize("name", ["gpt2", "marian", "lstm", "writer", "seq2seq"])
 def test_results_are_the_same_alone_together_and_joined_at_random(name, config):
     model, given = tiny(name), prompts()
     expected = alone(model, config, given)
@@ -84,7 +84,7 @@ def test_results_are_the_same_alone_together_and_joined_at_random(name, config):
             assert numbers(found) == numbers(expected)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "writer"])
+@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "writer", "seq2seq"])
 def test_greedy_tokens_are_those_of_the_whole_sentence_computed_anew(name):
     model, given = tiny(name).eval(), prompts(6)
     for prompt, (best,) in zip(given, together(model, GREEDY, given), strict=True):

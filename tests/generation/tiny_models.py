@@ -93,9 +93,6 @@ class Writer(models.Module):
     def predict(self, hidden):
         return self.output(hidden)
 
-    def logits(self, graph, source, ids):
-        return self.predict(self.decode(graph, ids, *self.encode(graph, source)))
-
 
 def _marian():
     parts = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
@@ -122,6 +119,7 @@ MAKERS = {
     "bigram": Bigram,
     "averages": Averages,
     "writer": Writer,
+    "seq2seq": lambda: models.Seq2Seq(VOCAB, VOCAB, embed=12, hidden=16, layers=2, dropout=0.1),
     "window": lambda: Windowed(window=5),
     "alibi": lambda: Windowed(bias=F.alibi(4)),
 }
@@ -141,5 +139,7 @@ def tiny(name, seed=0, scale=0.4):
 def logits_of(graph, model, source, ids):
     """All logits at once, without a cache."""
     if hasattr(model, "encode"):
-        return model.logits(graph, source, ids)
+        encoded = model.encode(graph, source)
+        encoded = encoded if isinstance(encoded, tuple) else (encoded,)
+        return model.predict(model.decode(graph, ids, *encoded))
     return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)

@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.models.attention import RowMemories, make_attention
+from dynbatch.models.attention import make_attention
 from dynbatch.testing import check_batching, check_gradient
 
 Q, K = 3, 4
@@ -66,22 +66,6 @@ def test_values_may_be_others_than_the_keys(kind):
         query, memory = [F.input(graph, rng.standard_normal(s)) for s in ((q,), (4, k))]
         ones = F.constant(graph, 1.0, (4, 7))
         assert np.allclose(model(query, memory, ones).value, np.ones(7))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_several_sentences_attend_each_to_their_own(kind):
-    model, rng = KINDS[kind](), np.random.default_rng(3)
-    q, k = sizes(kind)
-    counts = [2, 1, 3]
-    queries = [rng.standard_normal((n, q)) for n in counts]
-    memories = [rng.standard_normal((n, k)) for n in (3, 0, 5)]
-    with db.Graph() as graph:
-        nodes = [F.input(graph, memory) for memory in memories]
-        pairs = [(model.keys(node), node) for node in nodes]
-        rows = F.input(graph, np.concatenate(queries))
-        together = model.attend(rows, RowMemories(pairs, counts)).value
-        alone = [model(F.input(graph, x), m).value for x, m in zip(queries, nodes, strict=True)]
-    assert np.allclose(together, np.concatenate(alone), atol=1e-6)
 
 
 def test_an_unknown_attention_is_answered_with_the_known_ones():

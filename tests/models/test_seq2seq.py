@@ -86,8 +86,11 @@ def test_without_a_bridge_the_decoder_starts_from_zeros_and_has_fewer_parameters
     model = small(bridge=False)
     assert not [name for name, _ in model.named_parameters() if "bridge" in name]
     with db.Graph() as graph:
-        state, _ = model.start(graph, [3, 4])
-        assert all(not part.value.any() for part in state)
+        keys, values = model.encode(graph, [3, 4])
+        (found,) = model.decode(graph, [7], keys, values).value
+        zeros = [F.constant(graph, 0.0, (SIZES["hidden"],)) for _ in range(2)]
+        (wanted,) = model.decode(graph, [7], *zeros, keys, values).value
+        assert np.array_equal(found, wanted)
 
 
 def test_tied_weights_are_one_parameter_with_both_gradients():
@@ -126,23 +129,15 @@ def test_dropout_changes_the_loss_while_training_alone():
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_step_by_step_the_decoder_gives_the_loss_of_the_scan(layers):
+def test_the_loss_is_that_of_the_predictions(layers):
     model = small(layers=layers).eval()
-    total = np.zeros(len(PAIRS))
     with db.Graph(grad=False) as graph:
-        losses = [float(model.loss(graph, *pair).value) for pair in PAIRS]
-        started = [model.start(graph, source) for source, _ in PAIRS]
-        state = tuple([F.stack(list(part)) for part in zip(*[s for s, _ in started], strict=True)])
-        memories = [memory for _, memory in started]
-        rows = [[model.begin, *target, model.end] for _, target in PAIRS]
-        for position in range(max(map(len, rows)) - 1):
-            tokens = [row[min(position, len(row) - 1)] for row in rows]
-            logits, state = model.step(graph, np.array(tokens), state, memories, [1] * len(rows))
+        for source, target in PAIRS:
+            encoded = model.encode(graph, source)
+            logits = model.predict(model.decode(graph, [model.start, *target], *encoded))
             log_probs = F.log_softmax(logits).value
-            for k, row in enumerate(rows):
-                if position + 1 < len(row):
-                    total[k] -= log_probs[k, row[position + 1]]
-    assert np.allclose(total, losses, rtol=1e-5)
+            total = log_probs[range(len(target) + 1), [*target, model.end]].sum()
+            assert -total == pytest.approx(float(model.loss(graph, source, target).value), rel=1e-6)
 
 
 def test_a_pair_makes_one_node_for_its_loss_and_few_batches():

@@ -7,9 +7,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.run import ScanRun
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.kernels.addresses import PagedRows, write_rows
+from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -49,10 +51,12 @@ class ResumedScan(Scan):
         pasts: Sequence[ScanPast] = batch.column("past")
         inits = _rows([past.states for past in pasts], y.values)
         memories = _rows([past.memories for past in pasts if past.memories is not None], y.values)
-        ScanRun(batch, y, [*xs, *inits, *memories]).forward(y)
+        # What rows leave is kept by the host.
+        given = [Ragged(batch.xp.asarray(x.values), x.lengths) for x in (*inits, *memories)]
+        (ScanRun if batch.xp is np else DeviceScanRun)(batch, y, (*xs, *given)).forward(y)
         for k, port in enumerate(batch.ports):
             places = [past.states.addresses[:, k] for past in pasts]
-            write_rows(port.values, np.concatenate(places))
+            write_rows(to_host(port.values), np.concatenate(places))
 
 
 def _rows(pasts: Sequence[PagedRows], like: Array) -> list[Ragged]:

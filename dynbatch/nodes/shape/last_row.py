@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynbatch.kernels.rows import gather_rows
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation
@@ -24,4 +25,4 @@ class LastRow(Operation):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
-        y.values[...] = x.values[x.offsets[1:] - 1]
+        gather_rows(x.values, x.offsets[1:] - 1, y.values)
