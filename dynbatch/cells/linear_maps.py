@@ -22,8 +22,8 @@ from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
 from dynbatch.kernels.c.linear_gradients import weight_tasks
-from dynbatch.kernels.c.runtime.tasks import NativeTask, NativeTasks
-from dynbatch.kernels.linear_gradients import MapGradient, weight_gradients
+from dynbatch.kernels.c.runtime.tasks import Task, Tasks
+from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array, Parameter
 
@@ -48,8 +48,8 @@ def _room_of(cell: CompiledLoop, number: int, dtype: DType) -> int:
 
 
 def forward_weights(
-    cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None = None,
-    tasks: NativeTasks | None = None,
+    cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None,
+    tasks: Tasks,
 ) -> Arrays:  # fmt: skip
     """Wide weights (K, O) as W, in planes of p columns (planes, K, p) for NumPy; biases as b.
 
@@ -57,10 +57,10 @@ def forward_weights(
         streams: whether weights of streams are packed as well. Packing takes memory; without it the
                  products take a few percent longer.
         native:  packs W into panels for C, instead.
-        tasks:   where that is written down, to be done later.
+        tasks:   where that is written down.
     """
     arrays: Arrays = {}
-    packs: list[NativeTask] = []
+    packs: list[Task] = []
     for number, op in cell.maps.items():
         split = cell.planes[number] if native is None else 0
         plane, inner = split or op.output.width, op.inputs[0].width
@@ -78,29 +78,19 @@ def forward_weights(
         for piece in op.pieces:
             write_transposed(piece, wide, plane)
         arrays[f"W{number}"] = wide if split else wide[0]
-    _do(packs, tasks)
+    tasks.then(*[[each] for each in packs])
     return arrays
 
 
-def _do(packs: Sequence[NativeTask], tasks: NativeTasks | None) -> None:
-    """Pack weights, now or later, at the same time if there are threads."""
-    if packs:
-        wanted = NativeTasks() if tasks is None else tasks
-        wanted.then(*[[each] for each in packs])
-        if tasks is None:
-            wanted.run()
-
-
 def backward_weights(
-    cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None = None,
-    tasks: NativeTasks | None = None,
-) -> Arrays:  # fmt: skip
+    cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None, tasks: Tasks
+) -> Arrays:
     """Wide weights (O, K) of the loop as V, in planes (planes, p, K), or packed for C.
 
     Weights of streams are read in place: see `stream_gradients`.
     """
     arrays: Arrays = {}
-    packs: list[NativeTask] = []
+    packs: list[Task] = []
     for number, op in cell.maps.items():
         if number in cell.stream_maps:
             continue
@@ -116,7 +106,7 @@ def backward_weights(
             wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
         plane = cell.numpy.weight_planes.get(number, 0)
         arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if plane else wide
-    _do(packs, tasks)
+    tasks.then(*[[each] for each in packs])
     return arrays
 
 
@@ -199,12 +189,10 @@ class WeightGradients:
     The rows of maps may come in several portions: sums over later ones are added.
 
     Args:
-        tasks: where they are written down, to be made later.
+        tasks: where they are written down.
     """
 
-    def __init__(
-        self, cell: CompiledLoop, gradients: Gradients, tasks: NativeTasks | None = None
-    ) -> None:
+    def __init__(self, cell: CompiledLoop, gradients: Gradients, tasks: Tasks) -> None:
         self._tasks = tasks
         self._maps = cell.maps
         self._gradients = gradients
@@ -226,10 +214,7 @@ class WeightGradients:
             MapGradient(planes[t.plane][:, t.columns], t.biases[0] if t.biases else None, t.weights)
             for t in targets
         ]
-        if self._tasks is None:
-            weight_gradients(xs, maps, again)
-        else:
-            self._tasks.then(*[[each] for each in weight_tasks(xs, maps, again)])
+        self._tasks.then(*[[each] for each in weight_tasks(xs, maps, again)])
 
     def finish(self) -> None:
         """Copy the gradients of biases that are added up to those that are added to them."""

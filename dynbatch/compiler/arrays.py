@@ -30,6 +30,7 @@ class Scratch:
     def __init__(self, array: Array) -> None:
         self._array = array
         self._used = 0
+        self.dtype = array.dtype
 
     def take(self, rows: int, width: int) -> Array:
         """An uninitialised (rows, width) part."""

@@ -9,7 +9,6 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan import prefix
-from dynbatch.cells.scan.prefix import BLOCK_ROWS
 from dynbatch.compiler.traced import is_unchanged
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D, H
@@ -103,14 +102,14 @@ def test_a_weight_of_the_state_is_not_read_at_the_first_step_from_zeros():
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_kernels_ahead_of_backward_steps_are_counted_for_each_block_of_steps(monkeypatch):
-    monkeypatch.setattr(prefix, "LEAST_ROWS", 5 * BLOCK_ROWS)
+def test_kernels_ahead_of_backward_steps_are_counted_for_each_chunk(monkeypatch):
     program = compiled("lstm")
     counts = []
-    for sentences in (1, BLOCK_ROWS):  # of 5 steps: one block, or one block a step
-        statistics = [scanned([5] * sentences, grad=grad) for grad in (True, False)]
-        counts.append(statistics[0].launches - statistics[1].launches)
-    assert counts[1] - counts[0] == 4 * len(program.numpy.factors) == 40
+    for rows in (25, 5):  # one chunk, or one for each step
+        monkeypatch.setattr(prefix, "LEAST_ROWS", rows)
+        counts.append(scanned([5] * 5).launches)
+    a_chunk = len(program.numpy.factors) + len(program.maps)
+    assert counts[1] - counts[0] == 4 * a_chunk == 48
 
 
 @pytest.mark.usefixtures("one_thread")

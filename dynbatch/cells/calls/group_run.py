@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.cells.calls.region import CallRegion
-from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
+from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.shard_gradients import ShardGradients
@@ -22,9 +23,8 @@ from dynbatch.kernels.c.gathers import (
     give_back_tasks,
 )
 from dynbatch.kernels.c.linear_gradients import scatter_tasks
-from dynbatch.kernels.c.runtime.tasks import NativeTasks
-from dynbatch.kernels.gathers import gather, give_back
-from dynbatch.kernels.linear_gradients import scatter_products
+from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -35,7 +35,7 @@ def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> i
     """Scratch elements that one pass over a region needs."""
     return sum(
         [
-            loop_elements(group.cell, group.count, region.most(number), dtype, backward, keeps)
+            loop_elements(group.cell, group.count, region.most(number), dtype, keeps, backward)
             for number, group in enumerate(region.groups)
         ]
     )
@@ -55,120 +55,151 @@ class GroupRun:
         self.cell = self.group.cell
         self._region = region
         self._number = number
+        self._most = region.most(number)
         self._batch = batch
         self._native = self.cell.in_c.functions(batch.dtype)
-        self.loop = self._native or self.cell.numpy
+        self._loop = self._native or self.cell.numpy
         self.is_in_c = self._native is not None and not self.cell.generic
         self.arrays: Arrays = {}
+        self._generic: dict[str, GenericStep] = {}
 
-    # Forward --------------------------------------------------------------------------------------
-
-    def begin(self, scratch: Scratch, tasks: NativeTasks, xs: Sequence[Ragged]) -> None:
+    def begin(self, scratch: Scratch, tasks: Tasks, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
-        batch, cell = self._batch, self.cell
-        arrays = self._loop_arrays(scratch, tasks)
-        arrays.add_forward(streams=True)
-        arrays.add_values(self._saved() if batch.keeps else None)
-        arrays.add_temporary(cell.storage.temporary)
-        most = self._region.most(self._number)
-        self.arrays = self._all_of(arrays)
-        self.arrays |= generic_steps(self._region, self._number, most, batch, xs)
-        batch.launches += len(cell.stream_maps)
+        memories = [xs[source] for source in self.group.memories]
+        chosen = self._chosen() if memories else {}
+        for number, op in self.cell.generic.items():
+            self._generic[f"G{number}"] = GenericStep(
+                op, memories, self._most, self._batch.dtype, self._batch.keeps, chosen=chosen
+            )
+        self._take_arrays(scratch, tasks, backward=False)
+        self._batch.launches += len(self.cell.stream_maps)
 
-    def _loop_arrays(self, scratch: Scratch, tasks: NativeTasks) -> LoopArrays:
-        running, later = [self._region.most(self._number)], tasks if self.is_in_c else None
-        return LoopArrays(self.cell, self.group.count, running, scratch, self._native, later)
+    def begin_backward(
+        self, scratch: Scratch, tasks: Tasks, dy: Array, xs: Sequence[Ragged],
+        dxs: Sequence[Ragged | None],
+    ) -> None:  # fmt: skip
+        """Set the arrays of backward, and where generic operators' gradients go."""
+        self.results, self._sink = self.group.results_in(dy), ShardGradients()
+        memories, gradients = [xs[source] for source in self.group.memories], []
+        for memory, source in zip(memories, self.group.memories, strict=True):
+            dx = dxs[source]
+            gradients.append(memory.like(np.zeros_like(memory.values)) if dx is None else dx)
+        for step in self._generic.values():
+            step.give_gradients_to(self._sink)
+            step.memories, step.memory_gradients = memories, gradients
+        self._take_arrays(scratch, tasks, backward=True)
 
-    def _all_of(self, arrays: LoopArrays) -> Arrays:
-        rows = slice(0, self.group.count)
-        return arrays.of_shard(0, arrays.wide(rows.stop), rows, rows)
+    def _take_arrays(self, scratch: Scratch, tasks: Tasks, backward: bool) -> None:
+        saved = None
+        if self._batch.keeps or backward:
+            names = [b.name for b in self.cell.storage.packed]
+            saved = {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
+        rows, count = slice(0, self.group.count), self.group.count
+        arrays = LoopArrays(self.cell, count, [self._most], scratch, tasks, saved, backward)
+        self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
+        self.arrays |= self._generic | {"given": False}
 
-    def _saved(self) -> dict[str, Array]:
-        """What backward reads, by name."""
-        names = [b.name for b in self.cell.storage.packed]
-        return {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
+    def _chosen(self) -> dict[int, Array]:
+        """The memories that calls read, for each batch that does not read the first ones in order.
 
-    def gather_ahead(self, values: Sequence[Array], tasks: NativeTasks) -> None:
+        The others have fewer and fewer calls, as the steps of a scan.
+        """
+        chosen, running = {}, self.group.count
+        for t, (number, first, end) in enumerate(self._region.batches):
+            read = self.group.memory_of[first:end]
+            if number != self._number:
+                continue
+            if read.size <= running and (read == np.arange(read.size)).all():
+                running = read.size
+            else:
+                chosen[t] = read
+        return chosen
+
+    # Around the batches ---------------------------------------------------------------------------
+
+    def bind(self, values: Sequence[Array], gradients: Sequence[Array | None] = ()) -> None:
+        """Set the arrays behind the region's spaces, and in backward their gradients' arrays."""
+        is_backward, arrays = bool(gradients), self.arrays
+        self._gathers, self._returns = self._tables("X", values), []
+        if is_backward:
+            whole = GatherTable(np.arange(self.group.count))
+            self._gathers.append((False, (arrays["dY"], whole, [self.results])))
+            self._returns = self._tables("dX", gradients)
+        if not self.is_in_c:
+            self._run = (self._loop.bind_forward, self._loop.bind_backward)[is_backward](arrays)
+
+    def _tables(self, letter: str, spaces: Sequence[Array | None]) -> list[tuple[bool, BoundTable]]:
+        """The tables of streams, of their values (X) or gradients (dX), and all that these meet.
+
+        Each with whether it is known before the first batch.
+        """
+        wanted = self.cell.reached if letter == "dX" else range(len(self.group.streams))
+        streams = [(self.arrays[f"{letter}{k}"], self.group.streams[k]) for k in sorted(wanted)]
+        return [
+            (stream.ahead, (array, stream.table, [spaces[space] for space in stream.spaces]))
+            for array, stream in streams
+        ]
+
+    def ahead(self, tasks: Tasks, maps: bool) -> None:
         """Gather what is known before the first batch.
 
         Args:
-            values: the arrays behind the region's spaces.
+            maps: whether to make its maps too, for all calls at once.
         """
-        self._values = [[values[space] for space in x.spaces] for x in self.group.streams]
-        if self.is_in_c:
-            tables = self._tables("X", self._values, True)
-            gathers = gather_tasks(tables, self.group.count, self._batch.dtype)
-            tasks.then(*[[each] for each in gathers])
-        else:
-            self._gather(True, 0, self.group.count)
-        self._batch.launches += sum([x.ahead for x in self.group.streams])
+        count = self.group.count
+        gathers = gather_tasks([table for is_ahead, table in self._gathers if is_ahead], count)
+        tasks.then(*[[each] for each in gathers])
+        self._batch.launches += len(gathers)
+        if maps and self._native is not None and self.cell.stream_maps:
+            tasks.then([self._native.steps(0, self.arrays, [(0, count, 0, -1)])])
+        elif maps:
+            tasks.then([partial(self.cell.numpy.ahead, self.arrays)])
 
-    def _tables(
-        self, letter: str, arrays: Sequence[Sequence[Array | None]], ahead: bool
-    ) -> list[BoundTable]:
-        """The tables of streams, of their values (X) or gradients (dX) and all that these meet."""
-        wanted = self.cell.reached if letter == "dX" else range(len(arrays))
-        streams = [(k, self.group.streams[k]) for k in sorted(wanted)]
-        return [
-            (self.arrays[f"{letter}{k}"], stream.table, arrays[k])
-            for k, stream in streams
-            if stream.ahead is ahead
-        ]
-
-    def _gather(self, ahead: bool, first: int, end: int) -> None:
-        for k, stream in enumerate(self.group.streams):
-            if stream.ahead is ahead:
-                gather(self._values[k], stream.table, first, end, self.arrays[f"X{k}"])
-
-    def maps_ahead(self, tasks: NativeTasks) -> None:
-        """Make the maps of streams that are known before the first batch, for all calls at once."""
-        if self._native is None or not self.is_in_c:
-            self.loop.ahead(self.arrays)
-        elif self.cell.stream_maps:
-            tasks.then([self._native.steps(0, self.arrays, [(0, self.group.count, 0, -1)])])
-
-    def write_outputs(self, y: Array, tasks: NativeTasks) -> None:
+    def write_outputs(self, y: Array, tasks: Tasks) -> None:
         """Write what the calls returned into the region's value."""
-        rows = self.group.results_in(y)
+        rows, whole = self.group.results_in(y), GatherTable(np.arange(self.group.count))
         for columns, first in zip(self.cell.exports, self.cell.columns, strict=True):
             values, out = (columns_of(self.arrays, columns), rows[:, first : first + columns.width])
-            if self.is_in_c:
-                tables: list[BoundTable] = [(out, None, [values])]
-                tasks.then(gather_tasks(tables, self.group.count, self._batch.dtype))
-            else:
-                out[...] = values
+            tasks.then(gather_tasks([(out, whole, [values])], self.group.count))
         self._batch.launches += len(self.cell.columns)
+
+    def finish(self, tasks: Tasks) -> WeightGradients:
+        """The gradients of weights, and of what was known before the first batch."""
+        cell, arrays, count = self.cell, self.arrays, self.group.count
+        gradients = self._batch.parameter_gradients()
+        if self._generic:
+            tasks.run()
+        for step in self._generic.values():
+            step.finish()
+        self._sink.pass_on(gradients)
+        for products in stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached}):
+            tasks.then(*[scatter_tasks(*products, span) for span in parallel.shards(count, ROWS)])
+        weights = WeightGradients(cell, gradients, tasks)
+        for numbers in cell.map_groups:
+            xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
+            weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
+        returns = give_back_tasks([table for ahead, table in self._returns if ahead], count)
+        tasks.then(returns)
+        self._batch.launches += len(cell.maps) + len(cell.stream_maps) + len(returns)
+        return weights
 
     # Batches --------------------------------------------------------------------------------------
 
-    def bind(self, is_backward: bool) -> Callable[[int, int, int], None]:
-        """What runs batch t, rows first … end - 1, forward or backward."""
-        if not is_backward:
-            run = self.loop.bind_forward(self.arrays)
-
-            def forward(t: int, first: int, end: int) -> None:
-                self._gather(False, first, end)
-                run([(t, (first, end, end - first, -1))])
-
-            return forward
-        run_back = self.loop.bind_backward(self.arrays)
-
-        def backward(t: int, first: int, end: int) -> None:
-            self._gather(False, first, end)
-            np.copyto(self.arrays["dY"][first:end], self.results[first:end])
-            run_back([(first, end, [(t, (first, end, end - first, -1))])])
-            self._give_back(False, first, end)
-
-        return backward
+    def batch(self, t: int, first: int, end: int) -> None:
+        """Run batch t, rows first … end - 1, forward or backward."""
+        for ahead, (into, table, sources) in self._gathers:
+            if not ahead:
+                gather(sources, table, first, end, into)
+        self._run([(t, (first, end, end - first, -1))])
+        for ahead, (dx, table, gradients) in self._returns:
+            if not ahead:
+                give_back(dx, table, first, end, gradients)
 
     def in_c(self, is_backward: bool) -> BoundBatches:
         """The pass over batches as C runs it."""
         assert self._native is not None
-        gathers = self._tables("X", self._values, False)
-        returns: list[BoundTable] = []
-        if is_backward:
-            gathers.append((self.arrays["dY"], None, [self.results]))
-            returns = self._tables("dX", self._gradients, False)
+        gathers = [table for ahead, table in self._gathers if not ahead]
+        returns = [table for ahead, table in self._returns if not ahead]
         run, product, places = 0, 0, []
         for own in self._of_threads(is_backward):
             run, each, product = self._native.entry(is_backward, own)
@@ -183,8 +214,7 @@ class GroupRun:
         There are as many as the room for the largest batch holds.
         """
         buffers = self.cell.gradient_buffers if is_backward else self.cell.storage.temporary
-        most = self._region.most(self._number)
-        for k in range(max(1, min(parallel.available(), most // ROWS))):
+        for k in range(max(1, min(parallel.available(), self._most // ROWS))):
             own = {b.name: self.arrays[b.name][k * ROWS :] for b in buffers}
             yield self.arrays | own
 
@@ -194,63 +224,6 @@ class GroupRun:
         if not is_backward:
             return gathers + self.cell.launches
         return 2 * gathers + 1 + self.cell.launches_backward + len(self.cell.numpy.factors)
-
-    # Backward -------------------------------------------------------------------------------------
-
-    def begin_backward(
-        self, scratch: Scratch, tasks: NativeTasks, dy: Array, xs: Sequence[Ragged],
-        dxs: Sequence[Ragged | None],
-    ) -> None:  # fmt: skip
-        """Set the arrays of backward, and where generic operators' gradients go."""
-        cell = self.cell
-        self.results = self.group.results_in(dy)
-        arrays = self._loop_arrays(scratch, tasks)
-        arrays.add_streams()
-        arrays.add_values(self._saved())
-        arrays.add_backward()
-        arrays.add_temporary(cell.gradient_buffers)
-        generic = {f"G{number}": self.arrays[f"G{number}"] for number in cell.generic}
-        self.arrays = self._all_of(arrays) | generic | {"given": False}
-        self._sink = ShardGradients()
-        for number in cell.generic:
-            self.arrays[f"G{number}"].give_gradients_to(self._sink)
-        bind_memories(self.group, self.arrays, xs, dxs)
-
-    def bind_gradients(self, gradients: Sequence[Array | None]) -> None:
-        """Set the gradients' arrays behind the region's spaces; None for unwanted ones."""
-        self._gradients = [[gradients[space] for space in x.spaces] for x in self.group.streams]
-
-    def finish(self, tasks: NativeTasks) -> WeightGradients:
-        """The gradients of weights, and of what was known before the first batch."""
-        cell, arrays, count = self.cell, self.arrays, self.group.count
-        for number in cell.generic:
-            arrays[f"G{number}"].finish()
-        gradients = self._batch.parameter_gradients()
-        self._sink.pass_on(gradients)
-        for products in stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached}):
-            if self.is_in_c:
-                spans = parallel.shards(count, ROWS)
-                tasks.then(*[scatter_tasks(*products, span) for span in spans])
-            else:
-                scatter_products(*products)
-        weights = WeightGradients(cell, gradients, tasks if self.is_in_c else None)
-        for numbers in cell.map_groups:
-            xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
-            weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
-        if self.is_in_c:
-            tables = self._tables("dX", self._gradients, True)
-            tasks.then(give_back_tasks(tables, count, self._batch.dtype))
-        else:
-            self._give_back(True, 0, count)
-        ahead = [x.ahead for k, x in enumerate(self.group.streams) if k in cell.reached]
-        self._batch.launches += len(cell.maps) + len(cell.stream_maps) + sum(ahead)
-        return weights
-
-    def _give_back(self, ahead: bool, first: int, end: int) -> None:
-        for k in sorted(self.cell.reached):
-            stream, dx = self.group.streams[k], self.arrays[f"dX{k}"]
-            if stream.ahead is ahead:
-                give_back(dx, stream.table, first, end, self._gradients[k])
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:
         """After backward: gradients of what the calls returned, side by side (count, width), and

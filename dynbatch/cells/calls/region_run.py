@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.cells.calls.region import CallRegion, Inner
 from dynbatch.compiler.arrays import Scratch, columns_of
 from dynbatch.kernels.c.gathers import BatchPass
-from dynbatch.kernels.c.runtime.tasks import NativeTasks
+from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -28,13 +29,13 @@ class RegionRun:
 
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
-        scratch, tasks = Scratch(self.batch.scratch), NativeTasks()
+        scratch, tasks = Scratch(self.batch.scratch), Tasks()
         for group in self.groups:
             group.begin(scratch, tasks, xs)
         values = list(self._values(xs))
         for group in self.groups:
-            group.gather_ahead(values, tasks)
-            group.maps_ahead(tasks)
+            group.bind(values)
+            group.ahead(tasks, maps=True)
         self._run(False, tasks)
         for group in self.groups:
             group.write_outputs(y, tasks)
@@ -46,35 +47,31 @@ class RegionRun:
         for dx in dxs:
             if dx is not None:
                 dx.values[...] = 0
-        scratch, tasks = Scratch(self.batch.scratch), NativeTasks()
+        scratch, tasks = Scratch(self.batch.scratch), Tasks()
         for group in self.groups:
             group.begin_backward(scratch, tasks, dy, xs, dxs)
         values, gradients = list(self._values(xs)), list(self._gradients(dy, dxs))
         for group in self.groups:
-            group.bind_gradients(gradients)
-            group.gather_ahead(values, tasks)
+            group.bind(values, gradients)
+            group.ahead(tasks, maps=False)
         self._run(True, tasks)
         weights = [group.finish(tasks) for group in self.groups]
         tasks.run()
         for each in weights:
             each.finish()
 
-    def _run(self, is_backward: bool, tasks: NativeTasks) -> None:
+    def _run(self, is_backward: bool, tasks: Tasks) -> None:
         """Run all batches, in reverse for backward; in C consecutive ones are one task."""
         groups, batches = self.groups, [*enumerate(self.region.batches)]
         in_c = BatchPass([g.in_c(is_backward) if g.is_in_c else None for g in groups])
-        run = [None if g.is_in_c else g.bind(is_backward) for g in groups]
         ordered = batches[::-1] if is_backward else batches
         for is_in_c, some in groupby(ordered, lambda each: groups[each[1].group].is_in_c):
             if is_in_c:
                 of_threads = in_c.tasks([batch for _, batch in some], self.batch.dtype)
                 tasks.then(*[[task] for task in of_threads])
                 continue
-            tasks.run()
             for t, (number, first, end) in some:
-                of_group = run[number]
-                assert of_group is not None
-                of_group(t, first, end)
+                tasks.then([partial(groups[number].batch, t, first, end)])
         for batch in self.region.batches:
             self.batch.launches += groups[batch.group].launches(is_backward)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from dynbatch.cells.generic import room_of
+from dynbatch.cells.generic import GenericStep, room_of
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
-from dynbatch.cells.scan.arrays import lengths_of, of_shards, scan_arrays
-from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
-from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
+from dynbatch.cells.scan.prefix import Shard
+from dynbatch.cells.scan.run import ScanRun, States, take_rows, take_streams
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
-from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS
+from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
 from dynbatch.kernels.c.linear_gradients import scatter_tasks
-from dynbatch.kernels.c.runtime.tasks import NativeTask
-from dynbatch.kernels.linear_gradients import scatter_products
+from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -41,28 +39,20 @@ class ScanBackward:
         self._of_streams, self._of_inits = dxs[:streams], dxs[streams:states]
         self._of_memories = dxs[states:]
         run.read([batch.input(k) for k in range(len(batch.inputs))])
-        scratch = Scratch(batch.scratch)
-        self._tasks = run.tasks()
-        self._chunks = run.chunks
-        if not run.recomputes:
-            extents = of_pass(lengths_of(batch), 0, leaves_all=False)
-            self._chunks = cut(run.layout, extents)
-        self._arrays = scan_arrays(run.cell, self._chunks, scratch, run.native, self._tasks)
+        scratch, self._tasks = Scratch(batch.scratch), Tasks()
+        self._chunks = run.chunks(leaves_all=False)
+        self._arrays = run.arrays(self._chunks, scratch, self._tasks, backward=True)
         self._initial = run.initial_states(scratch)
-        if run.recomputes:
-            self._arrays.add_forward(streams=False)
-        else:
-            self._arrays.add_streams()
-        self._arrays.add_values(None if run.recomputes else batch.saved)
-        self._arrays.add_backward()
         self._carried = self._carry(scratch)
-        self._wanted: dict[int, Array] = {}
+        self._wanted = {
+            k: dx.values
+            for k, dx in enumerate(self._of_streams)
+            if dx is not None and k in run.cell.reached
+        }
         self._memories: list[list[Ragged]] = []
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
             self._bind_memories(scratch)
-        groups = [run.cell.gradient_buffers, run.cell.storage.temporary]
-        self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
 
     def run(self) -> None:
         """Run all chunks, then compute the gradients that span them."""
@@ -75,35 +65,35 @@ class ScanBackward:
                 step.give_gradients_to(sink)
                 step.keeps = True
         for k, dx in enumerate(self._of_streams):
-            if dx is not None and k in run.cell.reached:
-                self._wanted[k] = dx.values
-            elif dx is not None:
+            if dx is not None and k not in run.cell.reached:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
             self._chunk(chunk, weights)
-        if self._tasks is not None:
-            self._tasks.run()
+        self._tasks.run()
         weights.finish()
         for sink in sinks:
             sink.pass_on(gradients)
-        self._gradients_of_states()
+        given = [k for k, is_given in enumerate(run.given) if is_given]
+        for shard, carried in zip(run.shards, self._carried, strict=True):
+            for k, dx in zip(given, self._of_inits, strict=True):
+                if dx is not None:
+                    dx.values[shard.sentences] = carried[k]
         self._sort_memories()
         self._count()
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _carry(self, scratch: Scratch) -> list[list[Array]]:
-        """Gradients of the last states, which steps carry on, of each shard."""
-        carried_parts = []
-        for k, value in enumerate(self._run.cell.program.states):
-            carried = []
-            for shard in self._run.layout.shards:
-                rows = scratch.take(shard.sentences.size, value.width)
-                take_rows(self._batch.port_gradients[k].values, shard.sentences, rows)
-                carried.append(rows)
-            self._arrays.add_of_shards(f"C{k}", carried)
-            carried_parts.append(carried)
-        return carried_parts
+    def _carry(self, scratch: Scratch) -> States:
+        """Gradients of the last states, which steps carry on."""
+        carried = []
+        for shard in self._run.shards:
+            parts = []
+            for dx in self._batch.port_gradients:
+                rows = scratch.take(shard.sentences.size, dx.values.shape[1])
+                take_rows(dx.values, shard.sentences, rows)
+                parts.append(rows)
+            carried.append(parts)
+        return carried
 
     def _bind_memories(self, scratch: Scratch) -> None:
         """Memories in the order of each shard's sentences, and zeros for their gradients.
@@ -112,7 +102,7 @@ class ScanBackward:
         """
         run = self._run
         first = [0] * len(run.memories)
-        for shard, generic in zip(run.layout.shards, run.generic, strict=True):
+        for shard, generic in zip(run.shards, run.generic, strict=True):
             memories = run.sorted_memories(shard, scratch)
             sums: list[Ragged | None] = []
             for place, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
@@ -122,109 +112,86 @@ class ScanBackward:
                     rows[...] = 0
                 sums.append(None if rows is None else memory.like(rows))
             counts = [memory.values.shape[0] for memory in memories]
-            for number, step in generic.items():
+            for step, op in zip(generic.values(), run.cell.generic.values(), strict=True):
                 step.memories, step.memory_gradients = memories, sums
-                room = room_of(run.cell.generic[number], counts)
-                step.give_room(scratch.take(room, 1).reshape(-1))
+                step.give_room(scratch.take(room_of(op, counts), 1).reshape(-1))
             self._memories.append(memories)
             self._sums.append(sums)
 
     # Chunks -------------------------------------------------------------------------------------
 
-    def _chunk(self, chunk: Chunk, weights: WeightGradients) -> None:
+    def _chunk(self, chunk: list[Shard], weights: WeightGradients) -> None:
         run = self._run
-        wide = self._arrays.wide(chunk.order.size)
-        shards = of_shards(self._arrays, chunk, wide)
-        for number, (shard, own) in enumerate(shards):
-            bind_states(own, run.given_to(shard), self._before(chunk, number))
-        if self._tasks is not None:
-            self._tasks.then(*[self._shard_tasks(chunk, k, *each) for k, each in enumerate(shards)])
-        else:
-            parallel.run(
-                [partial(self._run_shard, chunk, k, *each) for k, each in enumerate(shards)]
-            )
+        wide = self._arrays.of_all(sum([shard.rows for shard in chunk]))
+        outside = {OUTPUT_GRADIENTS: self._dy.values}
+        shards = run.of_shards(self._arrays, wide, chunk, self._states_before(chunk), outside)
+        for (_, own), carried in zip(shards, self._carried, strict=True):
+            own.update({f"C{k}": rows for k, rows in enumerate(carried)})
+        self._tasks.then(*[self._backward_tasks(k, *each) for k, each in enumerate(shards)])
         for group in run.cell.map_groups:
             # Rows of kept values are one stretch in each shard only.
             kept = not run.recomputes and any(
                 [run.cell.map_inputs[number].buffer.role is Role.PACKED for number in group]
             )
-            for shard, part in shards if kept else [(chunk.shards[0], wide)]:
+            for shard, part in shards if kept else [(chunk[0], wide)]:
                 xs = [self._map_input(number, part, shard) for number in group]
                 weights.add(group, xs, columns_of(part, run.cell.of_maps[group[0]]))
-        if self._tasks is not None and run.generic:  # it is given the next chunk's arrays then
+        if run.cell.generic:  # it is given the next chunk's arrays then
             self._tasks.run()
-            finish = [step.finish for generic in run.generic for step in generic.values()]
-            parallel.run(finish)
+            parallel.run([partial(self._finish, each.values()) for each in run.generic])
 
-    def _before(self, chunk: Chunk, number: int) -> list[Array]:
-        """The states of a shard before a chunk."""
-        run = self._run
-        if run.recomputes or not chunk.shards[number].first:
-            return run.before(chunk, number, self._initial)
-        start, first = chunk.starts[number], chunk.before[number]
-        rows = slice(first, first + start.stop - start.start)
-        kept = self._arrays.kept
-        return [columns_of(kept, columns)[rows] for columns in run.cell.following]
-
-    def _run_shard(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
-        run = self._run
-        if run.recomputes:
-            run.run_forward(chunk, number, shard, arrays, None)
-        generic = run.generic_steps(number, arrays)
-        for step in generic:
-            step.begin_backward(shard.first, shard.counts)
-        self._gather(chunk, shard, arrays)
-        run.loop.bind_backward(arrays)(shard.blocks)
+    def _finish(self, generic: Iterable[GenericStep]) -> None:
         for step in generic:
             step.finish()
-            if run.recomputes:
+            if self._run.recomputes:
                 step.forget()
-        for products in stream_gradients(run.cell, arrays, self._wanted, chunk.order[shard.span]):
-            scatter_products(*products)
 
-    def _shard_tasks(
-        self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays
-    ) -> list[NativeTask]:
-        """Backward of one shard in one chunk, all of it in C."""
+    def _states_before(self, chunk: list[Shard]) -> States:
+        """The states before a chunk."""
+        if not chunk[0].first:
+            return self._initial
+        if self._run.recomputes:
+            states = [self._batch.saved[f"S{k}"] for k in range(len(self._run.given))]
+            return [[rows[shard.found] for rows in states] for shard in chunk]
+        states = [columns_of(self._arrays.kept, at) for at in self._run.cell.following]
+        return [[rows[shard.before] for rows in states] for shard in chunk]
+
+    def _backward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
+        """What runs backward of one shard in one chunk."""
         run = self._run
-        assert run.native is not None
-        for step in run.generic_steps(number, arrays):
+        tasks = run.forward_tasks(number, shard, arrays) if run.recomputes else []
+        for step in run.generic[number].values():
             step.begin_backward(shard.first, shard.counts)
-        run.bind_outside(chunk, shard, arrays)
-        arrays[OUTPUT_GRADIENTS] = self._dy.values
-        tasks = [run.native.steps(1, arrays, shard.steps)]
-        for products in stream_gradients(run.cell, arrays, self._wanted, arrays[ORDER]):
+        if run.native is not None and run.is_in_c:
+            tasks.append(run.native.steps(1, arrays, shard.steps))
+        else:
+            tasks.append(partial(self._run_backward, shard, arrays))
+        for products in stream_gradients(run.cell, arrays, self._wanted, shard.order):
             tasks += scatter_tasks(*products, (0, shard.rows))
         return tasks
 
-    def _gather(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
-        """Bring streams and outputs' gradients in packed order, and states as steps found them."""
+    def _run_backward(self, shard: Shard, arrays: Arrays) -> None:
         run = self._run
-        if not run.recomputes:
-            run.gather_streams(chunk, shard, arrays)
-        take_rows(self._dy.values, chunk.order[shard.span], arrays["dY"])
-        for part in run.cell.read_before if shard.rows else ():
-            rows, running = arrays[f"H{part}"], shard.steps[0][2]
-            source = columns_of(arrays, run.cell.following[part])
-            take_rows(source, chunk.previous[shard.span] - shard.start, rows)
-            rows[:running] = arrays[f"I{part}"][:running]
+        if not shard.rows:
+            return
+        if run.native is None:  # in C the loop does that
+            if not run.recomputes:
+                take_streams(run.cell, arrays)
+            take_rows(arrays[OUTPUT_GRADIENTS], shard.order, arrays["dY"])
+            for part in run.cell.read_before:
+                left = columns_of(arrays, run.cell.following[part])
+                take_rows(left, shard.earlier(), arrays[f"H{part}"])
+                arrays[f"H{part}"][: shard.running] = arrays[f"I{part}"][: shard.running]
+        run.loop.bind_backward(arrays)(shard.numbered)
 
     def _map_input(self, number: int, arrays: Arrays, first: Shard) -> Array:
         """All rows that a wide linear map multiplied, packed, but zeros of the first shard."""
         cell = self._run.cell
         rows = columns_of(arrays, cell.map_inputs[number])
-        is_zero = number in cell.state_maps and not self._run.given_to(first)
-        return rows[first.steps[0][2] :] if is_zero and first.steps else rows
+        finds_zeros = number in cell.state_maps and not any(self._run.given) and not first.first
+        return rows[first.running :] if finds_zeros else rows
 
     # At last --------------------------------------------------------------------------------------
-
-    def _gradients_of_states(self) -> None:
-        run = self._run
-        given = [k for k, is_given in enumerate(run.given) if is_given]
-        for number, shard in enumerate(run.layout.shards):
-            for k, dx in zip(given, self._of_inits, strict=True):
-                if dx is not None:
-                    dx.values[shard.sentences] = self._carried[k][number]
 
     def _sort_memories(self) -> None:
         """Bring the memories' gradients in sentence order, using the memories as scratch."""
@@ -233,19 +200,17 @@ class ScanBackward:
             for memory, gradient in zip(memories, sums, strict=True):
                 if gradient is not None:
                     memory.values[...] = gradient.values
-        for shard, memories in zip(run.layout.shards, self._memories, strict=False):
+        for shard, memories in zip(run.shards, self._memories, strict=False):
             for k, (dx, memory) in enumerate(zip(self._of_memories, memories, strict=True)):
                 if dx is not None:
                     index, _ = memory_rows(run.memories[k], shard.sentences)
                     dx.values[index] = memory.values
 
     def _count(self) -> None:
-        run, cell, batch = self._run, self._run.cell, self._batch
+        run, cell, chunks = self._run, self._run.cell, len(self._chunks)
         around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
         run.count(cell.launches_backward, len(cell.numpy.carry), around)
         if run.recomputes:
-            run.count_forward()
-        shards = [shard for chunk in self._chunks for shard in chunk.shards]
-        blocks = sum([len(shard.blocks) for shard in shards])
-        batch.launches += blocks * len(cell.numpy.factors)
-        batch.launches += len(cell.maps) * len(self._chunks)
+            run.count_forward(chunks)
+        begun = sum([shard.rows > 0 for chunk in self._chunks for shard in chunk])
+        self._batch.launches += begun * len(cell.numpy.factors) + len(cell.maps) * chunks

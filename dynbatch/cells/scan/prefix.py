@@ -16,7 +16,7 @@ Source: Chen et al. 2016, arXiv:1604.06174: with √T chunks of √T steps both 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +24,7 @@ import numpy as np
 from dynbatch.backend import Array
 
 Step = tuple[int, int, int, int]
-Block = tuple[int, int, list[tuple[int, Step]]]
-# Least rows of a block: fewer make more and shorter kernels, more leave the caches (measured).
-BLOCK_ROWS = 256
+NO_ROWS = slice(0, 0)
 
 # Rows of a chunk where nothing is made again. A tagger's and a translator's step take
 # as long with 256, 384, 512 or all of them (measured); wider weights, which each chunk's products
@@ -34,29 +32,35 @@ BLOCK_ROWS = 256
 LEAST_ROWS = 384
 
 
-@dataclass
-class Shard:
-    """Sentences that one thread runs through all their steps.
+class Shard(NamedTuple):
+    """Sentences that one thread runs through all their steps, or through those of a chunk.
 
-    Args:
-        sentences: (S,) their numbers in the batch, longest first; empty ones last.
-        lengths:   (S,) their lengths.
-        start:     first packed row of the shard.
-        steps:     per step (first row, end row, sentences running, first row of the step before
-                   or -1), rows counted from `start`.
-        first:     number of the first step.
+    sentences: (S,) their numbers in the batch, longest first; empty ones last.
+    lengths:   (S,) their lengths.
+    order:     (R,) row in sentence order of each of its packed rows.
+    start:     first packed row of the shard, among those of all shards.
+    steps:     per step (first row, end row, sentences running, first row of the step before
+               or -1), rows counted from `start`.
+    first:     number of the first step.
+    place:     its rows in the layout; `before`, those of the step before the first, of the
+               sentences that run on.
+    found:     its rows among the states that all chunks but the first begin from.
     """
 
     sentences: Array
     lengths: Array
+    order: Array
     start: int
     steps: list[Step]
-    first: int = 0
+    first: int
+    place: slice
+    before: slice = NO_ROWS
+    found: slice = NO_ROWS
 
     @property
     def rows(self) -> int:
         """Tokens of the shard."""
-        return self.steps[-1][1] if self.steps else 0
+        return self.order.size
 
     @property
     def counts(self) -> list[int]:
@@ -64,89 +68,63 @@ class Shard:
         return [count for _, _, count, _ in self.steps]
 
     @property
+    def running(self) -> int:
+        """Sentences running in the first step."""
+        return self.steps[0][2] if self.steps else 0
+
+    @property
     def numbered(self) -> list[tuple[int, Step]]:
         """The steps with their numbers."""
         return list(enumerate(self.steps, self.first))
-
-    @property
-    def blocks(self) -> list[Block]:
-        """(first row, end row, numbered steps) of blocks with `BLOCK_ROWS` rows or more.
-
-        A remainder below half of that joins the last block.
-        """
-        blocks: list[Block] = []
-        first = 0
-        numbered = self.numbered
-        for last, (_, end, _, _) in enumerate(self.steps, 1):
-            start = self.steps[first][0]
-            full = end - start >= BLOCK_ROWS and self.rows - end >= BLOCK_ROWS // 2
-            if full or last == len(self.steps):
-                blocks.append((start, end, numbered[first:last]))
-                first = last
-        return blocks
 
     @property
     def span(self) -> slice:
         """The shard's packed rows."""
         return slice(self.start, self.start + self.rows)
 
+    def last(self) -> Array:
+        """(running,) row of each sentence's last step, counted from `start`."""
+        steps = np.minimum(self.lengths[: self.running] - self.first, len(self.steps)) - 1
+        starts = np.array([start for start, _, _, _ in self.steps], np.int64)
+        last: Array = starts[steps] + np.arange(self.running)
+        return last
 
-class PrefixLayout:
-    """The position of each token of a mini-batch in packed order.
+    def earlier(self) -> Array:
+        """(R,) row of the same sentence one step earlier, or -1 - its place among the sentences."""
+        rows = [np.arange(n) + p if p >= 0 else -1 - np.arange(n) for _, _, n, p in self.steps]
+        return np.concatenate(rows) if rows else np.empty(0, np.int64)
+
+
+def prefix_layout(lengths: Array, offsets: Array, reverse: bool, count: int) -> list[Shard]:
+    """The shards of a mini-batch, which take long and short sentences in turn.
 
     Args:
         lengths: (B,) tokens of each sentence.
         offsets: (B + 1,) first row of each sentence in sentence order.
         reverse: whether the scan runs from the last token to the first.
-        shards:  threads to share the sentences between.
-
-    Attributes:
-        order:    (N,) row in sentence order of each packed row.
-        inverse:  (N,) packed row of each row in sentence order.
-        previous: (N,) packed row of the same sentence one step earlier; -1 at its first step.
-        last:     (B,) packed row of each sentence's last step; -1 for an empty sentence.
+        count:   threads to share the sentences between.
     """
+    by_length = np.argsort(-lengths, kind="stable")
+    shards: list[Shard] = []
+    for number in range(count):
+        sentences = by_length[number::count]
+        start = shards[-1].span.stop if shards else 0
+        shards.append(_shard(sentences, lengths[sentences], offsets, reverse, start))
+    return shards
 
-    def __init__(self, lengths: Array, offsets: Array, reverse: bool, shards: int) -> None:
-        by_length = np.argsort(-lengths, kind="stable")
-        total = int(offsets[-1])
-        self.order = np.empty(total, np.int64)
-        self.previous = np.empty(total, np.int64)
-        self.last = np.full(lengths.size, -1, np.int64)
-        self.shards: list[Shard] = []
-        start = 0
-        for number in range(shards):
-            sentences = by_length[number::shards]
-            shard = self._add(sentences, lengths[sentences], offsets, reverse, start)
-            self.shards.append(shard)
-            start += shard.rows
-        self.inverse = np.empty(total, np.int64)
-        self.inverse[self.order] = np.arange(total)
 
-    def _add(
-        self, sentences: Array, lengths: Array, offsets: Array, reverse: bool, start: int
-    ) -> Shard:
-        longest = int(lengths[0]) if lengths.size else 0
-        times = np.arange(longest)
-        running = np.searchsorted(-lengths, -times, side="left")  # sentences longer than t
-        starts = np.concatenate(([0], np.cumsum(running)))
-        time_of = np.repeat(times, running)
-        within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], running)
-        token = lengths[within] - 1 - time_of if reverse else time_of
-        span = slice(start, start + int(starts[-1]))
-        self.order[span] = offsets[sentences[within]] + token
-        before = np.concatenate(([0], starts[:-2])) if longest else starts[:0]
-        earlier = start + np.repeat(before, running) + within
-        self.previous[span] = np.where(time_of == 0, -1, earlier)
-        occupied = lengths > 0
-        self.last[sentences[occupied]] = (
-            start + starts[lengths[occupied] - 1] + np.flatnonzero(occupied)
-        )
-        firsts = [-1, *starts.tolist()]
-        steps = [
-            (firsts[t + 1], firsts[t + 2], n, firsts[t]) for t, n in enumerate(running.tolist())
-        ]
-        return Shard(sentences, lengths, start, steps)
+def _shard(sentences: Array, lengths: Array, offsets: Array, reverse: bool, start: int) -> Shard:
+    times = np.arange(int(lengths[0]) if lengths.size else 0)
+    running = np.searchsorted(-lengths, -times, side="left")  # sentences longer than t
+    starts = np.concatenate(([0], np.cumsum(running)))
+    time_of = np.repeat(times, running)
+    within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], running)
+    token = lengths[within] - 1 - time_of if reverse else time_of
+    order = offsets[sentences[within]] + token
+    firsts = [-1, *starts.tolist()]
+    steps = [(firsts[t + 1], firsts[t + 2], n, firsts[t]) for t, n in enumerate(running.tolist())]
+    place = slice(start, start + order.size)
+    return Shard(sentences, lengths, order, start, steps, 0, place)
 
 
 class Extent(NamedTuple):
@@ -156,32 +134,6 @@ class Extent(NamedTuple):
     end: int
     rows: int
     running: int
-
-
-@dataclass
-class Chunk:
-    """Some steps of all shards, as a scan of their own.
-
-    Attributes:
-        shards:   steps of each shard; rows are counted from the chunk's first.
-        order:    (R,) row in sentence order of each packed row.
-        previous: (R,) packed row of the same sentence one step earlier; -1 at the first step.
-        ended:    sentences whose last step it holds, and `last`, the packed rows of these steps.
-        starts:   of each shard, rows of the states before the chunk.
-        spans:    of each shard, its rows in the layout; and `before`, the first row of the step
-            before these.
-        kept:     rows of states that are kept for earlier chunks.
-    """
-
-    shards: list[Shard]
-    order: Array
-    previous: Array
-    ended: Array
-    last: Array
-    starts: list[slice]
-    spans: list[slice]
-    before: list[int]
-    kept: int
 
 
 def extents(lengths: Array, steps: int) -> list[Extent]:
@@ -243,42 +195,30 @@ def choices(lengths: Array) -> list[int]:
     return list(by_number.values())
 
 
-def cut(layout: PrefixLayout, extents: list[Extent]) -> list[Chunk]:
-    """The chunks of a layout."""
-    chunks: list[Chunk] = []
-    kept = 0
-    for extent in extents:
-        chunks.append(_chunk(layout, extent, kept))
-        kept += extent.running if extent.first else 0
+def cut(shards: Sequence[Shard], extents: Sequence[Extent]) -> list[list[Shard]]:
+    """The shards of each chunk: scans of their own, which begin from the states before it."""
+    chunks, found = [], 0
+    for first, end, _, _ in extents:
+        chunk: list[Shard] = []
+        for shard in shards:
+            start = chunk[-1].span.stop if chunk else 0
+            chunk.append(_cut(shard, shard.steps[first:end], start, first, found))
+            found += chunk[-1].running if first else 0
+        chunks.append(chunk)
     return chunks
 
 
-def _chunk(layout: PrefixLayout, extent: Extent, kept: int) -> Chunk:
-    shards: list[Shard] = []
-    starts: list[slice] = []
-    spans: list[slice] = []
-    before: list[int] = []
-    order, previous, ended, last = [], [], [], []
-    row = start = 0
-    for shard in layout.shards:
-        steps = shard.steps[extent.first : extent.end]
-        low, high, running = (steps[0][0], steps[-1][1], steps[0][2]) if steps else (0, 0, 0)
-        local = [
-            (s - low, e - low, n, p - low if k else -1) for k, (s, e, n, p) in enumerate(steps)
-        ]
-        shards.append(Shard(shard.sentences, shard.lengths, row, local, extent.first))
-        starts.append(slice(start, start + running))
-        before.append(shard.start + (steps[0][3] if steps else 0))
-        span, shift = slice(shard.start + low, shard.start + high), row - shard.start - low
-        spans.append(span)
-        order.append(layout.order[span])
-        earlier = layout.previous[span]
-        previous.append(np.where(earlier < span.start, -1, earlier + shift))
-        inside = (shard.lengths > extent.first) & (shard.lengths <= extent.end)
-        ended.append(shard.sentences[inside])
-        last.append(layout.last[ended[-1]] + shift)
-        row += high - low
-        start += running
-    parts = (order, previous, ended, last)
-    rows, earlier, sentences, ends = [np.concatenate(part) for part in parts]
-    return Chunk(shards, rows, earlier, sentences, ends, starts, spans, before, kept)
+def _cut(shard: Shard, steps: list[Step], start: int, first: int, found: int) -> Shard:
+    low, high, running, p = (steps[0][0], steps[-1][1], *steps[0][2:]) if steps else (0, 0, 0, 0)
+    local = [(s - low, e - low, n, p - low if k else -1) for k, (s, e, n, p) in enumerate(steps)]
+    cut = shard._replace(
+        order=shard.order[low:high],
+        start=start,
+        steps=local,
+        first=first,
+        place=slice(shard.start + low, shard.start + high),
+    )
+    if not first:
+        return cut
+    before = slice(shard.start + p, shard.start + p + running)
+    return cut._replace(before=before, found=slice(found, found + running))

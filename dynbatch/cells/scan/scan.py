@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.arguments import switch
 from dynbatch.cells.cell import Cell
-from dynbatch.cells.scan import arrays as scan_arrays
+from dynbatch.cells.scan import run as scan_run
 from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
@@ -88,31 +88,31 @@ class Scan(Operation):
     def recompute_choices(cls, batch: Batch) -> list[int]:
         if batch.xp is not np:
             return []
-        return choices(scan_arrays.lengths_of(batch))
+        return choices(scan_run.lengths_of(batch))
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         if batch.xp is np:
-            return scan_arrays.saved(batch)
-        rows = int(scan_arrays.lengths_of(batch).sum())
+            return scan_run.saved(batch)
+        rows = int(scan_run.lengths_of(batch).sum())
         packed = batch.first.cell.on_device.loop.storage.packed
         return {b.name: (rows, b.width) for b in packed}
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        tokens = int(scan_arrays.lengths_of(batch).sum())
+        tokens = int(scan_run.lengths_of(batch).sum())
         return INDEX_BYTES * (TABLES_A_TOKEN * tokens + TABLES_A_SENTENCE * len(batch.nodes))
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         if batch.xp is np:
-            return scan_arrays.elements(batch, backward=False)
+            return scan_run.elements(batch, backward=False)
         return DeviceScanRun.elements(batch, backward=False)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         if batch.xp is np:
-            return scan_arrays.elements(batch, backward=True)
+            return scan_run.elements(batch, backward=True)
         return DeviceScanRun.elements(batch, backward=True)
 
     @classmethod

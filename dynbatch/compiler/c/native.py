@@ -19,7 +19,7 @@ from dynbatch.compiler.c.loop_text import HEAD
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.calls import OperatorCalls
-from dynbatch.compiler.numpy.interpreter import Block, Instructions, Step
+from dynbatch.compiler.numpy.interpreter import Instructions, Step
 from dynbatch.compiler.numpy.views import ValuePlaces
 from dynbatch.compiler.program import numbered
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
@@ -159,13 +159,12 @@ class NativeFunctions:
 
         return forward
 
-    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Block]], None]:
-        """What runs blocks of steps in reverse, with weights as `pack_back` leaves them."""
+    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Numbered]], None]:
+        """What runs numbered steps in reverse, with weights as `pack_back` leaves them."""
         run = self._bound(1, arrays)
         between = [call.bind(arrays) for call in self._loop.between[1]]
 
-        def backward(blocks: Sequence[Block]) -> None:
-            steps = [step for _, _, steps in blocks for step in steps]
+        def backward(steps: Sequence[Numbered]) -> None:
             if not between:
                 run([step for _, step in steps])
                 return

@@ -15,7 +15,6 @@ from dynbatch.compiler.numpy.views import CallConstant, ColumnView, cut
 from dynbatch.parameter import Array
 
 Step = tuple[int, int, int, int]
-Block = tuple[int, int, list[tuple[int, Step]]]
 RunStep = Callable[[int, Step], None]
 """Runs a step, given its number and its rows."""
 

@@ -18,7 +18,7 @@ from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.calls import KernelCall, OperatorCalls
-from dynbatch.compiler.numpy.interpreter import Block, Instructions, Step
+from dynbatch.compiler.numpy.interpreter import Instructions, Step
 from dynbatch.compiler.numpy.views import ValuePlaces
 from dynbatch.compiler.program import numbered
 
@@ -27,7 +27,7 @@ class NumpyLoop:
     """A loop's passes.
 
     Attributes:
-        step, factors, step_back, carry: calls of a forward step, those ahead of a block of backward
+        step, factors, step_back, carry: calls of a forward step, those ahead of all backward
             steps, those of a backward step, and those that end it for the step before.
         scratch: buffers that backward needs beside those of its values.
         weight_planes: of backward, width of the planes of V by its number; 0 for plain rows.
@@ -77,17 +77,17 @@ class NumpyLoop:
 
         return forward
 
-    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Block]], None]:
-        """What runs blocks of steps in reverse on these arrays."""
+    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[tuple[int, Step]]], None]:
+        """What runs steps in reverse, each with its number, on these arrays."""
         factors, run = self._factors.bind(arrays), self._step_back.bind(arrays)
         # Nothing asks for the gradient of a state that was not given.
         first = self._last_back.bind(arrays) if self._skips_zeros(arrays) else run
 
-        def backward(blocks: Sequence[Block]) -> None:
-            for start, end, steps in reversed(blocks):
-                factors(0, (start, end, end - start, 0))
-                for t, step in reversed(steps):
-                    (first if step[3] < 0 else run)(t, step)
+        def backward(steps: Sequence[tuple[int, Step]]) -> None:
+            start, end = steps[0][1][0], steps[-1][1][1]
+            factors(0, (start, end, end - start, 0))
+            for t, step in reversed(steps):
+                (first if step[3] < 0 else run)(t, step)
 
         return backward
 

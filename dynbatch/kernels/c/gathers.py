@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.backend import Array, DType
+from dynbatch.kernels import gathers as kernels
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import NativeTask, task
+from dynbatch.kernels.c.runtime.tasks import NativeTask, Task, task
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.kernels.runtime import parallel
 
@@ -50,31 +52,34 @@ def _call(
     return None
 
 
-def _functions(dtype: DType) -> Any:
-    functions = _library.functions(dtype)
-    assert functions is not None, "loops in C need C to gather for them"
-    return functions
+BoundTable = tuple[Array, GatherTable, Sequence[Any]]
+"""The array that a table fills, or whose rows it gives back; the table; its sources, or None."""
 
 
-def gather_tasks(tables: Sequence[BoundTable], rows: int, dtype: DType) -> list[NativeTask]:
+def gather_tasks(tables: Sequence[BoundTable], rows: int) -> list[Task]:
     """The tasks of `gather` for the first rows; they may run at the same time."""
-    return _tasks(_functions(dtype).gather, tables, rows)
+    return [
+        _task("gather", bound, rows)
+        or partial(kernels.gather, bound[2], bound[1], 0, rows, bound[0])
+        for bound in tables
+    ]
 
 
-def give_back_tasks(tables: Sequence[BoundTable], rows: int, dtype: DType) -> list[NativeTask]:
+def give_back_tasks(tables: Sequence[BoundTable], rows: int) -> list[Task]:
     """The tasks of `give_back`, which run one after the other."""
-    return _tasks(_functions(dtype).give_back, tables, rows)
+    return [
+        _task("give_back", each, rows) or partial(kernels.give_back, *each[:2], 0, rows, each[2])
+        for each in tables
+    ]
 
 
-def _tasks(function: Any, tables: Sequence[BoundTable], rows: int) -> list[NativeTask]:
-    bound = [GatherTables([table]) for table in tables]
-    return [task(function, (0, rows, table.address), table) for table in bound]
-
-
-BoundTable = tuple[Array, GatherTable | None, Sequence[Array | None]]
-"""The array that a table fills, or whose rows it gives back; the table, None for all rows of one
-source as they are; its sources.
-"""
+def _task(name: str, bound: BoundTable, rows: int) -> NativeTask | None:
+    """None where no C is used."""
+    functions = _library.functions(bound[0].dtype)
+    if functions is None or not has_rows(bound[0], *bound[2]):
+        return None
+    tables = GatherTables([bound])
+    return task(getattr(functions, name), (0, rows, tables.address), tables)
 
 
 class GatherTables:
@@ -91,7 +96,7 @@ class GatherTables:
             places = np.array(
                 [(0, 0) if x is None else (address(x), row_stride(x)) for x in sources], np.int64
             )
-            tables = [_packed(x) for x in (*(table or (None, None, None)), places)]
+            tables = [_packed(x) for x in (*table, places)]
             numbers += [address(array) or 0, row_stride(array), array.shape[1]]
             numbers += [address(x) or 0 for x in tables]
             self._alive += tables
@@ -146,7 +151,8 @@ class BatchPass:
 
     def tasks(self, batches: Sequence[tuple[int, int, int]], dtype: DType) -> list[NativeTask]:
         """What runs batches, (loop, first row, end row) each, in order: a task for each thread."""
-        functions = _functions(dtype)
+        functions = _library.functions(dtype)
+        assert functions is not None, "loops in C need C to gather for them"
         rows, progress = np.array(batches, np.int64), np.zeros(2, np.int64)
         sizes = rows[:, 2] - rows[:, 1]
         worth_it = (sizes >= 2 * self._numbers[rows[:, 0], -1]).any()

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels import linear_gradients as kernels
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import NativeTask, NativeTasks, task
+from dynbatch.kernels.c.runtime.tasks import Task, Tasks, task
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.kernels.runtime import parallel
 
@@ -23,15 +25,15 @@ _library = Library("linear_gradients.c")
 
 
 def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> Any:
-    arrays = [x for dy, bias, weights in maps for x in (dy, bias, *weights)]
-    return _run(weight_tasks(xs, maps, add), *xs, *arrays)
+    return _run(weight_tasks(xs, maps, add))
 
 
-def weight_tasks(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> list[NativeTask]:
-    """The tasks of `weight_gradients`, which may run at the same time; none where C is not used."""
+def weight_tasks(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> list[Task]:
+    """The tasks of `weight_gradients`, which may run at the same time."""
     functions, rows = _library.functions(xs[0].dtype), len(maps[0].dy)
-    if functions is None:
-        return []
+    arrays = [x for dy, bias, weights in maps for x in (dy, bias, *weights)]
+    if functions is None or not has_rows(*xs, *arrays):
+        return [partial(kernels.weight_gradients, xs, maps, add)]
     inputs, outputs, table = [], 0, []
     for x in xs:
         inputs += [address(x) or 0, row_stride(x), x.shape[1], rows - len(x)]
@@ -52,20 +54,21 @@ def scatter_products(
 ) -> Any:  # fmt: skip
     rows = len(products[0][0] if start is None else start)
     spans = _spans(rows, sum([weight.size for _, weight, _ in products]))
-    tasks = [
-        each for span in spans for each in scatter_tasks(products, start, index, out, add, span)
-    ]
-    return _run(tasks, out, start, *[x for *pair, _ in products for x in pair])
+    every = [scatter_tasks(products, start, index, out, add, span) for span in spans]
+    return _run([each for tasks in every for each in tasks])
 
 
 def scatter_tasks(
     products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
     out: Array, add: bool, span: tuple[int, int],
-) -> list[NativeTask]:  # fmt: skip
-    """The task of `scatter_products` for a range of rows; none where C is not used."""
-    functions = _library.functions(out.dtype)
-    if functions is None:
-        return []
+) -> list[Task]:  # fmt: skip
+    """The task of `scatter_products` for a range of rows."""
+    functions, rows = _library.functions(out.dtype), slice(*span)
+    if functions is None or not has_rows(out, start, *[x for *pair, _ in products for x in pair]):
+        of_rows = [(x[rows], weight, column) for x, weight, column in products]
+        base = None if start is None else start[rows]
+        places, into = (None, out[rows]) if index is None else (index[rows], out)
+        return [partial(kernels.scatter_products, of_rows, base, places, into, add)]
     places, table = None if index is None else np.ascontiguousarray(index, np.int64), []
     for x, weight, column in products:
         table += [column, *weight.shape, address(x) or 0, row_stride(x)]
@@ -86,10 +89,10 @@ def _spans(count: int, work: int) -> list[tuple[int, int]]:
     return [*itertools.pairwise([count * k // threads for k in range(threads + 1)])]
 
 
-def _run(tasks: Sequence[NativeTask], *arrays: Array | None) -> Any:
-    if not tasks or not has_rows(*arrays):
+def _run(tasks: Sequence[Task]) -> Any:
+    if any(map(callable, tasks)):
         return NotImplemented
-    todo = NativeTasks()
+    todo = Tasks()
     todo.then(*[[each] for each in tasks])
     todo.run()
     return None

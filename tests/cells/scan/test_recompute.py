@@ -11,7 +11,6 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.cells.scan import prefix
-from dynbatch.cells.scan.prefix import PrefixLayout
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.nodes.batch import Batch
 from dynbatch.testing.precision import dense_gradient
@@ -211,20 +210,29 @@ def test_chunks_hold_every_step_once_and_no_more_rows_than_said(lengths, steps):
 @given(LENGTHS, st.integers(0, 5), st.integers(1, 3), st.booleans())
 def test_chunks_are_scans_of_their_own(lengths, steps, shards, reverse):
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    layout = PrefixLayout(np.array(lengths), offsets, reverse, shards)
+    layout = prefix.prefix_layout(np.array(lengths), offsets, reverse, shards)
     found = prefix.cut(layout, prefix.extents(np.array(lengths), steps))
-    rows = np.concatenate([chunk.order for chunk in found])
+    rows = np.concatenate([shard.order for chunk in found for shard in chunk])
     assert np.array_equal(np.sort(rows), np.arange(sum(lengths)))
-    ended = np.concatenate([chunk.ended for chunk in found])
-    assert sorted(ended.tolist()) == [k for k, n in enumerate(lengths) if n]
+    states = [row for chunk in found for x in chunk for row in range(x.found.start, x.found.stop)]
+    assert states == [*range(sum(x.running for chunk in found[1:] for x in chunk))]
     for chunk in found:
-        last = chunk.order[chunk.last]
-        first = offsets[:-1][chunk.ended]
-        assert np.array_equal(last, first if reverse else offsets[1:][chunk.ended] - 1)
-        step = -1 if not reverse else 1
-        inside = chunk.previous >= 0
-        earlier = chunk.order[chunk.previous[inside]]
-        assert np.array_equal(earlier, chunk.order[inside] + step)
-        for shard in chunk.shards:
-            starts = [shard.start + s for s, _, _, _ in shard.steps[:1]]
-            assert all((chunk.previous[s : s + shard.steps[0][2]] == -1).all() for s in starts)
+        assert [x.span.start for x in chunk] == [0, *[x.span.stop for x in chunk[:-1]]]
+        for shard, whole in zip(chunk, layout, strict=True):
+            of_layout = np.arange(whole.span.start, whole.span.stop)
+            in_place = whole.order[shard.place.start - whole.start : shard.place.stop - whole.start]
+            assert np.array_equal(shard.order, in_place)
+            earlier, inside = shard.earlier(), shard.earlier() >= 0
+            step = -1 if not reverse else 1
+            assert np.array_equal(shard.order[earlier[inside]], shard.order[inside] + step)
+            first = shard.order[: shard.running]
+            assert (earlier[: shard.running] < 0).all()
+            if shard.first:
+                before = whole.order[
+                    np.isin(of_layout, np.arange(shard.before.start, shard.before.stop))
+                ]
+                assert np.array_equal(before, first + step)
+            last = np.minimum(shard.lengths[: shard.running], shard.first + len(shard.steps)) - 1
+            sentences = shard.sentences[: shard.running]
+            token = shard.lengths[: shard.running] - 1 - last if reverse else last
+            assert np.array_equal(shard.order[shard.last()], offsets[sentences] + token)

@@ -5,8 +5,8 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan import prefix
+from dynbatch.cells.scan import run as scan_run
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.operation import signature_type
@@ -57,8 +57,7 @@ def test_scan_equals_the_cell_step_by_step(case, reverse):
 
 @each_case
 @pytest.mark.parametrize("count", [1, 2])
-def test_blocks_and_chunks_of_few_steps(case, count, threads, monkeypatch):
-    monkeypatch.setattr(prefix, "BLOCK_ROWS", 5)
+def test_chunks_of_few_steps(case, count, threads, monkeypatch):
     monkeypatch.setattr(prefix, "LEAST_ROWS", 8)
     threads(count)
     with poisoned_memory():
@@ -70,13 +69,13 @@ def test_blocks_and_chunks_of_few_steps(case, count, threads, monkeypatch):
 def test_chunks_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypatch):
     batch = case.batch((40,) * 6)
     expected = outcome(db.scan, case.cell, batch, grad=grad)
-    elements, rooms = scan_arrays.elements, []
+    elements, rooms = scan_run.elements, []
 
     def noted(*given, backward):
         rooms.append(elements(*given, backward))
         return rooms[-1]
 
-    monkeypatch.setattr(scan_arrays, "elements", noted)
+    monkeypatch.setattr(scan_run, "elements", noted)
     for rows in (240, 24):
         monkeypatch.setattr(prefix, "LEAST_ROWS", rows)
         with poisoned_memory():

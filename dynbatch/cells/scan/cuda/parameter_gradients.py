@@ -51,9 +51,8 @@ class ScanGradients:
         if name not in rows.matrices:
             state = self.loop.program.following[part]
             packed = rows.add_matrix(name, self._scratch, rows.tokens, state.width)
-            previous = rows.layout.previous
-            index = np.where(previous < 0, -1 - np.arange(previous.size), previous)
-            rows.pick(rows.whole(state), index, packed, rows.matrices[f"I{part}"])
+            initial = rows.matrices[f"I{part}"]
+            rows.pick(rows.whole(state), rows.shard.earlier(), packed, initial)
         return rows.matrix(name).part(0, value.column, value.width)
 
     def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> None:
@@ -84,7 +83,7 @@ class ScanGradients:
         rows = self.rows
         for k, dx in enumerate(dxs[: len(rows.streams)]):
             if dx is not None and k in self._written:
-                rows.pick(rows.matrix(f"dX{k}"), rows.layout.inverse, matrix_of(dx.values))
+                rows.pick(rows.matrix(f"dX{k}"), rows.inverse, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
         rest = iter(dxs[len(rows.streams) :])

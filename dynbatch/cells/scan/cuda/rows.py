@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.weights import wide_bias, wide_weight
-from dynbatch.cells.scan.prefix import PrefixLayout
+from dynbatch.cells.scan.prefix import prefix_layout
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
@@ -25,7 +25,8 @@ class ScanRows:
     """The addresses of a batch of scans' values.
 
     Attributes:
-        layout:   order of rows; `steps` says which of them a step has.
+        shard:    order of rows; `steps` says which of them a step has. `inverse` is the row of each
+            token in this order.
         streams, inits, memories: the packed inputs; of a state that is zeros None.
         given:    which parts of the initial state are given.
         matrices: by the names of `emit`, and V0 … and b0 … for wide weights and biases. Gradients
@@ -37,13 +38,12 @@ class ScanRows:
         self.loop = loop
         self.dtype = batch.dtype
         self.queue = queue()
-        self.layout = PrefixLayout(
-            np.asarray(y.lengths, np.int64), y.offsets, batch.first.reverse, 1
-        )
-        (self._shard,) = self.layout.shards
-        self.sentences = self._shard.sentences
-        self.steps = self._shard.steps
-        self.tokens: int = self.layout.order.size
+        lengths = np.asarray(y.lengths, np.int64)
+        (self.shard,) = prefix_layout(lengths, y.offsets, batch.first.reverse, 1)
+        self.sentences = self.shard.sentences
+        self.steps = self.shard.steps
+        self.inverse = np.argsort(self.shard.order)
+        self.tokens: int = self.shard.rows
         self.given: tuple[bool, ...] = batch.first.given_states
         self.matrices: dict[str, DeviceMatrix | None] = {}
         table = [(s, n, p) for s, _, n, p in self.steps]
@@ -68,7 +68,7 @@ class ScanRows:
         loop = self.loop
         for k, (stream, value) in enumerate(zip(self.streams, loop.program.streams, strict=True)):
             rows = self.add_matrix(f"X{k}", scratch, self.tokens, value.width)
-            self.pick(matrix_of(stream.values), self.layout.order, rows)
+            self.pick(matrix_of(stream.values), self.shard.order, rows)
         for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
             self.matrices[f"I{k}"] = None
             if init is not None:
@@ -169,7 +169,7 @@ class ScanRows:
         """Each memory's rows in the order of the sentences, or as many zeros."""
         memories = []
         for memory in self.memories:
-            index, lengths = memory_rows(memory, self._shard.sentences)
+            index, lengths = memory_rows(memory, self.shard.sentences)
             rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
             if zeros:
                 arrays.fill(rows, 0)
@@ -180,5 +180,5 @@ class ScanRows:
 
     def memory_order(self, memory: Ragged) -> Array:
         """For each row of a memory, where it is among the sorted ones."""
-        index, _ = memory_rows(memory, self._shard.sentences)
+        index, _ = memory_rows(memory, self.shard.sentences)
         return np.argsort(index, kind="stable")

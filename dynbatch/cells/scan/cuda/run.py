@@ -172,10 +172,10 @@ class DeviceScanRun:
         rows, column = self.rows, 0
         out = matrix_of(y.values)
         for value in self.loop.program.exports:
-            rows.pick(rows.whole(value), rows.layout.inverse, out.part(0, column, value.width))
+            rows.pick(rows.whole(value), rows.inverse, out.part(0, column, value.width))
             column += value.width
-        last = rows.layout.last
-        index = np.where(last < 0, -1 - np.arange(last.size), last)
+        index, last = -1 - np.arange(rows.sentences.size), rows.shard.last()
+        index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
             init = rows.inits[k]
             other = None if init is None else matrix_of(init.values)
@@ -219,7 +219,7 @@ class DeviceScanRun:
     def _start_backward(self, scratch: Scratch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
         rows, loop = self.rows, self.loop
         packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
-        rows.pick(matrix_of(dy.values), rows.layout.order, packed)
+        rows.pick(matrix_of(dy.values), rows.shard.order, packed)
         for names, state in zip(loop.carried, loop.program.states, strict=True):
             given = matrix_of(self.batch.port_gradients[state.number].values)
             for name in names:

@@ -1,4 +1,4 @@
-"""Calls of C functions that are written down first and then made without Python in between.
+"""Calls that are written down first and then made, those of C without Python in between.
 
 After C has gone through megabytes the interpreter finds nothing of its own in the caches: what it
 does in 3 ms in one stretch takes 6 between such calls (measured).
@@ -7,8 +7,10 @@ does in 3 ms in one stretch takes 6 between such calls (measured).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,32 +30,49 @@ class NativeTask(NamedTuple):
     alive: tuple[Any, ...]
 
 
+Task: TypeAlias = NativeTask | Callable[[], None]
+"""A call of a C function, or of Python where no C is used."""
+
+
 def task(function: Any, arguments: Sequence[Any], *alive: Any) -> NativeTask:
     """A call of a function of a library."""
     head = struct.pack("qq", function.packed, len(arguments))
     return NativeTask(head + function.packing.pack(*[x or 0 for x in arguments]), alive)
 
 
-class NativeTasks:
+class Tasks:
     """Tasks in stages: one begins when the one before it has ended."""
 
     def __init__(self) -> None:
-        self._stages: list[list[Sequence[NativeTask]]] = []
+        self._stages: list[Sequence[Sequence[Task]]] = []
 
-    def then(self, *parts: Sequence[NativeTask]) -> None:
+    def then(self, *parts: Sequence[Task]) -> None:
         """Add a stage, whose parts may run at the same time."""
-        self._stages.append([*parts])
+        self._stages.append(parts)
 
     def run(self) -> None:
-        """Do all of it."""
+        """Do all of it; on one thread, what is in C without Python in between."""
         stages, self._stages = [stage for stage in self._stages if any(stage)], []
-        if not stages:
-            return
-        if parallel.available() < 2:
+        if stages and parallel.available() < 2:
             stages = [[[each for stage in stages for part in stage for each in part]]]
         for stage in stages:
-            rows = [
-                np.frombuffer(b"".join([each.row for each in part]), np.int64) for part in stage
-            ]
-            counts = map(len, stage)
-            share(team().run_tasks, [*zip(counts, map(address, rows), strict=True)])
+            if any([callable(each) for part in stage for each in part]):
+                parallel.run([partial(_do, part) for part in stage])
+            else:
+                _share(stage)
+
+
+def _do(part: Sequence[Task]) -> None:
+    """Do tasks of both kinds, in order."""
+    for is_python, tasks in groupby(part, callable):
+        if not is_python:
+            _share([[*tasks]])
+            continue
+        for each in tasks:
+            each()  # type: ignore[operator]
+
+
+def _share(parts: Sequence[Sequence[Any]]) -> None:
+    """Do parts that are in C."""
+    rows = [np.frombuffer(b"".join([each.row for each in part]), np.int64) for part in parts]
+    share(team().run_tasks, [*zip(map(len, parts), map(address, rows), strict=True)])

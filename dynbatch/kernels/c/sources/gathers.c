@@ -5,7 +5,7 @@
 
 // A `GatherTable` with the array that it fills, or whose rows it gives back, of `width` columns.
 // `sources` holds two numbers for each array that terms come from: its address, or 0, and the
-// elements from row to row. `of` and `starts` may be 0; so may `rows`: term m is then row m.
+// elements from row to row. `of` and `starts` may be 0.
 typedef struct {
     int64_t array, stride, width, rows, of, starts, sources;
 } gather_table;
@@ -18,7 +18,7 @@ INLINE REAL* term(const gather_table* t, ptrdiff_t m) {
     const int64_t* rows = AT(int64_t, t->rows);
     if (of && of[m] < 0) return NULL;
     const int64_t* source = AT(int64_t, t->sources) + (of ? 2 * of[m] : 0);
-    return source[0] ? AT(REAL, source[0]) + (rows ? rows[m] : m) * source[1] : NULL;
+    return source[0] ? AT(REAL, source[0]) + rows[m] * source[1] : NULL;
 }
 
 INLINE void add_row(REAL* to, const REAL* from, ptrdiff_t width) {
