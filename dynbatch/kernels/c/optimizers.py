@@ -11,7 +11,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import NativeTask, NativeTasks, task
+from dynbatch.kernels.c.runtime.tasks import NativeTask, Tasks, task
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, Share
 
 STEPS = (optimizers.sgd, optimizers.adagrad, optimizers.rmsprop, optimizers.adam)
@@ -23,7 +23,7 @@ _library = Library("optimizers.c")
 def update(shares: Sequence[Share], scratch: Sequence[Array]) -> Any:
     if not all([_is_known(part) for share in shares for part, _, _ in share]):
         return NotImplemented
-    tasks = NativeTasks()
+    tasks = Tasks()
     tasks.then(*[[_task(*each) for each in share] for share in shares])
     tasks.run()
     return None
