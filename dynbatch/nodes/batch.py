@@ -93,6 +93,16 @@ class Batch:
         self.accumulate = False
         self.cache: ScanCache | None = None
 
+    def like(self, keeps: bool, recompute: int) -> Batch:
+        """The batch with these two settings, for node types to read."""
+        if self.keeps == keeps and self.recompute == recompute:
+            return self
+        other = Batch.__new__(Batch)
+        for name in Batch.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.keeps, other.recompute = keeps, recompute
+        return other
+
     @property
     def first(self) -> Any:
         """The first node: its static attributes and widths are those of all."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from dynbatch.batcher.planning.in_place import InPlace
-from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import (
     MemorySaving,
     Stage,
@@ -83,10 +82,9 @@ class LifetimeWalk:
     """Walks the stages of a run.
 
     Args:
-        graph:        the steps, and where gradients pass.
-        saving:       what the run does to need less memory.
-        requirements: what the node types of the steps ask for.
-        in_place:     whether blocks may be written over others.
+        graph:    the steps, and where gradients pass.
+        saving:   what the run does to need less memory.
+        in_place: whether blocks may be written over others.
 
     Attributes:
         table:      blocks of the arena, as if none took the place of another.
@@ -98,9 +96,7 @@ class LifetimeWalk:
         pairs:      blocks that may take the place of others; None where none may.
     """
 
-    def __init__(
-        self, graph: StepGraph, saving: MemorySaving, requirements: Requirements, in_place: bool
-    ) -> None:
+    def __init__(self, graph: StepGraph, saving: MemorySaving, in_place: bool) -> None:
         self.table = BlockTable()
         self.scratch = BlockTable()
         self.stages: list[Stage] = []
@@ -111,7 +107,6 @@ class LifetimeWalk:
         self.pairs = InPlace() if in_place and graph.loss is not None else None
         self._graph = graph
         self._saving = saving
-        self._requirements = requirements
         self._values: dict[Block, int] = {}
         self._ownerless = graph.without_gradient
         self._cleared: list[Block] = []
@@ -155,7 +150,7 @@ class LifetimeWalk:
             needed = not differentiates or step.block in graph.requires_grad
             keeps = graph.trains and needed and not fused
         recompute = self._saving.segments.get(step, step.batch.recompute)
-        asked = self._requirements.forward(step, keeps, recompute)
+        asked = step.needs(keeps, recompute)
         saved = {
             name: (add(n * width, time, last, width, "kept for backward", owner), n, width)
             for name, (n, width) in asked.saved.items()
@@ -226,7 +221,7 @@ class LifetimeWalk:
             lasts[row] = END if block in graph.kept else max(lasts[row], until)
         workspace = None
         recompute = self._saving.segments.get(step, step.batch.recompute)
-        elements = self._requirements.backward(step, recompute)
+        elements = step.needs_backward(recompute)
         if elements:
             row = self.table.add(
                 elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__

@@ -15,7 +15,6 @@ import numpy as np
 from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.recompute import RecomputeOption
-from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import StageKind
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.parameter import Array
@@ -32,17 +31,17 @@ class LiveProfile:
     Args:
         plan:         the plan.
         freed:        steps whose values no backward reads: recomputed where others need them.
-        requirements: what node types ask for.
 
     Attributes:
         alive: elements at each entry.
     """
 
     def __init__(
-        self, plan: MemoryPlan, freed: Collection[StepRun], requirements: Requirements
+        self,
+        plan: MemoryPlan,
+        freed: Collection[StepRun],
     ) -> None:
         self._plan = plan
-        self._requirements = requirements
         self._steps = steps = list(plan.placements)
         self._number = {step: number for number, step in enumerate(steps)}
         count = len(steps)
@@ -235,7 +234,7 @@ class LiveProfile:
     def _work_at(self, number: int, slot: int) -> None:
         """A step runs again, with what it packs and its workspace."""
         step = self._steps[number]
-        asked = self._requirements.forward(step, True, self._segments[number])
+        asked = step.needs(True, self._segments[number])
         packed = [source.size for source in step.sources if not source.is_view]
         work, before = asked.workspace + sum(packed), self._work.get(slot, 0)
         if work > before and not step.is_structural:
@@ -259,12 +258,12 @@ class LiveProfile:
         """Elements of what forward leaves, and of its workspace and that of backward."""
         step = self._steps[number]
         recompute = self._segments[number] if segments is None else segments
-        saved = self._requirements.forward(step, True, recompute).saved
+        saved = step.needs(True, recompute).saved
         keeps = number not in self._slot
         return (
             sum([rows * width for rows, width in saved.values()]),
-            self._requirements.forward(step, keeps, recompute).workspace,
-            self._requirements.backward(step, recompute),
+            step.needs(keeps, recompute).workspace,
+            step.needs_backward(recompute),
         )
 
     def _cut(self, number: int, segments: int) -> None:

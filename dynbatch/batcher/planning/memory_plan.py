@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dynbatch.batcher.planning.lifetimes import END, BlockTable, LifetimeWalk
-from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, Stage, StepGraph
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
@@ -80,18 +79,15 @@ class MemoryPlan:
         return self.shared.intervals(offsets)
 
 
-def plan_lifetimes(
-    graph: StepGraph, saving: MemorySaving, requirements: Requirements, in_place: bool
-) -> MemoryPlan:
+def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> MemoryPlan:
     """The plan of a run without offsets.
 
     Args:
-        graph:        its steps.
-        saving:       what it does to need less memory.
-        requirements: of the steps' node types, as far as they were asked for other plans.
-        in_place:     whether blocks may be written over others (see `in_place`).
+        graph:    its steps.
+        saving:   what it does to need less memory.
+        in_place: whether blocks may be written over others (see `in_place`).
     """
-    walk = LifetimeWalk(graph, saving, requirements, in_place)
+    walk = LifetimeWalk(graph, saving, in_place)
     shared, row_of = _shared(walk)
     return MemoryPlan(
         graph,
@@ -111,7 +107,7 @@ def plan_memory(
     graph: StepGraph, saving: MemorySaving = NO_SAVING, in_place: bool = True
 ) -> MemoryPlan:
     """The plan of a run, with an offset for every block; see `plan_lifetimes`."""
-    return plan_lifetimes(graph, saving, Requirements(), in_place).placed()
+    return plan_lifetimes(graph, saving, in_place).placed()
 
 
 def _shared(walk: LifetimeWalk) -> tuple[BlockTable, Sequence[int]]:

@@ -22,7 +22,6 @@ import numpy as np
 from dynbatch.batcher.planning.live_profile import LiveProfile
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
-from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.parameter import Array
@@ -81,7 +80,6 @@ class RecomputeSearch:
         self._parts = parts
         self._in_place = in_place
         self._limit = limit
-        self._requirements = Requirements()
         self._freed: frozenset[StepRun] = frozenset()
         self._whole: Candidate
         self._ranking: Ranking
@@ -99,7 +97,7 @@ class RecomputeSearch:
                 return whole
         self._whole = whole
         self._freed = freed_after_forward(whole.plan)
-        profile = LiveProfile(whole.plan, self._freed, self._requirements)
+        profile = LiveProfile(whole.plan, self._freed)
         self._ranking = Ranking(profile, options_of(self._graph, self._parts, self._freed))
         self.floor = min([whole.live, *self._ranking.peaks[-1:]])
         return None if self.floor > FAR * self._limit else self.fit_thoroughly()
@@ -168,7 +166,7 @@ class RecomputeSearch:
         }
         recomputed = self._freed | recomputed if recomputed else recomputed
         saving = MemorySaving(recomputed, serial, segments)
-        plan = plan_lifetimes(self._graph, saving, self._requirements, self._in_place)
+        plan = plan_lifetimes(self._graph, saving, self._in_place)
         _, live = plan.fullest()
         if live <= self._limit:
             plan = plan.placed()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dynbatch.backend import ArrayModule, DType
 from dynbatch.batcher.steps.block import BatchInput, Block
@@ -23,6 +23,20 @@ Span = tuple[str, float, float]
 """What ran ("forward", "backward" or "add gradients"), and from when to when by perf_counter."""
 
 
+class Needs(NamedTuple):
+    """What forward needs besides values, as its node type says.
+
+    saved:     rows and widths of what it saves for backward, by name.
+    workspace: elements of scratch.
+    """
+
+    saved: Mapping[str, tuple[int, int]]
+    workspace: int
+
+
+NOTHING = Needs({}, 0)
+
+
 class StepRun:
     """A batch step: its nodes, inputs, output block, and what its kernels cost.
 
@@ -33,10 +47,10 @@ class StepRun:
     """
 
     __slots__ = (
-        "batch", "block", "blocks", "copied_bytes", "fused", "gradients", "is_structural",
-        "lower_bound", "node_type", "nodes", "num_batches", "num_nodes", "parameters", "planned",
-        "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
-        "targets", "workspace", "workspace_backward",
+        "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "fused",
+        "gradients", "is_structural", "lower_bound", "node_type", "nodes", "num_batches",
+        "num_nodes", "parameters", "planned", "prepare_seconds", "repacked", "saved", "scratch",
+        "sources", "spans", "stage", "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, xp: ArrayModule) -> None:
@@ -65,6 +79,8 @@ class StepRun:
         self.workspace_backward: tuple[int, int] | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
+        self._needs: dict[tuple[bool, int], Needs] = {}  # by settings of the batch
+        self._needs_backward: dict[int, int] = {}
         sources = (
             nodes.sources(self.node_type)
             if isinstance(nodes, Members)
@@ -77,6 +93,27 @@ class StepRun:
         """Elements read and written: decides whether a thread of its own is worth it."""
         work: int = self.block.size + sum([source.size for source in self.sources])
         return work
+
+    def needs(self, keeps: bool, recompute: int) -> Needs:
+        """What a forward with these settings of its batch needs."""
+        if self.is_structural:
+            return NOTHING
+        needs = self._needs.get((keeps, recompute))
+        if needs is None:
+            batch, kind = self.batch.like(keeps, recompute), self.node_type
+            needs = Needs(kind.saved(batch) if keeps else {}, kind.workspace(batch))
+            self._needs[keeps, recompute] = needs
+        return needs
+
+    def needs_backward(self, recompute: int) -> int:
+        """Elements of scratch of a backward with this setting of its batch."""
+        if self.is_structural:
+            return 0
+        needs = self._needs_backward.get(recompute)
+        if needs is None:
+            batch = self.batch.like(self.batch.keeps, recompute)
+            needs = self._needs_backward[recompute] = self.node_type.workspace_backward(batch)
+        return needs
 
     def readers(self, position: int) -> list[tuple[Operation, Any]]:
         """For each place that an input is packed from, in order, the node that reads it."""

@@ -11,7 +11,6 @@ from dynbatch.batcher.planning.live_profile import LiveProfile
 from dynbatch.batcher.planning.memory_plan import plan_lifetimes
 from dynbatch.batcher.planning.recompute import freed_after_forward, options_of
 from dynbatch.batcher.planning.recompute_search import Ranking, RecomputeSearch
-from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import MemorySaving
 from dynbatch.errors import MemoryLimitError
 
@@ -102,10 +101,9 @@ def alive(plan):
 
 def profiled(search):
     """The plan of a search's run without a saving, and its profile."""
-    requirements = Requirements()
-    plan = plan_lifetimes(search._graph, MemorySaving(), requirements, True)
+    plan = plan_lifetimes(search._graph, MemorySaving(), True)
     freed = freed_after_forward(plan)
-    return plan, freed, LiveProfile(plan, freed, requirements), requirements
+    return plan, freed, LiveProfile(plan, freed)
 
 
 def test_a_profile_is_that_of_the_plan_and_near_it_with_each_option(searched):
@@ -114,13 +112,13 @@ def test_a_profile_is_that_of_the_plan_and_near_it_with_each_option(searched):
         loss = model.loss(graph)
         graph.estimate(loss, memory_limit="1MiB")
         (search,) = searched
-        plan, freed, profile, requirements = profiled(search)
+        plan, freed, profile = profiled(search)
         before = profile.alive.copy()
         assert before[: 2 * len(plan.stages) : 2].tolist() == alive(plan)
         for option in options_of(search._graph, search._parts, freed):
             profile.take(option)
             saving = MemorySaving(freed | set(option.steps))
-            _, live = plan_lifetimes(search._graph, saving, requirements, True).fullest()
+            _, live = plan_lifetimes(search._graph, saving, True).fullest()
             assert abs(profile.peak[1] - live) <= 0.1 * live
             profile.take_back()
             np.testing.assert_array_equal(profile.alive, before)
@@ -132,7 +130,7 @@ def test_a_ranking_lowers_the_peak_with_each_option_and_does_not_know_the_limit(
         loss = model.loss(graph)
         graph.estimate(loss, memory_limit="1MiB")
         (search,) = searched
-        _, freed, profile, _ = profiled(search)
+        _, freed, profile = profiled(search)
         before = profile.alive.copy()
         ranking = Ranking(profile, options_of(search._graph, search._parts, freed))
         np.testing.assert_array_equal(profile.alive, before)
