@@ -22,7 +22,8 @@ from functools import partial
 
 import numpy as np
 
-from dynbatch.batcher.execution.observer import Observer, StepActions
+from dynbatch.batcher.execution.observer import Observer
+from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients

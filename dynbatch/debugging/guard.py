@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dynbatch.batcher.execution.observer import Observer, StepActions
+from dynbatch.batcher.execution.observer import Observer
+from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step_run import StepRun

@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.batcher.execution import observer
+from dynbatch.batcher.execution import stage_runner
 from dynbatch.errors import CheckError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
@@ -302,8 +302,8 @@ def test_a_gradient_that_is_lost_when_they_are_added_up(monkeypatch, device):
     model, batch = tagger(device), sentences(LENGTHS)
     train(model, batch, device=device)
     before = [db.testing.precision.dense_gradient(p) for p in model.parameters()]
-    commit = observer.commit
-    monkeypatch.setattr(observer, "commit", lambda steps: commit(steps[:-1]))
+    commit = stage_runner.commit
+    monkeypatch.setattr(stage_runner, "commit", lambda steps: commit(steps[:-1]))
     caught(
         lambda: train(model, batch, device=device, check=True), "the gradient of parameter 'table'"
     )

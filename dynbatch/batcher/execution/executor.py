@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dynbatch.backend import Device, DType
-from dynbatch.batcher.execution.observer import StepActions, Wrap
+from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.execution.record import (
     GraphStatistics,
     RunRecord,
@@ -18,7 +18,7 @@ from dynbatch.batcher.execution.record import (
 )
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
-from dynbatch.batcher.execution.stage_runner import StageRunner
+from dynbatch.batcher.execution.stage_runner import StageRunner, StepActions
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice

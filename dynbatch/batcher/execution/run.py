@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dynbatch.backend import DType
-from dynbatch.batcher.execution.observer import StepActions
 from dynbatch.batcher.execution.record import RunTimes
+from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients, StepGradients

@@ -1,16 +1,19 @@
-"""`StageRunner`: starts the kernels of a stage, on threads or on a GPU."""
+"""`StageRunner`: starts the kernels of a stage, on threads or on a GPU, by `StepActions`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
 from dynbatch.backend import Device
-from dynbatch.batcher.execution.observer import StepActions
+from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.planning.stages import Stage
 from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Array
@@ -19,6 +22,63 @@ WORTH_A_THREAD = 50_000
 """Below this many elements a thread costs more than it saves (measured: hand-over ~30 µs)."""
 
 Task = Callable[[], None]
+
+
+class StepActions:
+    """The actions of an executor on batch steps.
+
+    Args:
+        device:     where they run.
+        statistics: count what `flush` starts.
+    """
+
+    def __init__(self, device: Device, statistics: GraphStatistics) -> None:
+        self.device = device
+        self.statistics = statistics
+
+    def begin(self) -> None:
+        """Begin a run; parameters may have changed since the last one."""
+
+    def forward(self, step: StepRun, arena: Array) -> None:
+        """Pack the inputs of a step and run its batched forward."""
+        step.run_forward(arena)
+
+    def backward(self, step: StepRun, arena: Array) -> None:
+        """Run the batched backward of a step."""
+        step.run_backward(arena)
+
+    def add_gradients(self, step: StepRun, arena: Array) -> None:
+        """Add the gradients that a step's backward left in scratch to those of its inputs."""
+        step.add_gradients(arena)
+
+    def clear(self, block: Block) -> None:
+        """Set a block's gradient to 0."""
+        arrays.fill(block.gradients().values, 0)
+
+    def commit(self, gradients: Sequence[StepGradients]) -> None:
+        """Add the gradients that steps left for parameters to their `grad`."""
+        commit(gradients)
+
+    def flush(self) -> None:
+        """Start queued work for the GPU, if there is one."""
+        if not self.device.is_cuda:
+            return
+        begin = time.perf_counter()
+        waiting, statistics = queue(), self.statistics
+        launches, uploads = waiting.launches, waiting.uploads
+        waiting.flush()
+        statistics.launches += waiting.launches - launches
+        statistics.uploads += waiting.uploads - uploads
+        statistics.host_seconds += time.perf_counter() - begin
+
+    def start(self) -> list[str]:
+        """Start queued work for the GPU; return the names of its kernels."""
+        names = queue().waiting() if self.device.is_cuda else []
+        self.flush()
+        return names
+
+    def close(self) -> None:
+        """Forget the graph's steps after its last run."""
 
 
 class StageRunner:
