@@ -41,6 +41,23 @@ def test_a_row_has_the_same_bits_in_any_company_and_for_any_threads(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("inner", "columns"), [(600, 77), (256, 16), (33, 5), (1, 40), (0, 20)])
+def test_few_rows_by_a_weight_have_the_bits_of_many(dtype: type, inner: int, columns: int) -> None:
+    x, weight = arrays(dtype, (40, inner), (columns, inner))
+    bias = np.arange(columns, dtype=dtype)
+    many, plain = np.empty((2, 40, columns), dtype)
+    blas.matmul_rows(x, weight.T, many, bias)
+    blas.matmul_rows(x, weight.T, plain)
+    np.testing.assert_allclose(many, x @ weight.T + bias, 1e-4, 1e-4)
+    for rows in range(1, 20):
+        few, wide = np.zeros((rows, columns), dtype), np.zeros((rows, columns + 3), dtype)
+        blas.matmul_rows(x[:rows], weight.T, few, bias)
+        blas.matmul_rows(x[:rows], weight.T, wide[:, :columns])
+        assert few.tobytes() == many[:rows].tobytes()
+        assert wide[:, :columns].tobytes() == plain[:rows].tobytes() and not wide[:, columns:].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("add", [False, True])
 def test_a_sum_over_all_rows_has_the_same_bits_for_any_threads(
     dtype: type, add: bool, same_threads: None

@@ -1,5 +1,5 @@
 // Products of matrices and of planes of matrices, and one product for each segment.
-#include "product.h"
+#include "few_rows.h"
 
 // c_p = a_p b_p + base for each of P planes; if c_plane is 0, their sum. Elements of a, b and c lie
 // the given numbers of elements apart, as do rows of `base`; NULL is zero.
@@ -9,8 +9,14 @@ EXPORT void products(ptrdiff_t P, ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const R
     ptrdiff_t c_plane, ptrdiff_t ldc) {
     for (ptrdiff_t p = 0; p < P; p++, a += a_plane, b += b_plane, c += c_plane) {
         int adds = p && !c_plane;
-        unpacked_product(M, K, N, a, a_row, a_term, b, b_term, b_column, adds ? c : base,
-            adds ? ldc : base_stride, c, ldc);
+        const REAL* plus = adds ? c : base;
+        ptrdiff_t plus_stride = adds ? ldc : base_stride, done = 0;
+        if (b_term == 1 && b_column != 1 && M <= MOST_TURNED)
+            done =
+                turned_product(M, N, K, a, a_row, a_term, b, b_column, plus, plus_stride, c, ldc);
+        if (done < N)
+            unpacked_product(M, K, N - done, a, a_row, a_term, b + done * b_column, b_term,
+                b_column, plus ? plus + done : NULL, plus_stride, c + done, ldc);
     }
 }
 
