@@ -19,7 +19,7 @@ from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.cells.scan.resumed import ResumedScan
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import GraphError
-from dynbatch.kernels.attention.mask import NO_MASK
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED
 from dynbatch.nodes.attention.cached import CachedAttention, MemoryAttention
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.node import Node
@@ -46,12 +46,14 @@ class CacheSlot(NamedTuple):
     widths:   of rows beside each other: of keys and values, or of the parts of a state.
     sources:  the operators, in the block's own program, that make KEPT rows, or the first STATE;
               None for zeros.
+    reach:    a new row reads GROWN rows that are at most so many before it.
     """
 
     operator: int
     kind: SlotKind
     widths: tuple[int, ...]
     sources: tuple[int | None, ...] = ()
+    reach: int = UNBOUNDED
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class _Resuming:
             op.inputs, op.node.inputs = (query,), node.inputs[:1]
         widths = (node.inputs[1].width, node.inputs[2].width)
         if to_itself:
-            self._slots.append(CacheSlot(number, SlotKind.GROWN, widths))
+            self._slots.append(CacheSlot(number, SlotKind.GROWN, widths, (), node.mask.left))
         else:
             self._slots.append(CacheSlot(number, SlotKind.KEPT, widths, (keys, values)))
 

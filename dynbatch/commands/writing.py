@@ -129,5 +129,5 @@ class Writing:
         return (
             f"{count:,} prompt{'s' * (count != 1)}{refused}, {self.tokens:,} tokens in "
             f"{seconds:.2f} s, {self.tokens / max(seconds, 1e-9):,.0f} tokens/s, caches "
-            f"{self._engine.caches.most_bytes / 1e6:,.2f} MB at most"
+            f"{self._engine.caches.peak_bytes / 1e6:,.2f} MB at most"
         )

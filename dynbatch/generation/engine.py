@@ -15,8 +15,9 @@ from dynbatch.backend import CPU
 from dynbatch.errors import DynbatchError, OutOfMemory, VocabularyError
 from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.history import History, memory_of
 from dynbatch.generation.model import Continuation
-from dynbatch.generation.pages import Caches, History
+from dynbatch.generation.pages import CacheMemory, Caches
 from dynbatch.generation.processing import Hook, LogitsProcessing
 from dynbatch.generation.requests import (
     Branch,
@@ -120,14 +121,23 @@ class Engine:
         return np.array([self._model.start if start is None else start], np.int64)
 
     def _bytes_at_most(self, request: GenerationRequest) -> int:
-        """Bytes of the pages of a request whose results become as long as they may."""
-        config = request.config
+        """Bytes of the pages of a request whose results become as long as they may.
+
+        Its sentences share the first rows, and begin a page behind them; or they share none, where
+        they had to begin anew.
+        """
+        config, first, step = request.config, request.context.size, self._step_tokens
         count = max(config.num_beams, config.num_return_sequences)
-        kept = self._source_bytes(request)
-        return kept + count * self.caches.bytes_of(request.context.size + request.limit, 0)
+        shared, own, apart = [
+            self.caches.bytes_of(rows, step)
+            for rows in (first, request.limit, first + request.limit)
+        ]
+        most = apart if count == 1 else max(count * apart, shared + count * own)
+        return self._source_bytes(request) + most
 
     def _source_bytes(self, request: GenerationRequest) -> int:
-        return 0 if request.source is None else self.caches.bytes_of(0, max(1, request.source.size))
+        kept = self.caches.kept
+        return 0 if request.source is None else kept.count(request.source.size) * kept.page_bytes
 
     def _require_prompt(self, ids: Array, config: GenerationConfig) -> None:
         if not ids.size and not self._continuation.has_source:
@@ -174,6 +184,11 @@ class Engine:
         if found.error is not None:
             raise found.error
         return found.generated()
+
+    def memory_use(self) -> CacheMemory:
+        """Bytes of the caches: of their rows, of their pages, and the most of these so far."""
+        branches = [branch for request in self._live for branch in request.branches]
+        return memory_of(self.caches, [branch.history for branch in branches])
 
     @property
     def is_idle(self) -> bool:

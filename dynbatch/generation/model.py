@@ -15,7 +15,8 @@ from dynbatch.blocks.operators import NOTHING
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed import CacheSlot, Resumed, resumed
 from dynbatch.errors import GraphError
-from dynbatch.generation.pages import Caches, History
+from dynbatch.generation.history import History
+from dynbatch.generation.pages import Caches
 from dynbatch.generation.prepared import PreparedStep
 from dynbatch.generation.step_rows import StepRows
 from dynbatch.graph import Graph
@@ -137,7 +138,7 @@ class Continuation:
             if not is_kept:
                 prepared.close()
         for history, count in zip(histories, new.tolist(), strict=True):
-            history.length += count
+            history.advance(count)
         return logits
 
     def _prepared(self, new: Array, room: int) -> PreparedStep:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.generation.beams import Beams
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.generation.pages import History
+from dynbatch.generation.history import History
 from dynbatch.generation.processing import LogitsProcessing
 from dynbatch.generation.sampling import cut_of
 from dynbatch.generation.streaming import Detokenizer, TextStream

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.cells.scan.resumed import ScanPast
-from dynbatch.generation.pages import Caches, History, Page, Pages
+from dynbatch.generation.history import GrownPages, History
+from dynbatch.generation.pages import Caches, Page, Pages
 from dynbatch.kernels.addresses import PagedRows, PageTable
 from dynbatch.parameter import Array
 
@@ -40,11 +41,10 @@ class StepRows:
             room: for rows of a scan's memory.
         """
         caches, found = self._caches, dict[int, object]()
-        if caches.grown.slots:
-            pages = [history.grown for history in self._histories]
-            table = _table(caches.grown, pages, self.before, self._new)
-            for number, slot in enumerate(caches.grown.slots):
-                found[slot.operator] = _rows(caches.grown, number, table)
+        for kind, grown in enumerate(caches.grown):
+            table = self._grown(grown, [history.grown[kind] for history in self._histories])
+            for number, slot in enumerate(grown.slots):
+                found[slot.operator] = _rows(grown, number, table)
         memories: dict[int, PagedRows] = {}
         pages = [history.kept for history in self._histories]
         for number, slot in enumerate(caches.kept.slots):
@@ -58,6 +58,13 @@ class StepRows:
                 rows = _rows(caches.states, number, table)
                 found[slot.operator] = ScanPast(rows, memory, room)
         return found | memories
+
+    def _grown(self, pages: Pages, of_sentences: Sequence[GrownPages]) -> PageTable:
+        bases = np.concatenate([each.addresses[: len(each.held)] for each in of_sentences])
+        lengths = self.before - np.array([each.dropped for each in of_sentences], np.int64)
+        gaps = np.array([(each.split, each.gap) for each in of_sentences], np.int64)
+        counts = [len(each.held) for each in of_sentences]
+        return PageTable(bases, counts, lengths, self._new, pages.rows, gaps)
 
 
 def _table(

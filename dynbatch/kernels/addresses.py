@@ -48,16 +48,20 @@ class PageTable:
         lengths: (K,) rows of each so far, from its first page on.
         new:     (K,) rows that the step adds, for which there is room.
         rows:    of a page.
+        gaps:    (K, 2): of each sentence a row, and how much further back that one and those
+                 behind it lie in its pages. None where they lie side by side.
     """
 
     def __init__(
-        self, bases: Array, counts: Sequence[int], lengths: Array, new: Array, rows: int
-    ) -> None:
+        self, bases: Array, counts: Sequence[int], lengths: Array, new: Array, rows: int,
+        gaps: Array | None = None,
+    ) -> None:  # fmt: skip
         self.bases = bases
         self.firsts = np.cumsum([0, *counts])[:-1]
         self.lengths = lengths
         self.new = new
         self.rows = rows
+        self.gaps = gaps
 
     @cached_property
     def after(self) -> Array:
@@ -71,7 +75,11 @@ class PageTable:
             first:  (K,) of each sentence the first row.
             counts: (K,) and how many from there on.
         """
-        pages, places = np.divmod(row_index(first, counts), self.rows)
+        rows = row_index(first, counts)
+        if self.gaps is not None:
+            splits, gaps = np.repeat(self.gaps, counts, axis=0).T
+            rows = rows + np.where(rows >= splits, gaps, 0)
+        pages, places = np.divmod(rows, self.rows)
         return self.bases[np.repeat(self.firsts, counts) + pages], places
 
     @cached_property

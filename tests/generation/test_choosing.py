@@ -7,7 +7,8 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.generation.choosing import choose
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.generation.pages import Caches, History
+from dynbatch.generation.history import History
+from dynbatch.generation.pages import Caches
 from dynbatch.generation.processing import LogitsProcessing
 from dynbatch.generation.requests import FAILED, Branch, GenerationRequest
 from dynbatch.memory import Pool

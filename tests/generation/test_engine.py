@@ -117,9 +117,10 @@ def test_samples_of_one_prompt_share_its_pages_and_its_reading():
     engine.add(prompt, num_return_sequences=16, max_new_tokens=5, eos_token_id=())
     first = engine.step()
     assert [event.result for event in first] == list(range(16))
-    assert engine.caches.grown.lent == engine.caches.grown.count(prompt.size) == 5
-    engine.step()  # the last page of each is its own from now on
-    assert engine.caches.grown.lent == 4 + 16
+    (pages,) = engine.caches.grown
+    assert pages.lent == pages.count(prompt.size) == 5
+    engine.step()  # each goes on in a page of its own
+    assert pages.lent == 5 + 16
     list(engine.run())
     assert engine.caches.lent_bytes == 0
 
@@ -130,7 +131,7 @@ def test_pages_go_back_in_the_step_in_which_a_sentence_ends():
     lent = []
     while not engine.is_idle:
         engine.step()
-        lent.append(engine.caches.grown.lent)
+        lent.append(engine.caches.grown[0].lent)
     assert lent == [2, 1, 1, 1, 1, 1, 1, 1, 0]
     assert engine.results(short) and engine.results(long)
 
@@ -140,20 +141,20 @@ def test_a_limit_of_memory_changes_who_waits_and_no_result():
     expected = together(model, GREEDY, given)
     engine = Engine(model, GREEDY)
     for pages in (5, 9):
-        limit = pages * engine.caches.grown.page_bytes
+        limit = pages * engine.caches.grown[0].page_bytes
         small = Engine(model, GREEDY, memory_limit=limit)
         added = [small.add(prompt) for prompt in given]
         seen = []
         while not small.is_idle:
             small.step()
             seen.append(small.caches.lent_bytes)
-        assert max(seen) <= limit and small.caches.grown.most <= pages
+        assert max(seen) <= small.caches.peak_bytes <= limit
         assert tokens([small.results(k) for k in added]) == tokens(expected)
 
 
 def test_a_request_that_never_fits_is_refused_when_it_comes():
     model = tiny("gpt2")
-    limit = 4 * Engine(model).caches.grown.page_bytes
+    limit = 4 * Engine(model).caches.grown[0].page_bytes
     engine = Engine(model, GREEDY, memory_limit=limit)
     with pytest.raises(ArgumentError, match="memory_limit is"):
         engine.add(np.zeros(150, np.int64))
@@ -226,7 +227,8 @@ def test_a_failing_pool_loses_no_page(monkeypatch, step):
     model = tiny("gpt2")
     engine = Engine(model, SAMPLES)
     added = [engine.add(prompt) for prompt in prompts(4)]
-    take, count = engine.caches.grown.take, [0]
+    (pages,), count = engine.caches.grown, [0]
+    take = pages.take
 
     def failing():
         count[0] += 1
@@ -234,7 +236,7 @@ def test_a_failing_pool_loses_no_page(monkeypatch, step):
             raise OutOfMemory("no room")
         return take()
 
-    monkeypatch.setattr(engine.caches.grown, "take", failing)
+    monkeypatch.setattr(pages, "take", failing)
     for _ in range(200):
         if engine.is_idle:
             break

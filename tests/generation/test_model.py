@@ -8,8 +8,9 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.steps.preparation import StepMaker
 from dynbatch.errors import GraphError
+from dynbatch.generation.history import History
 from dynbatch.generation.model import Continuation
-from dynbatch.generation.pages import Caches, History
+from dynbatch.generation.pages import Caches
 from dynbatch.kernels.c.runtime.library import reason
 from dynbatch.memory import Pool
 from tests.generation.tiny_models import MAKERS, VOCAB, logits_of, tiny

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.addresses import PagedRows
+from dynbatch.kernels.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import (
     DistanceVector,
     distances_of,
@@ -101,7 +101,7 @@ def dot_attention_of_pages(
     if scoring.bias is not None:
         size = _bias_size(np.diff(query_offsets).tolist(), table.after.tolist(), scoring)
     call = AttentionCall(packed, scoring, out, None, np.empty(size, out.dtype))
-    call.use_pages(paged.addresses, table.firsts, table.rows)
+    call.use_pages(paged.addresses, table)
     call.run(functions.dot_attention, call.shares())
     return None
 
@@ -167,11 +167,13 @@ class AttentionCall:
         ]  # fmt: skip
         self.gradients: list[Array | None] = [None] * 4
 
-    def use_pages(self, addresses: Array, firsts: Array, rows: int) -> None:
-        """Find keys and values in pages of `rows` rows, each sentence's from a first page on."""
+    def use_pages(self, addresses: Array, pages: PageTable) -> None:
+        """Find keys and values in pages, which begin at these addresses."""
         self.arrays[6] = addresses
-        self.sentences[:, 9] = firsts
-        self.sizes[-2] = rows
+        self.sentences[:, 9] = pages.firsts
+        if pages.gaps is not None:
+            self.sentences[:, 11:13] = pages.gaps
+        self.sizes[-2] = pages.rows
 
     def want(self, wanted: AttentionGradients) -> Array | None:
         """Compute these gradients; return room for a bias's, (heads, distances)."""
@@ -216,7 +218,7 @@ class AttentionCall:
 
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:
     """The table of sentences that C reads, and the flags that it names."""
-    table = np.zeros((len(scoring.masks), 11), np.int64)
+    table = np.zeros((len(scoring.masks), 13), np.int64)
     for column, offsets in ((0, packed.query_offsets), (2, packed.key_offsets)):
         table[:, column] = offsets[:-1]
         np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])

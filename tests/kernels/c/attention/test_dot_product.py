@@ -158,28 +158,37 @@ def test_a_bias_has_the_same_gradient_on_any_number_of_threads(
 
 
 def paged(
-    keys: Array, values: Array, lengths: list[int], rows: int
+    keys: Array, values: Array, lengths: list[int], rows: int, split: int = 1 << 40
 ) -> tuple[PagedRows, list[Array]]:
-    """Rows of sentences in pages, with junk in what is not filled; and the pages, to be held."""
+    """Rows of sentences in pages, with junk in what is not filled; and the pages, to be held.
+
+    Rows from `split` on begin a page.
+    """
     pages, counts = [], []
     for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
-        counts.append(-(-length // rows))
-        for first in range(start, start + length, rows):
-            part = slice(first, min(first + rows, start + length))
+        ends = [*range(rows, min(split, length), rows), min(split, length)]
+        ends += [*range(split + rows, length, rows), length] if length > split else []
+        counts.append(len(ends))
+        for first, last in zip([0, *ends], ends, strict=False):
+            part = slice(start + first, start + last)
             page = np.full((rows, keys.shape[1] + values.shape[1]), np.nan, keys.dtype).ravel()
             for x, at in ((keys, 0), (values, rows * keys.shape[1])):
                 page[at : at + x[part].size] = x[part].ravel()
             pages.append(page)
     bases = np.array([address(page) for page in pages], np.int64)
-    table = PageTable(bases, counts, np.array(lengths), np.zeros(len(lengths), np.int64), rows)
+    new = np.zeros(len(lengths), np.int64)
+    gaps = np.array([(split, -split % rows)] * len(lengths))
+    table = PageTable(bases, counts, np.array(lengths), new, rows, gaps)
     widths = keys.shape[1], values.shape[1]
     return PagedRows(table, (0, rows * widths[0] * keys.itemsize), widths), pages
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("shared", "page_rows"), [(1, 32), (2, 32), (1, 64), (2, 7)])
+@pytest.mark.parametrize(
+    ("shared", "page_rows", "split"), [(1, 32, 50), (2, 32, 1 << 40), (1, 64, 3), (2, 7, 100)]
+)
 def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
-    dtype: type, shared: int, page_rows: int, threads: None
+    dtype: type, shared: int, page_rows: int, split: int, threads: None
 ) -> None:
     lengths, groups, width, tall = [150, 1, 67], 2, 24, 20
     rng = np.random.default_rng(3)
@@ -197,7 +206,7 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
         rows = offsets[going] + step
         until = np.concatenate([np.arange(offsets[n], offsets[n] + step + 1) for n in going])
         alive = len(going)
-        cache, _pages = paged(k[until], v[until], [step + 1] * alive, page_rows)
+        cache, _pages = paged(k[until], v[until], [step + 1] * alive, page_rows, split)
         one = scoring._replace(scales=scales[:alive], masks=[NO_MASK] * alive)
         own = np.full((alive, out.shape[1]), np.nan, dtype)
         given = (q[rows], offsets_of([1] * alive), cache, one, own)
@@ -212,9 +221,9 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
 
 
 @pytest.mark.parametrize("mask", [CAUSAL, Mask(9, 0)], ids=["causal", "window"])
-@pytest.mark.parametrize("page_rows", [32, 7])
+@pytest.mark.parametrize(("page_rows", "split"), [(32, 1 << 40), (32, 50), (7, 66)])
 def test_many_queries_over_pages_have_the_bits_of_one_run(
-    mask: Mask, page_rows: int, threads: None
+    mask: Mask, page_rows: int, split: int, threads: None
 ) -> None:
     lengths = [150, 1, 67]
     rng = np.random.default_rng(5)
@@ -223,7 +232,7 @@ def test_many_queries_over_pages_have_the_bits_of_one_run(
     expected, out = np.empty_like(q), np.empty_like(q)
     packed = PackedAttention(q, k, v, offsets_of(lengths), offsets_of(lengths))
     kernels.dot_attention(packed, scoring, expected, None, np.empty(0))
-    cache, _pages = paged(k, v, lengths, page_rows)
+    cache, _pages = paged(k, v, lengths, page_rows, split)
     result = c_version(kernels.dot_attention_of_pages)(q, offsets_of(lengths), cache, scoring, out)
     assert result is not NotImplemented
     assert out.tobytes() == expected.tobytes()

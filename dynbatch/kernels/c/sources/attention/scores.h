@@ -12,6 +12,7 @@ typedef struct {
     int64_t stream;         // of dropout
     int64_t page;           // the first of its pages
     int64_t start;          // the position of its first query
+    int64_t split, gap;     // keys from `split` on lie `gap` rows further back in its pages
 } Sentence;
 
 // A call, as Python's table has it. Unwanted arrays are NULL.
@@ -163,9 +164,12 @@ static ptrdiff_t find(
         *k = head->k + key * call->key_row, *v = head->v + key * call->value_row;
         return end - key;
     }
-    const int64_t* page = call->pages + 2 * (head->of.page + key / call->page_rows);
-    ptrdiff_t row = key % call->page_rows, group = head->head / call->shared;
+    const Sentence* of = &head->of;
+    ptrdiff_t place = key + (key < of->split ? 0 : of->gap), row = place % call->page_rows;
+    const int64_t* page = call->pages + 2 * (of->page + place / call->page_rows);
+    ptrdiff_t group = head->head / call->shared;
     *k = (const REAL*)page[0] + row * call->key_row + group * call->key_width;
     *v = (const REAL*)page[1] + row * call->value_row + group * call->value_width;
+    if (key < of->split) end = least(end, of->split);
     return least(end - key, call->page_rows - row);
 }
