@@ -24,7 +24,7 @@ class Role(Enum):
     INITIAL_STATE = auto()
     BIAS = auto()
     WEIGHT = auto()  # (O, K)
-    GRADIENT = auto()  # of values, or factors of these, with a row for every token
+    GRADIENT = auto()  # of values, with a row for every token
     TEMPORARY_GRADIENT = auto()  # with a row for every running sentence
     STREAM_GRADIENT = auto()
     EXPORT_GRADIENT = auto()
@@ -285,4 +285,4 @@ def _carry_apart(program: BackwardProgram) -> None:
     ):
         if not lives.can_share(value, 0, left, 0):
             copy = program.following[number] = program.value(value.width)
-            program.carry.append(Op.copy(value, copy))
+            program.ops.append(Op.copy(value, copy))

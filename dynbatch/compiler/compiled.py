@@ -22,7 +22,6 @@ from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.loop import NumpyLoop
-from dynbatch.compiler.schedule import schedule
 from dynbatch.compiler.simplify import Simplified, simplify
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
@@ -73,8 +72,6 @@ class CompiledLoop:
         backward = simplify(self.backward_program)
         validate(self.backward_program, "simplify backward")
         self.simplified = Simplified(*[a + b for a, b in zip(forward, backward, strict=True)])
-        schedule(self.backward_program)
-        validate(self.backward_program, "schedule")
         self.storage = storage_of(program, self.backward_program)
         self.gradients = gradient_storage_of(self.backward_program)
         self.numpy = NumpyLoop(program, self.storage, self.backward_program, self.gradients)
@@ -122,8 +119,7 @@ class CompiledLoop:
         self.reached = {*backward.of_streams} | {
             op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
         }
-        read = [x for op in backward.ahead for x in op.inputs]
-        read += [op.inputs[0] for op in with_gradient.values()]
+        read = [op.inputs[0] for op in with_gradient.values()]
         numbers = {x.base.number for x in read if x.base.origin is Origin.STATE}
         self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(numbers)}
         self.packed_gradients = self.gradients.packed
@@ -154,7 +150,7 @@ class CompiledLoop:
 
     @property
     def launches_backward(self) -> int:
-        return len(self.numpy.step_back) + len(self.numpy.carry)
+        return len(self.numpy.step_back)
 
     @property
     def from_state(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, multiply, zeros
+from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, zeros
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program
@@ -18,11 +18,9 @@ from dynbatch.kernels.unary import arithmetic
 
 
 class BackwardProgram(Program):
-    """The step of backward, and what can be made ahead of many steps (see `schedule`).
+    """The step of backward.
 
     Attributes:
-        carry:            the last operators of a step: `following` alone needs them, so the first
-                          step from zeros leaves them out.
         forward:          the program that it differentiates.
         export_gradients: inputs: the gradient of each export.
         left_gradients:   inputs: the gradient of each part of the state that the step left. What
@@ -35,7 +33,6 @@ class BackwardProgram(Program):
     def __init__(self, forward: LoopProgram) -> None:
         super().__init__()
         self.forward = forward
-        self.carry: list[Op] = []
         self.export_gradients = [
             self.value(v.width, Origin.EXPORT_GRADIENT, k) for k, v in enumerate(forward.exports)
         ]
@@ -62,12 +59,9 @@ class BackwardProgram(Program):
         own |= {id(v) for v in [*self.export_gradients, *self.left_gradients]}
         return [x for op in self.every_op() for x in op.inputs if id(x.base) not in own]
 
-    def every_op(self) -> list[Op]:
-        return [*self.ahead, *self.ops, *self.carry]
-
 
 def differentiate(forward: LoopProgram) -> BackwardProgram:
-    """The backward program of a fused program, every operator in its step."""
+    """The backward program of a fused program."""
     program = BackwardProgram(forward)
     sums = GradientSums(program)
     for value, gradient in zip(forward.following, program.left_gradients, strict=True):
@@ -75,9 +69,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
     for value, gradient in zip(forward.exports, program.export_gradients, strict=True):
         sums.add(value, gradient)
     for op in reversed(forward.ops):
-        if not op.passes_gradient or _through_products(program, sums, op):
-            continue
-        dy = sums.gradient(op.output)
+        dy = sums.gradient(op.output) if op.passes_gradient else None
         if dy is not None:
             _differentiate_op(program, sums, op, dy)
     copies: dict[tuple[int, int, int], Value] = {}
@@ -107,32 +99,6 @@ def _own(program: Program, value: Value, taken: set[int]) -> Value:
     return value
 
 
-def _has_slope(op: Op) -> bool:
-    return op.opcode is OpCode.UNARY and op.kernel.slope is not None
-
-
-def _through_products(program: Program, sums: GradientSums, op: Op) -> bool:
-    """Differentiate a function whose result is only multiplied, z = f(x) ⊙ u.
-
-    Its gradient (dz ⊙ u) ⊙ f'(x) is made as dz ⊙ (u ⊙ f'(x)): the factor in brackets needs no
-    gradient, so it can be made ahead. Each factor is made of its own columns.
-    """
-    x = op.inputs[0]
-    if not _has_slope(op) or x.base.origin is not Origin.OPERATOR:  # no gradient to take place of
-        return False
-    parts, (saved,) = sums.products(op.output), partial_reads(op)
-    for first, end, dz, other in parts:
-        width = end - first
-        slope = _slope(program, op, cut(program, saved, first, width))
-        assert other is not None
-        sums.add(cut(program, x, first, width), dz, multiply(program, slope, other))
-    return bool(parts)
-
-
-def _slope(program: Program, op: Op, saved: Value) -> Value:
-    return made(program, OpCode.SLOPE, [saved], saved, kernel=op.kernel)
-
-
 def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -> None:
     """Contribute to the gradients of an operator's inputs."""
     if op.opcode is OpCode.GENERIC:
@@ -152,8 +118,6 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
     elif op.is_multiply:
         for x, other in zip(op.inputs, op.inputs[::-1], strict=True):
             sums.add(x, dy, other)
-    elif _has_slope(op):
-        sums.add(op.inputs[0], dy, _slope(program, op, *partial_reads(op)))
     else:
         rule = RULES.get(op.kernel if op.kernel is not None else op.opcode, _partial)
         for position, x in enumerate(op.inputs):

@@ -70,12 +70,6 @@ class GradientSums:
         parts += [given.cut(program, first, end) for first, end in missing]
         self._parts[id(base)] = sorted(parts, key=lambda part: part.first)
 
-    def products(self, base: Value) -> list[GradientPart]:
-        """The parts of a gradient if all of it is products that nothing has asked for yet."""
-        parts = self._parts.get(id(base), [])
-        is_whole = sum([part.end - part.first for part in parts]) == base.width
-        return parts if is_whole and all([part.factor is not None for part in parts]) else []
-
     def gradient(self, base: Value) -> Value | None:
         """The gradient of a base value, with zeros where nothing was added; None if nothing was."""
         parts = self._parts.get(id(base))

@@ -40,7 +40,6 @@ class OpCode(Enum):
     GENERIC = auto()  # any other node type, by its own batched kernels
     # Of backward; `Op.source` is the operator of forward:
     ZERO = auto()
-    SLOPE = auto()  # f'(x) of a unary function f, from what its derivative reads
     PARTIAL = auto()  # dy ⊙ ∂f/∂x of the input `Op.position`, from dy and what the derivative reads
     LINEAR_GRADIENT = auto()  # dy W, the gradient of a linear map's input
     GENERIC_GRADIENT = auto()  # of every input but memories, whose gradients add up in their node
@@ -133,7 +132,7 @@ class Op:
     """One operator of a program.
 
     node:     the traced node behind an operator of forward.
-    kernel:   the function of UNARY, BINARY, WITH_NUMBER and SLOPE: see `kernels.unary`, `binary`.
+    kernel:   the function of UNARY, BINARY and WITH_NUMBER: see `kernels.unary`, `binary`.
     number:   of SCALE, SHIFT and WITH_NUMBER; `side` says that it is the latter's first operand.
     outputs:  one value; of GENERIC_GRADIENT one for each input that is not a memory.
     source, position: see `OpCode`.
@@ -217,6 +216,6 @@ class Op:
     @property
     def key(self) -> tuple[object, ...]:
         """Operators with equal keys compute one function and may run as one on wider operands."""
-        if self.opcode in (*ELEMENTWISE, OpCode.SLOPE):
+        if self.opcode in ELEMENTWISE:
             return (self.opcode, self.kernel, repr(self.number), self.side, *self.arguments)
         return (id(self),)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
 
-FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.SLOPE, OpCode.PARTIAL, OpCode.ZERO)
+FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.ZERO)
 
 
 class ColumnRange(NamedTuple):

@@ -33,11 +33,11 @@ def simplify(program: Program) -> Simplified:
     """Change a program in place, until nothing is left to change."""
     shared = identities = folded = 0
     while True:
+        _drop_unread(program)
         counts = _share(program), _drop_identities(program), _fold(program)
         if not any(counts):
             return Simplified(shared, identities, folded)
         shared, identities, folded = shared + counts[0], identities + counts[1], folded + counts[2]
-        _drop_unread(program)
 
 
 def _share(program: Program) -> int:
@@ -67,7 +67,7 @@ def _key(op: Op) -> tuple[object, ...]:
             for p in op.pieces
         ]
         function = (op.opcode, *pieces)
-    elif op.opcode in (*ELEMENTWISE, OpCode.SLOPE):
+    elif op.opcode in ELEMENTWISE:
         function = op.key
     elif op.opcode is OpCode.COPY:
         function = (op.opcode, *op.columns)
@@ -157,6 +157,12 @@ def _known(program: Program, value: Value) -> Value:
     return value
 
 
+# What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
+DROPPED = (
+    *ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.ZERO, OpCode.LINEAR_GRADIENT,
+)  # fmt: skip
+
+
 def _drop_unread(program: Program) -> None:
     """Drop operators whose results nothing reads."""
     while True:
@@ -165,8 +171,7 @@ def _drop_unread(program: Program) -> None:
         gone = {
             id(op)
             for op in program.every_op()
-            if op.opcode in (*ELEMENTWISE, OpCode.COPY, OpCode.SLOPE, OpCode.PARTIAL, OpCode.ZERO)
-            and id(op.output) not in read
+            if op.opcode in DROPPED and id(op.output) not in read
         }
         if not gone:
             return

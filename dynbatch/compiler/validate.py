@@ -6,7 +6,7 @@ from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
 from dynbatch.compiler.program import Program
 
 # Operators whose operands are all as wide as what they make.
-ALIKE = (*ELEMENTWISE, OpCode.SLOPE, OpCode.PARTIAL)
+ALIKE = (*ELEMENTWISE, OpCode.PARTIAL)
 
 
 def validate(program: Program, after: str) -> None:

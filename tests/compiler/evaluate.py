@@ -80,8 +80,6 @@ class StepByOperator:
         elif op.opcode is OpCode.COPY:
             for x, column in zip(xs, op.columns, strict=True):
                 out[:, column : column + x.shape[1]] = x
-        elif op.opcode is OpCode.SLOPE:
-            op.kernel.slope(*xs, out)
         elif op.opcode is OpCode.UNARY:
             op.kernel.forward(*xs, out)
         elif op.opcode is OpCode.BINARY:
@@ -135,9 +133,8 @@ class StepByOperator:
 def backward_by_operator(loop, program: BackwardProgram):
     """What takes the place of `loop.backward`."""
 
-    def backward(arrays, blocks):
-        for _, _, steps in reversed(blocks):
-            for t, step in reversed(steps):
-                StepByOperator(loop, program, arrays, t, step).run()
+    def backward(arrays, steps):
+        for t, step in reversed(steps):
+            StepByOperator(loop, program, arrays, t, step).run()
 
     return backward

@@ -223,7 +223,7 @@ class GroupRun:
         gathers = sum([not x.ahead for x in self.group.streams])
         if not is_backward:
             return gathers + self.cell.launches
-        return 2 * gathers + 1 + self.cell.launches_backward + len(self.cell.numpy.factors)
+        return 2 * gathers + 1 + self.cell.launches_backward
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:
         """After backward: gradients of what the calls returned, side by side (count, width), and

@@ -209,8 +209,7 @@ class ScanBackward:
     def _count(self) -> None:
         run, cell, chunks = self._run, self._run.cell, len(self._chunks)
         around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
-        run.count(cell.launches_backward, len(cell.numpy.carry), around)
+        run.count(cell.launches_backward, cell.from_state, around)
         if run.recomputes:
             run.count_forward(chunks)
-        begun = sum([shard.rows > 0 for chunk in self._chunks for shard in chunk])
-        self._batch.launches += begun * len(cell.numpy.factors) + len(cell.maps) * chunks
+        self._batch.launches += len(cell.maps) * chunks

@@ -1,8 +1,4 @@
-"""Prints a program's backward pass as one function of C: `backward`, with `forward`'s parameters.
-
-All operators of the backward program run in their step, those that NumPy makes ahead of it too: in
-C a value between two operators stays in a register.
-"""
+"""Prints a program's backward pass as one function of C, `backward`, with forward's parameters."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ class BackwardText(LoopText):
 
         places = Pointers(gradients, storage)
         super().__init__("backward", program, places, is_kept, following, attends)
-        self._carry = backward.carry
         self.slots = [f"X{k}" for k in range(len(program.streams))]
         self.slots += [buffer.name for buffer in storage.packed]
         self.slots += [f"{letter}{k}" for k in range(len(program.states)) for letter in "IC"]
@@ -65,6 +60,6 @@ class BackwardText(LoopText):
             f"product(n, {dy.width}, {out.width}, {dy.pointer}, {dy.stride}, "
             f"V{self.maps[id(op.source)]}, NULL, 0, {out.pointer}, {out.stride});"
         )
-        if op in self._carry:  # nothing asks for the gradient of a state that was not given
+        if op.source.reads_state:  # nothing asks for the gradient of a state that was not given
             return [f"if (!zero) {line}"]
         return [line]

@@ -43,8 +43,6 @@ def expression(op: Op, xs: Sequence[str]) -> str:
         return xs[0]
     if op.opcode is OpCode.ZERO:
         return "zeros()"
-    if op.opcode is OpCode.SLOPE:
-        return f"{op.kernel.name}_back(ones(), {xs[0]})"
     if op.opcode is OpCode.PARTIAL:
         return _partial(op, xs)
     return f"{_name(op)}_of({', '.join(_operands(op, xs))})"

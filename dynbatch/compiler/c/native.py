@@ -19,7 +19,7 @@ from dynbatch.compiler.c.loop_text import HEAD
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.calls import OperatorCalls
-from dynbatch.compiler.numpy.interpreter import Instructions, Step
+from dynbatch.compiler.numpy.interpreter import Instructions, Numbered, Step
 from dynbatch.compiler.numpy.views import ValuePlaces
 from dynbatch.compiler.program import numbered
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
@@ -29,8 +29,6 @@ from dynbatch.parameter import Array
 
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
-
-Numbered = tuple[int, Step]
 
 _panels = Library("blas.c")
 
@@ -160,7 +158,7 @@ class NativeFunctions:
         return forward
 
     def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Numbered]], None]:
-        """What runs numbered steps in reverse, with weights as `pack_back` leaves them."""
+        """What runs steps in reverse, with weights as `pack_back` leaves them."""
         run = self._bound(1, arrays)
         between = [call.bind(arrays) for call in self._loop.between[1]]
 

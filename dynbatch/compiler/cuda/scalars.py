@@ -38,8 +38,6 @@ def _function(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
         return BINARY[op.kernel.name].forward, dict(zip("ab", xs, strict=True))
     if op.opcode is OpCode.WITH_NUMBER:
         return BINARY[op.kernel.name].forward, _with_number(op, xs)
-    if op.opcode is OpCode.SLOPE:
-        return UNARY[op.kernel.name].backward, {"dy": "1", "s": xs[0]}
     unary, arguments = _unary(op)
     return unary.forward, {"x": xs[0]} | arguments
 

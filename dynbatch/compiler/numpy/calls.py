@@ -130,8 +130,6 @@ def _elementwise(op: Op, *views: ColumnView) -> KernelCall:
     *xs, out = views
     if op.opcode is OpCode.ZERO:
         return KernelCall(_fill_zeros, (out,))
-    if op.opcode is OpCode.SLOPE:
-        return KernelCall(op.kernel.slope, (*xs, out))
     if op.opcode is OpCode.UNARY:
         return KernelCall(op.kernel.forward, (*xs, out, *map(CallConstant, op.arguments)))
     if op.opcode is OpCode.BINARY:

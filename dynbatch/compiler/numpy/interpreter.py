@@ -15,6 +15,7 @@ from dynbatch.compiler.numpy.views import CallConstant, ColumnView, cut
 from dynbatch.parameter import Array
 
 Step = tuple[int, int, int, int]
+Numbered = tuple[int, Step]
 RunStep = Callable[[int, Step], None]
 """Runs a step, given its number and its rows."""
 

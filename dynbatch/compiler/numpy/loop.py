@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from dynbatch.compiler.arrays import Arrays, stream_map
-from dynbatch.compiler.buffers import Role, Storage
+from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.calls import KernelCall, OperatorCalls
-from dynbatch.compiler.numpy.interpreter import Instructions, Step
+from dynbatch.compiler.numpy.interpreter import Instructions, Numbered
 from dynbatch.compiler.numpy.views import ValuePlaces
 from dynbatch.compiler.program import numbered
 
@@ -27,8 +27,7 @@ class NumpyLoop:
     """A loop's passes.
 
     Attributes:
-        step, factors, step_back, carry: calls of a forward step, those ahead of all backward
-            steps, those of a backward step, and those that end it for the step before.
+        step, step_back: calls of a forward step, and of a step back.
         scratch: buffers that backward needs beside those of its values.
         weight_planes: of backward, width of the planes of V by its number; 0 for plain rows.
     """
@@ -46,16 +45,14 @@ class NumpyLoop:
         from_zeros = [call for op in program.ops for call in writer.calls(op, from_zeros=True)]
         self._step = Instructions(self.step, following)
         self._step_from_zeros = Instructions(from_zeros, following)
-        block = OperatorCalls(ValuePlaces(gradients, storage, states=Role.FOUND_STATES), {}, {})
-        self.factors = _calls(block, backward.ahead)
         writer = OperatorCalls(ValuePlaces(gradients, storage), self._maps, generic)
         self.step_back = _calls(writer, backward.ops)
-        self.carry = _calls(writer, backward.carry)
         self.scratch = list(writer.scratch.values())
         self.weight_planes = writer.weight_planes
-        self._factors = Instructions(self.factors, ())
-        self._step_back = Instructions([*self.step_back, *self.carry], following)
-        self._last_back = Instructions(self.step_back, following)
+        self._step_back = Instructions(self.step_back, following)
+        # Nothing asks for the gradient of a state that was not given.
+        ops = [op for op in backward.ops if not (op.source and op.source.reads_state)]
+        self._last_back = Instructions(_calls(writer, ops), following)
 
     def ahead(self, arrays: Arrays) -> None:
         """The wide maps of streams, for all rows at once."""
@@ -66,26 +63,23 @@ class NumpyLoop:
             if op.has_bias:
                 np.add(out, arrays[f"b{number}"], out)
 
-    def bind_forward(self, arrays: Arrays) -> Callable[[Iterable[tuple[int, Step]]], None]:
+    def bind_forward(self, arrays: Arrays) -> Callable[[Iterable[Numbered]], None]:
         """What runs steps, each with its number, on these arrays."""
         run = self._step.bind(arrays)
         first = self._step_from_zeros.bind(arrays) if self._skips_zeros(arrays) else run
 
-        def forward(steps: Iterable[tuple[int, Step]]) -> None:
+        def forward(steps: Iterable[Numbered]) -> None:
             for t, step in steps:
                 (first if step[3] < 0 else run)(t, step)
 
         return forward
 
-    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[tuple[int, Step]]], None]:
-        """What runs steps in reverse, each with its number, on these arrays."""
-        factors, run = self._factors.bind(arrays), self._step_back.bind(arrays)
-        # Nothing asks for the gradient of a state that was not given.
+    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Numbered]], None]:
+        """What runs steps in reverse on these arrays."""
+        run = self._step_back.bind(arrays)
         first = self._last_back.bind(arrays) if self._skips_zeros(arrays) else run
 
-        def backward(steps: Sequence[tuple[int, Step]]) -> None:
-            start, end = steps[0][1][0], steps[-1][1][1]
-            factors(0, (start, end, end - start, 0))
+        def backward(steps: Sequence[Numbered]) -> None:
             for t, step in reversed(steps):
                 (first if step[3] < 0 else run)(t, step)
 
@@ -96,12 +90,7 @@ class NumpyLoop:
         return bool(self._program.states) and not arrays["given"]
 
     def __str__(self) -> str:
-        parts = {
-            "in a step": self.step,
-            "ahead of steps back": self.factors,
-            "in a step back": self.step_back,
-            "carried to the step before": self.carry,
-        }
+        parts = {"in a step": self.step, "in a step back": self.step_back}
         return "\n".join(
             ["\n".join([f"# {part}", *map(str, calls)]) for part, calls in parts.items()]
         )

@@ -41,15 +41,10 @@ Operand = ColumnView | CallConstant | str
 
 
 class ValuePlaces:
-    """Where the values that a program reads and makes lie.
+    """Where the values that a program reads and makes lie."""
 
-    Args:
-        states: the role of the states: those of the step, or of many steps, packed.
-    """
-
-    def __init__(self, *storages: Storage, states: Role = Role.STATE) -> None:
+    def __init__(self, *storages: Storage) -> None:
         self._storages = storages
-        self._states = states
         self._inputs: dict[int, ProgramBuffer] = {}
 
     def of(self, value: Value) -> Columns:
@@ -62,7 +57,7 @@ class ValuePlaces:
         if known is None:
             is_stream = base.origin is Origin.STREAM
             assert is_stream or base.origin is Origin.STATE, f"{base.origin} has no memory"
-            role = Role.STREAM if is_stream else self._states
+            role = Role.STREAM if is_stream else Role.STATE
             known = ProgramBuffer(role, base.number, base.width, packed=role is not Role.STATE)
             self._inputs[id(base)] = known
         return Columns(known, value.column, value.width)

@@ -3,7 +3,7 @@
 import pytest
 
 from dynbatch.compiler.ir import OpCode
-from dynbatch.compiler.lanes import KernelGroup, ops_of
+from dynbatch.compiler.lanes import KernelGroup
 from tests.cells.cell_cases import CASES
 from tests.compiler.test_differentiate import compiled
 
@@ -37,20 +37,6 @@ def test_a_sum_that_a_group_reads_stays_in_the_group():
     step = compiled("minimal_gated_unit").on_device.loop.backward
     first = next(item for item in step.items if not isinstance(item, KernelGroup))
     assert len(first.inputs) == 1
-
-
-def test_factors_are_made_in_the_group_that_reads_them():
-    step = compiled("minimal_gated_unit").on_device.loop.backward
-    for number, item in enumerate(step.items):
-        for op in ops_of(item):
-            if op.opcode is OpCode.SLOPE:
-                readers = [at for at, each in enumerate(step.items) if reads(each, op.output)]
-                assert min(readers) == number
-
-
-def reads(item, value):
-    """Whether an operator of an item reads a value."""
-    return any(x.base is value for op in ops_of(item) for x in op.inputs)
 
 
 @pytest.mark.parametrize("name", NAMES)
