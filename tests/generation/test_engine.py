@@ -9,7 +9,7 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import END, FAILED, LENGTH, STOP
 from dynbatch.kernels.c.runtime.library import reason
-from tests.generation.tiny_models import VOCAB, logits_of, tiny
+from tests.generation.tiny_models import DECODERS, VOCAB, logits_of, tiny
 
 GREEDY = GenerationConfig(max_new_tokens=8, eos_token_id=(5,))
 SAMPLES = GenerationConfig(
@@ -178,6 +178,31 @@ def test_bad_prompts_are_refused_and_the_others_go_on(prompt, error, text):
         engine.add(prompt)
     list(engine.run())
     assert engine.results(number)
+
+
+@pytest.mark.parametrize("name", [*DECODERS, "lstm", "t5", "marian", "writer"])
+def test_new_weights_count_for_the_next_request(name):
+    model, rng = tiny(name), np.random.default_rng(0)
+    engine = Engine(model, SAMPLES)
+    ids = rng.integers(6, VOCAB, 9)
+    before = tokens([run_alone(engine, ids)])
+    for values in ("in place", "as another array"):
+        for parameter in model.parameters():
+            noise = rng.standard_normal(parameter.shape).astype(parameter.dtype) / 3
+            if values == "in place":
+                parameter.value[...] += noise
+            else:
+                parameter.replace(parameter.value + noise)
+        found = run_alone(engine, ids)
+        assert found == run_alone(Engine(model, SAMPLES), ids)
+        assert tokens([found]) != before
+    assert engine.caches.lent_bytes == 0
+
+
+def run_alone(engine, ids):
+    number = engine.add(ids)
+    list(engine.run())
+    return engine.results(number)
 
 
 def test_the_models_own_positions_bound_a_text():
