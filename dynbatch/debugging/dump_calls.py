@@ -13,7 +13,7 @@ from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.compiled_step import StepTrace
 from dynbatch.cells.calls.forms import MatrixForm
-from dynbatch.cells.calls.results import SumArgument, form_of
+from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.traced import Way
@@ -85,7 +85,7 @@ def _given(value: Any) -> Document:
     if isinstance(value, TuplePart):
         return {"part": [value.call.index, value.first, value.form]}
     if isinstance(value, TupleArgument):
-        return {"mixed": [_given(part) for part in value.values]}
+        return {"mixed": [_given(part) for part in value.members]}
     if isinstance(value, SumArgument):
         return {"total": [_given(member) for member in value.members]}
     return {"given": None if value.origin is None else value.origin.index}
@@ -167,7 +167,7 @@ class CallReader:
             return TupleArgument([self._given(part) for part in content], 0)
         if key == "total":
             members = [self._given(member) for member in content]
-            return SumArgument(members, form_of(members[0]))
+            return SumArgument(members, members[0].form)
         return NodeArgument(None if content is None else self._all_nodes[content], 0)
 
     def _call_at(self, index: int) -> Call:

@@ -269,7 +269,7 @@ def _leaves(call: ValueHandle) -> Iterator[tuple[list[Origin], bool]]:
 
 def _origins(given: Any, leaf: int) -> Iterator[Origin]:
     if isinstance(given, TupleArgument):
-        yield from _origins(given.values[leaf], 0)
+        yield from _origins(given.members[leaf], 0)
     elif isinstance(given, SumArgument):
         for member in given.members:
             yield from _origins(member, leaf)

@@ -76,7 +76,7 @@ def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, in
         return [(entries, leaf) for leaf in range(num_leaves)]
     leaves = []
     for leaf in range(num_leaves):
-        entries = Entries([x.values[leaf] if type(x) is TupleArgument else x for x in given])
+        entries = Entries([x.members[leaf] if type(x) is TupleArgument else x for x in given])
         shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + np.repeat(shifts, counts)

@@ -9,11 +9,12 @@ import numpy as np
 
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, Form, MatrixForm, leaves
-from dynbatch.cells.calls.results import SumArgument, depths_of, form_of
-from dynbatch.cells.calls.table import CallGraph, CallTable, ValueHandle, nodes_among
+from dynbatch.cells.calls.results import SumArgument
+from dynbatch.cells.calls.table import CallGraph, CallTable, Several, ValueHandle
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.sources import constant
+from dynbatch.parameter import Parameter
 
 Argument: TypeAlias = "ValueHandle | TuplePart | Row | NodeArgument | TupleArgument | SumArgument"
 """An argument as a table records it, with the attributes of a `ValueHandle`."""
@@ -37,26 +38,17 @@ class NodeArgument:
         return [] if self.origin is None else [self.origin]
 
 
-class TupleArgument:
+class TupleArgument(Several):
     """A tuple whose parts come from several places: an argument for each leaf.
 
-    depths: of each table of calls among them, the greatest depth.
-    given:  the tuple itself, which is kept so that no other one has its id.
+    given: the tuple itself, which is kept so that no other one has its id.
     """
 
-    __slots__ = ("depths", "form_id", "given", "ready", "values")
-    origin = None
+    __slots__ = ("given",)
 
-    def __init__(self, values: Sequence[Argument], form_id: int, given: object = None) -> None:
-        self.values = values
+    def __init__(self, members: Sequence[Argument], form_id: int, given: object = None) -> None:
+        super().__init__(members, form_id)
         self.given = given
-        self.depths = depths_of(values)
-        self.form_id = form_id
-        self.ready: int = max([value.ready for value in values])
-
-    def given_nodes(self) -> list[Node]:
-        """The nodes of its parts."""
-        return nodes_among(self.values)
 
 
 def calls_given(table: CallTable, value: object) -> list[ValueHandle]:
@@ -66,7 +58,7 @@ def calls_given(table: CallTable, value: object) -> list[ValueHandle]:
         for column in table.columns
         for row, given in enumerate(column)
         if given is value
-        or (type(given) is TupleArgument and any([part is value for part in given.values]))
+        or (type(given) is TupleArgument and any([part is value for part in given.members]))
     }
     return [table.calls[row] for row in sorted(rows)]
 
@@ -80,39 +72,33 @@ def is_value(argument: object) -> bool:
 
 def graphs_of(values: Sequence[object]) -> Iterator[Any]:
     """The graphs of all nodes among some arguments."""
-    for value in values:
+    for value in leaves(tuple(values)):
         if isinstance(value, Node):
             yield value.graph
         elif isinstance(value, TuplePart):
             yield value.call.graph
         elif isinstance(value, SumArgument):
             yield from graphs_of(value.members)
-        elif isinstance(value, tuple):
-            yield from graphs_of(value)
 
 
 def form_given(value: Any) -> Form:
     """The form of an argument."""
-    if isinstance(value, Call | TuplePart | ResultPart):
-        return form_of(value)
-    if isinstance(value, SumArgument):
-        return value.form
     if isinstance(value, tuple):
-        return tuple([form_given(part) for part in value])
+        return tuple(map(form_given, value))
+    if isinstance(value, Parameter):  # as a value
+        return value.shape[0]
+    if isinstance(value, ValueHandle | TuplePart | SumArgument):
+        return value.form
     if isinstance(value, Node):
-        return _form_of_node(value)
+        return MatrixForm(value.width) if value.ndim > 1 else value.width if value.ndim else 0
     return int(value)
-
-
-def _form_of_node(node: Node) -> Form:
-    return MatrixForm(node.width) if node.ndim > 1 else node.width if node.ndim else 0
 
 
 def holds_matrix(value: object) -> bool:
     """Whether a matrix is among an argument's values."""
-    if isinstance(value, tuple):
-        return any(map(holds_matrix, value))
-    return isinstance(value, Node) and not isinstance(value, Call) and value.ndim > 1
+    return any(
+        [isinstance(x, Node) and not isinstance(x, Call) and x.ndim > 1 for x in leaves(value)]
+    )
 
 
 def as_argument(value: Any, graph: CallGraph) -> Argument:
@@ -126,21 +112,13 @@ def as_argument(value: Any, graph: CallGraph) -> Argument:
         if whole is not None:
             return whole
         form_id = graph.form_ids[form_given(value)]
-        if _is_zeros(value):
+        if all([isinstance(x, int) for x in leaves(value)]):
             return NodeArgument(None, form_id)
         return TupleArgument(
             [x for part in value for x in _leaf_arguments(part, graph)], form_id, value
         )
-    if isinstance(value, Node):
-        return NodeArgument(value, graph.form_ids[_form_of_node(value)])
-    return NodeArgument(None, graph.form_ids[int(value)])
-
-
-def _is_zeros(value: object) -> bool:
-    """Whether an argument consists of widths only."""
-    if isinstance(value, tuple):
-        return all(map(_is_zeros, value))
-    return isinstance(value, int)
+    node = value if isinstance(value, Node) else None
+    return NodeArgument(node, graph.form_ids[form_given(value)])
 
 
 def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
@@ -149,13 +127,13 @@ def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
     if len(parts) < len(value):
         return None
     call, start = parts[0].call, parts[0].first
-    forms = tuple(map(form_of, parts))
+    forms = tuple([part.form for part in parts])
     end = start
     for part, form in zip(parts, forms, strict=True):
         if part.call is not call or part.first != end:
             return None
         end += len(leaves(form))
-    if start == 0 and forms == call.origin.form:
+    if start == 0 and forms == call.form:
         return call
     return TuplePart(call, forms, start, call.origin.graph.form_ids[forms])
 
@@ -164,12 +142,12 @@ def _leaf_arguments(value: object, graph: CallGraph) -> list[Argument]:
     """An argument for each leaf of a value."""
     argument = as_argument(value, graph)
     if isinstance(argument, TupleArgument):
-        return list(argument.values)
+        return list(argument.members)
     parts: Iterable[object] = ()
     if isinstance(argument, SumArgument) and isinstance(argument.form, tuple):
         parts = argument.nodes
     elif isinstance(argument, TuplePart) or (
-        isinstance(argument, Call) and isinstance(argument.origin.form, tuple)
+        isinstance(argument, Call) and isinstance(argument.form, tuple)
     ):
         parts = argument
     return [x for part in parts for x in _leaf_arguments(part, graph)] or [argument]

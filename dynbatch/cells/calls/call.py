@@ -35,8 +35,12 @@ class ResultPart(ValueHandle):
         nodes.append(self)
 
     @property
+    def form(self) -> int:  # type: ignore[override]
+        return self.call.origin.widths[self.first]
+
+    @property
     def width(self) -> int:  # type: ignore[override]
-        return self.call.origin.widths[self.first] or 1
+        return self.form or 1
 
     @property
     def origin(self) -> CallTable:  # type: ignore[override]
@@ -44,7 +48,7 @@ class ResultPart(ValueHandle):
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
-        return 1 if self.call.origin.widths[self.first] else 0
+        return 1 if self.form else 0
 
     @property
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
@@ -79,12 +83,16 @@ class Call(ValueHandle):
         return self.origin.inputs_of(self.row)
 
     @property
+    def form(self) -> ResultForm:  # type: ignore[override]
+        return self.origin.form
+
+    @property
     def ndim(self) -> int:  # type: ignore[override]
-        return 1 if self.origin.form else 0
+        return 1 if self.form else 0
 
     @property
     def width(self) -> int:  # type: ignore[override]
-        form = self.origin.form
+        form = self.form
         if isinstance(form, tuple):
             raise DtypeError.at_caller(
                 f"{self.label()} stands for {len(form)} values, not one.\n"

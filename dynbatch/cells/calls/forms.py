@@ -36,11 +36,11 @@ ResultForm: TypeAlias = "int | tuple[ResultForm, ...]"
 """The form of a cell's result, without matrices."""
 
 
-def leaves(form: Form) -> list[int | MatrixForm]:
-    """A form's parts that are not tuples, in order."""
-    if not isinstance(form, tuple):
-        return [form]
-    return [leaf for part in form for leaf in leaves(part)]
+def leaves(value: Any) -> list[Any]:
+    """The parts of a form, or of a value, that are not tuples, in order."""
+    if not isinstance(value, tuple):
+        return [value]
+    return [leaf for part in value for leaf in leaves(part)]
 
 
 def build(form: Form, values: Iterator[Node]) -> NodeTree:

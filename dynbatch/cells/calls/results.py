@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
-from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm
-from dynbatch.cells.calls.table import CallTable, nodes_among
+from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm, leaves
+from dynbatch.cells.calls.table import Several
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reduce import sum as sum_of
@@ -20,27 +20,19 @@ Result: TypeAlias = Call | ResultPart | TuplePart
 _RESULT_TYPES = frozenset((Call, ResultPart, TuplePart))
 
 
-class SumArgument:
-    """The sum of several calls' results, part by part. Made by `total`; see `TupleArgument`.
+class SumArgument(Several):
+    """The sum of several calls' results, part by part. Made by `total`.
 
     A call that is given it gathers the members. Once somebody has taken a part of it, that part is
     a node, which may be kept: calls that are given the total from then on read its parts.
     """
 
-    __slots__ = ("_nodes", "depths", "form", "form_id", "members", "ready")
-    origin = None
+    __slots__ = ("_nodes", "form")
 
     def __init__(self, members: Sequence[Result], form: ResultForm) -> None:
-        self.members = members
-        self.depths = depths_of(members)
+        super().__init__(members, members[0].form_id)
         self.form = form
-        self.form_id = members[0].form_id
-        self.ready = max([member.ready for member in members])
         self._nodes: NodeTree | None = None
-
-    def given_nodes(self) -> list[Node]:
-        """The nodes of its members."""
-        return nodes_among(self.members)
 
     @property
     def nodes(self) -> NodeTree:
@@ -54,7 +46,7 @@ class SumArgument:
         if self.form_id != NO_FORM:
             self.form_id = NO_FORM  # so that no table of calls takes it as it is
             totals = self.members[0].origin.graph.totals
-            totals.update([(node.index, self) for node in _leaves_of(self.nodes)])
+            totals.update([(node.index, self) for node in leaves(self.nodes)])
         return self.nodes
 
     def __len__(self) -> int:
@@ -70,23 +62,11 @@ class SumArgument:
         return f"total of {len(self.members)}: {self.form}"
 
 
-def depths_of(values: Iterable[object]) -> dict[CallTable, int]:
-    """The greatest depth of the calls that the values come from, by their table."""
-    depths: dict[CallTable, int] = {}
-    for value in values:
-        if isinstance(value, Call | ResultPart | TuplePart):
-            depths[value.origin] = max(depths.get(value.origin, -1), value.depth)
-        elif isinstance(value, SumArgument):
-            for table, depth in value.depths.items():
-                depths[table] = max(depths.get(table, -1), depth)
-    return depths
-
-
 def structure_of(value: Any) -> Any:
     """The result of a call as nodes and tuples of nodes; anything else unchanged."""
     if isinstance(value, SumArgument):
         return value.nodes
-    is_tuple = isinstance(value, Call) and isinstance(value.origin.form, tuple)
+    is_tuple = isinstance(value, Call) and isinstance(value.form, tuple)
     if is_tuple or isinstance(value, TuplePart | tuple):
         return tuple([structure_of(part) for part in value])
     return value
@@ -150,17 +130,8 @@ def common_form(what: str, results: Sequence[Result], rule: str, fix: str) -> Re
         ShapeError: the forms differ; the error ends with `rule` and `fix`.
         GraphError: the graphs differ.
     """
-    if len({result.form_id for result in results}) > 1:  # form ids are of one graph
-        require_one_graph(what, results)
-        raise ShapeError.at_caller(
-            f"{what}: the results have different forms: {results[0]!r} and others.\n"
-            f"  rule: {rule}\n  fix:  {fix}"
-        )
-    return form_of(results[0])
-
-
-def require_one_graph(what: str, results: Sequence[Result]) -> None:
-    """Raise `GraphError` if calls, or parts of them, belong to several graphs."""
+    if len({result.form_id for result in results}) == 1:  # form ids are of one graph
+        return results[0].form
     graph = results[0].origin.graph
     for result in results:
         if result.origin.graph is not graph:
@@ -169,22 +140,10 @@ def require_one_graph(what: str, results: Sequence[Result]) -> None:
                 "  rule: every node of an expression has one owner\n"
                 "  fix:  build the sentence in one `with db.Graph()` block"
             )
-
-
-def form_of(value: Result) -> ResultForm:
-    """The form of a call's result, or of a part."""
-    if isinstance(value, TuplePart):
-        return value.form
-    return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
-
-
-def _leaves_of(nodes: NodeTree) -> Iterator[Node]:
-    """All nodes of a structure."""
-    if isinstance(nodes, tuple):
-        for part in nodes:
-            yield from _leaves_of(part)
-    else:
-        yield nodes
+    raise ShapeError.at_caller(
+        f"{what}: the results have different forms: {results[0]!r} and others.\n"
+        f"  rule: {rule}\n  fix:  {fix}"
+    )
 
 
 def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> NodeTree:

@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.cells.calls.arguments import form_given, graphs_of, is_value
 from dynbatch.cells.calls.call import TuplePart
 from dynbatch.cells.calls.compiled_step import trace_step
-from dynbatch.cells.calls.forms import CellFunction, Form
+from dynbatch.cells.calls.forms import CellFunction, Form, leaves
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.table import CallGraph
 from dynbatch.errors import DtypeError, GraphError, ShapeError
@@ -60,7 +60,7 @@ class Roles:
         """Whether the function reads its one parameter as such, rather than as a node."""
         params = arguments[at]
         forms: list[Form] = [form_given(value) for k, value in enumerate(arguments) if k != at]
-        with_value = [*forms[:at], _form(params), *forms[at:]]
+        with_value = [*forms[:at], form_given(params), *forms[at:]]
         key = (at, tuple(with_value), graph.dtype.char)
         if key not in self._known:
             takes_params = self._traces(forms, at, params, graph)
@@ -124,10 +124,8 @@ class Roles:
         )
 
     def _check_widths(self, values: Sequence[object]) -> None:
-        for value in values:
-            if isinstance(value, tuple):
-                self._check_widths(value)
-            elif isinstance(value, int | np.integer) and value < 1:
+        for value in leaves(tuple(values)):
+            if isinstance(value, int | np.integer) and value < 1:
                 raise ShapeError.at_caller(
                     f"cell {self._name!r}: zeros of width {value}.\n"
                     "  rule: an integer stands for a vector of that many zeros\n"
@@ -151,12 +149,6 @@ def as_value(argument: object, graph: Owner) -> object:
     if isinstance(argument, tuple):
         return tuple([as_value(part, graph) for part in argument])
     return argument
-
-
-def _form(argument: object) -> Form:
-    if isinstance(argument, tuple):
-        return tuple(map(_form, argument))
-    return argument.shape[0] if isinstance(argument, Parameter) else form_given(argument)
 
 
 def _holds_nodes(argument: object) -> bool:

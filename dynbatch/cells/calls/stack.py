@@ -16,7 +16,6 @@ from dynbatch.cells.calls.results import (
     are_results,
     by_part,
     common_form,
-    form_of,
     structure_of,
 )
 from dynbatch.cells.calls.table import CallTable
@@ -175,26 +174,12 @@ def stack(results: Sequence[object], like: object = None) -> Any:
         )
     if not are_results(results):
         return by_part(stack_nodes, [structure_of(result) for result in results])
-    tables, phase = _origins(results)
-    form = form_of(results[0])
+    rule, fix = "each part is stacked separately", "stack results of cells with the same widths"
+    form = common_form("stack", results, rule, fix)
+    tables = list(dict.fromkeys([result.origin for result in results]))
+    phase = max([result.ready for result in results])
     nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))
-
-
-def _origins(results: Sequence[Result]) -> tuple[list[CallTable], int]:
-    """The tables of results, and the phase of the last; all have one form."""
-    form_id, tables, origin, phase = results[0].form_id, [], None, 0
-    for result in results:
-        if result.form_id != form_id:
-            rule = "each part is stacked separately"
-            common_form("stack", results, rule, "stack results of cells with the same widths")
-        if result.origin is not origin:
-            origin = result.origin
-            if origin not in tables:
-                tables.append(origin)
-        if result.ready > phase:
-            phase = result.ready
-    return tables, phase
 
 
 def _no_rows(like: Sequence[object]) -> Node:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Device
 from dynbatch.cells.calls.compiled_step import CompiledStep, StepTrace
-from dynbatch.cells.calls.forms import Form, FormIds, MatrixForm, leaves, part_slots
+from dynbatch.cells.calls.forms import Form, FormIds, MatrixForm, ResultForm, leaves, part_slots
 from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.errors import GraphError
 from dynbatch.nodes.node import ROWS, Node, Owner
@@ -74,6 +74,7 @@ class ValueHandle(Node):
     stream_name = "Light"
     __slots__ = ()
     origin: CallTable
+    form: ResultForm
     row: int
     first: int
     form_id: int
@@ -235,6 +236,33 @@ class CallTable:
         self.calls = []
         self.runs = []
         self.nodes = _Ended()
+
+
+class Several:
+    """Values that are one argument of a call, with the attributes of a `ValueHandle`.
+
+    depths: of each table of calls among them, the greatest depth.
+    """
+
+    __slots__ = ("depths", "form_id", "members", "ready")
+    origin = None
+
+    def __init__(self, members: Sequence[Any], form_id: int) -> None:
+        self.members = members
+        self.form_id = form_id
+        self.ready: int = max([member.ready for member in members])
+        self.depths = depths = dict[CallTable, int]()
+        for member in members:
+            table = member.origin
+            if isinstance(table, CallTable):
+                depths[table] = max(depths.get(table, -1), member.depth)
+            elif table is None:
+                for inner, depth in (member.depths or {}).items():
+                    depths[inner] = max(depths.get(inner, -1), depth)
+
+    def given_nodes(self) -> list[Node]:
+        """The nodes among them."""
+        return nodes_among(self.members)
 
 
 def nodes_among(arguments: Iterable[Any]) -> list[Node]:
