@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import random
-from dynbatch.arguments import refused, size
+from dynbatch.arguments import refused, size, switch
 from dynbatch.backend import CPU
 from dynbatch.errors import DynbatchError, OutOfMemory, VocabularyError
 from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.history import History, memory_of
+from dynbatch.generation.invariance import invariant_products
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import CacheMemory, Caches
 from dynbatch.generation.processing import Hook, LogitsProcessing
@@ -50,12 +53,22 @@ class Engine:
                     but the pool's.
         positions:  most tokens of prompt and result together; None for as many as the model's
                     `positions`, or for any number where it has none.
+        batch_invariant: have a sentence's tokens and scores to the bit alone and in company where C
+                    kernels do not run too. Where they run, it is so by itself and costs nothing.
+                    Without them products are made in small tiles: what this costs is measured and
+                    printed in a line.
+
+    Raises:
+        ArgumentError: `batch_invariant` cannot hold: on a GPU, or with
+            `set_batch_invariant(False)`.
+        BackendError:  nor does it hold in a test of this model on this machine, without C kernels.
     """
 
     def __init__(
         self, model: Any, config: GenerationConfig | None = None, *,
         tokenizer: Detokenizer | None = None, step_tokens: int = 2048,
         memory_limit: int | None = None, positions: int | None = None,
+        batch_invariant: bool = False,
     ) -> None:  # fmt: skip
         self._model = model
         self._config = GenerationConfig() if config is None else config
@@ -72,6 +85,11 @@ class Engine:
         self._live: list[GenerationRequest] = []
         self._requests: dict[int, GenerationRequest] = {}
         self._count = 0
+        self._products: Callable[[], AbstractContextManager[None]] = nullcontext
+        if switch(self, "batch_invariant", batch_invariant):
+            probe = partial(Engine, model, positions=positions)
+            device = self._continuation.device
+            self._products = invariant_products(probe, self._vocab, self._positions, device)
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -204,7 +222,7 @@ class Engine:
 
     def step(self) -> list[TokenEvent]:
         """Read what waits, at most `step_tokens` tokens, and choose a token for each sentence."""
-        with evaluating(self._model):
+        with evaluating(self._model), self._products():
             events = self._admit()
             read = self._room_for(self._chosen())
             if not read:

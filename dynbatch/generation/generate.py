@@ -20,7 +20,7 @@ def generate(
     model: Any, prompts: Sequence[ArrayLike | str], config: GenerationConfig | None = None, *,
     tokenizer: Detokenizer | None = None, process: Hook | None = None,
     step_tokens: int = 2048, memory_limit: int | None = None, positions: int | None = None,
-    **changes: Any,
+    batch_invariant: bool = False, **changes: Any,
 ) -> list[list[Generated]]:  # fmt: skip
     """Write on for prompts, or write from sources, all side by side.
 
@@ -30,7 +30,7 @@ def generate(
         config:    how tokens are chosen, and when a result ends; `changes` override single fields.
         tokenizer: makes text of ids.
         process:   a hook (logits (V,), ids so far (T,)) -> logits (V,).
-        step_tokens, memory_limit, positions: as `Engine`.
+        step_tokens, memory_limit, positions, batch_invariant: as `Engine`.
 
     Returns:
         For each prompt its results, the best first. With a `seed` prompt k draws from seed + k, so
@@ -51,7 +51,7 @@ def generate(
     """
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
-        positions=positions,
+        positions=positions, batch_invariant=batch_invariant,
     )  # fmt: skip
     first = changes.pop("seed", None if config is None else config.seed)
     numbers = []

@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 
 import numpy as np
@@ -26,6 +28,7 @@ from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
 from dynbatch.ragged import Ragged
+from dynbatch.recent import free_at_fork
 
 # OpenBLAS, kernel/x86_64/sgemm_small_kernel_permit_skylakex.c: M*N*K above this is packed.
 SMALL_PRODUCT = 1_000_000
@@ -42,7 +45,13 @@ LARGE_PRODUCT = 1 << 26
 # Elements of a product that is added slice by slice: what the second-level cache holds.
 ADDED_SLICE = 1 << 17
 
+# Rows of a tile where a row must have the same bits beside any others: the more, the faster, but
+# from 16 on OpenBLAS (Haswell) treats the rows of a tile in two ways.
+FIXED_ROWS = 8
+
 _settings = {"batch_invariant": True}
+_users = {"fixed_rows": 0}
+_lock = free_at_fork(threading.Lock())
 
 
 def set_batch_invariant(wanted: bool) -> None:
@@ -64,6 +73,27 @@ def set_batch_invariant(wanted: bool) -> None:
 def is_batch_invariant() -> bool:
     """What `set_batch_invariant` set last."""
     return _settings["batch_invariant"]
+
+
+@contextmanager
+def fixed_rows() -> Iterator[None]:
+    """Multiply rows in tiles of `FIXED_ROWS` inside, in all threads, where C kernels do not run.
+
+    BLAS chooses how to add by the size of a product. In tiles of one size, filled up with zeros, a
+    row has the same bits beside any others, if BLAS treats all rows of a tile alike: test it.
+    """
+    with _lock:
+        _users["fixed_rows"] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users["fixed_rows"] -= 1
+
+
+def has_fixed_rows() -> bool:
+    """Whether some thread is inside `fixed_rows`."""
+    return _users["fixed_rows"] > 0
 
 
 @cache
@@ -94,6 +124,9 @@ def matmul(a: Array, b: Array, out: Array) -> None:
 @has_c
 def matmul_planes(a: Array, b: Array, out: Array) -> None:
     """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N)."""
+    if has_fixed_rows():
+        _matmul_fixed_rows(a, b, out)
+        return
     if out.dtype != np.float32 or b.strides[2] != 4 or out.strides[2] != 4:
         np.matmul(a, b, out=out)
         return
@@ -106,6 +139,22 @@ def matmul_planes(a: Array, b: Array, out: Array) -> None:
     _matmul_tiles(a[..., :whole, :], b, out[:, :whole], block, width)
     if whole < rows:
         _matmul_tiles(a[..., whole:, :], b, out[:, whole:], rows - whole, width)
+
+
+def _matmul_fixed_rows(a: Array, b: Array, out: Array) -> None:
+    rows, inner = a.shape[-2:]
+    planes, _, columns = out.shape
+    whole = rows - rows % FIXED_ROWS
+    if whole:
+        tiles = (whole // FIXED_ROWS, FIXED_ROWS)
+        np.matmul(
+            a[..., :whole, :].reshape(*a.shape[:-2], *tiles, inner), b[:, None],
+            out=out[:, :whole].reshape(planes, *tiles, columns),
+        )  # fmt: skip
+    if whole < rows:
+        rest = np.zeros((*a.shape[:-2], FIXED_ROWS, inner), a.dtype)
+        rest[..., : rows - whole, :] = a[..., whole:, :]
+        out[:, whole:] = np.matmul(rest, b)[:, : rows - whole]
 
 
 def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> None:
@@ -146,7 +195,7 @@ def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> No
 @has_c
 def matmul_shared(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the longer side of `out` shared between threads."""
-    if out.shape[0] >= out.shape[1]:
+    if out.shape[0] >= out.shape[1] or has_fixed_rows():
         matmul_rows(a, b, out)
         return
     shards = parallel.shards(out.shape[1], least=64)

@@ -170,3 +170,29 @@ def test_a_tile_divides_the_columns_and_needs_no_packing(rows, inner, columns):
         assert columns % width == 0
         assert 0 < block <= rows
         assert block * inner * width <= blas.SMALL_PRODUCT < rows * inner * columns
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", [blas.matmul, blas.matmul_rows, blas.matmul_shared])
+def test_in_fixed_rows_a_row_has_the_same_bits_beside_any_others(kernel, dtype):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((21, 70)).astype(dtype), rng.standard_normal((70, 130)).astype(dtype)
+    with reference_only(), blas.fixed_rows():
+        whole = np.empty((21, 130), dtype)
+        kernel(a, b, whole)
+        np.testing.assert_allclose(whole, a @ b, rtol=1e-4, atol=1e-5)
+        for first, last in [(0, 1), (5, 6), (13, 21), (2, 20)]:
+            part = np.empty((last - first, 130), dtype)
+            kernel(a[first:last], b, part)
+            assert part.tobytes() == whole[first:last].tobytes()
+    assert not blas.has_fixed_rows()
+
+
+def test_in_fixed_rows_planes_are_multiplied_alike():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 19, 7)), rng.standard_normal((2, 7, 5))
+    for left in (a, a[0]):
+        out = np.empty((2, 19, 5))
+        with reference_only(), blas.fixed_rows():
+            blas.matmul_planes(left, b, out)
+        np.testing.assert_allclose(out, left @ b)

@@ -14,6 +14,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.attention.bias import DistanceVector, ScoreBias, distances_of, vector_of
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import PackedAttention, sentences_of
+from dynbatch.kernels.blas import has_fixed_rows
 from dynbatch.kernels.dropout import drop_rows
 from dynbatch.kernels.runtime import parallel
 
@@ -95,7 +96,8 @@ class AttentionSentence(NamedTuple):
     def blocks(self) -> Iterator[Tile]:
         """The sentence's queries, block by block."""
         count, keys = self.q.shape[2], self.k.shape[2]
-        rows, _ = self.block_shape()
+        # A query by itself, and the keys that it sees: no product depends on others then.
+        rows = 1 if has_fixed_rows() else self.block_shape()[0]
         for first in range(0, count, max(1, rows)):
             last = min(count, first + rows)
             yield Tile(first, last, *self.mask.keys(first, last, keys))

@@ -1,0 +1,75 @@
+"""Equal bits alone and in company, where no C kernels run."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.errors import ArgumentError, BackendError
+from dynbatch.generation.engine import Engine
+from dynbatch.kernels import blas
+from dynbatch.kernels.c.runtime import library
+from tests.generation.test_engine import GREEDY, SAMPLES, numbers
+from tests.generation.tiny_models import VOCAB, tiny
+
+
+@pytest.fixture
+def no_c():
+    with library.reference_only():
+        yield
+
+
+def invariant(model, config, **options):
+    return Engine(model, config, batch_invariant=True, **options)
+
+
+def results(engine, given):
+    added = [engine.add(prompt) for prompt in given]
+    list(engine.run())
+    return numbers([engine.results(k) for k in added])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "alibi", "lstm", "writer"])
+def test_without_c_results_have_the_same_bits_alone_and_in_company(no_c, capfd, name):
+    config = SAMPLES if name == "gpt2" else GREEDY
+    rng = np.random.default_rng(3)
+    given = [rng.integers(0, VOCAB, length) for length in (30, 1, 8, 3)]
+    engine = invariant(tiny(name), config, step_tokens=11)
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith("batch_invariant: ") and "x the time of a step" in line
+    alone = [results(engine, [prompt])[0] for prompt in given]
+    assert results(engine, given) == alone and len({row[0][0] for row in alone}) > 1
+    assert not blas.has_fixed_rows()
+
+
+def test_a_product_that_looks_at_its_company_is_refused(no_c, monkeypatch):
+    product = blas._matmul_fixed_rows
+
+    def rounded(a, b, out):
+        product(a, b, out)
+        out *= 1 + 1e-6 * (a.shape[-2] > 3)
+
+    monkeypatch.setattr(blas, "_matmul_fixed_rows", rounded)
+    with pytest.raises(BackendError, match="batch_invariant=True does not hold"):
+        invariant(tiny("gpt2"), GREEDY)
+
+
+def test_with_c_nothing_is_tested_and_nothing_printed(capfd):
+    if library.reason():
+        pytest.skip(library.reason())
+    model = tiny("gpt2")
+    engine = invariant(model, GREEDY)
+    assert not capfd.readouterr().err
+    assert results(engine, [[1, 2]]) == numbers(db.generate(model, [[1, 2]], GREEDY))
+
+
+def test_it_is_refused_where_large_products_go_to_a_blas():
+    db.set_batch_invariant(False)
+    try:
+        with pytest.raises(ArgumentError, match="set_batch_invariant"):
+            invariant(tiny("gpt2"), GREEDY)
+    finally:
+        db.set_batch_invariant(True)
+
+
+def test_a_model_of_few_positions_is_tested_within_them(no_c):
+    invariant(tiny("gpt2"), GREEDY, positions=3)
