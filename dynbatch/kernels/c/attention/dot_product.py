@@ -224,7 +224,7 @@ def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[A
         np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])
     table[:, 4:6] = FAR
     held: list[Array] = []
-    first = scoring.masks[0]
+    first = scoring.masks[0] if scoring.masks else NO_MASK
     if first.visible is None and all([mask is first for mask in scoring.masks]):
         if first is not NO_MASK:
             starts = 0 if scoring.starts is None else scoring.starts
