@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,24 +83,11 @@ class GenericStep:
         reads_memory = Origin.MEMORY in self._origins
         self._chosen = chosen if chosen and reads_memory else {}
         self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
-        self._node = op.node
+        self._op, self._node = op, op.node
+        self._count = len(memories[0]) if reads_memory else sentences
         self._in_c: AttentionSteps | None = None
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
-        attributes = op.node.attributes()
-        self._nodes = [
-            StandIn(
-                op.node,
-                attributes,
-                [
-                    Lengths(memories[x.base.number].lengths[k], x.width)
-                    if x.base.origin is Origin.MEMORY
-                    else Lengths(1, x.width)
-                    for x in op.inputs
-                ],
-            )
-            for k in range(len(memories[0]) if reads_memory else sentences)
-        ]
         self._batch = Batch([op.node], dtype, xp)
         self._cache = self._kind.cache_type(sentences)
         self._batch.keeps = keeps
@@ -107,6 +95,19 @@ class GenericStep:
         self._saved: dict[int, dict[str, Array]] = {}
         self._running: dict[tuple[int, bool], tuple[Ragged, Ragged]] = {}
         self.memory_gradients: Sequence[Ragged | None] = []  # None: nobody asks for it
+
+    @cached_property
+    def _nodes(self) -> list[StandIn]:
+        """A node for each sentence, or each memory; C asks for none."""
+        memories, attributes = self.memories, self._node.attributes()
+        places = zip(self._op.inputs, self._places, strict=True)
+        lengths = [
+            [Lengths(1, x.width)] * self._count
+            if place is None
+            else [Lengths(rows, x.width) for rows in memories[place].lengths]
+            for x, place in places
+        ]
+        return [StandIn(self._node, attributes, list(each)) for each in zip(*lengths, strict=True)]
 
     @property
     def launches(self) -> int:

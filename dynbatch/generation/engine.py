@@ -100,7 +100,8 @@ class Engine:
         """Take a request; it joins at the next step with room for it. Return its number.
 
         Args:
-            prompt:  ids (T,), T >= 1: what is written on, or the source of an encoder-decoder.
+            prompt:  ids (T,), T >= 1: what is written on; or the source of an encoder-decoder,
+                     which may be empty.
             config:  its settings; `changes` override single ones.
             prefix:  ids with which results begin.
             process: a hook (logits (V,), ids so far (T,)) -> logits (V,).
@@ -109,7 +110,8 @@ class Engine:
             ArgumentError:   the prompt is empty, or it leaves no room for a token.
             VocabularyError: an id is not one of the model's.
         """
-        config = replace(config or self._config, **changes)
+        config = self._config if config is None else config
+        config = replace(config, **changes) if changes else config
         ids = as_ids("Engine.add", prompt)
         self._require_prompt(ids, config)
         source, context = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dynbatch.generation.engine import Engine
 from dynbatch.generation.processing import Hook
 from dynbatch.generation.requests import Generated
 from dynbatch.generation.streaming import Detokenizer
+from dynbatch.models.evaluating import evaluating
 
 
 def generate(
@@ -49,18 +51,18 @@ def generate(
         >>> [len(best.tokens) for (best,) in results]
         [5, 5]
     """
+    config = replace(GenerationConfig() if config is None else config, **changes)
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
         positions=positions, batch_invariant=batch_invariant,
     )  # fmt: skip
-    first = changes.pop("seed", None if config is None else config.seed)
     numbers = []
     for k, prompt in enumerate(prompts):
-        seed = None if first is None else first + k
-        ids = _ids_of(prompt, tokenizer)
-        numbers.append(engine.add(ids, process=process, **changes, seed=seed))
-    for _ in engine.run():
-        pass
+        own: dict[str, Any] = {} if config.seed is None else {"seed": config.seed + k}
+        numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **own))
+    with evaluating(model):  # once, rather than in each step
+        for _ in engine.run():
+            pass
     return [engine.results(number) for number in numbers]
 
 
