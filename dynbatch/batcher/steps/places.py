@@ -141,7 +141,7 @@ def move_values(nodes: Sequence[Any], size: int, arena: Array, start: int) -> in
         size: elements of all.
     """
     copied = 0
-    for array, moves in _packings(nodes, size, start, False):
+    for array, moves in packings(nodes, size, start):
         copied += move.run(array, arena, moves)
     return copied
 
@@ -149,13 +149,13 @@ def move_values(nodes: Sequence[Any], size: int, arena: Array, start: int) -> in
 def add_gradients(nodes: Sequence[Any], size: int, arena: Array, start: int) -> int:
     """Add what `move_values` would have packed there to the gradients; return the bytes copied."""
     copied = 0
-    for array, moves in _packings(nodes, size, start, True):
+    for array, moves in packings(nodes, size, start, gradient=True):
         copied += move.run(arena, array, move.reverse(moves), add=True)
     return copied
 
 
-def _packings(
-    nodes: Sequence[Any], size: int, start: int, gradient: bool
+def packings(
+    nodes: Sequence[Any], size: int, start: int, gradient: bool = False
 ) -> Iterator[tuple[Array, Array]]:
     """Moves from the nodes' values, or gradients, to where they are packed: for each array some."""
     together = stretch(nodes)
@@ -177,7 +177,16 @@ def _packings(
 
 def move_rectangles(groups: Iterable[Rectangles]) -> int:
     """Copy rectangles of values to the nodes that they become; return the bytes copied."""
-    return _run(groups, False, ())
+    copied = 0
+    for source, target, moves in value_moves(groups):
+        copied += move.run(source, target, moves)
+    return copied
+
+
+def value_moves(groups: Iterable[Rectangles]) -> Iterator[tuple[Array, Array, Array]]:
+    """Source, target and moves of each pair of arrays, to copy rectangles of values."""
+    for source, target, _, moves in _tables(groups, False, ()):
+        yield source, target, moves
 
 
 def move_gradients_back(groups: Iterable[Rectangles], unwritten: Container[Any]) -> int:
@@ -186,24 +195,23 @@ def move_gradients_back(groups: Iterable[Rectangles], unwritten: Container[Any])
     Args:
         unwritten: blocks whose gradient they write first, and all of it; others are added to.
     """
-    return _run(groups, True, unwritten)
+    copied = 0
+    for source, target, is_new, moves in _tables(groups, True, unwritten):
+        copied += move.run(target, source, move.reverse(moves), not is_new)
+    return copied
 
 
-def _run(groups: Iterable[Rectangles], gradient: bool, unwritten: Container[Any]) -> int:
-    # One launch for each pair of arrays, as a rule one in all.
+def _tables(
+    groups: Iterable[Rectangles], gradient: bool, unwritten: Container[Any]
+) -> Iterator[tuple[Array, Array, bool, Array]]:
+    """`_moves` of all groups: one table for each pair of arrays, as a rule one in all."""
     tables: dict[tuple[int, int, bool], tuple[Array, Array, list[Array]]] = {}
     for r in groups:
         for source, target, is_new, moves in _moves(r, gradient, unwritten):
             key = id(source), id(target), is_new
             tables.setdefault(key, (source, target, []))[2].append(moves)
-    copied = 0
     for (_, _, is_new), (source, target, parts) in tables.items():
-        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if gradient:
-            copied += move.run(target, source, move.reverse(joined), not is_new)
-        else:
-            copied += move.run(source, target, joined)
-    return copied
+        yield source, target, is_new, parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _moves(

@@ -163,7 +163,7 @@ class StepRun:
             self.batch.launches += 1
         else:
             xs = [self._pack(source, source.packing, arena) for source in self.sources]
-            self._place_saved(arena)
+            self.place_saved(arena)
             y = self.block.values()
             self.batch.ports = [port.values() for port in self.block.ports]
             self.batch.launches += 1
@@ -221,7 +221,8 @@ class StepRun:
         self.batch.launches += 1
         return packed
 
-    def _place_saved(self, arena: Array) -> None:
+    def place_saved(self, arena: Array) -> None:
+        """Have what forward leaves, and its workspace, where the plan has put them."""
         for name, (start, rows, width) in self.saved.items():
             self.batch.saved[name] = _part(arena, start, rows * width).reshape(rows, width)
         if self.workspace is not None:
