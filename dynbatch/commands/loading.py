@@ -22,8 +22,12 @@ from dynbatch.train import read_checkpoint
 FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
 """Families that write text, by the model_type of config.json."""
 
-LOADERS = ("examples.language_model.generate:load",)
+LOADERS = tuple([f"examples.{name}.generate:load" for name in ("language_model", "seq2seq")])
 """Functions that a checkpoint may name as those that make its model; no other is called."""
+
+
+BEST = "model.best.safetensors"
+"""A training run's checkpoint of the best validation, which comes before that of its end."""
 
 
 class TextCoder(Protocol):
@@ -88,7 +92,8 @@ def load(name: str, loader: str | None = None, tokenizer: str | None = None) -> 
         )
     if loader is None and (path / CONFIG).exists():
         return _pretrained(path, tokenizer)
-    path = path / WEIGHTS if path.is_dir() else path
+    if path.is_dir():
+        path = path / (BEST if (path / BEST).exists() else WEIGHTS)
     found = _made(loader or _loader_of(path), path)
     return found if tokenizer is None else found._replace(tokenizer=_tokenizer(tokenizer))
 

@@ -69,7 +69,8 @@ def load(path: Path) -> tuple[LanguageModel, DocumentTokenizer, db.GenerationCon
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`dynbatch generate`. Returns its exit status."""
-    return command(["generate", *(sys.argv[1:] if argv is None else argv)])
+    arguments = sys.argv[1:] if argv is None else argv
+    return command(["generate", "--loader", LOADER, *arguments])
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from examples.seq2seq.options import COMMAND, Options, Settings, parse
 from examples.seq2seq.resume import Earlier, earlier_run, unknown_share
 from examples.seq2seq.sizes import SIZES, Model
 from examples.seq2seq.transformer import TransformerTranslation, padded_pair
-from examples.seq2seq.translator import Translator
+from examples.seq2seq.translator import LOADER, Translator
 
 CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
 
@@ -155,7 +155,11 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
         checkpoint_every=SAVED_EVERY,
         metrics_path=options.output / METRICS,
         padded_bytes=lambda pairs: padded([(pair.source, pair.target) for pair in pairs]),
-        extra={"settings": asdict(settings), "translator": task.translator.description()},
+        extra={
+            "settings": asdict(settings),
+            "translator": task.translator.description(),
+            "loader": LOADER,
+        },
         other_data={"digest of the development set": dev},
         show_progress=not options.quiet,
         resume_hint=f"{COMMAND} --output {options.output} --resume",

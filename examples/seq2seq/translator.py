@@ -15,6 +15,9 @@ from examples.seq2seq.corpus import Tokens, Units, join, tokenize
 from examples.seq2seq.sizes import DESCRIPTION, MODELS, wrong_description
 from examples.seq2seq.vocabulary import MARKS, Vocabulary
 
+LOADER = "examples.seq2seq.generate:load"
+"""The function that makes a checkpoint's model, by the name under which checkpoints have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Translation:
@@ -128,6 +131,13 @@ class Translator:
         """A target as text."""
         return join(tokens, self.target_units)
 
+    def generation(self) -> db.GenerationConfig:
+        """How targets are written: greedily, or with beams whose scores are log-probabilities."""
+        return db.GenerationConfig(
+            max_new_tokens=self.max_length, eos_token_id=(self.model.end,), early_stopping=True,
+            length_penalty=0.0,
+        )  # fmt: skip
+
     def translate(
         self,
         sources: Sequence[Tokens],
@@ -144,9 +154,8 @@ class Translator:
         for first in range(0, len(sources), batch_size):
             ids = [self.source.encode(tokens) for tokens in sources[first : first + batch_size]]
             found = db.generate(
-                self.model, ids, max_new_tokens=self.max_length, eos_token_id=self.model.end,
-                num_beams=beam_size, num_return_sequences=n_best, length_penalty=length_penalty,
-                early_stopping=True,
+                self.model, ids, self.generation(), num_beams=beam_size,
+                num_return_sequences=n_best, length_penalty=length_penalty,
             )  # fmt: skip
             for results in found:
                 yield [

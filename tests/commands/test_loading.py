@@ -142,6 +142,16 @@ def test_a_checkpoint_of_ones_own_is_made_by_a_loader(name, checkpoint, capsys):
     assert capsys.readouterr().out == "def\n"
 
 
+def test_the_best_checkpoint_of_a_run_comes_before_its_last(checkpoint, capsys):
+    import own_bigram
+
+    model = own_bigram.Bigram()
+    model.table.weight.assign(np.roll(np.eye(256), -1, axis=1))
+    save_checkpoint(checkpoint / "model.best.safetensors", model)
+    assert main(["generate", "run", "abc", "--loader", "own_bigram:load"]) == 0
+    assert capsys.readouterr().out == "ba`\n"
+
+
 def test_a_loader_that_returns_something_else_is_refused(checkpoint, capsys):
     assert main(["generate", "run", "abc", "--loader", "own_bigram:half"]) == 1
     assert "rule: (model, tokenizer, GenerationConfig)" in capsys.readouterr().err

@@ -1,6 +1,6 @@
-"""The generating script: where sources come from, what it prints, what it refuses."""
+"""Checkpoints of the example in `dynbatch generate`: what it prints, what it refuses."""
 
-import io
+import json
 import os
 import subprocess
 import sys
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dynbatch.commands.main import main as command
 from dynbatch.models import Linear
 from dynbatch.train import save_checkpoint
 from examples.seq2seq.generate import main
-from examples.seq2seq.translator import Translator
+from examples.seq2seq.translator import LOADER, Translator
 from examples.seq2seq.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
@@ -40,19 +41,11 @@ pytestmark = pytest.mark.usefixtures("same_threads")
 
 def expected(translator, words, **options):
     found = translator.translate([tuple(word) for word in words], **options)
-    return [
-        f"{word}\t{' '.join(one.tokens)}" for word, ones in zip(words, found, strict=True)
-        for one in ones
-    ]  # fmt: skip
+    return [" ".join(one.tokens) for ones in found for one in ones]
 
 
-def test_sources_are_arguments(translator, checkpoint, capsys):
-    assert main([checkpoint, "cab", "ba"]) == 0
-    assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"])
-
-
-def test_sources_may_follow_options(translator, checkpoint, capsys):
-    assert main([checkpoint, "--beam", "2", "cab", "--batch-size", "2", "ba"]) == 0
+def test_sources_may_stand_among_the_options(translator, checkpoint, capsys):
+    assert main([checkpoint, "--num-beams", "2", "cab", "--batch-size", "2", "ba"]) == 0
     assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"], beam_size=2)
 
 
@@ -63,26 +56,25 @@ def test_sources_are_the_lines_of_a_file(translator, checkpoint, tmp_path, capsy
     assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba", "c"])
 
 
-def test_sources_are_standard_input(translator, checkpoint, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abba\n")))
-    assert main([checkpoint]) == 0
-    assert capsys.readouterr().out.splitlines() == expected(translator, ["abba"])
+def test_a_run_of_train_needs_no_loader(translator, tmp_path, capsys):
+    extra = {"translator": translator.description(), "loader": LOADER}
+    save_checkpoint(tmp_path / "run" / "model.best.safetensors", translator.model, extra=extra)
+    assert command(["generate", str(tmp_path / "run"), "cab", "ba"]) == 0
+    assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"])
 
 
 def test_the_n_best_of_a_beam_come_with_their_scores(translator, checkpoint, capsys):
-    arguments = ["--beam", "3", "--n-best", "2", "--length-penalty", "0.5", "--threads", "1"]
-    assert main([checkpoint, "cab", "ba", *arguments]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    arguments = ["--num-beams", "3", "-n", "2", "--length-penalty", "0.5", "--threads", "1"]
+    assert main([checkpoint, "cab", "ba", *arguments, "--json"]) == 0
+    found = [json.loads(line)["results"] for line in capsys.readouterr().out.splitlines()]
     options = {"beam_size": 3, "n_best": 2, "length_penalty": 0.5}
-    assert [line.rsplit("\t", 1)[0] for line in lines] == expected(
-        translator, ["cab", "ba"], **options
-    )
-    scores = [float(line.rsplit("\t", 1)[1]) for line in lines]
-    assert scores[0] >= scores[1] and scores[2] >= scores[3]
+    texts = [one["text"] for results in found for one in results]
+    assert texts == expected(translator, ["cab", "ba"], **options)
+    assert all(first["score"] >= second["score"] for first, second in found)
 
 
 def test_a_gpu_finds_what_the_cpu_finds(translator, checkpoint, capsys, cuda):
-    assert main([checkpoint, "cab", "ba", "--device", "cuda", "--beam", "2"]) == 0
+    assert main([checkpoint, "cab", "ba", "--device", "cuda", "--num-beams", "2"]) == 0
     assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"], beam_size=2)
 
 
@@ -95,8 +87,8 @@ def test_a_gpu_that_is_not_there_is_one_message(checkpoint, capsys, monkeypatch)
 def test_unknown_letters_are_no_mistake_and_are_named(checkpoint, capsys):
     assert main([checkpoint, "azb!", "cab", "z" * 50]) == 0
     printed = capsys.readouterr()
-    assert [line.split("\t")[0] for line in printed.out.splitlines()] == ["azb!", "cab", "z" * 50]
-    first, second = printed.err.splitlines()
+    assert len(printed.out.splitlines()) == 3
+    first, second, _ = printed.err.splitlines()
     assert first == "warning: 'azb!': unknown to the model, by character: 'z' (2), '!' (4)"
     assert second.startswith(f"warning: '{'z' * 40}…': unknown to the model, by character: 'z' (1)")
     assert second.endswith("'z' (10) and 40 more")
@@ -106,7 +98,7 @@ def test_unknown_words_are_named_by_their_place_among_the_words(translator, tmp_
     translator.source_units = "words"
     path = tmp_path / "words.safetensors"
     save_checkpoint(path, translator.model, extra={"translator": translator.description()})
-    assert main([str(path), "a dog b"]) == 0
+    assert main([str(path), "a dog b", "--quiet"]) == 0
     said = "warning: 'a dog b': unknown to the model, by word: 'dog' (2)\n"
     assert capsys.readouterr().err == said
 
@@ -129,22 +121,6 @@ def test_a_damaged_checkpoint_is_one_message(checkpoint, capsys):
     assert capsys.readouterr().err.startswith(f"error: {path}: damaged: tensor 'model/")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--file", "nowhere.txt"], "nowhere.txt: cannot be read: No such file")],
-)
-def test_a_file_that_cannot_be_read_is_one_message(checkpoint, capsys, arguments, message):
-    assert main([checkpoint, *arguments]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {message}")
-
-
-def test_a_line_that_is_not_text_is_named(checkpoint, tmp_path, capsys):
-    path = tmp_path / "words.txt"
-    path.write_bytes(b"ab\nb\xff\n")
-    assert main([checkpoint, "--file", str(path)]) == 1
-    assert f"{path}:2: byte 2, 0xff, is not UTF-8" in capsys.readouterr().err
-
-
 def test_a_checkpoint_of_another_program_is_refused(tmp_path, capsys):
     path = tmp_path / "model.safetensors"
     save_checkpoint(path, Linear(2, 2))
@@ -152,10 +128,3 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path, capsys):
     assert "a checkpoint, but not of this example" in capsys.readouterr().err
     assert main([str(tmp_path / "none"), "ab"]) == 1
     assert "there is no such file" in capsys.readouterr().err
-
-
-def test_more_results_than_the_beam_holds_are_refused(checkpoint, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main([checkpoint, "ab", "--n-best", "2"])
-    assert caught.value.code == 2
-    assert "--n-best 2 needs --beam 2 or more" in capsys.readouterr().err
