@@ -8,13 +8,14 @@ Batching itself is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynbatch.attributes import attributes_of
 from dynbatch.backend import DType
 from dynbatch.kernels.c.attention.steps import AttentionSteps
+from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.recorded import Recorded
@@ -74,6 +75,8 @@ class Operation(Recorded):
         inplace_backward: True if the last of the wanted dxs may be written over dy. Neither is
             inherited by a user's type that has a `forward_batch`, or `backward_batch`, of its own.
         recomputes: True if backward can make again what forward left: see `recompute_choices`.
+        writes_tasks: True if kernels only write down what is to be done: it is done beside what
+            others have written down.
         fuses_backward: True if `forward_backward` makes value and gradients in one pass.
         is_alias:  True if the value is its input's, and lies where that lies unless it is kept.
         moves_all: True if every element of every input is moved exactly once, so that its gradient
@@ -103,6 +106,7 @@ class Operation(Recorded):
     inplace_forward: ClassVar[bool] = False
     inplace_backward: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
+    writes_tasks: ClassVar[bool] = False
     fuses_backward: ClassVar[bool] = False
     is_alias: ClassVar[bool] = False
     moves_all: ClassVar[bool] = False
@@ -201,12 +205,17 @@ class Operation(Recorded):
     # The kernels --------------------------------------------------------------------------------
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified."""
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Tasks] | None:
+        """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified.
+
+        A type that `writes_tasks` yields them, and goes on when they are done.
+        """
         raise NotImplementedError(f"{cls.__name__}.forward_batch")
 
     @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(
+        cls, batch: Batch, dy: Ragged, *dxs: Ragged | None
+    ) -> Iterator[Tasks] | None:
         """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
         raise NotImplementedError(f"{cls.__name__}.backward_batch")
 

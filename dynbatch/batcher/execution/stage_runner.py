@@ -14,6 +14,7 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
+from dynbatch.kernels.c.runtime.tasks import run_each, run_side_by_side
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Array
@@ -41,11 +42,11 @@ class StepActions:
 
     def forward(self, step: StepRun, arena: Array) -> None:
         """Pack the inputs of a step and run its batched forward."""
-        step.run_forward(arena)
+        run_each(step.forward(arena))
 
     def backward(self, step: StepRun, arena: Array) -> None:
         """Run the batched backward of a step."""
-        step.run_backward(arena)
+        run_each(step.backward(arena))
 
     def add_gradients(self, step: StepRun, arena: Array) -> None:
         """Add the gradients that a step's backward left in scratch to those of its inputs."""
@@ -108,7 +109,7 @@ class StageRunner:
             steps = stage.steps
             tasks = [partial(actions.forward, step, arena) for step in steps]
         if launches is None:
-            self._on_threads(steps, tasks)
+            self._on_threads(steps, tasks, stage.is_backward, arena)
         else:
             self._on_device(launches, steps, tasks)
         for step in stage.steps:
@@ -122,10 +123,18 @@ class StageRunner:
             launches.label = f"the gradient of {block.nodes[0].label()}"
         self._actions.clear(block)
 
-    def _on_threads(self, steps: Sequence[StepRun], tasks: Sequence[Task]) -> None:
+    def _on_threads(
+        self, steps: Sequence[StepRun], tasks: Sequence[Task], is_backward: bool, arena: Array
+    ) -> None:
         heavy = [step.work >= WORTH_A_THREAD for step in steps] if len(steps) > 1 else []
         if self._side_by_side and sum(heavy) > 1:
-            parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
+            large = [step for step, is_heavy in zip(steps, heavy, strict=True) if is_heavy]
+            if all([step.node_type.writes_tasks for step in large]):
+                run_side_by_side(
+                    [step.backward(arena) if is_backward else step.forward(arena) for step in large]
+                )
+            else:
+                parallel.run([task for task, wide in zip(tasks, heavy, strict=True) if wide])
             tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
         for task in tasks:
             task()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.backend import ArrayModule, DType
@@ -13,6 +13,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
@@ -155,8 +156,12 @@ class StepRun:
 
     # Kernels --------------------------------------------------------------------------------------
 
-    def run_forward(self, arena: Array) -> None:
-        """Pack the inputs and run the batched forward (with its gradient, if fused)."""
+    def forward(self, arena: Array) -> Iterator[Tasks]:
+        """Pack the inputs and run the batched forward (with its gradient, if fused).
+
+        Yields:
+            what is to be done before it goes on.
+        """
         begin = time.perf_counter()
         if issubclass(self.node_type, Structural):
             self.copied_bytes += move_rectangles(self.node_type.rectangles(self.batch))
@@ -172,11 +177,11 @@ class StepRun:
                 dy = self.block.gradients()
                 self.node_type.forward_backward(self.batch, y, xs, dy, self.target_views(arena))
             else:
-                self.node_type.forward_batch(self.batch, y, *xs)
+                yield from self.node_type.forward_batch(self.batch, y, *xs) or ()
         self.spans.append(("forward", begin, time.perf_counter()))
 
-    def run_backward(self, arena: Array) -> None:
-        """Run the batched backward into direct or scratch targets."""
+    def backward(self, arena: Array) -> Iterator[Tasks]:
+        """Run the batched backward into direct or scratch targets; see `forward`."""
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:
             raise freed(self.nodes[0])
@@ -192,7 +197,8 @@ class StepRun:
         batch.launches += 1
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, *self.workspace_backward)
-        self.node_type.backward_batch(batch, self.block.gradients(), *self.target_views(arena))
+        dxs = self.target_views(arena)
+        yield from self.node_type.backward_batch(batch, self.block.gradients(), *dxs) or ()
         self.spans.append(("backward", begin, time.perf_counter()))
 
     def add_gradients(self, arena: Array) -> None:

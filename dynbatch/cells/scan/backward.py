@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from dynbatch.cells.generic import GenericStep, room_of
@@ -54,8 +54,8 @@ class ScanBackward:
         if run.cell.generic:
             self._bind_memories(scratch)
 
-    def run(self) -> None:
-        """Run all chunks, then compute the gradients that span them."""
+    def run(self) -> Iterator[Tasks]:
+        """Run all chunks, then compute the gradients that span them; see `ScanRun.forward`."""
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
         weights = WeightGradients(run.cell, gradients, self._tasks)
@@ -69,7 +69,10 @@ class ScanBackward:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
             self._chunk(chunk, weights)
-        self._tasks.run()
+            if run.cell.generic:  # it is given the next chunk's arrays then
+                yield self._tasks
+                parallel.run([partial(self._finish, each.values()) for each in run.generic])
+        yield self._tasks
         weights.finish()
         for sink in sinks:
             sink.pass_on(gradients)
@@ -136,9 +139,6 @@ class ScanBackward:
             for shard, part in shards if kept else [(chunk[0], wide)]:
                 xs = [self._map_input(number, part, shard) for number in group]
                 weights.add(group, xs, columns_of(part, run.cell.of_maps[group[0]]))
-        if run.cell.generic:  # it is given the next chunk's arrays then
-            self._tasks.run()
-            parallel.run([partial(self._finish, each.values()) for each in run.generic])
 
     def _finish(self, generic: Iterable[GenericStep]) -> None:
         for step in generic:

@@ -7,10 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from dynbatch.cells.scan.cuda.run import DeviceScanRun
-from dynbatch.cells.scan.run import ScanRun
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.kernels.addresses import PagedRows, write_rows
+from dynbatch.kernels.c.runtime.tasks import run_each
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -39,6 +38,7 @@ class ResumedScan(Scan):
 
     __slots__ = ("past",)
     differentiable: ClassVar[bool] = False
+    writes_tasks: ClassVar[bool] = False
     past: ScanPast
 
     @classmethod
@@ -53,7 +53,7 @@ class ResumedScan(Scan):
         memories = _rows([past.memories for past in pasts if past.memories is not None], y.values)
         # What rows leave is kept by the host.
         given = [Ragged(batch.xp.asarray(x.values), x.lengths) for x in (*inits, *memories)]
-        (ScanRun if batch.xp is np else DeviceScanRun)(batch, y, (*xs, *given)).forward(y)
+        run_each(super().forward_batch(batch, y, *xs, *given))
         for k, port in enumerate(batch.ports):
             places = [past.states.addresses[:, k] for past in pasts]
             write_rows(to_host(port.values), np.concatenate(places))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -65,8 +65,12 @@ class ScanRun:
         states = streams + sum(self.given)
         self.streams, self.inits, self.memories = xs[:streams], xs[streams:states], xs[states:]
 
-    def forward(self, y: Ragged) -> None:
-        """Run chunk by chunk; outputs and last states go into sentence order."""
+    def forward(self, y: Ragged) -> Iterator[Tasks]:
+        """Run chunk by chunk; outputs and last states go into sentence order.
+
+        Yields:
+            what is written down, to be done before it goes on.
+        """
         scratch, tasks = Scratch(self.batch.scratch), Tasks()
         chunks = self.chunks(self.batch.keeps)
         arrays = self.arrays(chunks, scratch, tasks, backward=False)
@@ -76,10 +80,11 @@ class ScanRun:
             wide = arrays.of_all(sum([shard.rows for shard in chunk]))
             owns = self.of_shards(arrays, wide, chunk, states, {OUTPUTS: y.values})
             tasks.then(*[self.forward_tasks(k, *each) for k, each in enumerate(owns)])
-            tasks.then([partial(self._leave_states, owns, states, following)])
-            if self.cell.generic:  # they are given the next chunk's steps then
-                tasks.run()
-        tasks.run()
+            if following and not self.cell.generic:
+                tasks.then([partial(self._leave_states, owns, states, following)])
+                continue
+            yield tasks  # the generic operators are given the next chunk's steps then
+            self._leave_states(owns, states, following)
         for shard, parts in zip(self.shards, states, strict=True):
             for port, rows in zip(self.batch.ports, parts, strict=True):
                 port.values[shard.sentences] = rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -18,6 +18,7 @@ from dynbatch.cells.scan.run import ScanRun
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
+from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
@@ -45,6 +46,7 @@ class Scan(Operation):
     static = ("uid", "reverse", "given_states", "recompute")
     retains = Retain(inputs=True)
     recomputes = True
+    writes_tasks = True
     cell: CompiledCell
     uid: int
     reverse: bool
@@ -116,18 +118,23 @@ class Scan(Operation):
         return DeviceScanRun.elements(batch, backward=True)
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Tasks] | None:
         run = (ScanRun if batch.xp is np else DeviceScanRun)(batch, y, xs)
         batch.memo["run"] = run
+        if isinstance(run, ScanRun):
+            return run.forward(y)
         run.forward(y)
+        return None
 
     @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(
+        cls, batch: Batch, dy: Ragged, *dxs: Ragged | None
+    ) -> Iterator[Tasks] | None:
         run: ScanRun | DeviceScanRun = batch.memo["run"]
         if isinstance(run, ScanRun):
-            ScanBackward(run, batch, dy, dxs).run()
-        else:
-            run.backward(batch, dy, dxs)
+            return ScanBackward(run, batch, dy, dxs).run()
+        run.backward(batch, dy, dxs)
+        return None
 
 
 class ScanKind:

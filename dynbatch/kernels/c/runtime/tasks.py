@@ -7,7 +7,7 @@ does in 3 ms in one stretch takes 6 between such calls (measured).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -50,16 +50,38 @@ class Tasks:
         """Add a stage, whose parts may run at the same time."""
         self._stages.append(parts)
 
+    def in_order(self) -> list[Task]:
+        """All of it, to be done by one thread."""
+        stages, self._stages = self._stages, []
+        return [each for stage in stages for part in stage for each in part]
+
     def run(self) -> None:
         """Do all of it; on one thread, what is in C without Python in between."""
+        if parallel.available() < 2:
+            self._stages = [[self.in_order()]]
         stages, self._stages = [stage for stage in self._stages if any(stage)], []
-        if stages and parallel.available() < 2:
-            stages = [[[each for stage in stages for part in stage for each in part]]]
         for stage in stages:
             if any([callable(each) for part in stage for each in part]):
                 parallel.run([partial(_do, part) for part in stage])
             else:
                 _share(stage)
+
+
+def run_each(stops: Iterable[Tasks] | None) -> None:
+    """Do what a kernel has written down, each time that it stops."""
+    for tasks in stops or ():
+        tasks.run()
+
+
+def run_side_by_side(kernels: Sequence[Iterator[Tasks]]) -> None:
+    """Run kernels one after the other, and what they write down on a thread each."""
+    while kernels:
+        with parallel.serial():
+            stops = [(each, next(each, None)) for each in kernels]
+        kernels = [each for each, tasks in stops if tasks is not None]
+        joined = Tasks()
+        joined.then(*[tasks.in_order() for _, tasks in stops if tasks is not None])
+        joined.run()
 
 
 def _do(part: Sequence[Task]) -> None:
