@@ -135,17 +135,19 @@ class Optimizer(NamesChecked):
     def _part(self, state: _State) -> ParameterSlice:
         parameter = state.parameter
         value, gradient = parameter.value, parameter.grad
+        assert gradient is not None
         rows = gradient.rows if isinstance(gradient, RowSparse) else None
         values = gradient.values if isinstance(gradient, RowSparse) else gradient
-        contiguous = device_of(value).xp.ascontiguousarray
         if not value.flags.c_contiguous:
-            value = parameter.value = contiguous(value)
+            value = parameter.value = device_of(value).xp.ascontiguousarray(value)
+        if not values.flags.c_contiguous:
+            values = device_of(values).xp.ascontiguousarray(values)
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
         return ParameterSlice(
             value=value,
-            gradient=contiguous(values),
+            gradient=values,
             slots=tuple([state.slots[slot] for slot in self.slots]),
             rule=self.rule(state.num_steps),
             rows=rows,

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import Span, StepRun
 from dynbatch.blocks.call import RESULT
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.scan.scan import Scan
+from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
@@ -74,7 +77,7 @@ class StepRecord(NamedTuple):
     `planned` is the number of its plan, and of its batch there. An operator of a block names it.
 
     A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
-    Of a compiled cell `remarks` says what its program does without, and why it runs in no C.
+    `loops` are its compiled cells, and `on_device` whether they run on a GPU.
     """
 
     kind: str
@@ -91,7 +94,14 @@ class StepRecord(NamedTuple):
     batches: int
     lower_bound: int
     inside: Sequence[tuple[str, int]]
-    remarks: str
+    loops: Sequence[CompiledLoop]
+    on_device: bool
+
+    @property
+    def remarks(self) -> str:
+        """What the programs of compiled cells do without, and why they run in no C."""
+        texts = [loop.remarks(self.on_device) for loop in self.loops]
+        return "; ".join(dict.fromkeys(filter(None, texts)))
 
     @property
     def batches_text(self) -> str:
@@ -209,18 +219,16 @@ def row_of(step: StepRun) -> StepRecord:
         step.num_batches,
         step.lower_bound,
         first.batch_sizes() if isinstance(first, RegionNode) else (),
-        _remarks(first),
+        _loops(first),
+        step.batch.xp is not np,
     )
 
 
-def _remarks(node: Operation) -> str:
-    """What there is to say of the loop of a scan, or of a region's calls."""
-    device = node.graph.device
-    on_device = device is not None and device.is_cuda
+def _loops(node: Operation) -> Sequence[CompiledLoop]:
+    """The loop of a scan, or of each group of a region's calls."""
     if isinstance(node, RegionNode):
-        texts = [group.cell.remarks(on_device) for group in node.region.groups]
-        return "; ".join(dict.fromkeys(filter(None, texts)))
-    return node.cell.remarks(on_device) if isinstance(node, Scan) else ""
+        return [group.cell for group in node.region.groups]
+    return [node.cell] if isinstance(node, Scan) else []
 
 
 def _kind_of(step: StepRun) -> str:
