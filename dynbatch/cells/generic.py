@@ -73,14 +73,12 @@ class GenericStep:
         xp: ArrayModule = np,
         chosen: Mapping[int, Array] | None = None,
     ) -> None:  # fmt: skip
+        bases = [x.base for x in op.inputs]
         self._kind: type[Operation] = type(op.node)
-        self._origins = [x.base.origin for x in op.inputs]
-        self._places = [
-            x.base.number if x.base.origin is Origin.MEMORY else None for x in op.inputs
-        ]
+        self._places = [x.number if x.origin is Origin.MEMORY else None for x in bases]
         self._accumulates = self._kind.accumulates
         self.memories = memories
-        reads_memory = Origin.MEMORY in self._origins
+        reads_memory = any([place is not None for place in self._places])
         self._chosen = chosen if chosen and reads_memory else {}
         self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
         self._op, self._node = op, op.node
@@ -90,7 +88,7 @@ class GenericStep:
         self._ends = np.arange(sentences + 1)
         self._batch = Batch([op.node], dtype, xp)
         self._cache = self._kind.cache_type(sentences)
-        self._batch.keeps = keeps
+        self.keeps = keeps  # whether forward keeps values for backward
         self._most = 0  # sentences of the first step that reads memories where they lie
         self._saved: dict[int, dict[str, Array]] = {}
         self._running: dict[tuple[int, bool], tuple[Ragged, Ragged]] = {}
@@ -108,20 +106,6 @@ class GenericStep:
             for x, place in places
         ]
         return [StandIn(self._node, attributes, list(each)) for each in zip(*lengths, strict=True)]
-
-    @property
-    def launches(self) -> int:
-        """Kernels launched so far."""
-        return self._batch.launches
-
-    @property
-    def keeps(self) -> bool:
-        """Whether forward keeps values for backward."""
-        return self._batch.keeps
-
-    @keeps.setter
-    def keeps(self, value: bool) -> None:
-        self._batch.keeps = value
 
     def give_room(self, room: Array) -> None:
         """Set the `room_of` elements where steps of backward leave results for `finish`."""
@@ -165,13 +149,12 @@ class GenericStep:
     def forward(self, t: int, n: int, out: Array, *xs: Any) -> None:
         """y = f(xs) for the n running sentences at step t."""
         if self._in_c is not None:
-            self._batch.launches += 1
             self._in_c.forward(t, n, out, xs[0])
             return
         batch = self._at(t, n)
         inputs = [self._ragged(t, x, n) for x in xs]
         batch.inputs = tuple(inputs)
-        if batch.keeps:
+        if self.keeps:
             sizes = self._kind.saved(batch)
             batch.saved = {name: batch.xp.empty(size, batch.dtype) for name, size in sizes.items()}
             self._saved[t] = batch.saved
@@ -181,7 +164,6 @@ class GenericStep:
                 batch.scratch = batch.xp.empty(elements, batch.dtype)
             if t not in self._chosen:
                 self._most = n
-        batch.launches += 1
         self._kind.forward_batch(batch, self._rows(out, n), *inputs)
 
     def backward(
@@ -189,7 +171,6 @@ class GenericStep:
     ) -> None:
         """Overwrite the dxs of values; add to the gradients of memories."""
         if self._in_c is not None:
-            self._batch.launches += 1
             self._in_c.backward(t, n, dy, xs[0], dxs[0])
             return
         batch = self._at(t, n)
@@ -200,7 +181,7 @@ class GenericStep:
         targets: list[Ragged | None] = []
         added: list[tuple[int, Ragged]] = []
         for position, (x, dx) in enumerate(zip(xs, dxs, strict=True)):
-            if self._origins[position] is not Origin.MEMORY:
+            if self._places[position] is None:
                 targets.append(None if dx is None else self._rows(dx, n))
                 continue
             if self.memory_gradients[x] is None:
@@ -214,7 +195,6 @@ class GenericStep:
             of_step = packed.like(batch.xp.empty(packed.values.shape, batch.dtype))
             targets.append(of_step)
             added.append((x, of_step))
-        batch.launches += 1 + len(added)
         self._kind.backward_batch(batch, self._rows(dy, n), *targets)
         for x, of_step in added:
             if t in self._chosen:
@@ -242,6 +222,7 @@ class GenericStep:
 
     def _at(self, t: int, n: int) -> Batch:
         batch, chosen = self._batch, self._chosen.get(t)
+        batch.keeps = self.keeps
         if chosen is None:
             batch.nodes = self._nodes[:n]
             batch.cache = self._cache

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.cells.calls.region_node import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
 from dynbatch.debugging.region_calls import (
@@ -42,7 +42,7 @@ class RegionGuard(StepGuard):
             region = self.node.region
             for number, row, call in calls_of(region):
                 group = region.groups[number]
-                first = group.offset + row * group.cell.width
+                first = group.results.element(row, 0)
                 self._look_at_results(when, "its {}", flat[first:], number, row, call)
         super()._refuse(when, what, flat, nodes, shapes)
 

@@ -125,8 +125,8 @@ class InlinedRegion:
                     node = origin.calls[row]
                     start = sum([width or 1 for width in origin.widths[:leaf]])
                     if node not in members:  # a region ran it before
-                        run = origin.runs[int(origin.run_of[row])]
-                        node, start = run.node, run.element(int(origin.position[row]), leaf)
+                        node, results = origin.run(row)
+                        start = results.element(int(origin.position[row]), leaf)
                 if origin is not None:
                     places.append((node, slice(start, start + x.width)))
             yield x, places

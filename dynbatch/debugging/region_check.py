@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.cells.calls.region_node import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import Checker, largest
@@ -74,7 +74,7 @@ class RegionCheck(StepCheck):
     def _slice(self, number: int, row: int) -> slice:
         """The slice of the region's value with the result of one call of a group."""
         group = self.node.region.groups[number]
-        first = group.offset + row * group.cell.width
+        first = group.results.element(row, 0)
         return slice(first, first + group.cell.width)
 
     def _compare_calls(self, scale: Callable[[], float]) -> None:
@@ -158,13 +158,13 @@ class StackCheck(StepCheck):
 
     def _rows(self) -> Iterator[tuple[Node, Array]]:
         """For each row the region that it comes from, and the elements there."""
-        for node in self.step.nodes:
-            assert isinstance(node, StackCalls)
-            for result in node.results:
-                table, value = result.origin, result.first + node.leaf
-                run = table.runs[table.run_of[result.row]]
-                first = run.element(int(table.position[result.row]), value)
-                yield run.node, first + np.arange(table.widths[value] or 1)
+        for stacked in self.step.nodes:
+            assert isinstance(stacked, StackCalls)
+            for result in stacked.results:
+                table, value = result.origin, result.first + stacked.leaf
+                node, results = table.run(result.row)
+                first = results.element(int(table.position[result.row]), value)
+                yield node, first + np.arange(table.widths[value] or 1)
 
 
 def values_of(call: ValueHandle, what: str, scale: Callable[[], float]) -> list[ComparedArray]:

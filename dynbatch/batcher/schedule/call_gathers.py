@@ -18,7 +18,7 @@ from dynbatch.cells.calls.region import (
     StreamGather,
     by_run_and_value,
 )
-from dynbatch.cells.calls.table import NOT_RUN, CallRun, CallTable
+from dynbatch.cells.calls.table import NOT_RUN, CallTable, ResultRows
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
@@ -137,8 +137,9 @@ class Gathers:
                     space: SpaceOfLeaf = partial(_inner, group, value)
                     ahead = False
                 else:
-                    source, places = self.source([plan.runs[run].node]), plan.position
-                    space = partial(_earlier, plan.runs[run], source, value)
+                    node, results = plan.runs[run]
+                    source, places = self.source([node]), plan.position
+                    space = partial(_earlier, source, results, value)
                 of[terms[chosen]] = len(spaces)
                 rows[terms[chosen]] = places[rows[terms[chosen]]]
                 spaces.append(space)
@@ -164,5 +165,5 @@ def _inner(group: int, value: int, leaf: int, width: int) -> Space:
     return Inner(group, value + leaf)
 
 
-def _earlier(run: CallRun, source: int, value: int, leaf: int, width: int) -> Space:
-    return Earlier.of_run(run, source, value + leaf)
+def _earlier(source: int, results: ResultRows, value: int, leaf: int, width: int) -> Space:
+    return Earlier(source, results, value + leaf)

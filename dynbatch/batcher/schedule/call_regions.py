@@ -20,7 +20,7 @@ from dynbatch.cells.calls.region import (
     StreamGather,
 )
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.table import NOT_RUN
+from dynbatch.cells.calls.table import NOT_RUN, ResultRows
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.parameter import Array
 
@@ -106,8 +106,9 @@ class RegionBuilder:
         for node in table.hoisted.of_constants(cell):
             space = gathers.space(PackedRows(gathers.source([node]), widths[len(streams)]))
             streams.append(StreamGather([space], GatherTable(np.zeros_like(order)), True))
+        results = ResultRows(offset, order.size, cell)
         self._groups.append(
-            CallGroup(table, cell, pending.rows[order], offset, streams, memories, memory_of)
+            CallGroup(table, pending.rows[order], results, streams, memories, memory_of)
         )
         return offset + order.size * cell.width
 

@@ -35,7 +35,7 @@ def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> i
     """Scratch elements that one pass over a region needs."""
     return sum(
         [
-            loop_elements(group.cell, group.count, region.most(number), dtype, keeps, backward)
+            loop_elements(group.cell, group.calls, region.most(number), dtype, keeps, backward)
             for number, group in enumerate(region.groups)
         ]
     )
@@ -79,7 +79,7 @@ class GroupRun:
         dxs: Sequence[Ragged | None],
     ) -> None:  # fmt: skip
         """Set the arrays of backward, and where generic operators' gradients go."""
-        self.results, self._sink = self.group.results_in(dy), ShardGradients()
+        self.results, self._sink = self.group.results.of(dy), ShardGradients()
         memories, gradients = [xs[source] for source in self.group.memories], []
         for memory, source in zip(memories, self.group.memories, strict=True):
             dx = dxs[source]
@@ -94,7 +94,7 @@ class GroupRun:
         if self._batch.keeps or backward:
             names = [b.name for b in self.cell.storage.packed]
             saved = {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
-        rows, count = slice(0, self.group.count), self.group.count
+        rows, count = slice(0, self.group.calls), self.group.calls
         arrays = LoopArrays(self.cell, count, [self._most], scratch, tasks, saved, backward)
         self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
         self.arrays |= self._generic | {"given": False}
@@ -104,7 +104,7 @@ class GroupRun:
 
         The others have fewer and fewer calls, as the steps of a scan.
         """
-        chosen, running = {}, self.group.count
+        chosen, running = {}, self.group.calls
         for t, (number, first, end) in enumerate(self._region.batches):
             read = self.group.memory_of[first:end]
             if number != self._number:
@@ -122,7 +122,7 @@ class GroupRun:
         is_backward, arrays = bool(gradients), self.arrays
         self._gathers, self._returns = self._tables("X", values), []
         if is_backward:
-            whole = GatherTable(np.arange(self.group.count))
+            whole = GatherTable(np.arange(self.group.calls))
             self._gathers.append((False, (arrays["dY"], whole, [self.results])))
             self._returns = self._tables("dX", gradients)
         if not self.is_in_c:
@@ -146,7 +146,7 @@ class GroupRun:
         Args:
             maps: whether to make its maps too, for all calls at once.
         """
-        count = self.group.count
+        count = self.group.calls
         gathers = gather_tasks([table for is_ahead, table in self._gathers if is_ahead], count)
         tasks.then(*[[each] for each in gathers])
         self._batch.launches += len(gathers)
@@ -157,15 +157,16 @@ class GroupRun:
 
     def write_outputs(self, y: Array, tasks: Tasks) -> None:
         """Write what the calls returned into the region's value."""
-        rows, whole = self.group.results_in(y), GatherTable(np.arange(self.group.count))
-        for columns, first in zip(self.cell.exports, self.cell.columns, strict=True):
-            values, out = (columns_of(self.arrays, columns), rows[:, first : first + columns.width])
-            tasks.then(gather_tasks([(out, whole, [values])], self.group.count))
+        results, whole = self.group.results, GatherTable(np.arange(self.group.calls))
+        for leaf, columns in enumerate(self.cell.exports):
+            values = columns_of(self.arrays, columns)
+            table: BoundTable = (results.values(y, leaf), whole, [values])
+            tasks.then(gather_tasks([table], self.group.calls))
         self._batch.launches += len(self.cell.columns)
 
     def finish(self, tasks: Tasks) -> WeightGradients:
         """The gradients of weights, and of what was known before the first batch."""
-        cell, arrays, count = self.cell, self.arrays, self.group.count
+        cell, arrays, count = self.cell, self.arrays, self.group.calls
         gradients = self._batch.parameter_gradients()
         if self._generic:
             tasks.run()

@@ -1,19 +1,19 @@
 """Regions: calls that read each other, of all sentences, which run as one node of the graph.
 
 The classes here form a region's plan: calls, batches and gathers. `batcher.schedule.call_regions`
-makes it and `region_run` carries it out.
+makes it and `region_node` carries it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.cells.calls.compiled_step import CompiledStep
-from dynbatch.cells.calls.table import CallRun, CallTable
+from dynbatch.cells.calls.table import CallTable, ResultRows
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
@@ -42,30 +42,18 @@ class PackedRows:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Values of calls of a region that ran before: columns of `rows` rows of `total` elements.
+    """Values of calls of a region that ran before: each call's value number `leaf`.
 
     source: the input of that region's value.
     """
 
     source: int
-    start: int
-    rows: int
-    total: int
-    column: int
-    width: int
-
-    @staticmethod
-    def of_run(run: CallRun, source: int, leaf: int) -> Earlier:
-        """Each call's value number `leaf`."""
-        _, offset, num_calls, step = run
-        width = step.program.exports[leaf].width
-        return Earlier(source, offset, num_calls, step.width, step.columns[leaf], width)
+    results: ResultRows
+    leaf: int
 
     def of(self, packed: Ragged) -> Array:
         """The rows, of the input or of its gradient."""
-        rows = packed.flat[self.start : self.start + self.rows * self.total]
-        columns = rows.reshape(self.rows, self.total)[:, self.column : self.column + self.width]
-        return columns
+        return self.results.values(packed.flat, self.leaf)
 
 
 Space = Inner | PackedRows | Earlier
@@ -97,34 +85,32 @@ class StreamGather(NamedTuple):
     ahead: bool
 
 
-@dataclass
-class CallGroup:
+class CallGroup(NamedTuple):
     """The calls of one table in a region.
 
-    rows:   their rows in the table, in the order in which they lie in the region's value.
-    offset: first element in the region's value.
+    rows:    their rows in the table, in the order in which they lie in the region's value.
+    results: where that is.
     streams: of each, what is gathered: arguments, then summaries of memories, then constants.
-    count:  number of calls.
     memories: of each matrix that the loop reads, the input that holds those of all sentences;
         `memory_of` (N,): the sentence, in the order of that input, of each call.
     """
 
     table: CallTable
-    cell: CompiledStep
     rows: Array
-    offset: int
+    results: ResultRows
     streams: list[StreamGather]
     memories: list[int]
     memory_of: Array
-    count: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.count = int(self.rows.size)
+    @property
+    def cell(self) -> CompiledStep:
+        """The compiled cell."""
+        return self.results.step
 
-    def results_in(self, y: Array) -> Array:
-        """(count, width) rows of the region's value, or of its gradient."""
-        width = self.cell.width
-        return y[self.offset : self.offset + self.count * width].reshape(self.count, width)
+    @property
+    def calls(self) -> int:
+        """Number of calls."""
+        return self.results.calls
 
 
 class CallBatch(NamedTuple):
@@ -156,7 +142,7 @@ class CallRegion:
     @property
     def size(self) -> int:
         """Elements of the value."""
-        return sum([group.count * group.cell.width for group in self.groups])
+        return sum([group.calls * group.cell.width for group in self.groups])
 
     def most(self, group: int) -> int:
         """Calls of a group's largest batch."""
@@ -165,4 +151,4 @@ class CallRegion:
     @property
     def count(self) -> int:
         """Number of calls."""
-        return sum([group.count for group in self.groups])
+        return sum([group.calls for group in self.groups])

@@ -126,9 +126,9 @@ def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
         terms = np.flatnonzero(code == k)
         of_runs = table.run_of[rows[terms]]
         for run, value, chosen in by_run_and_value(table, of_runs, first[terms]):
-            calls = table.runs[run]
+            node, rows_of_run = table.runs[run]
             of[terms[chosen]] = len(spaces)
-            spaces.append(Earlier.of_run(calls, source[calls.node], value))
+            spaces.append(Earlier(source[node], rows_of_run, value))
         rows[terms] = table.position[rows[terms]]
     return spaces, GatherTable(rows, of)
 

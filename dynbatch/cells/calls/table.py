@@ -41,21 +41,36 @@ class CallGraph(Owner, Protocol):
     def add_table(self, table: CallTable) -> None: ...
 
 
-class CallRun(NamedTuple):
-    """The place of some calls' results, all of one table, in a run.
+class ResultRows(NamedTuple):
+    """Where the results of calls of one table lie in a region's value: a row for each call.
 
-    node:      the region that ran them; its value holds their results, call after call.
-    offset:    first element there; `num_calls` rows of `step.width` elements follow.
+    offset: first element; `calls` rows of `step.width` elements follow.
     """
 
-    node: Node
     offset: int
-    num_calls: int
+    calls: int
     step: CompiledStep
 
     def element(self, position: int, leaf: int) -> int:
         """The first element of value number `leaf` of the call in a row."""
         return self.offset + position * self.step.width + self.step.columns[leaf]
+
+    def of(self, flat: Array) -> Array:
+        """(calls, width) rows of the region's value, or of its gradient."""
+        width = self.step.width
+        return flat[self.offset : self.offset + self.calls * width].reshape(self.calls, width)
+
+    def values(self, flat: Array, leaf: int) -> Array:
+        """(calls, ·) value number `leaf` of each call, or its gradient."""
+        first = self.step.columns[leaf]
+        return self.of(flat)[:, first : first + self.step.program.exports[leaf].width]
+
+
+class CallRun(NamedTuple):
+    """The region that ran some calls of one table, and where their results are."""
+
+    node: Node
+    results: ResultRows
 
 
 class ValueHandle(Node):
@@ -94,8 +109,7 @@ class ValueHandle(Node):
         return self.origin.home(self.row)
 
     def producer(self) -> Node:
-        table = self.origin
-        return table.runs[int(table.run_of[self.row])].node
+        return self.origin.run(self.row).node
 
     @property
     def phase(self) -> int:  # type: ignore[override]
@@ -108,9 +122,9 @@ class ValueHandle(Node):
 
     @property
     def _start(self) -> int:  # type: ignore[override]
-        table, row = self.origin, self.row
-        run = table.runs[int(table.run_of[row])]
-        return run.node._start + run.element(int(table.position[row]), self.first)
+        run = self.origin.run(self.row)
+        position = int(self.origin.position[self.row])
+        return run.node._start + run.results.element(position, self.first)
 
     _position = None  # type: ignore[assignment]
 
@@ -158,10 +172,8 @@ class CallTable:
         self.calls: list[ValueHandle] = []
         self.hoisted = HoistedNodes(trace, graph)
         self.runs: list[CallRun] = []
-        self.ready: Array = np.empty(0, np.int64)
-        self.depth: Array = np.empty(0, np.int64)
-        self.run_of: Array = np.empty(0, np.int64)
-        self.position: Array = np.empty(0, np.int64)
+        self._arrays: Array = np.empty((4, 0), np.int64)
+        self.ready, self.depth, self.run_of, self.position = self._arrays
         self.held: list[tuple[tuple[int, ...], object]] = []
         self.known: list[int] = []
         self._forget = forget
@@ -174,14 +186,11 @@ class CallTable:
         known, count = self.ready.size, len(self.calls)
         if known == count:
             return
-        fresh = self.calls[known:]
-        ready = np.array([call.ready for call in fresh], np.int64)
-        depth = np.array([call.depth for call in fresh], np.int64)
-        nothing = np.full(count - known, NOT_RUN, np.int64)
-        self.ready = np.concatenate([self.ready, ready])
-        self.depth = np.concatenate([self.depth, depth])
-        self.run_of = np.concatenate([self.run_of, nothing])
-        self.position = np.concatenate([self.position, nothing])
+        fresh = np.full((4, count - known), NOT_RUN)
+        fresh[0] = [call.ready for call in self.calls[known:]]
+        fresh[1] = [call.depth for call in self.calls[known:]]
+        self._arrays = np.concatenate([self._arrays, fresh], axis=1)
+        self.ready, self.depth, self.run_of, self.position = self._arrays
 
     def waiting(self) -> list[ValueHandle]:
         """The calls that have not run."""
@@ -194,6 +203,10 @@ class CallTable:
         rows = rows[np.argsort(self.ready[rows], kind="stable")]
         phases, starts = np.unique(self.ready[rows], return_index=True)
         return zip(phases.tolist(), np.split(rows, starts[1:]), strict=False)
+
+    def run(self, row: int) -> CallRun:
+        """The run of a call that has run."""
+        return self.runs[int(self.run_of[row])]
 
     def home(self, row: int) -> Node | None:
         """The region that has run a call, or None."""
