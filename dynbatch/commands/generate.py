@@ -15,6 +15,7 @@ from tqdm import tqdm
 from dynbatch.backend import NAMES
 from dynbatch.commands.arguments import positive
 from dynbatch.commands.loading import load
+from dynbatch.commands.status import printable
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import DataError
 from dynbatch.generation.config import GenerationConfig
@@ -115,13 +116,14 @@ def run(options: argparse.Namespace) -> int:
     tell_backend(found.model.parameters()[0])
     is_alone = len(prompts) == 1 and config.num_return_sequences == 1 and not options.json
     writing = Writing(engine, found.tokenizer, config, prompts)
+    as_seen = printable if sys.stdout.isatty() else str
     begin = time.perf_counter()
     with tqdm(
         desc="prompts", total=len(prompts), disable=is_alone or options.quiet or None
     ) as progress:
         for piece in writing.pieces(options.batch_size, is_alone, options.json):
             progress.update(writing.ended - progress.n)
-            tqdm.write(piece, end="")
+            tqdm.write(as_seen(piece), end="")
             sys.stdout.flush()
     if not options.quiet:
         print(writing.summary(time.perf_counter() - begin), file=sys.stderr)

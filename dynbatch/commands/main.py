@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 
 from dynbatch.commands import generate, memory
-from dynbatch.commands.status import exit_status
+from dynbatch.commands.status import exit_status, shown
 
 COMMANDS = {"generate": generate, "memory": memory}
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
@@ -29,4 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     command.add_options(parser)
     options = parser.parse_intermixed_args(given[1:])
-    return exit_status(lambda: command.run(options))
+    with warnings.catch_warnings():
+        warnings.showwarning = shown
+        return exit_status(lambda: command.run(options))

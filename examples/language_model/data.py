@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dynbatch.commands.status import printable
 from dynbatch.errors import DataError
 from dynbatch.parameter import Array
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
@@ -110,8 +111,7 @@ def encode(tokenizer: Tokenizer, text: str) -> Array:
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Tokens as text for a terminal: what is no UTF-8 or cannot be printed is �."""
-    text = tokenizer.decode(ids).expandtabs()
-    return "".join([each if each.isprintable() or each == "\n" else "�" for each in text])
+    return printable(tokenizer.decode(ids).expandtabs())
 
 
 def pieces(ids: Array, longest: int, overlap: int) -> Iterator[Piece]:

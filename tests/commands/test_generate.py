@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import dynbatch as db
 from dynbatch.commands import generate
 from dynbatch.commands.main import main
+from dynbatch.commands.status import printable
 from dynbatch.generation.engine import Engine
 from dynbatch.models.pretrained import GPT2, GPT2Config
 from dynbatch.text import ByteTokenizer
@@ -131,6 +133,24 @@ def test_an_empty_prompt_is_the_id_that_begins_texts(folder, capsys):
     (Path(folder) / "generation_config.json").write_text(json.dumps(settings))
     assert run(folder, "") == 0
     assert capsys.readouterr().out == texts(folder, ["\x07"])[0] + "\n"
+
+
+def test_a_terminal_gets_nothing_that_it_would_obey(folder, monkeypatch, capsys):
+    assert run(folder, "x", "Once") == 0
+    plain = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(folder, "x", "Once") == 0
+    seen = capsys.readouterr().out
+    assert plain != seen == printable(plain)
+
+
+def test_a_field_that_nobody_knows_is_a_warning_of_one_line(folder, capsys):
+    (Path(folder) / "generation_config.json").write_text('{"magic": 3, "max_new_tokens": 2}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert run(folder, "x", "--quiet") == 0
+    said = "warning: generation_config.json: magic = 3 is not known here, and has no effect\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(
