@@ -15,7 +15,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share
+from dynbatch.kernels.c.runtime.tasks import share
 from dynbatch.kernels.runtime import parallel
 from dynbatch.ragged import Ragged
 

@@ -9,7 +9,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import WORTH_A_THREAD, share_rows
+from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD, share_rows
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.unary import Argument, UnaryFunction, variant
 

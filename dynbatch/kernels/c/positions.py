@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share
+from dynbatch.kernels.c.runtime.tasks import share
 from dynbatch.kernels.positions import Angles, longest
 from dynbatch.kernels.runtime import parallel
 

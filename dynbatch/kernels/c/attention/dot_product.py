@@ -26,7 +26,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.sharing import share
+from dynbatch.kernels.c.runtime.tasks import share
 from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime import parallel
 

@@ -1,11 +1,138 @@
-"""Tasks that are written down first, of one kernel or of several side by side."""
+"""Threads share the rows of a C function, each once, and tasks that were written down first."""
 
+import itertools
+import threading
+import time
 from functools import partial
 
+import numpy as np
 import pytest
 
-from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, run_side_by_side
+from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.c.runtime.arrays import address
+from dynbatch.kernels.c.runtime.tasks import (
+    Tasks,
+    run_each,
+    run_side_by_side,
+    share,
+    share_rows,
+)
 from dynbatch.kernels.runtime import parallel
+from tests.forks import in_child
+
+# `mark` adds an argument of each kind; `meet` waits until as many threads have come as wanted.
+BODY = """
+#include "common.h"
+EXPORT void mark(ptrdiff_t first, ptrdiff_t last, int more, double x, REAL* out, const REAL* y) {
+    for (ptrdiff_t i = first; i < last; i++) out[i] += more + x + (y ? y[i] : 0);
+}
+EXPORT void meet(ptrdiff_t part, int wanted, int32_t* come) {
+    __atomic_fetch_add(come, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(come, __ATOMIC_SEQ_CST) < wanted) relax();
+}
+"""
+
+
+@pytest.fixture
+def functions():
+    if library.reason():
+        pytest.skip(library.reason())
+    return library.Library("sharing_test.c", BODY).functions(np.dtype(np.float64))
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    before = parallel.num_threads()
+    parallel.set_num_threads(3)
+    yield
+    parallel.set_num_threads(before)
+
+
+def test_each_row_is_given_once_and_small_arrays_are_one_call():
+    calls = []
+
+    def function(*arguments):
+        calls.append(arguments)
+
+    share_rows(function, 10, 100, 7, least=300)
+    assert sorted(calls) == [(0, 3, 7), (3, 6, 7), (6, 10, 7)]
+    calls.clear()
+    share_rows(function, 10, 100, least=600)
+    share_rows(function, 0, 0)
+    assert calls == [(0, 10), (0, 0)]
+
+
+def marked(functions, parts, y=None):
+    """What `mark` leaves that is run on so many parts of 12 rows."""
+    out = np.zeros(12)
+    cuts = [12 * part // parts for part in range(parts + 1)]
+    spans = itertools.pairwise(cuts)
+    share(functions.mark, [(*span, -1, 2.5, address(out), y and address(y)) for span in spans])
+    return out.tolist()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 12])
+def test_arguments_of_every_kind_arrive(functions, parts):
+    y = np.arange(12.0)
+    out = np.zeros(12)
+    share(functions.mark, [(k, k + 1, -1, 2.5, address(out), address(y)) for k in range(12)])
+    assert out.tolist() == [1.5 + k for k in range(12)]
+    assert marked(functions, parts) == [1.5] * 12
+
+
+def test_threads_run_parts_side_by_side(functions):
+    for _ in range(50):  # awake workers and sleeping ones
+        come = np.zeros(1, np.int32)
+        share(functions.meet, [(part, 3, address(come)) for part in range(3)])
+        assert come[0] == 3
+    time.sleep(0.01)
+    come[0] = 0
+    share(functions.meet, [(part, 3, address(come)) for part in range(3)])
+
+
+def test_workers_turn_from_c_to_python_and_back(functions):
+    for _ in range(50):
+        assert marked(functions, 3) == [1.5] * 12
+        meeting = threading.Barrier(3, timeout=10)
+        parallel.run([meeting.wait] * 3)
+
+
+def test_work_of_two_python_threads_is_done_by_both(functions):
+    found = []
+
+    def use():
+        found.extend([marked(functions, 3) for _ in range(200)])
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[1.5] * 12] * 600
+
+
+def test_a_task_shares_with_nobody(functions):
+    come = np.zeros(1, np.int32)
+
+    def work():
+        share(functions.meet, [(part, 0, address(come)) for part in range(4)])
+
+    parallel.run([work, work])
+    assert come[0] == 8
+
+
+def test_a_forked_child_has_workers_of_its_own(functions):
+    assert marked(functions, 3) == [1.5] * 12
+
+    def is_shared():
+        come = np.zeros(1, np.int32)
+        share(functions.meet, [(part, 3, address(come)) for part in range(3)])
+        meeting = threading.Barrier(3, timeout=10)
+        parallel.run([meeting.wait] * 3)
+        return come[0] == 3
+
+    assert in_child(is_shared)
+    assert is_shared()
 
 
 def kernel(name, stops, log):
