@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from dynbatch import random
 from dynbatch.arguments import refused, size, switch
 from dynbatch.backend import CPU
-from dynbatch.errors import DynbatchError, OutOfMemory, VocabularyError
+from dynbatch.errors import VocabularyError
 from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.history import History, memory_of
@@ -22,6 +22,7 @@ from dynbatch.generation.invariance import invariant_products
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import CacheMemory, Caches
 from dynbatch.generation.processing import Hook, LogitsProcessing
+from dynbatch.generation.request_queue import RequestQueue, Rows
 from dynbatch.generation.requests import (
     Branch,
     Generated,
@@ -30,9 +31,12 @@ from dynbatch.generation.requests import (
 )
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.memory.pool import pool_of
+from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.arguments import are_below, as_ids
 from dynbatch.parameter import Array
+
+Result = TypeVar("Result")
 
 
 class Engine:
@@ -67,7 +71,7 @@ class Engine:
     def __init__(
         self, model: Any, config: GenerationConfig | None = None, *,
         tokenizer: Detokenizer | None = None, step_tokens: int = 2048,
-        memory_limit: int | None = None, positions: int | None = None,
+        memory_limit: int | str | None = None, positions: int | None = None,
         batch_invariant: bool = False,
     ) -> None:  # fmt: skip
         self._model = model
@@ -80,9 +84,8 @@ class Engine:
             program = self._continuation.program(graph)
         self._vocab = program.width
         self.caches = Caches(program.slots, self._continuation.dtype, pool_of(CPU))
-        self._limit = memory_limit
-        self._waiting: list[GenerationRequest] = []
-        self._live: list[GenerationRequest] = []
+        self._limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
+        self._queue = RequestQueue(self.caches, self._step_tokens, self._limit)
         self._requests: dict[int, GenerationRequest] = {}
         self._count = 0
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -124,7 +127,7 @@ class Engine:
         request = GenerationRequest(
             self._count, source, context, config, limit, branch, self._tokenizer
         )
-        most = self._bytes_at_most(request)
+        most = self._queue.bytes_at_most(request)
         if self._limit is not None and most > self._limit:
             raise refused(
                 "Engine.add", f"a prompt of {ids.size} tokens and {limit} more need {most:,} bytes",
@@ -132,32 +135,13 @@ class Engine:
             )  # fmt: skip
         self._count += 1
         self._requests[request.number] = request
-        self._waiting.append(request)
+        self._queue.waiting.append(request)
         return request.number
 
     def _first(self, config: GenerationConfig) -> Array:
         """The decoder's first id."""
         start = config.decoder_start_token_id
         return np.array([self._model.start if start is None else start], np.int64)
-
-    def _bytes_at_most(self, request: GenerationRequest) -> int:
-        """Bytes of the pages of a request whose results become as long as they may.
-
-        Its sentences share the first rows, and begin a page behind them; or they share none, where
-        they had to begin anew.
-        """
-        config, first, step = request.config, request.context.size, self._step_tokens
-        count = max(config.num_beams, config.num_return_sequences)
-        shared, own, apart = [
-            self.caches.bytes_of(rows, step)
-            for rows in (first, request.limit, first + request.limit)
-        ]
-        most = apart if count == 1 else max(count * apart, shared + count * own)
-        return self._source_bytes(request) + most
-
-    def _source_bytes(self, request: GenerationRequest) -> int:
-        kept = self.caches.kept
-        return 0 if request.source is None else kept.count(request.source.size) * kept.page_bytes
 
     def _require_prompt(self, ids: Array, config: GenerationConfig) -> None:
         if not ids.size and not self._continuation.has_source:
@@ -188,11 +172,8 @@ class Engine:
         """End a request; what it has so far stays readable in its events alone."""
         found = self._requests.get(request)
         if found is not None:
-            found.close()
-            self._live, self._waiting = [
-                [one for one in requests if one is not found]
-                for requests in (self._live, self._waiting)
-            ]
+            self._queue.forget(found)
+            self._give_back()
 
     def results(self, request: int) -> list[Generated]:
         """The results of a request that has ended, which is forgotten then.
@@ -207,13 +188,13 @@ class Engine:
 
     def memory_use(self) -> CacheMemory:
         """Bytes of the caches: of their rows, of their pages, and the most of these so far."""
-        branches = [branch for request in self._live for branch in request.branches]
+        branches = [branch for request in self._queue.live for branch in request.branches]
         return memory_of(self.caches, [branch.history for branch in branches])
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self._live or self._waiting)
+        return not (self._queue.live or self._queue.waiting)
 
     def run(self) -> Iterator[TokenEvent]:
         """Take steps until all requests have ended; requests may be added meanwhile."""
@@ -223,66 +204,54 @@ class Engine:
     # Steps ----------------------------------------------------------------------------------------
 
     def step(self) -> list[TokenEvent]:
-        """Read what waits, at most `step_tokens` tokens, and choose a token for each sentence."""
+        """Read what waits, at most `step_tokens` tokens, and choose a token for each sentence.
+
+        A request that fails ends with an event, and the others go on.
+        """
+        queue, events = self._queue, list[TokenEvent]()
         with evaluating(self._model), self._products():
-            events = self._admit()
-            read = self._room_for(self._chosen())
-            if not read:
-                return events
+            joining = queue.join()
+            if joining and self._continuation.has_source:
+                self._tried(joining, lambda: self._begin(joining), events)
+            read = queue.rows(events)
             given = [(ids, branch.history) for _, branch, ids in read]
-            logits = self._continuation.run(self.caches, given)
+            requests = list(dict.fromkeys([request for request, _, _ in read]))
+            run = partial(self._continuation.run, self.caches, given)
+            logits = self._tried(requests, run, events) if read else None
+        if logits is not None:
+            events += self._choose(read, logits)
+        self._give_back()
+        return events
+
+    def _choose(self, read: Rows, logits: Array) -> list[TokenEvent]:
+        """Choose the next tokens of the sentences that are read to their ends."""
         ready: list[Ready] = []
         for row, (request, branch, ids) in enumerate(read):
             branch.waiting = branch.waiting[ids.size :]
             if not branch.waiting.size:
                 ready.append((request, branch, row))
-        events += choose(ready, logits)
-        self._live = [request for request in self._live if request.branches]
+                request.is_apart = False
+        events = choose(ready, logits)
+        self._queue.live = [one for one in self._queue.live if one.branches]
+        return events
+
+    def _give_back(self) -> None:
+        """Give back what steps hold, where none is to come."""
         if self.is_idle:
             self._continuation.forget_steps()
-        return events
 
-    def _admit(self) -> list[TokenEvent]:
-        """Let requests join while there are pages for their prompts; those that fail end."""
-        promised = self.caches.lent_bytes
-        promised += sum([self._bytes_next(request) for request in self._live])
-        joining: list[GenerationRequest] = []
-        while self._waiting:
-            request = self._waiting[0]
-            if request.branches:
-                promised += self._bytes_next(request, more=1) + self._source_bytes(request)
-                if self._limit is not None and promised > self._limit and self._live:
-                    break
-                self._live.append(request)
-                joining.append(request)
-            self._waiting.pop(0)
-        if not (joining and self._continuation.has_source):
-            return []
+    def _tried(
+        self, requests: Sequence[GenerationRequest], act: Callable[[], Result],
+        events: list[TokenEvent],
+    ) -> Result | None:  # fmt: skip
+        """What a part of a step gives; None where it failed."""
         try:
-            self._begin(joining)
-            return []
-        except OutOfMemory:
-            raise
-        except DynbatchError:  # of one of them, an id of another vocabulary, say
-            events = self._begin_each(joining)
-        self._live = [request for request in self._live if request.branches]
-        return events
-
-    def _begin_each(self, joining: Sequence[GenerationRequest]) -> list[TokenEvent]:
-        """Encode the sources one by one, and end the requests whose own the model refuses."""
-        events = []
-        for request in joining:
-            try:
-                self._begin([request])
-            except OutOfMemory:
+            return act()
+        except BaseException as error:
+            events += self._queue.failed(requests, error)
+            if not isinstance(error, Exception):
                 raise
-            except DynbatchError as error:
-                events.append(request.fail(error))
-        return events
-
-    def _bytes_next(self, request: GenerationRequest, more: int = 0) -> int:
-        """Bytes of the pages that a request needs for the ids that wait."""
-        return sum([b.history.bytes_for(b.waiting.size + more) for b in request.branches])
+        return None
 
     def _begin(self, joining: Sequence[GenerationRequest]) -> None:
         """Encode the sources of requests; all sentences of one share what comes of it."""
@@ -293,43 +262,3 @@ class Engine:
             for branch in request.branches:
                 branch.history = history.fork()
             history.close()
-
-    def _chosen(self) -> list[tuple[GenerationRequest, Branch, Array]]:
-        """What the model reads now: the sentences that need one token first."""
-        pairs = [(request, branch) for request in self._live for branch in request.branches]
-        pairs.sort(key=lambda pair: pair[1].waiting.size > 1)
-        left, read = self._step_tokens, []
-        for request, branch in pairs:
-            ids = branch.waiting[:left]
-            if ids.size:
-                read.append((request, branch, ids))
-                left -= ids.size
-        return read
-
-    def _room_for(
-        self, read: list[tuple[GenerationRequest, Branch, Array]]
-    ) -> list[tuple[GenerationRequest, Branch, Array]]:
-        """Reserve pages; where there are none, the youngest requests wait and begin anew later."""
-        kept: list[tuple[GenerationRequest, Branch, Array]] = []
-        put_back: set[int] = set()
-        for request, branch, ids in read:
-            if request.number in put_back:
-                continue
-            while True:
-                needed = branch.history.bytes_for(ids.size)
-                try:
-                    if self._limit is None or self.caches.lent_bytes + needed <= self._limit:
-                        branch.history.reserve(ids.size)
-                        kept.append((request, branch, ids))
-                        break
-                except OutOfMemory:
-                    if len(self._live) == 1:
-                        raise
-                youngest = self._live.pop()
-                youngest.restart()
-                put_back.add(youngest.number)
-                self._waiting.insert(0, youngest)
-                kept = [one for one in kept if one[0] is not youngest]
-                if youngest is request:
-                    break
-        return kept

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch.arguments import refused
+from dynbatch.backend import Device
 from dynbatch.blocks.arguments import Arguments, sizes_of
 from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
@@ -44,8 +46,7 @@ class Continuation:
         self._block = BlockFunction(_decoded if self.has_source else _logits)
         self._programs: dict[int, Resumed] = {}
         self._steps: dict[int, PreparedStep] = {}  # by the number of sentences, latest last
-        parameter = model.parameters()[0]
-        self.device, self.dtype = parameter.device, parameter.dtype
+        self.device, self.dtype = _place_of(model)
 
     def graph(self) -> Graph:
         """A graph where the model is."""
@@ -167,6 +168,19 @@ class Continuation:
         """Give back what is held for steps to come."""
         while self._steps:
             self._steps.popitem()[1].close()
+
+
+def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:
+    """The device and dtype of a model's parameters."""
+    places = list(dict.fromkeys([(one.device, one.dtype) for one in model.parameters()]))
+    if len(places) != 1:
+        found = " and ".join([f"{dtype} on {device.name}" for device, dtype in places])
+        raise refused(
+            "Engine", f"{type(model).__name__} has parameters {found or 'of no kind'}",
+            "the parameters tell where a model runs and in which dtype, all the same",
+            "model.to(device), model.astype(dtype); a model has a parameter or more",
+        )  # fmt: skip
+    return places[0]
 
 
 def _logits(graph: Any, model: Any, ids: Any) -> Any:

@@ -103,6 +103,7 @@ class GenerationRequest:
         cut:      what is cut off before a token is drawn: see `cut_of`.
         beams:    of a beam search.
         results:  that have ended.
+        is_apart: whether a step failed that may have failed because of it: see `RequestQueue`.
         error:    why it failed.
     """
 
@@ -121,7 +122,7 @@ class GenerationRequest:
         self.cut = cut_of(config)
         self.beams = Beams(config, limit) if config.num_beams > 1 else None
         self.results: dict[int, Generated] = {}
-        self.is_begun = False
+        self.is_begun = self.is_apart = False
         self.error: Exception | None = None
 
     def new_stream(self) -> TextStream | None:

@@ -86,7 +86,7 @@ def test_no_more_prompts_than_asked_for_are_in_the_engine(folder, monkeypatch, c
     step = Engine.step
 
     def counting(engine):
-        counts.append(len(engine._live) + len(engine._waiting))
+        counts.append(len(engine._queue.live) + len(engine._queue.waiting))
         return step(engine)
 
     monkeypatch.setattr(Engine, "step", counting)

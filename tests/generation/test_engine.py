@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch.errors import ArgumentError, OutOfMemory, VocabularyError
+from dynbatch.errors import ArgumentError, VocabularyError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import END, FAILED, LENGTH, STOP
@@ -245,32 +245,6 @@ def test_a_request_is_cancelled_at_any_time_and_loses_no_page(config):
         list(engine.run())
         assert engine.caches.lent_bytes == 0
         assert tokens([engine.results(second)]) == tokens(alone(model, config, [[8] * 70]))
-
-
-@pytest.mark.parametrize("step", range(6))
-def test_a_failing_pool_loses_no_page(monkeypatch, step):
-    model = tiny("gpt2")
-    engine = Engine(model, SAMPLES)
-    added = [engine.add(prompt) for prompt in prompts(4)]
-    (pages,), count = engine.caches.grown, [0]
-    take = pages.take
-
-    def failing():
-        count[0] += 1
-        if count[0] % 3 == step % 3 and count[0] > step:
-            raise OutOfMemory("no room")
-        return take()
-
-    monkeypatch.setattr(pages, "take", failing)
-    for _ in range(200):
-        if engine.is_idle:
-            break
-        try:
-            engine.step()
-        except OutOfMemory:
-            for number in added:
-                engine.cancel(number)
-    assert engine.is_idle and engine.caches.lent_bytes == 0
 
 
 def test_the_model_is_left_in_its_mode_and_draws_no_dropout():

@@ -1,0 +1,203 @@
+"""Requests that fail: each ends alone, nothing is lost, and the others have the same results."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch.errors import ArgumentError, OutOfMemory, VocabularyError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
+from dynbatch.generation.requests import FAILED
+from dynbatch.memory.pool import default_pool
+from tests.generation.tiny_models import VOCAB, LSTMLanguageModel, Writer, tiny
+
+GREEDY = GenerationConfig(max_new_tokens=4, eos_token_id=(5,))
+SAMPLES = GenerationConfig(
+    max_new_tokens=4, do_sample=True, num_return_sequences=3, seed=3, top_k=20
+)
+BEAMS = GenerationConfig(max_new_tokens=4, num_beams=3, num_return_sequences=2)
+PROMPTS = [[3, 4, 9], [7] * 40, [2]]
+BAD = 45
+
+
+def results(engine, numbers):
+    return [[one.tokens for one in engine.results(number)] for number in numbers]
+
+
+def expected(model, config, prompts):
+    engine = Engine(model, config)
+    numbers = [engine.add(prompt) for prompt in prompts]
+    list(engine.run())
+    return results(engine, numbers)
+
+
+class Refusing(LSTMLanguageModel):
+    """A language model that has no embedding for some of the ids that it predicts."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = models.Embedding(BAD, 12)
+
+
+class RefusingEncoder(Writer):
+    """An encoder of a user's own, which looks into its source."""
+
+    def encode(self, graph, source):
+        if BAD in np.asarray(source):
+            raise ValueError("of the encoder")
+        return super().encode(graph, source)
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
+@pytest.mark.parametrize(
+    ("maker", "error"), [(Refusing, VocabularyError), (RefusingEncoder, ValueError)]
+)
+def test_a_prompt_that_the_model_refuses_fails_alone(maker, error, config):
+    db.seed(1)
+    model, config = maker(), replace(config, suppress_tokens=tuple(range(BAD, VOCAB)))
+    wanted = expected(model, config, PROMPTS)
+    engine = Engine(model, config, step_tokens=20)
+    good = [engine.add(PROMPTS[0])]
+    engine.step()
+    bad = [engine.add([BAD]), engine.add([7] * 30 + [BAD])]
+    good += [engine.add(prompt) for prompt in PROMPTS[1:]]
+    events = list(engine.run())
+    failed = [event for event in events if event.reason == FAILED]
+    assert sorted(event.request for event in failed) == bad
+    assert all(isinstance(event.error, error) for event in failed)
+    for number in bad:
+        with pytest.raises(error):
+            engine.results(number)
+    assert results(engine, good) == wanted
+    assert engine.caches.lent_bytes == 0
+
+
+def test_a_prompt_without_room_in_the_pool_fails_alone(monkeypatch):
+    model, take = tiny("gpt2"), default_pool.take
+    wanted = expected(model, GREEDY, PROMPTS)
+    engine = Engine(model, GREEDY)
+    (pages,) = engine.caches.grown
+    elements = pages.page_bytes // 4
+
+    def short(count, dtype, label=""):
+        if "kept" in label and engine.caches.lent_bytes >= 6 * pages.page_bytes:
+            raise OutOfMemory("no room")
+        assert "kept" not in label or count == elements
+        return take(count, dtype, label)
+
+    monkeypatch.setattr(default_pool, "take", short)
+    good = [engine.add(PROMPTS[0])]
+    bad = engine.add([7] * 200)
+    good += [engine.add(prompt) for prompt in PROMPTS[1:]]
+    events = list(engine.run())
+    assert [event.request for event in events if event.reason == FAILED] == [bad]
+    with pytest.raises(OutOfMemory, match="no room"):
+        engine.results(bad)
+    assert results(engine, good) == wanted
+    assert engine.caches.lent_bytes == 0
+
+
+class Faults:
+    """A pool whose takings are counted; those with the numbers given fail."""
+
+    def __init__(self, monkeypatch, numbers=()):
+        self._take, self._numbers, self.count = default_pool.take, numbers, 0
+        monkeypatch.setattr(default_pool, "take", self.take)
+
+    def take(self, elements, dtype, label=""):
+        number, self.count = self.count, self.count + 1
+        if number in self._numbers:
+            raise OutOfMemory("no room")
+        return self._take(elements, dtype, label)
+
+
+def run(monkeypatch, model, config, faults):
+    """The results of all prompts, None for one that failed; and how often the pool was asked."""
+    used = default_pool.used_bytes
+    engine = Engine(model, config, step_tokens=30)
+    with monkeypatch.context() as patch:
+        pool = Faults(patch, faults)
+        numbers = [engine.add(prompt) for prompt in PROMPTS[:2]]
+        events = engine.step()
+        numbers.append(engine.add(PROMPTS[2]))
+        events += engine.run()
+    failed = {event.request for event in events if event.reason == FAILED}
+    found = [None if k in failed else results(engine, [k])[0] for k in numbers]
+    assert engine.caches.lent_bytes == 0 and default_pool.used_bytes == used
+    return found, pool.count
+
+
+def assert_no_fault_changes_a_result(monkeypatch, name, config, every):
+    model = tiny(name)
+    wanted, count = run(monkeypatch, model, config, ())
+    assert count >= 5 and None not in wanted
+    for number in range(0, count, every):
+        # Once: only a request that is alone by then has nobody to take room from, and fails. From
+        # some moment on always: all fail that have not ended.
+        for faults, most in ([number], 1), (range(number, 10**6), 3):
+            found, _ = run(monkeypatch, model, config, faults)
+            assert all(one in (None, other) for one, other in zip(found, wanted, strict=True))
+            assert found.count(None) <= most
+        assert None in found
+
+
+CONFIGS = {"greedy": GREEDY, "samples": SAMPLES, "beams": BEAMS}
+CASES = [("gpt2", "samples"), ("lstm", "beams"), ("marian", "beams"), ("writer", "samples")]
+
+
+@pytest.mark.parametrize(("name", "config"), CASES)
+def test_a_pool_that_fails_loses_no_page_and_changes_no_result(monkeypatch, name, config):
+    assert_no_fault_changes_a_result(monkeypatch, name, CONFIGS[config], every=13)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("name", ["gpt2", "window", "lstm", "marian", "t5", "writer", "seq2seq"])
+def test_each_allocation_may_fail(monkeypatch, name, config):
+    assert_no_fault_changes_a_result(monkeypatch, name, CONFIGS[config], every=1)
+
+
+def test_an_interrupt_in_a_step_leaves_all_requests_as_they_were(monkeypatch):
+    model = tiny("lstm")
+    wanted = expected(model, SAMPLES, PROMPTS)
+    engine = Engine(model, SAMPLES)
+    numbers = [engine.add(prompt) for prompt in PROMPTS]
+    engine.step()
+    run = engine._continuation.run
+
+    def interrupted(*given):
+        run(*given)  # states are written already
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine._continuation, "run", interrupted)
+        engine.step()
+    assert engine.caches.lent_bytes == 0
+    list(engine.run())
+    assert results(engine, numbers) == wanted
+
+
+def test_a_model_tells_where_it_runs_and_in_which_dtype():
+    class Empty(models.Module):
+        def __call__(self, graph, ids):
+            raise AssertionError
+
+    with pytest.raises(ArgumentError, match="Empty has parameters of no kind"):
+        Engine(Empty())
+    model = tiny("lstm")
+    model.output.astype("float64")
+    with pytest.raises(ArgumentError, match="float32 on cpu and float64 on cpu"):
+        Engine(model)
+
+
+def test_a_limit_of_memory_is_a_number_of_bytes():
+    model = tiny("gpt2")
+    with pytest.raises(ValueError, match="memory_limit"):
+        Engine(model, memory_limit="much")
+    engine = Engine(model, GREEDY, memory_limit="1 MiB")
+    number = engine.add([1, 2])
+    list(engine.run())
+    assert engine.results(number)
