@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -136,23 +137,29 @@ class Extent(NamedTuple):
     running: int
 
 
-def extents(lengths: Array, steps: int) -> list[Extent]:
+def extents(lengths: Array, steps: int) -> tuple[Extent, ...]:
     """The chunks of sentences of these lengths: one, or more of `steps` steps.
 
     Where sentences have ended a chunk takes more steps, as long as it has no more rows than
     `steps` steps of all sentences: what it needs does not grow, and products of few rows are slow.
     """
+    return _extents(lengths.tobytes(), steps)
+
+
+@lru_cache(maxsize=32)  # planning asks again and again, for each direction
+def _extents(of_sentences: bytes, steps: int) -> tuple[Extent, ...]:
+    lengths = np.frombuffer(of_sentences, np.int64)
     longest = int(lengths.max(initial=0))
     running = lengths.size - np.cumsum(np.bincount(lengths, minlength=longest + 1))[:longest]
     counts: list[int] = running.tolist()
     if not steps or not counts:
-        return [Extent(0, longest, sum(counts), max(counts, default=0))]
+        return (Extent(0, longest, sum(counts), max(counts, default=0)),)
     chunks = _filled(counts, steps * counts[0])
     even = -(-sum(counts) // len(chunks)) + counts[0]
     return _filled(counts, min(even, steps * counts[0]))
 
 
-def _filled(counts: list[int], most: int) -> list[Extent]:
+def _filled(counts: list[int], most: int) -> tuple[Extent, ...]:
     """Chunks of as many steps as have at most `most` rows, and of one step at least."""
     chunks: list[Extent] = []
     first = rows = 0
@@ -161,10 +168,10 @@ def _filled(counts: list[int], most: int) -> list[Extent]:
             chunks.append(Extent(first, t, rows, counts[first]))
             first, rows = t, 0
         rows += count
-    return [*chunks, Extent(first, len(counts), rows, counts[first])]
+    return (*chunks, Extent(first, len(counts), rows, counts[first]))
 
 
-def of_pass(lengths: Array, steps: int, leaves_all: bool) -> list[Extent]:
+def of_pass(lengths: Array, steps: int, leaves_all: bool) -> tuple[Extent, ...]:
     """The chunks of a pass.
 
     Args:
