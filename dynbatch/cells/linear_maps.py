@@ -8,15 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import DType
-from dynbatch.compiler.arrays import (
-    Arrays,
-    Scratch,
-    columns_of,
-    panel_elements,
-    planes_of,
-    portions,
-    write_transposed,
-)
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, panel_elements
 from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
@@ -51,33 +43,28 @@ def forward_weights(
     cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None,
     tasks: Tasks,
 ) -> Arrays:  # fmt: skip
-    """Wide weights (K, O) as W, in planes of p columns (planes, K, p) for NumPy; biases as b.
+    """Wide weights (K, O) of the loop as W; biases as b.
 
     Args:
-        streams: whether weights of streams are packed as well. Packing takes memory; without it the
-                 products take a few percent longer.
+        streams: whether there is room for weights of streams, which C packs as well.
         native:  packs W into panels for C, instead.
         tasks:   where that is written down.
     """
     arrays: Arrays = {}
     packs: list[Task] = []
     for number, op in cell.maps.items():
-        split = cell.planes[number] if native is None else 0
-        plane, inner = split or op.output.width, op.inputs[0].width
-        bias = _wide_bias(op)
-        arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
+        bias = arrays[f"b{number}"] = _wide_bias(op)
         if number in cell.stream_maps and not streams:
-            arrays[f"W{number}"] = list(portions(op, plane))
             continue
         room = scratch.take(_room_of(cell, number, bias.dtype), 1).reshape(-1)
         if native is not None:
             packs += native.pack(op, room)
             arrays[f"W{number}"] = room
-            continue
-        wide = room[: op.output.width * inner].reshape(-1, inner, plane)
-        for piece in op.pieces:
-            write_transposed(piece, wide, plane)
-        arrays[f"W{number}"] = wide if split else wide[0]
+        elif number not in cell.stream_maps:
+            wide = room[: op.output.width * op.inputs[0].width].reshape(-1, op.output.width)
+            for piece in op.pieces:
+                wide[:, piece.columns] = piece.rows.T
+            arrays[f"W{number}"] = wide
     tasks.then(*[[each] for each in packs])
     return arrays
 
@@ -85,7 +72,7 @@ def forward_weights(
 def backward_weights(
     cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None, tasks: Tasks
 ) -> Arrays:
-    """Wide weights (O, K) of the loop as V, in planes (planes, p, K), or packed for C.
+    """Wide weights (O, K) of the loop as V, or packed for C.
 
     Weights of streams are read in place: see `stream_gradients`.
     """
@@ -100,12 +87,9 @@ def backward_weights(
             packs += native.pack_back(op, room)
             arrays[f"V{number}"] = room
             continue
-        wide = room[: op.output.width * inner].reshape(-1, inner)
+        wide = arrays[f"V{number}"] = room[: op.output.width * inner].reshape(-1, inner)
         for piece in op.pieces:
-            rows = slice(piece.column, piece.column + piece.width)
-            wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
-        plane = cell.numpy.weight_planes.get(number, 0)
-        arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if plane else wide
+            wide[piece.columns] = piece.rows
     tasks.then(*[[each] for each in packs])
     return arrays
 
@@ -114,7 +98,7 @@ def _wide_bias(op: Op) -> Array:
     """The biases of a wide map's pieces, side by side: (O,)."""
     bias = np.zeros(op.output.width, op.pieces[0].weight.dtype)
     for piece in op.pieces:
-        columns = bias[piece.column : piece.column + piece.width]
+        columns = bias[piece.columns]
         for one, first in piece.biases:
             columns += one.value[first : first + piece.width]
     return bias
@@ -139,10 +123,8 @@ def stream_gradients(
             (x,) = op.inputs
             if x.number != place or number not in cell.of_maps:
                 continue
-            dy = planes_of(columns_of(arrays, cell.of_maps[number]))
-            for plane, columns, piece, first in portions(op, dy.shape[2]):
-                rows = slice(first, first + columns.stop - columns.start)
-                products.append((dy[plane][:, columns], piece.weight.value[rows], x.column))
+            dy = columns_of(arrays, cell.of_maps[number])
+            products += [(dy[:, piece.columns], piece.rows, x.column) for piece in op.pieces]
         is_there = found is out
         if products or not is_there:
             yield products, None if is_there else found, order, out, is_there
@@ -173,11 +155,9 @@ class ParameterRows:
 class Target(NamedTuple):
     """Some columns of the gradient dy of maps that share it, and what is made of them.
 
-    plane, columns: of dy in planes.
     weights: (width, K) of each map, or None where one is frozen.
     """
 
-    plane: int
     columns: slice
     weights: list[Array | None]
     biases: list[Array]
@@ -205,14 +185,12 @@ class WeightGradients:
             xs: the rows that each map multiplied; before them it multiplied zeros.
             dy: the gradient of their output.
         """
-        planes = planes_of(dy)
         again = group in self._targets
         if not again:
-            self._targets[group] = [*self._targets_of(group, planes.shape[2])]
-        targets = self._targets[group]
+            self._targets[group] = [*self._targets_of(group)]
         maps = [
-            MapGradient(planes[t.plane][:, t.columns], t.biases[0] if t.biases else None, t.weights)
-            for t in targets
+            MapGradient(dy[:, t.columns], t.biases[0] if t.biases else None, t.weights)
+            for t in self._targets[group]
         ]
         self._tasks.then(*[[each] for each in weight_tasks(xs, maps, again)])
 
@@ -223,17 +201,16 @@ class WeightGradients:
                 for bias in target.biases[1:]:
                     np.copyto(bias, target.biases[0])
 
-    def _targets_of(self, group: tuple[int, ...], plane: int) -> Iterator[Target]:
+    def _targets_of(self, group: tuple[int, ...]) -> Iterator[Target]:
         rows = [ParameterRows(self._gradients) for _ in group]
-        for parts in zip(*[portions(self._maps[k], plane) for k in group], strict=True):
-            number, columns = parts[0][:2]
-            width, target = columns.stop - columns.start, Target(number, columns, [], [])
-            for (_, _, piece, first), own in zip(parts, rows, strict=True):
-                frozen = piece.weight.frozen
-                target.weights.append(None if frozen else own.take(piece.weight, first, width))
+        for pieces in zip(*[self._maps[k].pieces for k in group], strict=True):
+            target = Target(pieces[0].columns, [], [])
+            for piece, own in zip(pieces, rows, strict=True):
+                weight, width = piece.weight, piece.width
+                target.weights.append(
+                    None if weight.frozen else own.take(weight, piece.first, width)
+                )
                 target.biases.extend(
-                    own.take(bias, start + first - piece.first, width)
-                    for bias, start in piece.biases
-                    if not bias.frozen
+                    own.take(bias, start, width) for bias, start in piece.biases if not bias.frozen
                 )
             yield target

@@ -12,7 +12,7 @@ from dynbatch.cells.linear_maps import (
     forward_elements,
     forward_weights,
 )
-from dynbatch.compiler.arrays import Arrays, Scratch, laid_out, rows_of, temporary
+from dynbatch.compiler.arrays import Arrays, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.kernels.c.runtime.tasks import Tasks
@@ -40,7 +40,6 @@ class LoopArrays:
         tasks: Tasks, saved: Mapping[str, Array] | None, backward: bool, recomputes: bool = False,
     ) -> None:  # fmt: skip
         native, storage = cell.in_c.functions(scratch.dtype), cell.storage
-        self._in_c = native is not None
         self._shared: Arrays = {}
         wide, groups = [*cell.stream_rows], []
         if recomputes or not backward:
@@ -52,25 +51,23 @@ class LoopArrays:
             groups.append(cell.gradient_buffers)
         wide += storage.packed if saved is None else []
         self._wide = [(b, scratch.take(rows, b.width)) for b in wide]
-        self.kept = {} if saved is None else {
-            b.name: laid_out(saved[b.name], b, self._in_c) for b in storage.packed
-        }  # fmt: skip
+        self.kept = {} if saved is None else {b.name: saved[b.name] for b in storage.packed}
         self._of_steps = [self._temporary(scratch, count, groups) for count in running]
 
     def _temporary(
         self, scratch: Scratch, rows: int, groups: Sequence[Sequence[ProgramBuffer]]
     ) -> Arrays:
         """Arrays with a row for each row of a step, which needs one group at a time."""
-        room, arrays = scratch.take(rows, max(map(_width, groups))).reshape(-1), {}
+        room = scratch.take(rows, max(map(_width, groups))).reshape(-1)
+        arrays: Arrays = {}
         for buffers in groups:
             own = Scratch(room)
-            for b in buffers:
-                arrays[b.name] = temporary(rows, b, own, self._in_c)
+            arrays |= {b.name: own.take(rows, b.width) for b in buffers}
         return arrays
 
     def of_all(self, count: int) -> Arrays:
         """The packed arrays, with so many rows, and those that are kept."""
-        return self.kept | {b.name: laid_out(rows[:count], b, self._in_c) for b, rows in self._wide}
+        return self.kept | {b.name: rows[:count] for b, rows in self._wide}
 
     def of_shard(self, number: int, wide: Arrays, span: slice, kept: slice) -> Arrays:
         """Everything that generated code reads, for one shard.
@@ -81,8 +78,8 @@ class LoopArrays:
         return (
             self._of_steps[number]
             | self._shared
-            | {b.name: rows_of(wide[b.name], span) for b, _ in self._wide}
-            | {name: rows_of(array, kept) for name, array in self.kept.items()}
+            | {b.name: wide[b.name][span] for b, _ in self._wide}
+            | {name: array[kept] for name, array in self.kept.items()}
         )
 
 

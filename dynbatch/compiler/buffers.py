@@ -30,7 +30,6 @@ class Role(Enum):
     EXPORT_GRADIENT = auto()
     LEFT_GRADIENT = auto()  # of the state that the step left: carried from step to step
     FOUND_GRADIENT = auto()  # of the state that the step found, where it has another place
-    PLANE_SCRATCH = auto()
 
 
 # How generated code begins their names.
@@ -39,7 +38,6 @@ LETTERS = {
     Role.FOUND_STATES: "H", Role.INITIAL_STATE: "I", Role.BIAS: "b",
     Role.WEIGHT: "V", Role.GRADIENT: "D", Role.TEMPORARY_GRADIENT: "E", Role.STREAM_GRADIENT: "dX",
     Role.EXPORT_GRADIENT: "dY", Role.LEFT_GRADIENT: "C", Role.FOUND_GRADIENT: "N",
-    Role.PLANE_SCRATCH: "Z",
 }  # fmt: skip
 
 
@@ -51,24 +49,18 @@ def array_name(role: Role, label: int | str = "") -> str:
 class ProgramBuffer:
     """An array of generated code: for one value, or for several whose lifetimes do not overlap.
 
-    label:  what tells arrays of one role apart: a number, or the shape of scratch.
+    label:  what tells arrays of one role apart, a number.
     packed: one row for every token of the scan; else one for every running sentence.
-    plane:  0 for rows x width; else the array is (width / plane) x rows x plane, so that each part
-            of a merged value is contiguous. `planes` is the number of these.
     """
 
-    __slots__ = ("label", "name", "packed", "plane", "planes", "role", "values", "width")
+    __slots__ = ("label", "name", "packed", "role", "values", "width")
 
-    def __init__(
-        self, role: Role, label: int | str, width: int, packed: bool, plane: int = 0
-    ) -> None:
+    def __init__(self, role: Role, label: int | str, width: int, packed: bool) -> None:
         self.role = role
         self.label = label
         self.name = array_name(role, label)
         self.width = width
         self.packed = packed
-        self.plane = plane
-        self.planes = width // plane if plane else 1
         self.values: list[Value] = []
 
 
@@ -78,14 +70,6 @@ class Columns(NamedTuple):
     buffer: ProgramBuffer
     column: int
     width: int
-
-
-def plane_of(value: Value) -> int:
-    """The plane width in which to store a base value or its gradient; 0 for plain rows.
-
-    Operators read columns of one plane or a whole number of planes (see `fusion`).
-    """
-    return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0
 
 
 class Storage:
@@ -120,12 +104,10 @@ class Storage:
         self._ahead = {id(value) for op in program.ahead for value in op.outputs}
         for value, buffer, column in fixed:
             self._put(value, buffer, column)
-        read = [x for op in program.every_op() if op.opcode in WHOLE_ROWS for x in op.inputs]
-        self._plain = {id(x.base) for x in read}
         self._whole = self._whole_rows(program)
         for value in results:
             if not self.has_place(value):
-                self._new(value.base, True, self._plane_of(value.base))
+                self._new(value.base, True)
         for op in reversed(program.every_op()):
             self._follow(op)
         for op in program.every_op():
@@ -148,10 +130,10 @@ class Storage:
         """Whether backward or anything outside the step reads any of its columns."""
         return any([value.overlaps(other) for other in self._kept])
 
-    def _new(self, value: Value, packed: bool, plane: int = 0) -> None:
+    def _new(self, value: Value, packed: bool) -> None:
         """Give a value a buffer of its own."""
         buffers = self.packed if packed else self.temporary
-        buffer = ProgramBuffer(self._roles[not packed], len(buffers), value.width, packed, plane)
+        buffer = ProgramBuffer(self._roles[not packed], len(buffers), value.width, packed)
         buffers.append(buffer)
         self._put(value, buffer, 0)
 
@@ -177,25 +159,22 @@ class Storage:
     def _assign(self, op: Op) -> None:
         """Give what an operator makes a place: an operand's, a temporary value's, or a new one."""
         for value in op.outputs:
-            plane, must_pack = self._plane_of(value), self._must_pack(value)
+            must_pack = self._must_pack(value)
             places = [self.buffer_of(x) for x in op.inputs if self.has_place(x)]
             alike = [] if must_pack else self.temporary
             places = [] if op.opcode is OpCode.COPY else places
-            places += [(b, 0) for b in alike if (b.width, b.plane) == (value.width, plane)]
+            places += [(b, 0) for b in alike if b.width == value.width]
             for buffer, column in places if not self.has_place(value) else ():
                 if self._fits(value, buffer, column):
                     self._put(value, buffer, column)
                     break
             if not self.has_place(value):
-                self._new(value, must_pack, plane)
+                self._new(value, must_pack)
 
     def _whole_rows(self, program: Program) -> set[int]:
         """Values, by identity, that are whole rows of an array of their own."""
         makers = [op for op in program.every_op() if op.opcode in WHOLE_ROWS]
         return {id(value) for op in makers for value in op.outputs}
-
-    def _plane_of(self, value: Value) -> int:
-        return 0 if id(value) in self._plain else plane_of(value)
 
     def _must_pack(self, value: Value) -> bool:
         """Whether a value needs a row for every token."""
@@ -203,16 +182,10 @@ class Storage:
 
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
         """Whether a value that is made here can lie in these columns of a buffer."""
-        end, plane = column + value.width, buffer.plane
+        end = column + value.width
         if column < 0 or end > buffer.width or (self._must_pack(value) and not buffer.packed):
             return False
-        is_across = plane and column // plane != (end - 1) // plane
-        if is_across and (column % plane or end % plane):
-            return False
-        if id(value) in self._whole and (value.width < buffer.width or plane):
-            return False
-        maker = self._lives.makers[id(value)].opcode
-        if is_across and (maker is OpCode.LINEAR_GRADIENT or id(value) in self._plain):
+        if id(value) in self._whole and value.width < buffer.width:
             return False
         for other in buffer.values:
             at = self._columns[id(other)][1]

@@ -40,7 +40,6 @@ class CompiledLoop:
         simplified: how many operators were left out of both.
         numpy: both passes as calls of NumPy.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
-        planes: widths of the planes of each wide map's output; 0 for plain rows.
         state_maps: numbers of the maps that read the state as their step finds it.
         of_maps: where backward leaves the gradient of each wide map's output, by number.
         map_groups: numbers of the maps that share this gradient and whose weights cut it alike.
@@ -91,13 +90,12 @@ class CompiledLoop:
     def in_c(self) -> NativeLoop:
         """This loop in C."""
         attends = self.reads_first_memories and all(map(has_steps, self.program.generic))
-        return NativeLoop(self.storage, self.backward_program, self.gradients, attends)
+        return NativeLoop(self.storage, self.backward_program, self.gradients, self.numpy, attends)
 
     def _place_values(self) -> None:
         """Look up the values' places, once for all mini-batches."""
         program = self.program
         columns_of = self.storage.columns_of
-        self.planes = {k: columns_of(op.output).buffer.plane for k, op in self.maps.items()}
         self.state_maps = {number for number, op in self.maps.items() if op.reads_state}
         self.exports = [columns_of(value) for value in program.exports]
         self.following = [columns_of(value) for value in program.following]
@@ -123,7 +121,7 @@ class CompiledLoop:
         numbers = {x.base.number for x in read if x.base.origin is Origin.STATE}
         self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(numbers)}
         self.packed_gradients = self.gradients.packed
-        self.gradient_buffers = [*self.gradients.temporary, *self.numpy.scratch]
+        self.gradient_buffers = self.gradients.temporary
         width = sum([value.width for value in program.exports])
         self.backward_rows = [
             ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True),
@@ -146,11 +144,11 @@ class CompiledLoop:
     @property
     def launches(self) -> int:
         """Kernels of a step; `launches_backward` of a step back."""
-        return len(self.numpy.step)
+        return len(self.numpy.ops[0])
 
     @property
     def launches_backward(self) -> int:
-        return len(self.numpy.step_back)
+        return len(self.numpy.ops[1])
 
     @property
     def from_state(self) -> int:

@@ -58,7 +58,6 @@ class GradientSums:
                     parts.append(part.cut(program, first, end))
             terms = [each.cut(program, low, high).value(program) for each in (part, given)]
             total = program.value(high - low)
-            total.planes = base.planes_of(low, high - low)
             program.ops.append(Op(OpCode.BINARY, terms, total, kernel=binary.add))
             parts.append(GradientPart(low, high, total))
             missing = [
@@ -84,7 +83,6 @@ class GradientSums:
         total = values[0]
         if len(values) > 1:
             total = program.value(base.width)
-            total.planes = base.planes
             program.ops.append(Op(OpCode.COPY, values, total))
             program.ops[-1].columns = [part.first for part in whole]
         self._parts[id(base)] = [GradientPart(0, base.width, total)]
@@ -102,7 +100,6 @@ def made(
 ) -> Value:  # fmt: skip
     """The value that a new operator makes, as wide as another value."""
     value = program.value(like.width)
-    value.planes = like.base.planes_of(like.column, like.width)
     op = Op(opcode, inputs, value, kernel=kernel, number=number, source=source, position=position)
     program.ops.append(op)
     return value
@@ -123,6 +120,5 @@ def cut(program: Program, value: Value, column: int, width: int) -> Value:
 def copied(program: Program, value: Value) -> Value:
     """A copy, made by a new operator."""
     copy = program.value(value.width)
-    copy.planes = value.base.planes_of(value.column, value.width)
     program.ops.append(Op.copy(value, copy))
     return copy

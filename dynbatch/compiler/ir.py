@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.selection import Where
 
 if TYPE_CHECKING:
-    from dynbatch.parameter import Parameter
+    from dynbatch.parameter import Array, Parameter
 
 
 class Origin(Enum):
@@ -56,17 +55,14 @@ class Value:
     """One step's vector, or a range of columns of a wider one.
 
     number: which stream, state part or memory it is, if not an operator made it.
-    planes: widths of the parts that a wide value was merged from; parts of equal width are stored
-            one after the other (plane by plane), so that each is contiguous.
     """
 
-    __slots__ = ("base", "column", "number", "origin", "planes", "width")
+    __slots__ = ("base", "column", "number", "origin", "width")
 
     def __init__(self, width: int, origin: Origin = Origin.OPERATOR, number: int = 0) -> None:
         self.width = width
         self.origin = origin
         self.number = number
-        self.planes: tuple[int, ...] = (width,)
         self.base: Value = self
         self.column = 0
 
@@ -84,15 +80,6 @@ class Value:
     def is_whole(self) -> bool:
         """Whether the value is all of its base."""
         return self.width == self.base.width
-
-    def planes_of(self, column: int, width: int) -> tuple[int, ...]:
-        """The widths of the planes within some columns of a base value."""
-        ends = itertools.accumulate(self.planes)
-        cut = [
-            min(end, column + width) - max(end - plane, column)
-            for end, plane in zip(ends, self.planes, strict=True)
-        ]
-        return tuple([part for part in cut if part > 0])
 
     def overlaps(self, other: Value) -> bool:
         """Whether the two share columns."""
@@ -122,10 +109,15 @@ class WeightRows:
         self.biases = biases
         self.column = 0
 
-    def part(self, column: int, width: int) -> WeightRows:
-        """Some of its columns."""
-        biases = [(bias, first + column) for bias, first in self.biases]
-        return WeightRows(self.weight, self.first + column, width, biases)
+    @property
+    def columns(self) -> slice:
+        """The columns of its outputs in the wide map's."""
+        return slice(self.column, self.column + self.width)
+
+    @property
+    def rows(self) -> Array:
+        """The rows (width, K) of the weight."""
+        return self.weight.value[self.first : self.first + self.width]
 
 
 class Op:

@@ -31,7 +31,6 @@ def validate(program: Program, after: str) -> None:
             _check(value.base is value, after, op, "makes a view")
             _check(value.origin is Origin.OPERATOR, after, op, "makes an input")
             _check(id(value) not in made, after, op, "makes a value again")
-            _check(sum(value.planes) == value.width, after, op, "makes planes of other widths")
             made.add(id(value))
         _check(_widths_fit(op), after, op, "has operands of the wrong width")
     for value in program.results():

@@ -1,56 +1,10 @@
-"""Backward programs: evaluated operator by operator they give the gradients of the steps."""
-
-from unittest.mock import patch
+"""Backward programs: the operators of an LSTM's."""
 
 import pytest
-from hypothesis import assume, given, settings
 
 import dynbatch as db
-from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import OpCode
-from dynbatch.nodes.dropout import InvertedDropout
 from tests.cells.cell_cases import CASES
-from tests.cells.random_cells import Recipe
-from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
-from tests.cells.test_random_cells import drop_every_third_feature, recipes
-from tests.compiler.evaluate import backward_by_operator
-
-
-class LoopByOperator:
-    """Compiles loops whose backward pass is evaluated operator by operator."""
-
-    def __init__(self, compile_loop):
-        self._compile = compile_loop
-
-    def __get__(self, loop, owner):
-        def compile_loop(program):
-            self._compile(loop, program)
-            loop.backward = backward_by_operator(loop, loop.backward_program)
-
-        return compile_loop
-
-
-by_operator = patch.object(CompiledLoop, "__init__", LoopByOperator(CompiledLoop.__init__))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_backward_program_gives_the_gradients_of_the_steps(name):
-    case = CASES[name]
-    cell, batch = db.cell(case.cell.function), case.batch()
-    expected = outcome(step_by_step, cell, batch)
-    with by_operator:
-        assert_equal_outcomes(outcome(db.scan, cell, batch), expected, 1e-9)
-
-
-@by_operator
-@patch.object(InvertedDropout, "forward_batch", drop_every_third_feature)
-@settings(max_examples=40, derandomize=True)
-@given(recipes())
-def test_the_backward_program_of_a_random_cell_gives_the_gradients_of_the_steps(recipe: Recipe):
-    cell, batch = recipe.cell(), recipe.batch()
-    expected = tame_outcome(step_by_step, cell, batch)
-    assume(expected is not None)
-    assert_equal_outcomes(outcome(db.scan, cell, batch), expected, 1e-9)
 
 
 def compiled(name):

@@ -126,7 +126,7 @@ class GroupRun:
             self._gathers.append((False, (arrays["dY"], whole, [self.results])))
             self._returns = self._tables("dX", gradients)
         if not self.is_in_c:
-            self._run = (self._loop.bind_forward, self._loop.bind_backward)[is_backward](arrays)
+            self._run = self._loop.bind(is_backward, arrays)
 
     def _tables(self, letter: str, spaces: Sequence[Array | None]) -> list[tuple[bool, BoundTable]]:
         """The tables of streams, of their values (X) or gradients (dX), and all that these meet.

@@ -182,7 +182,7 @@ class ScanBackward:
                 left = columns_of(arrays, run.cell.following[part])
                 take_rows(left, shard.earlier(), arrays[f"H{part}"])
                 arrays[f"H{part}"][: shard.running] = arrays[f"I{part}"][: shard.running]
-        run.loop.bind_backward(arrays)(shard.numbered)
+        run.loop.bind(1, arrays)(shard.numbered)
 
     def _map_input(self, number: int, arrays: Arrays, first: Shard) -> Array:
         """All rows that a wide linear map multiplied, packed, but zeros of the first shard."""

@@ -104,11 +104,11 @@ class ScanRun:
 
     def _run_forward(self, shard: Shard, arrays: Arrays) -> None:
         if self.native is not None and not self.recomputes:
-            self.native.bind_forward(arrays)(shard.numbered, True)
-            return
-        take_streams(self.cell, arrays)
-        self.cell.numpy.ahead(arrays)
-        self.loop.bind_forward(arrays)(shard.numbered)
+            self.native.ahead(arrays)
+        else:
+            take_streams(self.cell, arrays)
+            self.cell.numpy.ahead(arrays)
+        self.loop.bind(0, arrays)(shard.numbered)
         if self.native is None and OUTPUTS in arrays:
             first = 0
             for columns in self.cell.exports:

@@ -9,8 +9,7 @@ as many rows at once as lie in the cache. Where operators have kernels of their 
 a step is run: see `LoopText.between`. `at` holds two numbers for each array of `slots`: its
 address, and the elements from one of its rows to the next; for an operator that is called in C, the
 addresses of its function and of what this gets first. `product` is the function of
-`kernels/c/sources/blas.c`, whose tiles are compiled once for all cells. Arrays are rows by columns:
-the planes that `Storage` knows are for NumPy.
+`kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
 """
 
 from __future__ import annotations

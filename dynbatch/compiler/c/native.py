@@ -18,10 +18,7 @@ from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
-from dynbatch.compiler.numpy.calls import OperatorCalls
-from dynbatch.compiler.numpy.interpreter import Instructions, Numbered, Step
-from dynbatch.compiler.numpy.views import ValuePlaces
-from dynbatch.compiler.program import numbered
+from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps, Step
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import NativeTask, task
@@ -42,9 +39,11 @@ class NativeLoop:
     """
 
     def __init__(
-        self, storage: Storage, backward: BackwardProgram, gradients: Storage, attends: bool
-    ) -> None:
+        self, storage: Storage, backward: BackwardProgram, gradients: Storage,
+        numpy: NumpyLoop, attends: bool,
+    ) -> None:  # fmt: skip
         self.attends = attends
+        self.numpy = numpy
         self._storage = storage
         self._backward = backward
         self._gradients = gradients
@@ -75,19 +74,6 @@ class NativeLoop:
     def backward(self) -> BackwardText:
         """The source of `backward`."""
         return BackwardText(self._backward, self._storage, self._gradients, self.attends)
-
-    @cached_property
-    def between(self) -> tuple[list[Instructions], list[Instructions]]:
-        """What NumPy runs between the parts of a step, and of a step back."""
-        program = self._backward.forward
-        following = [self._storage.columns_of(value) for value in program.following]
-        numbers = numbered(program.linear_maps), numbered(program.generic)
-        forward = OperatorCalls(ValuePlaces(self._storage), *numbers)
-        back = OperatorCalls(ValuePlaces(self._gradients, self._storage), *numbers)
-        return (
-            [Instructions(forward.calls(op), following) for op in self.forward.between],
-            [Instructions(back.calls(op), following) for op in self.backward.between],
-        )
 
     @cached_property
     def source(self) -> str:
@@ -135,44 +121,26 @@ class NativeFunctions:
         rows = len(arrays["X0"]) if "X0" in arrays else 0
         self._bound(0, arrays)([(0, rows, 0, -1)], True)
 
-    def bind_forward(self, arrays: Arrays) -> Callable[..., None]:
-        """What runs steps, each with its number, with weights as `pack` leaves them.
+    def bind(self, way: int, arrays: Arrays) -> RunSteps:
+        """What runs steps forward (0), or back (1), with weights as `pack` and `pack_back` do.
 
-        It also takes whether to make the maps of streams for these steps, block by block.
+        NumPy runs the operators between the parts of a step.
         """
-        run = self._bound(0, arrays)
-        between = [call.bind(arrays) for call in self._loop.between[0]]
+        run, loop = self._bound(way, arrays), self._loop
+        text = (loop.forward, loop.backward)[way]
+        between = [loop.numpy.bind_ops([op], arrays) for op in text.between]
 
-        def forward(steps: Sequence[Numbered], ahead: bool = False) -> None:
-            if not between:
-                run([step for _, step in steps], ahead)
-                return
-            if ahead:
-                self.ahead(arrays)
-            for t, step in steps:
-                run([step], part=0)
-                for part, call in enumerate(between, start=1):
-                    call(t, step)
-                    run([step], part=part)
-
-        return forward
-
-    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Numbered]], None]:
-        """What runs steps in reverse, with weights as `pack_back` leaves them."""
-        run = self._bound(1, arrays)
-        between = [call.bind(arrays) for call in self._loop.between[1]]
-
-        def backward(steps: Sequence[Numbered]) -> None:
+        def run_steps(steps: Sequence[Numbered]) -> None:
             if not between:
                 run([step for _, step in steps])
                 return
-            for t, step in reversed(steps):
+            for t, step in steps[:: -1 if way else 1]:
                 run([step], part=0)
                 for part, call in enumerate(between, start=1):
                     call(t, step)
                     run([step], part=part)
 
-        return backward
+        return run_steps
 
     def entry(self, way: int, arrays: Arrays) -> tuple[int, Array, int]:
         """The address of forward (0) or backward (1), its arrays, and the address of products."""

@@ -86,9 +86,6 @@ class DeviceStorage(Storage):
                 whole |= {id(dy.base)} - {id(value.base) for value in self._kept}
         return whole
 
-    def _plane_of(self, value: Value) -> int:
-        return 0
-
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
         if buffer.role is Role.STREAM_GRADIENT:  # it has no array where nobody wants it
             return False
@@ -96,7 +93,7 @@ class DeviceStorage(Storage):
             return False
         return super()._fits(value, buffer, column)
 
-    def _new(self, value: Value, packed: bool, plane: int = 0) -> None:
+    def _new(self, value: Value, packed: bool) -> None:
         if id(value) in self._in_registers:
             return
         for room in self._rooms if packed else ():
