@@ -8,8 +8,7 @@ from typing import Any
 
 from dynbatch.cells.calls.calls import Calls
 from dynbatch.cells.calls.forms import CellFunction
-from dynbatch.cells.scan.arguments import ScanForm
-from dynbatch.cells.scan.initial_state import with_right_init
+from dynbatch.cells.scan.arguments import ScanForm, with_right_init
 from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, trace_cell

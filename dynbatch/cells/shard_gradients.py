@@ -14,7 +14,7 @@ class ShardGradients:
 
     def __init__(self) -> None:
         self._sums: dict[int, tuple[Parameter, Array]] = {}
-        self._scratch: dict[int, Array] = {}
+        self._pending: dict[int, tuple[Parameter, Array]] = {}
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
         """Add dyᵀ x."""
@@ -39,22 +39,14 @@ class ShardGradients:
 
     def buffer(self, parameter: Parameter) -> Array:
         """An array to overwrite; it is added when the next is asked for, or at the end."""
-        self._flush(parameter)
-        array = self._scratch[parameter.uid] = parameter.empty_like()
-        if parameter.uid not in self._sums:
-            total = parameter.empty_like()
-            arrays.fill(total, 0)
-            self._sums[parameter.uid] = (parameter, total)
-        return array
-
-    def _flush(self, parameter: Parameter) -> None:
-        pending = self._scratch.pop(parameter.uid, None)
-        if pending is not None:
-            self.add(parameter, pending)
+        if parameter.uid in self._pending:
+            self.add(*self._pending.pop(parameter.uid))
+        self._pending[parameter.uid] = parameter, parameter.empty_like()
+        return self._pending[parameter.uid][1]
 
     def pass_on(self, gradients: Gradients) -> None:
         """Give the sums to the step's own gradients."""
-        for parameter, _ in list(self._sums.values()):
-            self._flush(parameter)
+        for parameter, array in self._pending.values():
+            self.add(parameter, array)
         for parameter, total in self._sums.values():
             gradients.add(parameter, total)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from dynbatch.cells.calls.arguments import as_argument, as_nodes, form_given, holds_matrix
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.compiled_step import NOT_TRACED, StepTrace, trace_step
-from dynbatch.cells.calls.forms import CellFunction, Form
+from dynbatch.cells.calls.forms import Form
 from dynbatch.cells.calls.roles import Roles
-from dynbatch.cells.calls.table import CallGraph, CallTable, NamedCell
+from dynbatch.cells.calls.table import CalledCell, CallGraph, CallTable
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.trace import run_traced
 from dynbatch.compiler.traced import Traced, check_reads
@@ -96,13 +96,6 @@ def maker(
     return made_with
 
 
-class CallableCell(NamedCell, Protocol):
-    """The part of a cell that its calls use."""
-
-    @property
-    def function(self) -> CellFunction: ...
-
-
 class Calls:
     """The tables of a cell's calls, by the forms of their arguments.
 
@@ -114,7 +107,7 @@ class Calls:
     its own entries only.
     """
 
-    def __init__(self, cell: CallableCell) -> None:
+    def __init__(self, cell: CalledCell) -> None:
         self._cell = cell
         self._roles = Roles(cell.function, cell.__name__)
         self._tables: dict[tuple[int, ...], CallTable] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -28,7 +28,7 @@ from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_in
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
-from dynbatch.nodes.node import Node, Shape, ancestors
+from dynbatch.nodes.node import Node, ancestors
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.expand import Expand
 
@@ -108,10 +108,11 @@ def trace_step(
         GraphError: it reads a value, sets a parameter, or uses a node from outside it; or what it
             builds depends on the number of rows of a matrix.
     """
-    first = _trace_once(function, forms, params_at, params, dtype, TRACED_ROWS[0])
+    trace = partial(_trace_once, function, forms, params_at, params, dtype)
+    first = trace(TRACED_ROWS[0])
     for rows in TRACED_ROWS[1:] if first.memories else TRACED_ROWS[1:2]:
         try:
-            again = _trace_once(function, forms, params_at, params, dtype, rows)
+            again = trace(rows)
         except DynbatchError:
             if rows:
                 raise
@@ -135,18 +136,15 @@ def _trace_once(
     rows: int,
 ) -> StepTrace:
     graph = TraceGraph(dtype)
-    vectors: list[Node] = []
-    memories: list[Node] = []
-    for leaf in [leaf for form in forms for leaf in leaves(form)]:
-        if isinstance(leaf, MatrixForm):
-            shape: Shape = (rows, leaf.width)
-            memories.append(_placeholder(graph, Section.MEMORY, len(memories), shape))
-        else:
-            vectors.append(
-                _placeholder(graph, Section.ARGUMENT, len(vectors), (leaf,) if leaf else ())
-            )
-    values = iter(sorted([*vectors, *memories], key=lambda node: node.index))
-    arguments: list[object] = [build(form, values) for form in forms]
+    given: dict[Section, list[Node]] = {Section.ARGUMENT: [], Section.MEMORY: []}
+    values: list[Node] = []
+    for leaf in leaves(tuple(forms)):
+        is_matrix = isinstance(leaf, MatrixForm)
+        role = Section.MEMORY if is_matrix else Section.ARGUMENT
+        shape = (rows, leaf.width) if is_matrix else (leaf,) if leaf else ()
+        values.append(Placeholder(graph=graph, role=role, number=len(given[role]), traced=shape))
+        given[role].append(values[-1])
+    arguments: list[object] = [*build(tuple(forms), iter(values))]
     given_params, reads = recorded(params)
     if params_at is not None:
         arguments.insert(params_at, given_params)
@@ -154,11 +152,8 @@ def _trace_once(
     outputs: list[Node] = []
     form = _form_of(_name(function), returned, outputs)
     require_inside(_name(function), outputs, graph)
+    vectors, memories = given.values()
     return StepTrace(graph.nodes, vectors, memories, outputs, form, reads)
-
-
-def _placeholder(graph: TraceGraph, role: Section, number: int, shape: Shape) -> Node:
-    return Placeholder(graph=graph, role=role, number=number, traced=shape)
 
 
 def _name(function: CellFunction) -> str:

@@ -9,7 +9,15 @@ import numpy as np
 
 from dynbatch.backend import Device
 from dynbatch.cells.calls.compiled_step import CompiledStep, StepTrace
-from dynbatch.cells.calls.forms import Form, FormIds, MatrixForm, ResultForm, leaves, part_slots
+from dynbatch.cells.calls.forms import (
+    CellFunction,
+    Form,
+    FormIds,
+    MatrixForm,
+    ResultForm,
+    leaves,
+    part_slots,
+)
 from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.errors import GraphError
 from dynbatch.nodes.node import ROWS, Node, Owner
@@ -18,10 +26,13 @@ from dynbatch.parameter import Array
 NOT_RUN = -1
 
 
-class NamedCell(Protocol):
-    """The part of a cell that its tables use."""
+class CalledCell(Protocol):
+    """The part of a cell that its calls use."""
 
     __name__: str
+
+    @property
+    def function(self) -> CellFunction: ...
 
 
 class CallGraph(Owner, Protocol):
@@ -150,7 +161,7 @@ class CallTable:
 
     def __init__(
         self,
-        cell: NamedCell,
+        cell: CalledCell,
         trace: StepTrace,
         forms: Sequence[Form],
         graph: CallGraph,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.cells.linear_maps import ParameterRows
-from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
-from dynbatch.cells.scan.cuda.rows import ScanRows
-from dynbatch.cells.scan.cuda.weights import bias_gradients, weight_gradients
+from dynbatch.cells.scan.cuda.rows import DeviceMatrix, ScanRows, matrix_of
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.nodes.batch import Gradients
 from dynbatch.ragged import Ragged
 
@@ -98,3 +97,52 @@ class ScanGradients:
                 rows.pick(source, rows.memory_order(memory), matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
+
+
+def weight_gradients(
+    queue: Queue,
+    rows: ParameterRows,
+    op: Op,
+    x: DeviceMatrix,
+    dy: DeviceMatrix,
+    zero: int,
+    tokens: int,
+) -> None:
+    """dW = dyᵀ x of every piece, one product each.
+
+    Args:
+        zero: how many of the first rows of x are zeros, and left out.
+    """
+    x, dy = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
+    for piece in op.pieces:
+        if piece.weight.frozen:
+            continue
+        out = rows.take(piece.weight, piece.first, piece.width)
+        queue.keep(out)
+        part = dy.part(0, piece.column, piece.width)
+        queue.cublas(out.dtype).gemm(
+            True, False, piece.width, x.width, tokens - zero,
+            part.address, part.stride, x.address, x.stride, 0,
+            out.data.ptr, x.width,  # type: ignore[attr-defined]
+        )  # fmt: skip
+
+
+def bias_gradients(queue: Queue, rows: ParameterRows, op: Op, dy: DeviceMatrix) -> None:
+    """db = Σ dy over all rows, of every bias."""
+    trained = [
+        (piece, bias, first)
+        for piece in op.pieces
+        for bias, first in piece.biases
+        if not bias.frozen
+    ]
+    if not trained:
+        return
+    is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
+    if is_all and trained[0][0].width == trained[0][1].size:
+        arrays.sum_rows(dy.array, rows.take(trained[0][1], 0, dy.width))
+        return
+    total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
+    arrays.sum_rows(dy.array, total)
+    for piece, bias, first in trained:
+        start = dy.offset + piece.column
+        arrays.copy(total[start : start + piece.width], rows.take(bias, first, piece.width))
