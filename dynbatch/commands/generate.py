@@ -48,7 +48,7 @@ output:
 
 choosing:
   The model's generation_config.json, changed by the options here. Tokens are drawn where
-  --temperature, --top-k, --top-p or --min-p is given, or --n without beams. Prompt k draws from
+  --temperature, --top-k, --top-p or --min-p is given, or -n without beams. Prompt k draws from
   --seed plus k.
 
 examples:
@@ -84,8 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name, (kind, what) in _NUMBERS.items():
         shown = "X" if kind is float else "N"
         add(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=what)
-    add("-n", "--num-return-sequences", "--n", type=positive, metavar="N", help="results of each "
-        "prompt: drawn, or the best of the beams")  # fmt: skip
+    add("-n", "--num-return-sequences", type=positive, metavar="N", help="results of each prompt: "
+        "drawn, or the best of the beams")  # fmt: skip
     add("--greedy", action="store_true", help="always the most probable token")
     add("--stop", action="append", metavar="TEXT", help="ends a result; may be given repeatedly")
     add("--seed", type=int, default=0, metavar="N", help="of what is drawn (%(default)s)")

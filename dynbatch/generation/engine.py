@@ -78,7 +78,8 @@ class Engine:
         self._config = GenerationConfig() if config is None else config
         self._tokenizer = tokenizer
         self._step_tokens = size(self, "step_tokens", step_tokens)
-        self._positions = getattr(model, "positions", None) if positions is None else positions
+        own = getattr(model, "positions", None)  # which may be a table of its own
+        self._positions = own if positions is None and isinstance(own, int) else positions
         self._continuation = Continuation(model)
         with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)

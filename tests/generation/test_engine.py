@@ -180,7 +180,7 @@ def test_bad_prompts_are_refused_and_the_others_go_on(prompt, error, text):
     assert engine.results(number)
 
 
-@pytest.mark.parametrize("name", [*DECODERS, "lstm", "t5", "marian", "writer"])
+@pytest.mark.parametrize("name", [*DECODERS, "bigram", "lstm", "t5", "marian", "writer"])
 def test_new_weights_count_for_the_next_request(name):
     model, rng = tiny(name), np.random.default_rng(0)
     engine = Engine(model, SAMPLES)

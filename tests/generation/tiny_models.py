@@ -32,11 +32,11 @@ class Bigram(models.Module):
     """A table of the logits after each word, and one after each position."""
 
     def __init__(self):
-        self.words, self.places = models.Embedding(VOCAB, VOCAB), models.Embedding(300, VOCAB)
+        self.words, self.positions = models.Embedding(VOCAB, VOCAB), models.Embedding(300, VOCAB)
 
     def __call__(self, graph, ids):
         x = self.words(graph, ids)
-        return x + F.positions(x, self.places.weight)
+        return x + F.positions(x, self.positions.weight)
 
 
 class Averages(models.Module):
