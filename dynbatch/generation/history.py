@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from dynbatch.blocks.resumed import CacheSlot
 from dynbatch.generation.pages import TILE, CacheMemory, Caches, Page, Pages
 from dynbatch.kernels.attention.mask import UNBOUNDED
-from dynbatch.parameter import Array
 
 NOWHERE = 1 << 60
 """Behind every row."""
@@ -153,27 +151,17 @@ class History:
         for grown in self.grown:
             grown.drop(self.length)
 
-    def begin(self, rows: Mapping[CacheSlot, Sequence[Array | None]]) -> None:
-        """Keep what a sentence is given: what the sources of each slot have made, None for zeros.
+    def begin(self, kept_rows: Sequence[int]) -> None:
+        """Have pages for what a sentence is given: rows of each slot that is kept; and a state.
 
         Raises:
             OutOfMemory: the pool has no room; what was taken is kept until `close`.
         """
         self.reserve(0)
-        kept, states = self.caches.kept, self.caches.states
-        for number, slot in enumerate(kept.slots):
-            arrays = [array for array in rows[slot] if array is not None]
-            self.kept_rows[number] = count = len(arrays[0])
-            while len(self.kept) < kept.count(count):
-                self.kept.append(kept.take())
-            for start, page in zip(range(0, count, kept.rows), self.kept, strict=False):
-                for part, array in zip(kept.parts(number, page), arrays, strict=True):
-                    of_page = array[start : start + kept.rows]
-                    part[: len(of_page)] = of_page
-        for number, slot in enumerate(states.slots):
-            assert self.state is not None
-            for part, first in zip(states.parts(number, self.state), rows[slot], strict=True):
-                part[0] = 0 if first is None else first
+        kept = self.caches.kept
+        self.kept_rows = list(kept_rows)
+        while len(self.kept) < kept.count(max(kept_rows, default=0)):
+            self.kept.append(kept.take())
 
     def fork(self) -> History:
         """A sentence that began alike; it shares all pages."""

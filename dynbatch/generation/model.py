@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch import nodes as F
 from dynbatch.arguments import refused
 from dynbatch.backend import Device
 from dynbatch.blocks.arguments import Arguments, sizes_of
@@ -15,12 +17,12 @@ from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
 from dynbatch.blocks.operators import NOTHING
 from dynbatch.blocks.program import BlockProgram
-from dynbatch.blocks.resumed import CacheSlot, Resumed, resumed
+from dynbatch.blocks.resumed import CacheSlot, Resumed, SlotKind, resumed
 from dynbatch.errors import GraphError
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
 from dynbatch.generation.prepared import PreparedStep
-from dynbatch.generation.step_rows import StepRows
+from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
@@ -95,25 +97,23 @@ class Continuation:
             assert program is not None
             free = program.free_of(sizes_of(arguments.nodes, arguments.arrays))
             results.append(results_of(call_type, program, arguments, free, NOTHING, graph))
+        columns = [_joined(column) for column in zip(*results, strict=True)]
         graph.forward()
+        made = iter([column.value for column in columns])
+        slots = self._last.slots
+        given = {slot: [None if k is None else next(made) for k in slot.sources] for slot in slots}
+        rows = _rows_of_memories(slots, results)
         histories: list[History] = []
         try:
-            for values in results:
+            for of_sentence in rows:
                 histories.append(History(caches))
-                histories[-1].begin(self._by_slot(values))
+                histories[-1].begin(of_sentence)
+            keep_given(caches, histories, given)
         except BaseException:
             for history in histories:
                 history.close()
             raise
         return histories
-
-    def _by_slot(self, values: Sequence[Node]) -> dict[CacheSlot, list[Array | None]]:
-        """What the sources of each slot have made; None for zeros."""
-        made = iter(values)
-        return {
-            slot: [None if k is None else next(made).value for k in slot.sources]
-            for slot in self._last.slots
-        }
 
     def run(self, caches: Caches, rows: Sequence[tuple[Array, History]]) -> Array:
         """The logits (N, V) after the last of each sentence's new ids, whose rows are kept.
@@ -181,6 +181,21 @@ def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:
             "model.to(device), model.astype(dtype); a model has a parameter or more",
         )  # fmt: skip
     return places[0]
+
+
+def _joined(column: Sequence[Node]) -> Node:
+    """The rows of all sentences, one after the other; a vector is a row."""
+    nodes = list(column)
+    return F.concat(nodes, dim=0) if nodes[0].ndim == 2 else F.stack(nodes)
+
+
+def _rows_of_memories(
+    slots: Sequence[CacheSlot], results: Sequence[Sequence[Node]]
+) -> list[list[int]]:
+    """Of each sentence the rows of each slot that is kept, of what the slots' sources have made."""
+    ends = accumulate([sum([k is not None for k in slot.sources]) for slot in slots])
+    last = [end - 1 for slot, end in zip(slots, ends, strict=True) if slot.kind is SlotKind.KEPT]
+    return [[values[k].rows for k in last] for values in results]
 
 
 def _logits(graph: Any, model: Any, ids: Any) -> Any:

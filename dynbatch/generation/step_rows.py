@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dynbatch.blocks.resumed import CacheSlot
 from dynbatch.cells.scan.resumed import ScanPast
 from dynbatch.generation.history import GrownPages, History
 from dynbatch.generation.pages import Caches, Page, Pages
-from dynbatch.kernels.addresses import PagedRows, PageTable
+from dynbatch.kernels.addresses import PagedRows, PageTable, write_rows
 from dynbatch.parameter import Array
 
 
@@ -65,6 +66,30 @@ class StepRows:
         gaps = np.array([(each.split, each.gap) for each in of_sentences], np.int64)
         counts = [len(each.held) for each in of_sentences]
         return PageTable(bases, counts, lengths, self._new, pages.rows, gaps)
+
+
+def keep_given(
+    caches: Caches, histories: Sequence[History], given: Mapping[CacheSlot, Sequence[Array | None]]
+) -> None:
+    """Write what sentences are given into the pages that they have for it.
+
+    Args:
+        given: what the sources of each slot have made, the rows of all sentences one after the
+               other; None for zeros, which a state has at first.
+    """
+    kept, states = caches.kept, caches.states
+    kept_rows = np.array([history.kept_rows for history in histories], np.int64)
+    none, one = [np.full(len(histories), count) for count in (0, 1)]
+    pages = [history.kept for history in histories]
+    for number, slot in enumerate(kept.slots):
+        table = _table(kept, pages, none, kept_rows[:, number])
+        _rows(kept, number, table).append(*[rows for rows in given[slot] if rows is not None])
+    of_states = [[history.state] for history in histories if history.state is not None]
+    for number, slot in enumerate(states.slots):
+        places = _rows(states, number, _table(states, of_states, none, one)).addresses
+        for k, rows in enumerate(given[slot]):
+            if rows is not None:
+                write_rows(rows, places[:, k].copy())
 
 
 def _table(

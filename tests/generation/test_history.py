@@ -7,7 +7,7 @@ from dynbatch.blocks.resumed import CacheSlot, SlotKind
 from dynbatch.errors import OutOfMemory
 from dynbatch.generation.history import History, memory_of
 from dynbatch.generation.pages import ROWS, TILE, Caches
-from dynbatch.generation.step_rows import StepRows
+from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.kernels.addresses import write_rows
 from dynbatch.memory import Pool
 
@@ -195,7 +195,8 @@ def test_a_pool_without_room_loses_no_page():
 def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
     rng, history = np.random.default_rng(0), History(caches)
     keys, values, first = rng.normal(size=(70, 4)), rng.normal(size=(70, 2)), rng.normal(size=6)
-    history.begin({KEPT: [keys, values], STATE: [first, None]})
+    history.begin([70])
+    keep_given(caches, [history], {KEPT: [keys, values], STATE: [first[None], None]})
     assert caches.kept.lent == 3 and caches.states.lent == 1
     assert memory_of(caches, [history]).live == (70 * 6 + 7) * 8
     fork = history.fork()

@@ -190,9 +190,15 @@ class ScanRun:
                 generic[f"G{number}"] = step
 
     def sorted_memories(self, shard: Shard, scratch: Scratch) -> list[Ragged]:
-        """The memories' rows in the shard's order of sentences."""
-        memories = []
+        """The memories' rows in the shard's order of sentences: where they lie, or as copies."""
+        memories, sentences = [], shard.sentences
+        lies_so = not self.batch.keeps and bool(sentences.size and (np.diff(sentences) == 1).all())
         for memory in self.memories:
+            if lies_so:
+                first, last = int(sentences[0]), int(sentences[-1]) + 1
+                start, end = memory.offsets[first], memory.offsets[last]
+                memories.append(Ragged(memory.values[start:end], memory.lengths[first:last]))
+                continue
             index, lengths = memory_rows(memory, shard.sentences)
             rows = scratch.take(index.size, memory.values.shape[1])
             take_rows(memory.values, index, rows)
