@@ -23,6 +23,7 @@ from dynbatch.gc_pause import set_gc_threshold
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.generate import generate
+from dynbatch.generation.scoring import log_prob
 from dynbatch.graph import Graph
 from dynbatch.kernels.blas import set_batch_invariant
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
@@ -56,6 +57,7 @@ __all__ = [
     "errors",
     "generate",
     "initial_state",
+    "log_prob",
     "memory",
     "models",
     "nodes",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.generation import sampling
 from dynbatch.generation.beams import Beams
 from dynbatch.generation.processing import joined
@@ -23,6 +24,7 @@ from dynbatch.kernels.choosing.draws import cut_rows, draw_rows
 from dynbatch.kernels.choosing.edits import edit_rows
 from dynbatch.kernels.choosing.ranks import rank_rows
 from dynbatch.kernels.losses.cross_entropy import Targets, softmax_loss
+from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.softmax import log_softmax
 from dynbatch.parameter import Array
 
@@ -93,7 +95,7 @@ def _next_tokens(sentences: Sequence[Ready], logits: Array) -> list[TokenEvent]:
     ):
         if request.error is None:
             try:
-                events.append(_append(request, branch, token, log_prob, waiting))
+                events.append(_append(request, branch, token, log_prob, waiting, losses.dtype))
             except Exception as error:  # a tokenizer, say
                 events.append(request.fail(error))
     return events
@@ -130,8 +132,9 @@ def _uniforms(sentences: Sequence[Ready]) -> Array:
 
 
 def _append(
-    request: GenerationRequest, branch: Branch, token: int, log_prob: float, waiting: Array
-) -> TokenEvent:
+    request: GenerationRequest, branch: Branch, token: int, log_prob: float, waiting: Array,
+    dtype: DType,
+) -> TokenEvent:  # fmt: skip
     """Add a token to a sentence, which may end there."""
     processing, stream = branch.processing, branch.stream
     processing.take(token)
@@ -151,10 +154,17 @@ def _append(
         branch.history.close()
         request.branches.remove(branch)
         request.results[branch.number] = Generated(
-            tuple(processing.result), tuple(branch.log_probs), sum(branch.log_probs), reason,
-            branch.text,
+            tuple(processing.result), tuple(branch.log_probs), _sum(branch.log_probs, dtype),
+            reason, branch.text,
         )  # fmt: skip
     return TokenEvent(request.number, branch.number, token, log_prob, text, reason)
+
+
+def _sum(log_probs: Sequence[float], dtype: DType) -> float:
+    """Their sum, with the bits that a graph's has."""
+    total = np.empty((1, 1), dtype)
+    sum_segments(np.array(log_probs, dtype)[:, None], np.array([0, len(log_probs)]), total)
+    return float(total[0, 0])
 
 
 def _search(sentences: Sequence[Ready], logits: Array) -> list[TokenEvent]:

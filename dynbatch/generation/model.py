@@ -44,8 +44,8 @@ class Continuation:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.has_source = hasattr(model, "encode") and hasattr(model, "decode")
-        self._block = BlockFunction(_decoded if self.has_source else _logits)
+        self.has_source = has_source(model)
+        self._block = BlockFunction(decoded_logits if self.has_source else logits_of)
         self._programs: dict[int, Resumed] = {}
         self._steps: dict[int, PreparedStep] = {}  # by the number of sentences, latest last
         self.device, self.dtype = _place_of(model)
@@ -56,13 +56,10 @@ class Continuation:
 
     def program(self, graph: Graph) -> Resumed:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""
-        given = self._encoded(graph, np.zeros(TRACED + 1, np.int64)) if self.has_source else ()
+        source = np.zeros(TRACED + 1, np.int64)
+        given = encoded_by(self._model, graph, source) if self.has_source else ()
         self._last = self._found(graph, self._arguments(graph, given))
         return self._last
-
-    def _encoded(self, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
-        given = self._model.encode(graph, source)
-        return given if isinstance(given, tuple) else (given,)
 
     def _arguments(self, graph: Graph, given: Sequence[Node]) -> Arguments:
         """The arguments of the traced function, with ids of no meaning."""
@@ -90,7 +87,7 @@ class Continuation:
         """
         results = []
         call_type = self._block._call_type
-        for given in [self._encoded(graph, source) for source in sources]:
+        for given in [encoded_by(self._model, graph, source) for source in sources]:
             arguments = self._arguments(graph, given)
             self._last = self._found(graph, arguments)
             program = self._last.beginning
@@ -101,14 +98,14 @@ class Continuation:
         graph.forward()
         made = iter([column.value for column in columns])
         slots = self._last.slots
-        given = {slot: [None if k is None else next(made) for k in slot.sources] for slot in slots}
+        kept = {slot: [None if k is None else next(made) for k in slot.sources] for slot in slots}
         rows = _rows_of_memories(slots, results)
         histories: list[History] = []
         try:
             for of_sentence in rows:
                 histories.append(History(caches))
                 histories[-1].begin(of_sentence)
-            keep_given(caches, histories, given)
+            keep_given(caches, histories, kept)
         except BaseException:
             for history in histories:
                 history.close()
@@ -192,17 +189,28 @@ def _joined(column: Sequence[Node]) -> Node:
 def _rows_of_memories(
     slots: Sequence[CacheSlot], results: Sequence[Sequence[Node]]
 ) -> list[list[int]]:
-    """Of each sentence the rows of each slot that is kept, of what the slots' sources have made."""
+    """The rows that each sentence is given of each slot that is kept, by its slots' sources."""
     ends = accumulate([sum([k is not None for k in slot.sources]) for slot in slots])
     last = [end - 1 for slot, end in zip(slots, ends, strict=True) if slot.kind is SlotKind.KEPT]
     return [[values[k].rows for k in last] for values in results]
 
 
-def _logits(graph: Any, model: Any, ids: Any) -> Any:
-    """What is traced of a decoder."""
+def has_source(model: Any) -> bool:
+    """Whether a model is an encoder-decoder."""
+    return hasattr(model, "encode") and hasattr(model, "decode")
+
+
+def encoded_by(model: Any, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
+    """What an encoder-decoder's decoder is given."""
+    given = model.encode(graph, source)
+    return given if isinstance(given, tuple) else (given,)
+
+
+def logits_of(graph: Any, model: Any, ids: Any) -> Any:
+    """The logits of a decoder."""
     return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)
 
 
-def _decoded(graph: Any, model: Any, ids: Any, *given: Any) -> Any:
-    """What is traced of an encoder-decoder."""
+def decoded_logits(graph: Any, model: Any, ids: Any, *given: Any) -> Any:
+    """The logits of an encoder-decoder's decoder."""
     return model.predict(model.decode(graph, ids, *given))

@@ -46,7 +46,7 @@ class Generated:
     Args:
         tokens:    ids, the end mark among them where it ended so.
         log_probs: of each token in nats, by the model itself.
-        score:     Σ log_probs; of beams, what they are ranked by.
+        score:     Σ log_probs, in the model's dtype; of beams, what they are ranked by.
         reason:    why it ended: "end", "length" or "stop string".
         text:      of the tokens, where there is a tokenizer.
     """

@@ -95,7 +95,6 @@ def update(
         reinforcement learning", Machine Learning 8; b: Kool et al. 2019, "Buy 4 REINFORCE samples,
         get a baseline for free!".
     """
-    losses: list[Node] = []
     scored: list[tuple[Node, Generated]] = []
     rewards: list[float] = []
     advantages: list[float] = []
@@ -105,21 +104,12 @@ def update(
             rewards += given.tolist()
             advantages += ((given - given.mean()) * len(given) / (len(given) - 1)).tolist()
             for one in of_prompt:
-                read = np.array([*ids, *one.tokens[:-1]])
-                log_probs = F.log_softmax(model.logits(graph, read)[ids.size - 1 :]).keep()
-                losses.append(F.nll_loss(log_probs, np.array(one.tokens), reduction="sum"))
-                scored.append((log_probs, one))
-        loss = F.dot(F.stack(losses), F.input(graph, advantages)) / len(losses)
-        graph.backward(loss)
-        difference = max([largest_difference(node.value, one) for node, one in scored])
+                scored.append((db.log_prob(graph, model, ids, one.tokens).keep(), one))
+        log_probs = F.stack([node for node, _ in scored])
+        graph.backward(F.dot(log_probs, F.input(graph, advantages)) / -len(scored))
+        difference = max([abs(float(node.value) - one.score) for node, one in scored])
     optimizer.step()
     return Update(rewards, sum([len(one.tokens) for _, one in scored]), difference)
-
-
-def largest_difference(log_probs: Array, one: Generated) -> float:
-    """The largest between the graph's log-probabilities (T, V) of an answer and the engine's."""
-    found = log_probs[np.arange(len(one.tokens)), list(one.tokens)].astype(np.float64)
-    return float(np.abs(found - one.log_probs).max())
 
 
 def learn(settings: Settings) -> list[Update]:
