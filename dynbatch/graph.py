@@ -14,7 +14,8 @@ from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.run_plan import Request
-from dynbatch.batcher.schedule.policies import Policy, as_policy
+from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.batcher.schedule.schedule import as_policy
 from dynbatch.batcher.steps.block import View
 from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard, PlacedNodes

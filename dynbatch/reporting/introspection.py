@@ -14,7 +14,8 @@ from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan
-from dynbatch.batcher.schedule.policies import Policy, policy_name
+from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.batcher.schedule.schedule import policy_name
 from dynbatch.debugging.dump import Writer, runs_of, write
 from dynbatch.debugging.unrolled import unrolled
 from dynbatch.nodes.node import Node

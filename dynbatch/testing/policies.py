@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dynbatch.batcher.schedule.policies import POLICIES, Policy, policy_name
+from dynbatch.batcher.schedule.policies import POLICIES, Policy
+from dynbatch.batcher.schedule.schedule import policy_name
 from dynbatch.debugging.difference import differing, element, magnitude
 from dynbatch.graph import Graph
 from dynbatch.parameter import Array, Parameter

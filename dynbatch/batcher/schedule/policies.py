@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Protocol, TypeGuard
+from collections.abc import Iterable
+from typing import Protocol
 
-from dynbatch.arguments import refused
 from dynbatch.batcher.schedule.frontier import Frontier
 from dynbatch.batcher.schedule.machine import Machine, fit
 from dynbatch.batcher.schedule.plan import BatchStep, Structure, TypeGraph
@@ -135,34 +134,6 @@ POLICIES: dict[str, Policy] = {
     "learned": learned,
     "one_by_one": one_by_one,
 }
-
-
-def as_policy(policy: object) -> str | Policy:
-    """Check the argument of `Graph`: the name of a policy, or a function.
-
-    Raises:
-        ArgumentError: it is an unknown name, not a function, or has no hash to be kept by.
-    """
-    if isinstance(policy, str) and policy in POLICIES:
-        return policy
-    if not _is_function(policy):
-        known = ", ".join(sorted(POLICIES))
-        raise refused(
-            "Graph", f"policy is {policy!r}", f"known policies are {known}; or a function",
-            'leave it out, or give policy="by_agenda"; db.Policy says what a function returns',
-        )  # fmt: skip
-    return next((name for name, function in POLICIES.items() if function is policy), policy)
-
-
-def _is_function(policy: object) -> TypeGuard[Policy]:
-    return callable(policy) and not isinstance(policy, type) and isinstance(policy, Hashable)
-
-
-def policy_name(policy: str | Policy) -> str:
-    """The name of a policy in plans."""
-    if isinstance(policy, str):
-        return policy
-    return str(getattr(policy, "__name__", type(policy).__name__))
 
 
 def function_of(policy: str | Policy) -> Policy:

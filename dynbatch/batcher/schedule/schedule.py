@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
+from dynbatch.arguments import refused
 from dynbatch.batcher.schedule.plan import BatchStep, Plan, Structure
-from dynbatch.batcher.schedule.policies import Policy, function_of, policy_name
+from dynbatch.batcher.schedule.policies import POLICIES, Policy, function_of
 from dynbatch.errors import GraphError, PlanError
 from dynbatch.nodes.operation import Operation
 from dynbatch.recent import Recent
@@ -16,6 +18,34 @@ CACHED_PLANS = 64
 _plans_of_nodes: Recent[tuple[str | Policy, bytes], Plan] = Recent(CACHED_PLANS)
 _plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
 _call_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
+
+
+def as_policy(policy: object) -> str | Policy:
+    """Check the argument of `Graph`: the name of a policy, or a function.
+
+    Raises:
+        ArgumentError: it is an unknown name, not a function, or has no hash to be kept by.
+    """
+    if isinstance(policy, str) and policy in POLICIES:
+        return policy
+    if not _is_function(policy):
+        known = ", ".join(sorted(POLICIES))
+        raise refused(
+            "Graph", f"policy is {policy!r}", f"known policies are {known}; or a function",
+            'leave it out, or give policy="by_agenda"; db.Policy says what a function returns',
+        )  # fmt: skip
+    return next((name for name, function in POLICIES.items() if function is policy), policy)
+
+
+def _is_function(policy: object) -> TypeGuard[Policy]:
+    return callable(policy) and not isinstance(policy, type) and isinstance(policy, Hashable)
+
+
+def policy_name(policy: str | Policy) -> str:
+    """The name of a policy in plans."""
+    if isinstance(policy, str):
+        return policy
+    return str(getattr(policy, "__name__", type(policy).__name__))
 
 
 def structure_of(nodes: Sequence[Operation]) -> Structure:

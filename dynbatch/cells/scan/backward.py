@@ -59,8 +59,8 @@ class ScanBackward:
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
         weights = WeightGradients(run.cell, gradients, self._tasks)
-        sinks = [ShardGradients() for _ in run.generic]
-        for generic, sink in zip(run.generic, sinks, strict=True):
+        sinks = [ShardGradients() for generic in run.generic if generic]
+        for generic, sink in zip(filter(None, run.generic), sinks, strict=True):
             for step in generic.values():
                 step.give_gradients_to(sink)
                 step.keeps = True
