@@ -49,7 +49,7 @@ def test_few_rows_by_a_weight_have_the_bits_of_many(dtype: type, inner: int, col
     blas.matmul_rows(x, weight.T, many, bias)
     blas.matmul_rows(x, weight.T, plain)
     np.testing.assert_allclose(many, x @ weight.T + bias, 1e-4, 1e-4)
-    for rows in range(1, 20):
+    for rows in [*range(1, 20), 31, 32, 33]:
         few, wide = np.zeros((rows, columns), dtype), np.zeros((rows, columns + 3), dtype)
         blas.matmul_rows(x[:rows], weight.T, few, bias)
         blas.matmul_rows(x[:rows], weight.T, wide[:, :columns])

@@ -11,9 +11,8 @@ EXPORT void products(ptrdiff_t P, ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const R
         int adds = p && !c_plane;
         const REAL* plus = adds ? c : base;
         ptrdiff_t plus_stride = adds ? ldc : base_stride, done = 0;
-        if (b_term == 1 && b_column != 1 && M <= MOST_TURNED)
-            done =
-                turned_product(M, N, K, a, a_row, a_term, b, b_column, plus, plus_stride, c, ldc);
+        if (a_term == 1 && b_term == 1 && b_column != 1 && M <= MOST_TURNED)
+            done = turned_product(M, K, N, a, a_row, b, b_column, plus, plus_stride, c, ldc);
         if (done < N)
             unpacked_product(M, K, N - done, a, a_row, a_term, b + done * b_column, b_term,
                 b_column, plus ? plus + done : NULL, plus_stride, c + done, ldc);

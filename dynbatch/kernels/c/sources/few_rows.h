@@ -6,77 +6,124 @@
 // Few rows by a b whose columns are rows in memory, `b_column` apart: weights (N, K). Each is read
 // once, in order, and turned in registers, LANES columns and terms at a time.
 #define TURNED_ROWS 8
-#define MOST_TURNED 16
-#define TURNED_ARGUMENTS                                                          \
-    ptrdiff_t K, const REAL *a, ptrdiff_t a_row, ptrdiff_t a_term, const REAL *b, \
-        ptrdiff_t b_column, const REAL *base, ptrdiff_t base_stride, REAL *c, ptrdiff_t ldc
+#define MOST_TURNED 32
+#define TURNED_ELEMENTS (1 << 17)
+#define TURNED_TERMS 64  // a power of two below PART
 
-INLINE void turned_tile(const int rows, TURNED_ARGUMENTS) {
+// LANES terms, or fewer, of LANES rows of b, turned. What is beyond them is zero.
+INLINE void turn(ptrdiff_t terms, const REAL* b, ptrdiff_t b_column, vector* x) {
+#pragma GCC unroll 16
+    for (int s = 0; s < LANE_COUNT; s++) {
+        const REAL* from = b + s * b_column;
+        x[s] = terms == LANES ? load(from) : get(from, terms);
+        __builtin_prefetch(from + LANES * b_column, 0, 2);  // of the next columns
+    }
+    transpose(x);
+}
+
+// sums += a panel, for `a` with its rows' first terms side by side, then their second ones.
+INLINE void add_terms(
+    const int rows, ptrdiff_t terms, const REAL* a, const REAL* panel, REAL* sums) {
+    vector sum[TURNED_ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) sum[i] = load(sums + i * LANES);
+#pragma GCC unroll 4
+    for (ptrdiff_t s = 0; s < terms; s++, a += rows) {
+        vector x = load(panel + s * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) sum[i] = multiply_add(splat(a[i]), x, sum[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) store(sums + i * LANES, sum[i]);
+}
+
+static ptrdiff_t turned_height(ptrdiff_t rows) {
+    return rows >= 8 ? 8 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+}
+
+// LANES columns of a product.
+static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, const REAL* a,
+    const REAL* b, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c,
+    ptrdiff_t ldc) {
+    REAL panel[TURNED_TERMS * LANE_COUNT] __attribute__((aligned(64)));
+    REAL sums[MOST_TURNED * LANE_COUNT] __attribute__((aligned(64)));
     ptrdiff_t k = 0;
     do {
         ptrdiff_t end = least(K, k + PART);
-        vector sum[TURNED_ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) sum[i] = (vector){0};
-        for (; k < end; k += LANES) {
-            vector x[LANE_COUNT];
-            ptrdiff_t terms = least(LANES, end - k);
-            if (terms == LANES) {
+        memset(sums, 0, (size_t)(M * LANES) * sizeof(REAL));
+        for (ptrdiff_t terms; k < end; k += terms) {
+            terms = least(TURNED_TERMS, end - k);
+            for (ptrdiff_t t = 0; t < terms; t += LANES) {
+                vector x[LANE_COUNT];
+                turn(least(LANES, terms - t), b + k + t, b_column, x);
 #pragma GCC unroll 16
-                for (int s = 0; s < LANE_COUNT; s++) {
-                    const REAL* from = b + s * b_column + k;
-                    x[s] = load(from);
-                    __builtin_prefetch(from + LANES * b_column, 0, 2);  // of the next columns
-                }
-            } else {
-                for (int s = 0; s < LANE_COUNT; s++) x[s] = get(b + s * b_column + k, terms);
+                for (int s = 0; s < LANE_COUNT; s++) store(panel + (t + s) * LANES, x[s]);
             }
-            transpose(x);
-            const REAL* at = a + k * a_term;
-            if (terms == LANES) {
-#pragma GCC unroll 16
-                for (int s = 0; s < LANE_COUNT; s++)
-#pragma GCC unroll 8
-                    for (int i = 0; i < rows; i++)
-                        sum[i] = multiply_add(splat(at[i * a_row + s * a_term]), x[s], sum[i]);
-            } else {
-                for (ptrdiff_t s = 0; s < terms; s++)
-#pragma GCC unroll 8
-                    for (int i = 0; i < rows; i++)
-                        sum[i] = multiply_add(splat(at[i * a_row + s * a_term]), x[s], sum[i]);
+            for (ptrdiff_t i = 0, height; i < M; i += height) {
+                height = turned_height(M - i);
+                const REAL* at = a + i * K + k * height;
+                REAL* to = sums + i * LANES;
+                if (height == 8) add_terms(8, terms, at, panel, to);
+                else if (height == 4) add_terms(4, terms, at, panel, to);
+                else if (height == 2) add_terms(2, terms, at, panel, to);
+                else add_terms(1, terms, at, panel, to);
             }
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            if (base) sum[i] += load(base + i * base_stride);
-            store(c + i * ldc, sum[i]);
+        for (ptrdiff_t i = 0; i < M; i++) {
+            vector sum = load(sums + i * LANES);
+            if (base) sum += load(base + i * base_stride);
+            store(c + i * ldc, sum);
         }
-        k = end, base = c, base_stride = ldc;
+        base = c, base_stride = ldc;
     } while (k < K);
 }
 
-typedef void turned_function(TURNED_ARGUMENTS);
-#define TURNED(rows)                                                                    \
-    static __attribute__((noinline)) void turned_##rows(TURNED_ARGUMENTS) {             \
-        turned_tile(rows, K, a, a_row, a_term, b, b_column, base, base_stride, c, ldc); \
-    }
-TURNED(1)
-TURNED(2)
-TURNED(4)
-TURNED(8)
-
-// The whole vectors of columns of such a product. Returns how many columns these are.
-static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t N, TURNED_ARGUMENTS) {
-    ptrdiff_t j = 0;
-    for (; j + LANES <= N; j += LANES)
-        for (ptrdiff_t i = 0, rows; i < M; i += rows) {
-            rows = M - i >= 8 ? 8 : M - i >= 4 ? 4 : M - i >= 2 ? 2 : 1;
-            turned_function* turned = rows == 8   ? turned_8
-                                      : rows == 4 ? turned_4
-                                      : rows == 2 ? turned_2
-                                                  : turned_1;
-            turned(K, a + i * a_row, a_row, a_term, b + j * b_column, b_column,
-                base ? base + i * base_stride + j : NULL, base_stride, c + i * ldc + j, ldc);
+// The same of one row, with what is turned in registers.
+static __attribute__((noinline)) void turned_row(
+    ptrdiff_t K, const REAL* a, const REAL* b, ptrdiff_t b_column, const REAL* base, REAL* c) {
+    ptrdiff_t k = 0;
+    do {
+        vector sum = {0};
+        for (ptrdiff_t end = least(K, k + PART); k < end; k += LANES) {
+            vector x[LANE_COUNT];
+            ptrdiff_t terms = least(LANES, end - k);
+            turn(terms, b + k, b_column, x);
+            if (terms == LANES) {
+#pragma GCC unroll 16
+                for (int s = 0; s < LANE_COUNT; s++) sum = multiply_add(splat(a[k + s]), x[s], sum);
+            } else
+                for (ptrdiff_t s = 0; s < terms; s++)
+                    sum = multiply_add(splat(a[k + s]), x[s], sum);
         }
+        if (base) sum += load(base);
+        store(c, sum);
+        base = c;
+    } while (k < K);
+}
+
+// The whole vectors of columns of such a product of at most MOST_TURNED rows, whose terms lie side by
+// side. Returns how many columns these are.
+static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a,
+    ptrdiff_t a_row, const REAL* b, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride,
+    REAL* c, ptrdiff_t ldc) {
+    static _Thread_local REAL turned[TURNED_ELEMENTS];
+    const REAL* rows = a;
+    if (M > 1) {
+        if (M * K > TURNED_ELEMENTS) return 0;
+        REAL* to = turned;
+        for (ptrdiff_t i = 0, height; i < M; i += height) {
+            height = turned_height(M - i);
+            for (ptrdiff_t k = 0; k < K; k++)
+                for (ptrdiff_t r = 0; r < height; r++) *to++ = a[(i + r) * a_row + k];
+        }
+        rows = turned;
+    }
+    ptrdiff_t j = 0;
+    if (M == 1)
+        for (; j + LANES <= N; j += LANES)
+            turned_row(K, a, b + j * b_column, b_column, base ? base + j : NULL, c + j);
+    for (; j + LANES <= N; j += LANES)
+        turned_columns(M, K, rows, b + j * b_column, b_column, base ? base + j : NULL, base_stride,
+            c + j, ldc);
     return j;
 }
