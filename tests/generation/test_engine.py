@@ -8,80 +8,17 @@ from dynbatch.errors import ArgumentError, VocabularyError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import END, FAILED, LENGTH, STOP
-from dynbatch.kernels.c.runtime.library import reason
-from tests.generation.tiny_models import DECODERS, VOCAB, logits_of, tiny
-
-GREEDY = GenerationConfig(max_new_tokens=8, eos_token_id=(5,))
-SAMPLES = GenerationConfig(
-    max_new_tokens=9, eos_token_id=(5,), do_sample=True, temperature=1.4, top_k=20,
-    num_return_sequences=3, repetition_penalty=1.2, seed=11,
-)  # fmt: skip
-BEAMS = GenerationConfig(
-    max_new_tokens=8, eos_token_id=(5,), num_beams=3, num_return_sequences=2, length_penalty=0.7
+from tests.generation.companies import (
+    BEAMS,
+    GREEDY,
+    SAMPLES,
+    alone,
+    numbers,
+    prompts,
+    together,
+    tokens,
 )
-
-
-def prompts(count=7):
-    rng = np.random.default_rng(3)
-    lengths = [1, 2, 63, 64, 65, 130, *rng.integers(1, 100, count)][:count]
-    return [rng.integers(0, VOCAB, n) for n in lengths]
-
-
-def tokens(results):
-    return [[one.tokens for one in of_prompt] for of_prompt in results]
-
-
-def numbers(results):
-    return [[(one.tokens, one.log_probs, one.reason) for one in found] for found in results]
-
-
-def alone(model, config, given):
-    found = []
-    for prompt in given:
-        engine = Engine(model, config)
-        number = engine.add(prompt)
-        list(engine.run())
-        found.append(engine.results(number))
-    return found
-
-
-def together(model, config, given, **options):
-    engine = Engine(model, config, **options)
-    added = [engine.add(prompt) for prompt in given]
-    list(engine.run())
-    assert engine.caches.lent_bytes == 0
-    return [engine.results(number) for number in added]
-
-
-def joining(model, config, given, seed):
-    engine, rng = Engine(model, config), np.random.default_rng(seed)
-    order, added = rng.permutation(len(given)).tolist(), {}
-    while order or not engine.is_idle:
-        for _ in range(rng.integers(0, 3)):
-            if order:
-                k = order.pop()
-                added[k] = engine.add(given[k])
-        engine.step()
-    assert engine.caches.lent_bytes == 0
-    return [engine.results(added[k]) for k in range(len(given))]
-
-
-@pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
-@pytest.mark.parametrize("name", ["gpt2", "marian", "lstm", "writer", "seq2seq"])
-def test_results_are_the_same_alone_together_and_joined_at_random(name, config):
-    model, given = tiny(name), prompts()
-    expected = alone(model, config, given)
-    assert len({one.tokens for found in expected for one in found}) >= 2
-    for found in [
-        together(model, config, given),
-        together(model, config, given, step_tokens=40),
-        joining(model, config, given, seed=0),
-        joining(model, config, given, seed=1),
-    ]:
-        if reason():  # NumPy's products round by their size
-            assert tokens(found) == tokens(expected)
-        else:
-            assert numbers(found) == numbers(expected)
+from tests.generation.tiny_models import DECODERS, VOCAB, logits_of, tiny
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "writer", "seq2seq"])

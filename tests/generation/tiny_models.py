@@ -50,6 +50,19 @@ class Averages(models.Module):
         return F.attention(x, x, x, causal=True)
 
 
+class Mixed(Windowed):
+    """A layer that sees a window, and one that sees all."""
+
+    def __init__(self):
+        super().__init__(window=20)
+        self.whole = models.MultiHeadAttention(32, 4, position_bias=F.alibi(4))
+
+    def __call__(self, graph, ids):
+        x = self.embedding(graph, ids)
+        x = x + self.attention(self.norm(x), causal=True, window=self.window)
+        return self.output(x + self.whole(self.norm(x), causal=True))
+
+
 class LSTMLanguageModel(models.Module):
     """Two layers of LSTM over words."""
 
@@ -120,6 +133,7 @@ MAKERS = {
     "averages": Averages,
     "writer": Writer,
     "seq2seq": lambda: models.Seq2Seq(VOCAB, VOCAB, embed=12, hidden=16, layers=2, dropout=0.1),
+    "mixed": Mixed,
     "window": lambda: Windowed(window=5),
     "alibi": lambda: Windowed(bias=F.alibi(4)),
 }

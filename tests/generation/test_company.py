@@ -1,0 +1,51 @@
+"""Results do not depend on the prompts beside them, nor on when these come and go."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.c.runtime.library import reason
+from tests.generation.companies import (
+    BEAMS,
+    GREEDY,
+    SAMPLES,
+    alone,
+    continuously,
+    joining,
+    numbers,
+    prompts,
+    together,
+    tokens,
+)
+from tests.generation.tiny_models import VOCAB, tiny
+
+CONFIGS = {"greedy": GREEDY, "samples": SAMPLES, "beams": BEAMS}
+
+
+def assert_all_alike(model, config, given, room, seeds):
+    expected = alone(model, config, given)
+    assert len({one.tokens for found in expected for one in found}) >= 2
+    for found in [
+        together(model, config, given),
+        together(model, config, given, step_tokens=40),
+        continuously(model, config, given, room),
+        *[joining(model, config, given, seed) for seed in seeds],
+    ]:
+        assert tokens(found) == tokens(expected)
+        if not reason():  # NumPy's products round by their size
+            assert numbers(found) == numbers(expected)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("name", ["gpt2", "marian", "lstm", "writer", "seq2seq", "window"])
+def test_results_are_the_same_alone_together_and_joined_at_random(name, config):
+    assert_all_alike(tiny(name), CONFIGS[config], prompts(), room=3, seeds=range(2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "seq2seq", "t5"])
+def test_results_of_64_prompts_are_the_same_in_any_company(name, config):
+    rng = np.random.default_rng(64)
+    lengths = [1, 200, *rng.integers(1, 201, 62)]
+    given = [rng.integers(0, VOCAB, n) for n in lengths]
+    assert_all_alike(tiny(name), CONFIGS[config], given, room=8, seeds=range(4))
