@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dynbatch.generation.streaming import REPLACEMENT, TextStream
-from dynbatch.text import ByteTokenizer
+from dynbatch.text import ByteTokenizer, HuggingFaceTokenizer
 
 TOKENIZER = ByteTokenizer()
 
@@ -54,3 +54,37 @@ def test_what_may_begin_a_stop_string_is_held_back():
     stream = TextStream(TOKENIZER, ("STOP",))
     assert [stream.put(one) for one in b"aSTxSTO"] == ["a", "", "", "STx", "", "", ""]
     assert stream.end() == "STO" and not stream.is_stopped
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_tokens_of_the_library_come_back_as_the_whole_text(kind, tmp_path):
+    """Bytes as GPT-2 has them; pieces as Llama has them, whose first space is not the text's."""
+    library = pytest.importorskip("tokenizers")
+    lines = ["the old cat sat on the mat", "Grüße aus 東京 😀 naïve café", "it's done, world"]
+    if kind == "bytes":
+        made = library.ByteLevelBPETokenizer()
+        made.train_from_iterator(lines, vocab_size=290)
+    else:
+        made = library.Tokenizer(library.models.BPE(byte_fallback=True, unk_token="<unk>"))
+        made.normalizer = library.normalizers.Sequence(
+            [library.normalizers.Prepend("▁"), library.normalizers.Replace(" ", "▁")]
+        )
+        special = ["<unk>", *[f"<0x{byte:02X}>" for byte in range(256)]]
+        trainer = library.trainers.BpeTrainer(vocab_size=320, special_tokens=special)
+        made.train_from_iterator(lines, trainer)
+        decoders = library.decoders
+        made.decoder = decoders.Sequence(
+            [
+                decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )  # fmt: skip
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer, rng = HuggingFaceTokenizer.from_pretrained(tmp_path), np.random.default_rng(0)
+    for number in range(300):
+        count = int(rng.integers(1, 25))
+        ids = rng.integers(0, len(tokenizer), count)
+        if number % 2:
+            ids = tokenizer.encode("".join(rng.choice(list("aé 東😀 the,'"), count)))
+        stream = TextStream(tokenizer)
+        assert "".join([*map(stream.put, ids), stream.end()]) == tokenizer.decode(ids)
