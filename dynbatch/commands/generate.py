@@ -113,7 +113,6 @@ def run(options: argparse.Namespace) -> int:
     config = changed(found.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
     engine = Engine(found.model, config, tokenizer=found.tokenizer, memory_limit=limit)
-    tell_backend(found.model.parameters()[0])
     is_alone = len(prompts) == 1 and config.num_return_sequences == 1 and not options.json
     writing = Writing(engine, found.tokenizer, config, prompts)
     as_seen = printable if sys.stdout.isatty() else str
@@ -127,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.flush()
     if not options.quiet:
         print(writing.summary(time.perf_counter() - begin), file=sys.stderr)
+        tell_backend(found.model.parameters()[0])
     return 1 if writing.refused else 0
 
 

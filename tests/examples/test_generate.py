@@ -88,7 +88,7 @@ def test_unknown_letters_are_no_mistake_and_are_named(checkpoint, capsys):
     assert main([checkpoint, "azb!", "cab", "z" * 50]) == 0
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 3
-    first, second, _ = printed.err.splitlines()
+    first, second, *_ = printed.err.splitlines()
     assert first == "warning: 'azb!': unknown to the model, by character: 'z' (2), '!' (4)"
     assert second.startswith(f"warning: '{'z' * 40}…': unknown to the model, by character: 'z' (1)")
     assert second.endswith("'z' (10) and 40 more")

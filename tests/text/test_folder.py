@@ -1,0 +1,73 @@
+"""Which tokenizer a checkpoint's folder has, by its files."""
+
+import numpy as np
+import pytest
+
+from dynbatch.errors import CheckpointError
+from dynbatch.text import WordPiece, folder
+from dynbatch.text.folder import TranslationTokenizer, tokenizer_of
+
+
+class NamedTokenizer:
+    """Stands in for the tokenizers of other libraries: it encodes a text as its length."""
+
+    def __init__(self, *paths):
+        self.names = [path.name for path in paths]
+
+    @classmethod
+    def from_pretrained(cls, place):
+        return cls(place)
+
+    def encode(self, text):
+        return np.array([len(text)])
+
+    def decode(self, ids):
+        return f"{len(ids)} ids of {self.names[0]}"
+
+
+@pytest.fixture(autouse=True)
+def no_library_is_needed(monkeypatch):
+    for name in ("HuggingFaceTokenizer", "SentencePieceTokenizer"):
+        monkeypatch.setattr(folder, name, NamedTokenizer)
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["tokenizer.json", "spiece.model"], ["folder"]),
+        (["spiece.model"], ["spiece.model"]),
+        (["tokenizer.model"], ["tokenizer.model"]),
+    ],
+)
+def test_the_files_tell_the_tokenizer(files, names, tmp_path):
+    place = tmp_path / "folder"
+    place.mkdir()
+    for name in files:
+        (place / name).write_text("")
+    assert tokenizer_of(place).names == names
+
+
+def test_a_translator_reads_sources_and_writes_targets(tmp_path):
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (tmp_path / name).write_text("")
+    found = tokenizer_of(tmp_path)
+    assert isinstance(found, TranslationTokenizer)
+    assert found.encode("four").tolist() == [4]
+    assert found.decode([1, 2]) == "2 ids of target.spm"
+    (tmp_path / "target.spm").unlink()
+    with pytest.raises(CheckpointError, match=r"target\.spm: there is no such file"):
+        tokenizer_of(tmp_path)
+
+
+def test_wordpiece_is_our_own(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe")
+    (tmp_path / "tokenizer.json").write_text("")
+    with pytest.raises(CheckpointError, match="not JSON"):  # it comes first, and is read
+        tokenizer_of(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    assert isinstance(tokenizer_of(tmp_path), WordPiece)
+
+
+def test_a_folder_without_one_is_refused_with_all_names(tmp_path):
+    with pytest.raises(CheckpointError, match=r"neither vocab\.txt nor tokenizer\.json"):
+        tokenizer_of(tmp_path)
