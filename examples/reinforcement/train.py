@@ -64,13 +64,11 @@ class Writer(models.Module):
 class Update(NamedTuple):
     """What an update was made of.
 
-    rewards:    of each sample.
-    tokens:     that were sampled.
-    difference: the largest between log-probabilities that the engine and the graph computed.
+    rewards:    of each answer.
+    difference: the largest between an answer's log-probability by the engine and by the graph.
     """
 
     rewards: list[float]
-    tokens: int
     difference: float
 
 
@@ -109,7 +107,7 @@ def update(
         graph.backward(F.dot(log_probs, F.input(graph, advantages)) / -len(scored))
         difference = max([abs(float(node.value) - one.score) for node, one in scored])
     optimizer.step()
-    return Update(rewards, sum([len(one.tokens) for _, one in scored]), difference)
+    return Update(rewards, difference)
 
 
 def learn(settings: Settings) -> list[Update]:
@@ -136,7 +134,7 @@ def picture(updates: Sequence[Update], columns: int = 60) -> str:
     """Mean rewards over a run as a row of bars, from 0 to 1.
 
     Example:
-        >>> picture([Update([k / 4], 1, 0.0) for k in range(5)])
+        >>> picture([Update([k / 4], 0.0) for k in range(5)])
         '▁▃▅▇█'
     """
     parts = np.array_split([np.mean(one.rewards) for one in updates], min(columns, len(updates)))
@@ -154,9 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         updates = learn(settings)
         last = updates[-max(1, len(updates) // 10) :]
         means = [float(np.mean([one.rewards for one in part])) for part in (updates[:1], last)]
-        count, difference = sum([one.tokens for one in updates]), max(u.difference for u in updates)
+        count = sum([len(one.rewards) for one in updates])
+        difference = max([one.difference for one in updates])
         print(f"reward {picture(updates)}  {means[0]:.3f} at first, {means[1]:.3f} at last")
-        print(f"sampled and scored log-probabilities of {count:,} tokens differ by {difference:g}")
+        print(f"sampled and scored log-probabilities of {count:,} answers differ by {difference:g}")
 
     return exit_status(run)
 
