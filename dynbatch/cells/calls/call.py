@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from dynbatch.absent import NoOperators
 from dynbatch.cells.calls.forms import PartSlot, ResultForm, part_slots
-from dynbatch.cells.calls.table import CallTable, ValueHandle
-from dynbatch.errors import DtypeError
+from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Parameter
 
@@ -21,14 +20,15 @@ class ResultPart(ValueHandle):
     """One vector or scalar in the result of a call."""
 
     stream_name = "Output"
-    __slots__ = ("call", "first", "form_id", "index", "ready", "row")
+    __slots__ = ("call", "depth", "first", "form_id", "index", "origin", "ready", "row")
 
     def __init__(self, call: Call, first: int) -> None:
         self.call = call
         self.row = call.row
         self.first = first
         self.ready = call.ready
-        table = call.origin
+        self.depth = call.depth
+        self.origin = table = call.origin
         self.form_id = table.leaf_form_ids[first]
         nodes = table.nodes
         self.index = len(nodes)
@@ -36,19 +36,7 @@ class ResultPart(ValueHandle):
 
     @property
     def form(self) -> int:  # type: ignore[override]
-        return self.call.origin.widths[self.first]
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        return self.form or 1
-
-    @property
-    def origin(self) -> CallTable:  # type: ignore[override]
-        return self.call.origin
-
-    @property
-    def ndim(self) -> int:  # type: ignore[override]
-        return 1 if self.form else 0
+        return self.origin.widths[self.first]
 
     @property
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
@@ -57,11 +45,6 @@ class ResultPart(ValueHandle):
     def content(self) -> bytes:
         """The value's number in the call; see `nodes.stream`."""
         return b"%d" % self.first
-
-    @property
-    def depth(self) -> int:  # type: ignore[override]
-        """The length of the chain of calls, in its table, that the call waits for."""
-        return self.call.depth
 
     def label(self) -> str:
         return f"{self.call.label()}[{self.first}]"
@@ -85,21 +68,6 @@ class Call(ValueHandle):
     @property
     def form(self) -> ResultForm:  # type: ignore[override]
         return self.origin.form
-
-    @property
-    def ndim(self) -> int:  # type: ignore[override]
-        return 1 if self.form else 0
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        form = self.form
-        if isinstance(form, tuple):
-            raise DtypeError.at_caller(
-                f"{self.label()} stands for {len(form)} values, not one.\n"
-                "  rule: a cell that returns a tuple gives a tuple\n"
-                "  fix:  h, c = cell(...), or cell(...)[0]"
-            )
-        return int(form) or 1
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -19,7 +19,7 @@ from dynbatch.cells.calls.forms import (
     part_slots,
 )
 from dynbatch.cells.calls.hoisted import HoistedNodes
-from dynbatch.errors import GraphError
+from dynbatch.errors import DtypeError, GraphError
 from dynbatch.nodes.node import ROWS, Node, Owner
 from dynbatch.parameter import Array
 
@@ -95,6 +95,8 @@ class ValueHandle(Node):
     form_id: an integer; equal ones are equal forms in one graph.
     ready:  the first phase whose calls may read it: for the value of a call, the phase of that
             call; for an ordinary node, one more than the node's phase.
+    depth:  of the value of a call, the length of the chain of calls, in its table, that the call
+            waits for.
     """
 
     stream_name = "Light"
@@ -113,6 +115,21 @@ class ValueHandle(Node):
     @property
     def graph(self) -> CallGraph:  # type: ignore[override]
         return self.origin.graph
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return 1 if self.form else 0
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        form = self.form
+        if isinstance(form, tuple):
+            raise DtypeError.at_caller(
+                f"{self.label()} stands for {len(form)} values, not one.\n"
+                "  rule: a cell that returns a tuple gives a tuple\n"
+                "  fix:  h, c = cell(...), or cell(...)[0]"
+            )
+        return form or 1
 
     @property
     def home(self) -> Node | None:
