@@ -9,7 +9,6 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, panel_elements
-from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
@@ -20,76 +19,47 @@ from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array, Parameter
 
 
-def forward_elements(cell: CompiledLoop, streams: bool, dtype: DType) -> int:
-    """Scratch elements of `forward_weights`."""
-    numbers = [number for number in cell.maps if streams or number not in cell.stream_maps]
-    return sum([_room_of(cell, number, dtype) for number in numbers])
+def weight_elements(cell: CompiledLoop, way: int, streams: bool, dtype: DType) -> int:
+    """Scratch elements of `packed_weights`."""
+    return sum([elements for _, _, elements in _rooms(cell, way, streams, dtype)])
 
 
-def backward_elements(cell: CompiledLoop, dtype: DType) -> int:
-    """Scratch elements of `backward_weights`."""
-    maps = [op for number, op in cell.maps.items() if number not in cell.stream_maps]
-    return sum([panel_elements(op.output.width, op.inputs[0].width, dtype) for op in maps])
+def _rooms(
+    cell: CompiledLoop, way: int, streams: bool, dtype: DType
+) -> Iterator[tuple[int, Op, int]]:
+    """The wide maps whose weights are packed, with their numbers, and the elements of each."""
+    for number, op in cell.maps.items():
+        inner, width = op.inputs[0].width, op.output.width
+        if number in cell.stream_maps and (way or not streams):
+            continue
+        of_pieces = [panel_elements(inner, piece.width, dtype) for piece in op.pieces]
+        yield number, op, panel_elements(width, inner, dtype) if way else sum(of_pieces)
 
 
-def _room_of(cell: CompiledLoop, number: int, dtype: DType) -> int:
-    """Elements of a wide map's packed weights, in C or not."""
-    op = cell.maps[number]
-    inner = op.inputs[0].width
-    return sum([panel_elements(inner, piece.width, dtype) for piece in op.pieces])
+def packed_weights(
+    cell: CompiledLoop, way: int, scratch: Scratch, streams: bool, tasks: Tasks
+) -> Arrays:
+    """Wide weights: (K, O) as W for forward (0), with biases as b; (O, K) as V for backward (1).
 
-
-def forward_weights(
-    cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None,
-    tasks: Tasks,
-) -> Arrays:  # fmt: skip
-    """Wide weights (K, O) of the loop as W; biases as b.
+    Backward reads weights of streams in place, as NumPy always does: see `stream_gradients`.
 
     Args:
-        streams: whether there is room for weights of streams, which C packs as well.
-        native:  packs W into panels for C, instead.
-        tasks:   where that is written down.
+        streams: whether forward has room for weights of streams, which C packs as well.
+        tasks:   where packing into panels for C is written down.
     """
-    arrays: Arrays = {}
+    native = cell.in_c.functions(scratch.dtype)
+    arrays: Arrays = {} if way else {f"b{k}": _wide_bias(op) for k, op in cell.maps.items()}
     packs: list[Task] = []
-    for number, op in cell.maps.items():
-        bias = arrays[f"b{number}"] = _wide_bias(op)
-        if number in cell.stream_maps and not streams:
-            continue
-        room = scratch.take(_room_of(cell, number, bias.dtype), 1).reshape(-1)
+    for number, op, elements in _rooms(cell, way, streams, scratch.dtype):
+        room = arrays[f"{'WV'[way]}{number}"] = scratch.take(elements, 1).reshape(-1)
         if native is not None:
-            packs += native.pack(op, room)
-            arrays[f"W{number}"] = room
+            packs += (native.pack, native.pack_back)[way](op, room)
         elif number not in cell.stream_maps:
-            wide = room[: op.output.width * op.inputs[0].width].reshape(-1, op.output.width)
+            shape = op.output.width, op.inputs[0].width
+            wide = room[: shape[0] * shape[1]].reshape(shape[:: 1 if way else -1])
+            arrays[f"{'WV'[way]}{number}"] = wide
             for piece in op.pieces:
-                wide[:, piece.columns] = piece.rows.T
-            arrays[f"W{number}"] = wide
-    tasks.then(*[[each] for each in packs])
-    return arrays
-
-
-def backward_weights(
-    cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None, tasks: Tasks
-) -> Arrays:
-    """Wide weights (O, K) of the loop as V, or packed for C.
-
-    Weights of streams are read in place: see `stream_gradients`.
-    """
-    arrays: Arrays = {}
-    packs: list[Task] = []
-    for number, op in cell.maps.items():
-        if number in cell.stream_maps:
-            continue
-        inner, dtype = op.inputs[0].width, op.pieces[0].weight.dtype
-        room = scratch.take(panel_elements(op.output.width, inner, dtype), 1).reshape(-1)
-        if native is not None:
-            packs += native.pack_back(op, room)
-            arrays[f"V{number}"] = room
-            continue
-        wide = arrays[f"V{number}"] = room[: op.output.width * inner].reshape(-1, inner)
-        for piece in op.pieces:
-            wide[piece.columns] = piece.rows
+                (wide if way else wide.T)[piece.columns] = piece.rows
     tasks.then(*[[each] for each in packs])
     return arrays
 

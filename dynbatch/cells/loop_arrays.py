@@ -6,12 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dynbatch.backend import DType
-from dynbatch.cells.linear_maps import (
-    backward_elements,
-    backward_weights,
-    forward_elements,
-    forward_weights,
-)
+from dynbatch.cells.linear_maps import packed_weights, weight_elements
 from dynbatch.compiler.arrays import Arrays, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
@@ -39,19 +34,18 @@ class LoopArrays:
         self, cell: CompiledLoop, rows: int, running: Sequence[int], scratch: Scratch,
         tasks: Tasks, saved: Mapping[str, Array] | None, backward: bool, recomputes: bool = False,
     ) -> None:  # fmt: skip
-        native, storage = cell.in_c.functions(scratch.dtype), cell.storage
         self._shared: Arrays = {}
         wide, groups = [*cell.stream_rows], []
         if recomputes or not backward:
-            self._shared |= forward_weights(cell, scratch, not recomputes, native, tasks)
-            groups.append(storage.temporary)
+            self._shared |= packed_weights(cell, 0, scratch, not recomputes, tasks)
+            groups.append(cell.storage.temporary)
         if backward:
-            self._shared |= backward_weights(cell, scratch, native, tasks)
+            self._shared |= packed_weights(cell, 1, scratch, False, tasks)
             wide += cell.backward_rows
             groups.append(cell.gradient_buffers)
-        wide += storage.packed if saved is None else []
+        wide += cell.storage.packed if saved is None else []
         self._wide = [(b, scratch.take(rows, b.width)) for b in wide]
-        self.kept = {} if saved is None else {b.name: saved[b.name] for b in storage.packed}
+        self.kept = {} if saved is None else {b.name: saved[b.name] for b in cell.storage.packed}
         self._of_steps = [self._temporary(scratch, count, groups) for count in running]
 
     def _temporary(
@@ -95,10 +89,10 @@ def loop_elements(
     """
     total, per_row, temporary = 0, _width(cell.stream_rows), 0
     if recomputes or not backward:
-        total += forward_elements(cell, not recomputes, dtype)
+        total += weight_elements(cell, 0, not recomputes, dtype)
         temporary = _width(cell.storage.temporary)
     if backward:
-        total += backward_elements(cell, dtype)
+        total += weight_elements(cell, 1, False, dtype)
         per_row += _width(cell.backward_rows)
         temporary = max(temporary, _width(cell.gradient_buffers))
     per_row += 0 if keeps else _width(cell.storage.packed)

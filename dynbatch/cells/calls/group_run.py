@@ -61,6 +61,8 @@ class GroupRun:
         self._loop = self._native or self.cell.numpy
         self.is_in_c = self._native is not None and not self.cell.generic
         self.arrays: Arrays = {}
+        self._returns_ahead: list[BoundTable] = []
+        self._returns: list[BoundTable] = []
         self._generic: dict[str, GenericStep] = {}
 
     def begin(self, scratch: Scratch, tasks: Tasks, xs: Sequence[Ragged]) -> None:
@@ -119,26 +121,29 @@ class GroupRun:
 
     def bind(self, values: Sequence[Array], gradients: Sequence[Array | None] = ()) -> None:
         """Set the arrays behind the region's spaces, and in backward their gradients' arrays."""
-        is_backward, arrays = bool(gradients), self.arrays
-        self._gathers, self._returns = self._tables("X", values), []
-        if is_backward:
+        self._ahead, self._gathers = self._tables("X", values)
+        if gradients:
             whole = GatherTable(np.arange(self.group.calls))
-            self._gathers.append((False, (arrays["dY"], whole, [self.results])))
-            self._returns = self._tables("dX", gradients)
+            self._gathers.append((self.arrays["dY"], whole, [self.results]))
+            self._returns_ahead, self._returns = self._tables("dX", gradients)
         if not self.is_in_c:
-            self._run = self._loop.bind(is_backward, arrays)
+            self._run = self._loop.bind(bool(gradients), self.arrays)
 
-    def _tables(self, letter: str, spaces: Sequence[Array | None]) -> list[tuple[bool, BoundTable]]:
+    def _tables(
+        self, letter: str, spaces: Sequence[Array | None]
+    ) -> tuple[list[BoundTable], list[BoundTable]]:
         """The tables of streams, of their values (X) or gradients (dX), and all that these meet.
 
-        Each with whether it is known before the first batch.
+        First of what is known before the first batch, then of the rest.
         """
-        wanted = self.cell.reached if letter == "dX" else range(len(self.group.streams))
-        streams = [(self.arrays[f"{letter}{k}"], self.group.streams[k]) for k in sorted(wanted)]
-        return [
-            (stream.ahead, (array, stream.table, [spaces[space] for space in stream.spaces]))
-            for array, stream in streams
-        ]
+        tables: tuple[list[BoundTable], list[BoundTable]] = [], []
+        for k, stream in enumerate(self.group.streams):
+            if letter == "X" or k in self.cell.reached:
+                sources = [spaces[space] for space in stream.spaces]
+                tables[not stream.ahead].append(
+                    (self.arrays[f"{letter}{k}"], stream.table, sources)
+                )
+        return tables
 
     def ahead(self, tasks: Tasks, maps: bool) -> None:
         """Gather what is known before the first batch.
@@ -147,12 +152,11 @@ class GroupRun:
             maps: whether to make its maps too, for all calls at once.
         """
         count = self.group.calls
-        gathers = gather_tasks([table for is_ahead, table in self._gathers if is_ahead], count)
-        tasks.then(*[[each] for each in gathers])
-        self._batch.launches += len(gathers)
-        if maps and self._native is not None and self.cell.stream_maps:
+        tasks.then(*[[each] for each in gather_tasks(self._ahead, count)])
+        self._batch.launches += len(self._ahead)
+        if maps and self.cell.stream_maps and self._native is not None:
             tasks.then([self._native.steps(0, self.arrays, [(0, count, 0, -1)])])
-        elif maps:
+        elif maps and self.cell.stream_maps:
             tasks.then([partial(self.cell.numpy.ahead, self.arrays)])
 
     def write_outputs(self, y: Array, tasks: Tasks) -> None:
@@ -179,34 +183,30 @@ class GroupRun:
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
-        returns = give_back_tasks([table for ahead, table in self._returns if ahead], count)
-        tasks.then(returns)
-        self._batch.launches += len(cell.maps) + len(cell.stream_maps) + len(returns)
+        tasks.then(give_back_tasks(self._returns_ahead, count))
+        around = len(cell.stream_maps) + len(self._returns_ahead)
+        self._batch.launches += len(cell.maps) + around
         return weights
 
     # Batches --------------------------------------------------------------------------------------
 
     def batch(self, t: int, first: int, end: int) -> None:
         """Run batch t, rows first … end - 1, forward or backward."""
-        for ahead, (into, table, sources) in self._gathers:
-            if not ahead:
-                gather(sources, table, first, end, into)
+        for into, table, sources in self._gathers:
+            gather(sources, table, first, end, into)
         self._run([(t, (first, end, end - first, -1))])
-        for ahead, (dx, table, gradients) in self._returns:
-            if not ahead:
-                give_back(dx, table, first, end, gradients)
+        for dx, table, gradients in self._returns:
+            give_back(dx, table, first, end, gradients)
 
     def in_c(self, is_backward: bool) -> BoundBatches:
         """The pass over batches as C runs it."""
         assert self._native is not None
-        gathers = [table for ahead, table in self._gathers if not ahead]
-        returns = [table for ahead, table in self._returns if not ahead]
         run, product, places = 0, 0, []
         for own in self._of_threads(is_backward):
             run, each, product = self._native.entry(is_backward, own)
             places.append(each)
         elements = sum([p.size for p in self.cell.parameters])
-        tables = GatherTables(gathers), GatherTables(returns)
+        tables = GatherTables(self._gathers), GatherTables(self._returns)
         return BoundBatches(run, np.stack(places), product, *tables, elements)
 
     def _of_threads(self, is_backward: bool) -> Iterator[Arrays]:
