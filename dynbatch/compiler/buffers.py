@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, auto
+from enum import Enum
 from typing import NamedTuple
 
 from dynbatch.compiler.differentiate import BackwardProgram
@@ -14,36 +14,26 @@ from dynbatch.compiler.program import Program
 
 
 class Role(Enum):
-    """The role of an array in generated code."""
+    """The role of an array in generated code, and the letter that its name begins with."""
 
-    STREAM = auto()
-    PACKED = auto()  # values with a row for every token
-    TEMPORARY = auto()  # values with a row for every running sentence
-    STATE = auto()  # rows of the state as the step finds it
-    FOUND_STATES = auto()  # the same for every step, packed
-    INITIAL_STATE = auto()
-    BIAS = auto()
-    WEIGHT = auto()  # (O, K)
-    GRADIENT = auto()  # of values, with a row for every token
-    TEMPORARY_GRADIENT = auto()  # with a row for every running sentence
-    STREAM_GRADIENT = auto()
-    EXPORT_GRADIENT = auto()
-    LEFT_GRADIENT = auto()  # of the state that the step left: carried from step to step
-    FOUND_GRADIENT = auto()  # of the state that the step found, where it has another place
-
-
-# How generated code begins their names.
-LETTERS = {
-    Role.STREAM: "X", Role.PACKED: "P", Role.TEMPORARY: "T", Role.STATE: "h",
-    Role.FOUND_STATES: "H", Role.INITIAL_STATE: "I", Role.BIAS: "b",
-    Role.WEIGHT: "V", Role.GRADIENT: "D", Role.TEMPORARY_GRADIENT: "E", Role.STREAM_GRADIENT: "dX",
-    Role.EXPORT_GRADIENT: "dY", Role.LEFT_GRADIENT: "C", Role.FOUND_GRADIENT: "N",
-}  # fmt: skip
+    STREAM = "X"
+    PACKED = "P"  # values with a row for every token
+    TEMPORARY = "T"  # values with a row for every running sentence
+    FOUND_STATES = "H"  # the state as every step finds it, packed
+    INITIAL_STATE = "I"
+    BIAS = "b"
+    WEIGHT = "V"  # (O, K)
+    GRADIENT = "D"  # of values, with a row for every token
+    TEMPORARY_GRADIENT = "E"  # with a row for every running sentence
+    STREAM_GRADIENT = "dX"
+    EXPORT_GRADIENT = "dY"
+    LEFT_GRADIENT = "C"  # of the state that the step left: carried from step to step
+    FOUND_GRADIENT = "N"  # of the state that the step found, where it has another place
 
 
 def array_name(role: Role, label: int | str = "") -> str:
     """The name of an array in generated code."""
-    return f"{LETTERS[role]}{label}"
+    return f"{role.value}{label}"
 
 
 class ProgramBuffer:

@@ -7,9 +7,7 @@ forward as they are: an input that no operator of backward makes is one that for
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, zeros
+from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, side_by_side
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program
@@ -86,7 +84,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
         if dx is not None:
             program.of_streams[value.number] = _own(program, dx, taken)
     for value in forward.states:
-        dx = sums.gradient(value) or zeros(program, value.width)
+        dx = sums.gradient(value) or side_by_side(program, value.width, [])
         program.following.append(_own(program, dx, taken))
     return program
 
@@ -119,9 +117,8 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
         for x, other in zip(op.inputs, op.inputs[::-1], strict=True):
             sums.add(x, dy, other)
     else:
-        rule = RULES.get(op.kernel if op.kernel is not None else op.opcode, _partial)
         for position, x in enumerate(op.inputs):
-            sums.add(x, rule(program, op, dy, position))
+            sums.add(x, _partial(program, op, dy, position))
 
 
 def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Value) -> None:
@@ -140,11 +137,14 @@ def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Val
         sums.add(x, dx)
 
 
-# Derivatives of elementwise functions: dy ⊙ ∂f/∂x of the input at a position ----------------------
-
-
 def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
-    """The derivative by the function's own backward."""
+    """dy ⊙ ∂f/∂x of the input at a position, by the function's own backward if it has no other."""
+    if op.opcode is OpCode.SCALE:
+        return made(program, OpCode.SCALE, [dy], dy, number=op.number)
+    if op.kernel is arithmetic.negative or (op.kernel is binary.subtract and position):
+        return made(program, OpCode.UNARY, [dy], dy, kernel=arithmetic.negative)
+    if op.kernel is binary.subtract:
+        return dy
     inputs = [dy, *partial_reads(op)]
     return made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)
 
@@ -159,22 +159,3 @@ def partial_reads(op: Op) -> list[Value]:
     if op.opcode is OpCode.WHERE:
         return op.inputs[:1]
     return op.inputs if op.node.retains.inputs else []
-
-
-def _of_scale(program: Program, op: Op, dy: Value, position: int) -> Value:
-    return made(program, OpCode.SCALE, [dy], dy, number=op.number)
-
-
-def _of_negative(program: Program, op: Op, dy: Value, position: int) -> Value:
-    return made(program, OpCode.UNARY, [dy], dy, kernel=arithmetic.negative)
-
-
-def _of_subtract(program: Program, op: Op, dy: Value, position: int) -> Value:
-    return _of_negative(program, op, dy, position) if position else dy
-
-
-RULES: dict[object, Callable[[Program, Op, Value, int], Value]] = {
-    OpCode.SCALE: _of_scale,
-    arithmetic.negative: _of_negative,
-    binary.subtract: _of_subtract,
-}

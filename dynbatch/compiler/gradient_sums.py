@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
@@ -75,16 +76,10 @@ class GradientSums:
         if not parts:
             return None
         program = self._program
-        ends, starts = [0, *[part.end for part in parts]], [part.first for part in parts]
-        holes = zip(ends, [*starts, base.width], strict=True)
-        whole = [*parts, *[GradientPart(a, b, zeros(program, b - a)) for a, b in holes if a < b]]
-        whole.sort(key=lambda part: part.first)
-        values = [part.value(program) for part in whole]
-        total = values[0]
-        if len(values) > 1:
-            total = program.value(base.width)
-            program.ops.append(Op(OpCode.COPY, values, total))
-            program.ops[-1].columns = [part.first for part in whole]
+        values = [(part.first, part.value(program)) for part in parts]
+        total = values[0][1]
+        if total.width < base.width:
+            total = side_by_side(program, base.width, values)
         self._parts[id(base)] = [GradientPart(0, base.width, total)]
         return total
 
@@ -105,9 +100,11 @@ def made(
     return value
 
 
-def zeros(program: Program, width: int) -> Value:
-    """Zeros, made by a new operator."""
-    return made(program, OpCode.ZERO, [], Value(width))
+def side_by_side(program: Program, width: int, parts: Sequence[tuple[int, Value]]) -> Value:
+    """Values from these columns on, and zeros in the others, made by a new operator."""
+    total = made(program, OpCode.COPY, [x for _, x in parts], Value(width))
+    program.ops[-1].columns = [column for column, _ in parts]
+    return total
 
 
 def cut(program: Program, value: Value, column: int, width: int) -> Value:

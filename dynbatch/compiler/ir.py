@@ -35,10 +35,9 @@ class OpCode(Enum):
     SHIFT = auto()
     WITH_NUMBER = auto()  # a function of two values, one of them a number
     WHERE = auto()
-    COPY = auto()  # input k into the columns from `Op.columns[k]`
+    COPY = auto()  # input k into the columns from `Op.columns[k]`, zeros into the others
     GENERIC = auto()  # any other node type, by its own batched kernels
     # Of backward; `Op.source` is the operator of forward:
-    ZERO = auto()
     PARTIAL = auto()  # dy ⊙ ∂f/∂x of the input `Op.position`, from dy and what the derivative reads
     LINEAR_GRADIENT = auto()  # dy W, the gradient of a linear map's input
     GENERIC_GRADIENT = auto()  # of every input but memories, whose gradients add up in their node
@@ -164,6 +163,15 @@ class Op:
         op = cls(OpCode.COPY, [source], output, node)
         op.columns = [0]
         return op
+
+    def holes(self) -> list[Value]:
+        """The columns into which a copy writes zeros."""
+        parts = sorted(
+            [(at, at + x.width) for at, x in zip(self.columns, self.inputs, strict=True)]
+        )
+        ends, starts = [0, *[end for _, end in parts]], [at for at, _ in parts]
+        spans = zip(ends, [*starts, self.output.width], strict=True)
+        return [Value.columns(self.output, a, b - a) for a, b in spans if a < b]
 
     @property
     def output(self) -> Value:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
 
-FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.ZERO)
+FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL)
 
 
 class ColumnRange(NamedTuple):
@@ -114,6 +114,9 @@ def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]
                     scalars.append(
                         ScalarOp(op, (segment,), ColumnRange(op.output, first, segment.width))
                     )
+            for hole in op.holes():
+                segments = _segments(op.output, hole.column, hole.width, cuts)
+                scalars += [ScalarOp(op, (), segment) for segment in segments]
             continue
         for output in _segments(op.output, 0, op.output.width, cuts):
             inputs = [ColumnRange(x.base, x.column + output.first, output.width) for x in op.inputs]

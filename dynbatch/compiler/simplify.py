@@ -70,7 +70,7 @@ def _key(op: Op) -> tuple[object, ...]:
     elif op.opcode in ELEMENTWISE:
         function = op.key
     elif op.opcode is OpCode.COPY:
-        function = (op.opcode, *op.columns)
+        function = (op.opcode, op.output.width, *op.columns)
     elif op.opcode is OpCode.LINEAR_GRADIENT:
         function = (op.opcode, id(op.source))
     elif op.opcode is OpCode.PARTIAL:
@@ -159,7 +159,7 @@ def _known(program: Program, value: Value) -> Value:
 
 # What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
 DROPPED = (
-    *ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.ZERO, OpCode.LINEAR_GRADIENT,
+    *ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT,
 )  # fmt: skip
 
 

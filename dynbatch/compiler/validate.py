@@ -50,12 +50,7 @@ def _widths_fit(op: Op) -> bool:
     if op.opcode in ALIKE:
         return {x.width for x in op.inputs} == {op.output.width}
     if op.opcode is OpCode.COPY:
-        end = 0  # the columns tile the output
-        for column, x in sorted(zip(op.columns, op.inputs, strict=True), key=lambda pair: pair[0]):
-            if column != end:
-                return False
-            end += x.width
-        return end == op.output.width
+        return sum([x.width for x in (*op.inputs, *op.holes())]) == op.output.width
     if op.is_linear:
         pieces = sorted(op.pieces, key=lambda piece: piece.column)
         ends = [0, *[piece.column + piece.width for piece in pieces]]

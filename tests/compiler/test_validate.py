@@ -31,10 +31,10 @@ def test_an_operand_of_another_width_is_found():
     assert_refused(program, "has operands of the wrong width")
 
 
-def test_columns_that_nothing_fills_are_found():
+def test_columns_that_are_filled_twice_are_found():
     program = compiled("lstm").backward_program
     op = next(op for op in program.ops if op.opcode is OpCode.COPY)
-    op.inputs, op.columns = op.inputs[1:], op.columns[1:]
+    op.columns[1] = op.columns[0]
     assert_refused(program, "has operands of the wrong width")
 
 

@@ -40,9 +40,7 @@ def has_steps(op: Op) -> bool:
 def expression(op: Op, xs: Sequence[str]) -> str:
     """The vector that an elementwise operator makes of its operands."""
     if op.opcode is OpCode.COPY:
-        return xs[0]
-    if op.opcode is OpCode.ZERO:
-        return "zeros()"
+        return xs[0] if xs else "zeros()"
     if op.opcode is OpCode.PARTIAL:
         return _partial(op, xs)
     return f"{_name(op)}_of({', '.join(_operands(op, xs))})"

@@ -1,6 +1,6 @@
 """Prints each group of a loop as a CUDA kernel.
 
-Arrays by name, as `buffers.LETTERS` has them; in a step row r of a packed array is row s + r, of
+Arrays by name, as `buffers.Role` has them; in a step row r of a packed array is row s + r, of
 the others row r. I0 … are NULL for a state that is zeros, dX0 … for gradients that nobody wants.
 
 `steps` has three numbers a step: its first packed row s, its running sentences n, and the first

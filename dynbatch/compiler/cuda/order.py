@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, lanes_of, ops_of
 from dynbatch.compiler.program import Program
 from dynbatch.kernels import binary
@@ -28,7 +28,7 @@ class DevicePass(Program):
         self.ahead = [op for op in program.ahead if op.is_linear]
         self.kept = kept
         ops = [op for op in program.every_op() if op not in self.ahead]
-        self.items = _items(_add_to_sums(_copy_apart(ops), kept), kept)
+        self.items = _items(_add_to_sums(_copy_apart(ops), kept))
         self.ops = [op for item in self.items for op in ops_of(item)]
         self._reads: dict[int, list[tuple[int, Value]]] = {}
         for value in kept:
@@ -50,15 +50,11 @@ class DevicePass(Program):
         return False
 
 
-def _items(ops: Sequence[Op], kept: Sequence[Value]) -> list[Item]:
-    """The items of a step, as few as the order of operators allows.
-
-    What follows from saved values alone is made where it is first read.
-    """
-    late = _late(ops, kept)
+def _items(ops: Sequence[Op]) -> list[Item]:
+    """The items of a step, as few as the order of operators allows."""
     outputs = {id(value) for op in ops for value in op.outputs}
-    done = {id(op.output) for op in late}
-    waiting = [op for op in ops if op not in late]
+    done: set[int] = set()
+    waiting = [*ops]
     rounds: list[list[Op]] = []
 
     def is_ready(op: Op) -> bool:
@@ -76,32 +72,11 @@ def _items(ops: Sequence[Op], kept: Sequence[Value]) -> list[Item]:
                     done.add(id(op.output))
             rounds.append(found)
         waiting = [op for op in waiting if op not in found]
-    for op in reversed(late):
-        first = next(each for each in rounds if any([_reads(reader, op) for reader in each]))
-        first.insert(0, op)
     cuts = find_cuts(ops)
     return [
         KernelGroup(tuple(each), lanes_of(each, cuts)) if each[0].opcode in FUSED else each[0]
         for each in rounds
     ]
-
-
-def _late(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
-    """The elementwise operators that need nothing of this step, for elementwise ones that do."""
-    given = {id(value) for op in ops for value in op.outputs}
-    late: list[Op] = []
-    for op in ops:
-        if op.opcode in FUSED and not any([id(x.base) in given or _is_new(x) for x in op.inputs]):
-            readers = [other for other in ops if _reads(other, op)]
-            is_kept = any([value.base is op.output for value in kept])
-            if readers and not is_kept and all([other.opcode in FUSED for other in readers]):
-                late.append(op)
-                given.remove(id(op.output))
-    return late
-
-
-def _is_new(x: Value) -> bool:
-    return x.base.origin in (Origin.EXPORT_GRADIENT, Origin.LEFT_GRADIENT)
 
 
 def _reads(op: Op, other: Op) -> bool:

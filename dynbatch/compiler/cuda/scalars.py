@@ -24,10 +24,8 @@ def statement(op: Op, out: str, xs: Sequence[str]) -> str:
 
 def _function(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
     """An operator as an expression, and the variables that are in it."""
-    if op.opcode is OpCode.ZERO:
-        return "0", {}
     if op.opcode is OpCode.COPY:
-        return xs[0], {}
+        return xs[0] if xs else "0", {}
     if op.opcode is OpCode.SCALE:
         return f"{literal(op.number)} * {xs[0]}", {}
     if op.opcode is OpCode.SHIFT:

@@ -1,6 +1,6 @@
 """`NumpyLoop`: runs both passes of a loop by NumPy, one operator after the other.
 
-Rows are in prefix layout. Arrays by name, as `buffers.LETTERS` has them: X streams, P and T values,
+Rows are in prefix layout. Arrays by name, as `buffers.Role` has them: X streams, P and T values,
 W weights (K, O), b biases, I initial states, all zeros unless `given`; for backward V weights
 (O, K), dY and C gradients from outside and from the step after, D and E gradients of values, H
 states as every step found them, dX gradients of streams; G operators with own kernels.
@@ -52,7 +52,11 @@ class NumpyLoop:
         self._generic = numbered(program.generic)
         self.ops = tuple(
             [
-                [op for op in each.ops if op.opcode is not OpCode.COPY or self._moved(op)]
+                [
+                    op
+                    for op in each.ops
+                    if op.opcode is not OpCode.COPY or op.holes() or self._moved(op)
+                ]
                 for each in (program, backward)
             ]
         )
@@ -98,12 +102,10 @@ class NumpyLoop:
         if op.opcode in (OpCode.GENERIC, OpCode.GENERIC_GRADIENT):
             return [self._generic_call(op, arrays, is_first)]
         if op.opcode is OpCode.COPY:
-            return [
-                _bound(
-                    np.copyto, [self._rows(part, arrays, is_first), self._rows(x, arrays, is_first)]
-                )
-                for x, part in self._moved(op)
-            ]
+            pairs = [[self._rows(v, arrays, is_first) for v in pair] for pair in self._moved(op)]
+            holes = [self._rows(hole, arrays, is_first) for hole in op.holes()]
+            copies = [_bound(np.copyto, [to, x]) for x, to in pairs]
+            return [*copies, *[_bound(lambda out: out.fill(0), [hole]) for hole in holes]]
         function = self._product(op, arrays, is_zero) if op.opcode in PRODUCTS else elementwise(op)
         operands = [self._rows(value, arrays, is_first) for value in (*op.inputs, op.output)]
         return [_bound(function, operands)] if function else []

@@ -20,8 +20,6 @@ def elementwise(op: Op) -> Function:
     kernel, number, arguments = op.kernel, op.number, op.arguments
     if op.opcode is OpCode.PARTIAL:
         return _partial(op)
-    if op.opcode is OpCode.ZERO:
-        return lambda out: out.fill(0)
     if op.opcode is OpCode.WHERE:
         return binary.choose
     if op.opcode is OpCode.SCALE:
