@@ -91,6 +91,7 @@ class LogitsProcessing:
                 self._note_ngram(end)
         words = [word[0] for word in config.bad_words_ids if len(word) == 1]
         self._banned = (*config.suppress_tokens, *words)
+        self._allowed = sorted({*(config.allowed_tokens or ())})
         self._plain = self._plain_counts()
 
     def _plain_counts(self) -> range:
@@ -150,21 +151,21 @@ class LogitsProcessing:
         if count < len(self._prefix):
             return RowEdit(allowed=self._prefix[count : count + 1], limit=FORCED)
         if config.forced_eos_token_id and count == self._limit - 1:
-            return RowEdit(allowed=config.forced_eos_token_id, limit=FORCED)
+            return RowEdit(allowed=sorted({*config.forced_eos_token_id}), limit=FORCED)
         if count == 0 and config.forced_bos_token_id is not None:
             return RowEdit(allowed=(config.forced_bos_token_id,), limit=FORCED)
-        banned = [*self._banned, *self._ends_of_sequences()]
+        banned = {*self._banned, *self._ends_of_sequences()}
         if count < self._least:
-            banned += config.eos_token_id
+            banned.update(config.eos_token_id)
         if count == 0:
-            banned += config.begin_suppress_tokens
+            banned.update(config.begin_suppress_tokens)
         penalized = self._seen or self._counts
         one, each, counts = config.presence_penalty, config.frequency_penalty, self._counts
         amounts = [one + each * counts[token] if token in counts else 0.0 for token in penalized]
         is_limited = config.allowed_tokens is not None
         return RowEdit(
-            tuple(penalized), config.repetition_penalty, amounts, banned,
-            config.allowed_tokens or (), KEPT if is_limited else ALL,
+            tuple(penalized), config.repetition_penalty, amounts, tuple(banned), self._allowed,
+            KEPT if is_limited else ALL,
         )  # fmt: skip
 
     def hooked(self, row: Array) -> Array:

@@ -64,7 +64,7 @@ def draw_rows(x: Array, uniforms: Array, out: Array) -> None:
     Args:
         x:        (N, V) logits; at least one of each row is finite.
         uniforms: (N,) float64 in [0, 1); -1 for the most probable token, the first of equal ones.
-        out:      (N,) int64, overwritten.
+        out:      (N,) int64, on a GPU int32, overwritten.
     """
     out[...] = x.argmax(axis=1)
     drawn = np.flatnonzero(uniforms >= 0)

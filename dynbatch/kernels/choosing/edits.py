@@ -30,6 +30,7 @@ class RowEdits(NamedTuple):
     banned:    ids whose logit becomes -∞.
     limits:    (R,) int32: 0, all other logits stay; 1, those that are not `allowed` become -∞; 2,
                these too, and the allowed ones 0, whatever else is said of them.
+    allowed:   ids of the rows with limits, increasing in each.
     """
 
     rows: Array

@@ -14,7 +14,7 @@ def rank_rows(x: Array, out: Array) -> None:
 
     Args:
         x:   (N, V).
-        out: (N, K) int64, K <= V, overwritten.
+        out: (N, K) int64, on a GPU int32, K <= V, overwritten.
     """
     count, width = out.shape[1], x.shape[1]
     least = np.partition(x, width - count, axis=1)[:, width - count]
@@ -22,3 +22,9 @@ def rank_rows(x: Array, out: Array) -> None:
     order = np.lexsort((places, -x[rows, places], rows))
     firsts = np.searchsorted(rows, np.arange(len(x)))
     out[...] = places[order[firsts[:, None] + np.arange(count)]]
+
+
+@has_cuda()
+def take_from_rows(x: Array, places: Array, out: Array) -> None:
+    """out[n, k] = x[n, places[n, k]], with places as `rank_rows` finds them."""
+    out[...] = np.take_along_axis(x, places, axis=1)

@@ -1,0 +1,1 @@
+"""Launches of `choosing.cu`."""
