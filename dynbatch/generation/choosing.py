@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import DType, device_of
 from dynbatch.generation import sampling
 from dynbatch.generation.beams import Beams
 from dynbatch.generation.processing import joined
@@ -20,10 +20,13 @@ from dynbatch.generation.requests import (
     GenerationRequest,
     TokenEvent,
 )
+from dynbatch.kernels.arrays import copy, snapshot
 from dynbatch.kernels.choosing.draws import cut_rows, draw_rows
 from dynbatch.kernels.choosing.edits import edit_rows
-from dynbatch.kernels.choosing.ranks import rank_rows
+from dynbatch.kernels.choosing.ranks import rank_rows, take_from_rows
+from dynbatch.kernels.choosing.results import StepResults, start_kernels
 from dynbatch.kernels.losses.cross_entropy import Targets, softmax_loss
+from dynbatch.kernels.rows import gather_rows
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.softmax import log_softmax
 from dynbatch.parameter import Array
@@ -36,7 +39,8 @@ def choose(ready: Sequence[Ready], logits: Array) -> list[TokenEvent]:
     """Choose the next tokens of sentences, by logits (N, V) in any order of rows.
 
     The sentences of a beam search go on together, once the logits of all have come. A hook or a
-    tokenizer that raises ends its own request.
+    tokenizer that raises ends its own request. Of logits on a GPU the host reads what was chosen
+    alone, in one copy.
     """
     searched: list[Ready] = []
     sentences: list[Ready] = []
@@ -48,14 +52,28 @@ def choose(ready: Sequence[Ready], logits: Array) -> list[TokenEvent]:
             sentences.append(one)
         else:
             sentences += [(request, sample, row) for sample in _begun(request, branch)]
-    events = _next_tokens(sentences, _rows_of(sentences, logits)) if sentences else []
-    return events + (_search(searched, _rows_of(searched, logits)) if searched else [])
+    wanted = max([request.beams.wanted for request, _, _ in searched if request.beams], default=0)
+    ranks = len(searched), min(wanted, logits.shape[1])
+    results = StepResults(logits, [(len(sentences),), ranks], [(len(sentences),), ranks, ranks])
+    events: list[TokenEvent] = []
+    if sentences:
+        given = _rows_of(sentences, logits)
+        events += _draw(sentences, given, results.ids[0], results.numbers[0])
+    if searched:
+        events += _rank(searched, _rows_of(searched, logits), results.ids[1], results.numbers[1:])
+    (tokens, ranked), (losses, *found) = results.read()
+    return [*events, *_appended(sentences, tokens, losses), *_extended(searched, ranked, *found)]
 
 
 def _rows_of(sentences: Sequence[Ready], logits: Array) -> Array:
     """The logits of each sentence (len(sentences), V)."""
     rows = [row for _, _, row in sentences]
-    return logits if rows == list(range(len(logits))) else logits[rows]
+    if rows == list(range(len(logits))):
+        return logits
+    shape = len(rows), logits.shape[1]
+    out: Array = device_of(logits).xp.empty(shape, logits.dtype)
+    gather_rows(logits, np.array(rows, np.int64), out)
+    return out
 
 
 def _begun(request: GenerationRequest, branch: Branch) -> list[Branch]:
@@ -77,18 +95,24 @@ def _copy(request: GenerationRequest, branch: Branch, number: int) -> Branch:
     )  # fmt: skip
 
 
-def _next_tokens(sentences: Sequence[Ready], logits: Array) -> list[TokenEvent]:
+def _draw(
+    sentences: Sequence[Ready], logits: Array, tokens: Array, losses: Array
+) -> list[TokenEvent]:
+    """Choose a token for each sentence, with its cross-entropy; return what failed."""
     scores, events = _processed(sentences, logits)
     cut = [k for k, (request, _, _) in enumerate(sentences) if request.cut is not None]
     if cut:
-        scores = logits.copy() if scores is logits else scores
+        scores = snapshot(logits) if scores is logits else scores
         cuts = np.tile([1.0, 0.0, 1.0, 0.0], (len(sentences), 1))
         cuts[cut] = [sentences[k][0].cut for k in cut]
         cut_rows(scores, cuts)
-    tokens = np.empty(len(sentences), np.int64)
     draw_rows(scores, _uniforms(sentences), tokens)
-    losses = np.empty(len(sentences), logits.dtype)
-    softmax_loss(logits, None, Targets(tokens, np.ones_like(losses)), losses)
+    softmax_loss(logits, None, Targets(tokens, np.ones(len(sentences), logits.dtype)), losses)
+    return events
+
+
+def _appended(sentences: Sequence[Ready], tokens: Array, losses: Array) -> list[TokenEvent]:
+    events = []
     log_probs = np.subtract(0, losses)
     for (request, branch, _), token, log_prob, waiting in zip(
         sentences, tokens.tolist(), log_probs.tolist(), tokens[:, None], strict=True
@@ -106,14 +130,15 @@ def _processed(sentences: Sequence[Ready], scores: Array) -> tuple[Array, list[T
     places = [k for k, (_, branch, _) in enumerate(sentences) if not branch.processing.is_plain]
     if not places:
         return scores, []
-    scores, events = scores.copy(), []
+    scores, events = snapshot(scores), []
     of_rows = [sentences[k][1].processing for k in places]
     edit_rows(scores, joined(places, [one.edit() for one in of_rows], scores.dtype))
     for k, processing in zip(places, of_rows, strict=True):
         request = sentences[k][0]
         if processing.hook is not None and request.error is None:
+            start_kernels(scores)
             try:
-                scores[k] = processing.hooked(scores[k])
+                copy(processing.hooked(scores[k]), scores[k])
             except Exception as error:
                 events.append(request.fail(error))
     return scores, events
@@ -167,17 +192,26 @@ def _sum(log_probs: Sequence[float], dtype: DType) -> float:
     return float(total[0, 0])
 
 
-def _search(sentences: Sequence[Ready], logits: Array) -> list[TokenEvent]:
-    """Rank the extensions of beams; those of a request go on when all have theirs."""
-    log_probs = np.empty_like(logits)
+def _rank(
+    sentences: Sequence[Ready], logits: Array, tokens: Array, found: Sequence[Array]
+) -> list[TokenEvent]:
+    """Rank the extensions of beams, with scores and log-probabilities; return what failed."""
+    log_probs: Array = device_of(logits).xp.empty(logits.shape, logits.dtype)
     offsets = np.arange(len(logits) + 1) * logits.shape[1]
     log_softmax(logits.reshape(-1, 1), offsets, log_probs.reshape(-1, 1))
     scores, events = _processed(sentences, log_probs)
-    wanted = max([request.beams.wanted for request, _, _ in sentences if request.beams])
-    tokens = np.empty((len(logits), min(wanted, logits.shape[1])), np.int64)
     rank_rows(scores, tokens)
-    found = [np.take_along_axis(given, tokens, axis=1) for given in (scores, log_probs)]
-    for (_, branch, _), *candidates in zip(sentences, tokens, *found, strict=True):
+    for given, taken in zip((scores, log_probs), found, strict=True):
+        take_from_rows(given, tokens, taken)
+    return events
+
+
+def _extended(
+    sentences: Sequence[Ready], tokens: Array, scores: Array, log_probs: Array
+) -> list[TokenEvent]:
+    """Let the beams of requests go on of which all have come."""
+    events: list[TokenEvent] = []
+    for (_, branch, _), *candidates in zip(sentences, tokens, scores, log_probs, strict=True):
         branch.candidates = Candidates(*candidates)
     for request in dict.fromkeys([request for request, _, _ in sentences]):
         assert request.beams is not None

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from dynbatch import random
 from dynbatch.arguments import refused, size, switch
-from dynbatch.backend import CPU
 from dynbatch.errors import VocabularyError
 from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
@@ -84,7 +83,8 @@ class Engine:
         with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)
         self._vocab = program.width
-        self.caches = Caches(program.slots, self._continuation.dtype, pool_of(CPU))
+        place, dtype = self._continuation.device, self._continuation.dtype
+        self.caches = Caches(program.slots, dtype, pool_of(place))
         self._limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         self._queue = RequestQueue(self.caches, self._step_tokens, self._limit)
         self._requests: dict[int, GenerationRequest] = {}
@@ -92,8 +92,7 @@ class Engine:
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
         if switch(self, "batch_invariant", batch_invariant):
             probe = partial(Engine, model, positions=positions)
-            device = self._continuation.device
-            self._products = invariant_products(probe, self._vocab, self._positions, device)
+            self._products = invariant_products(probe, self._vocab, self._positions, place)
 
     # Requests -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from dynbatch.generation.pages import TILE, CacheMemory, Caches, Page, Pages
+from dynbatch.kernels import arrays
 from dynbatch.kernels.attention.mask import UNBOUNDED
 
 NOWHERE = 1 << 60
@@ -142,7 +143,7 @@ class History:
         if states.slots:
             if self.state is None:
                 self.state = states.take()
-                self.state.array[...] = 0
+                arrays.fill(self.state.array, 0)
             self.state = states.own(self.state)
 
     def advance(self, rows: int) -> None:

@@ -21,7 +21,7 @@ from dynbatch.blocks.resumed import CacheSlot, Resumed, SlotKind, resumed
 from dynbatch.errors import GraphError
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
-from dynbatch.generation.prepared import PreparedStep
+from dynbatch.generation.prepared import PreparedStep, value_of
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
@@ -96,7 +96,7 @@ class Continuation:
             results.append(results_of(call_type, program, arguments, free, NOTHING, graph))
         columns = [_joined(column) for column in zip(*results, strict=True)]
         graph.forward()
-        made = iter([column.value for column in columns])
+        made = iter([value_of(column, graph) for column in columns])
         slots = self._last.slots
         kept = {slot: [None if k is None else next(made) for k in slot.sources] for slot in slots}
         rows = _rows_of_memories(slots, results)

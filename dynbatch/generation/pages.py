@@ -13,10 +13,11 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.blocks.resumed import CacheSlot, SlotKind
+from dynbatch.kernels import arrays
 from dynbatch.kernels.attention.mask import UNBOUNDED
-from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.memory.pool import Pool
 from dynbatch.memory.resource import rounded
+from dynbatch.memory.upstream import address_of
 from dynbatch.parameter import Array
 
 ROWS = 32
@@ -50,7 +51,7 @@ class Page:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.address = address(array) or 0
+        self.address = address_of(array)
         self.readers = 1
 
 
@@ -138,7 +139,7 @@ class Pages:
         if page.readers == 1:
             return page
         copy = self.take()
-        copy.array[...] = page.array
+        arrays.copy(page.array, copy.array)
         self.give(page)
         return copy
 

@@ -7,7 +7,13 @@ from dynbatch.blocks.resumed import Resumed
 from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.generation.step_rows import StepRows
 from dynbatch.graph import Graph
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
+
+
+def value_of(node: Node, graph: Graph) -> Array:
+    """A copy of a node's value where it was computed."""
+    return node.device_value if graph.device.is_cuda else node.value
 
 
 class PreparedStep:
@@ -32,8 +38,8 @@ class PreparedStep:
         self.resumed.tell(self._call, ids, step.before, step.pasts(self.room))
         if self._run is not None:
             self._run.run()
-            return self._call.value
-        logits = self._call.value
+            return value_of(self._call, self._graph)
+        logits = value_of(self._call, self._graph)
         self._run = self._graph.repeated()
         return logits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from dynbatch.kernels.choosing.edits import ListedIds, RowEdits
 from dynbatch.parameter import Array
 
 Hook = Callable[[Array, Array], Array]
-"""Takes logits (V,) and the ids of prompt and result (T,); returns logits (V,)."""
+"""Takes logits (V,) and the ids of prompt and result (T,); returns logits (V,). On a GPU the logits
+are an array of CuPy, and so is what it returns."""
 
 ALL, KEPT, FORCED = 0, 1, 2
 
@@ -176,10 +177,13 @@ class LogitsProcessing:
         """
         if self.hook is None or self.count < len(self._prefix):
             return row
-        result = np.asarray(self.hook(row, np.array(self._tokens, np.int64)))
-        if result.shape != row.shape or result.dtype.kind != "f":
+        result: Any = self.hook(row, np.array(self._tokens, np.int64))
+        if isinstance(row, np.ndarray):
+            result = np.asarray(result)
+        if type(result) is not type(row) or result.shape != row.shape or result.dtype.kind != "f":
+            dtype, shape = getattr(result, "dtype", type(result)), getattr(result, "shape", "")
             raise refused(
-                "generate", f"the hook returned {result.dtype} {result.shape}",
+                "generate", f"the hook returned {dtype} {shape}",
                 f"process(logits, tokens) returns logits {row.shape}",
                 "return the array it was given, changed",
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows that lie anywhere in the host's memory, read and written by their addresses."""
+"""Rows that lie anywhere in memory, read and written by their addresses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array, device_of
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 
 
+@has_cuda(1)
 @has_c
 def read_rows(addresses: Array, out: Array) -> None:
     """out[i] = the row at addresses[i].
@@ -30,6 +31,7 @@ def read_rows(addresses: Array, out: Array) -> None:
     out[...] = rows
 
 
+@has_cuda()
 @has_c
 def write_rows(rows: Array, addresses: Array) -> None:
     """Write rows[i], (R, D), to addresses[i], (R,) int64."""
@@ -111,12 +113,16 @@ class PagedRows(NamedTuple):
         for rows, offset, width in zip(arrays, self.offsets, self.widths, strict=True):
             write_rows(rows, bases + (offset + places * (width * rows.itemsize)))
 
-    def joined(self, dtype: DType) -> list[Array]:
-        """Copies of the rows of each kind, with the new ones, sentence after sentence."""
+    def joined(self, like: Array) -> list[Array]:
+        """Copies of the rows of each kind, with the new ones, sentence after sentence.
+
+        Args:
+            like: an array of the rows' device and dtype.
+        """
         lengths = self.table.after
         bases, places = self.table.find(np.zeros_like(lengths), lengths)
         made = []
         for offset, width in zip(self.offsets, self.widths, strict=True):
-            made.append(np.empty((bases.size, width), dtype))
+            made.append(device_of(like).xp.empty((bases.size, width), like.dtype))
             read_rows(bases + (offset + places * (width * made[-1].itemsize)), made[-1])
         return made

@@ -9,8 +9,8 @@ import numpy as np
 
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.kernels.addresses import PagedRows, write_rows
+from dynbatch.kernels.arrays import concatenate
 from dynbatch.kernels.c.runtime.tasks import run_each
-from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -51,16 +51,14 @@ class ResumedScan(Scan):
         pasts: Sequence[ScanPast] = batch.column("past")
         inits = _rows([past.states for past in pasts], y.values)
         memories = _rows([past.memories for past in pasts if past.memories is not None], y.values)
-        # What rows leave is kept by the host.
-        given = [Ragged(batch.xp.asarray(x.values), x.lengths) for x in (*inits, *memories)]
-        run_each(super().forward_batch(batch, y, *xs, *given))
+        run_each(super().forward_batch(batch, y, *xs, *inits, *memories))
         for k, port in enumerate(batch.ports):
             places = [past.states.addresses[:, k] for past in pasts]
-            write_rows(to_host(port.values), np.concatenate(places))
+            write_rows(port.values, np.concatenate(places))
 
 
 def _rows(pasts: Sequence[PagedRows], like: Array) -> list[Ragged]:
     """The rows of each kind, packed."""
     lengths = [n for past in pasts for n in past.table.after.tolist()]
-    sides = zip(*[past.joined(like.dtype) for past in pasts], strict=True)
-    return [Ragged(np.concatenate(side) if len(side) > 1 else side[0], lengths) for side in sides]
+    sides = zip(*[past.joined(like) for past in pasts], strict=True)
+    return [Ragged(concatenate(side) if len(side) > 1 else side[0], lengths) for side in sides]

@@ -117,11 +117,12 @@ def _block_forward(
         sums[:, :, block.first : block.last] = total[..., 0]
 
 
+@has_cuda()
 @has_c
 def dot_attention_of_pages(
     queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> None:
-    """`dot_attention` of queries on a CPU over keys and values that lie in pages.
+    """`dot_attention` of queries over keys and values that lie in pages.
 
     In C nothing is copied where all pages are alike, and a query's result has the bits that it has
     over the same keys in one run of rows. Otherwise keys and values are copied.
@@ -130,7 +131,7 @@ def dot_attention_of_pages(
         paged: keys and values, with the step's new rows.
         out:   (N_q, E), overwritten.
     """
-    keys, values = paged.joined(out.dtype)
+    keys, values = paged.joined(out)
     lengths = paged.table.after
     packed = PackedAttention(queries, keys, values, query_offsets, ends_of(lengths))
     size = workspace(out, np.diff(query_offsets).tolist(), lengths.tolist(), scoring)

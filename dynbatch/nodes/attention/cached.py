@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from dynbatch.kernels.addresses import PagedRows
 from dynbatch.kernels.attention.dot_product import dot_attention_of_pages
-from dynbatch.kernels.runtime.transfer import overwrite, to_host
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -43,21 +40,16 @@ class CachedAttention(DotProductAttention):
         # In a block several operators may be one step, which have the same sentences.
         parts = [batch] if len(pasts) == 1 else batch.by_operator()
         rows = y.values.shape[0] // len(pasts)
-        # Pages lie on the host.
-        given = [to_host(x.values) for x in xs]
-        out = y.values if batch.xp is np else np.empty(y.values.shape, y.values.dtype)
         offsets = y.offsets[: len(y.offsets) // len(pasts) + 1]
         for number, (part, past) in enumerate(zip(parts, pasts, strict=True)):
             here = slice(number * rows, (number + 1) * rows)
-            q, *added = [x[here] for x in given]
+            q, *added = [x.values[here] for x in xs]
             if added:
                 past.append(*added)
             scoring = cls.scoring(part, part.column("mask"))
             if added:
                 scoring = scoring._replace(starts=past.table.lengths)
-            dot_attention_of_pages(q, offsets, past, scoring, out[here])
-        if out is not y.values:
-            overwrite(y.values, out)
+            dot_attention_of_pages(q, offsets, past, scoring, y.values[here])
 
 
 class MemoryAttention(CachedAttention):

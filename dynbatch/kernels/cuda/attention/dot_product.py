@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.addresses import PagedRows
 from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
@@ -15,6 +16,7 @@ from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.dropout import bounds_and_scales
+from dynbatch.kernels.matrices import ends_of
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256
@@ -42,6 +44,15 @@ def dot_attention(
     attend(packed, scoring, out, log_sums)
 
 
+def dot_attention_of_pages(
+    queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
+) -> None:
+    """`dot_attention` over copies of the keys and values that lie in pages: two launches more."""
+    keys, values = paged.joined(out)
+    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(paged.table.after))
+    attend(packed, scoring, out, None)
+
+
 def dot_attention_backward(
     packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
     wanted: AttentionGradients, scratch: Array,
@@ -54,12 +65,14 @@ def dot_attention_backward(
     attend_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
-def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array) -> None:
+def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None) -> None:
     """`dot_attention`; without masks every query sees every key."""
     queries = np.diff(packed.query_offsets)
     tiles, blocks = tile_table(queries)
     arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
     kind, extension = _extension(packed, scoring)
+    if kind:
+        extension = (*extension, scoring.starts)
     args = (*arrays, tiles, *_tables(packed, scoring), *extension)
     block = (THREADS,) if kind else _block(queries)
     launch(out, f"dot_attention{kind}", (blocks, scoring.heads), block, args)
@@ -133,7 +146,7 @@ def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
     count = packed.query_offsets.size - 1
     tables = (
         packed.query_offsets, packed.key_offsets, np.broadcast_to(scoring.scales, count),
-        *mask_tables(scoring.masks),
+        *mask_tables([scoring.mask(k) for k in range(len(scoring.masks))]),
     )  # fmt: skip
     heads, shared = scoring.heads, scoring.shared
     widths = [x.shape[1] // (heads // shared) for x in (packed.keys, packed.values)]
@@ -149,7 +162,8 @@ def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[str, tuple[Ar
     if bias is not None:
         table = (bias.numbers, None, 0)
         if bias.rule is not None:
-            distances = distances_of(np.diff(packed.query_offsets), np.diff(packed.key_offsets))
+            ends = scoring.ends(np.diff(packed.query_offsets))
+            distances = distances_of(ends, np.diff(packed.key_offsets))
             rows = bias.rule.rows(np.arange(distances.start, distances.stop))
             table = (bias.numbers, rows, -distances.start)
     bounds, scales = bounds_and_scales(np.array([scoring.p]), packed.queries.dtype)

@@ -119,9 +119,9 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_extended(cons
     const long long* query_offsets, const long long* key_offsets, const REAL* scales,
     const long long* masks, const bool* visible, int sentences, int heads, int shared,
     int key_width, int value_width, const REAL* bias, const int* rows, int zero,
-    const unsigned* streams, unsigned bound, REAL scale) {
+    const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
-    attend_block<true>(
-        queries, keys, values, out, log_sums, tables, {bias, rows, zero, streams, bound, scale});
+    attend_block<true>(queries, keys, values, out, log_sums, tables,
+        {bias, rows, zero, streams, bound, scale, starts});
 }

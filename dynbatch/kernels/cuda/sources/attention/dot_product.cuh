@@ -46,9 +46,10 @@ typedef Rows<REAL> Output;
 struct Bias {
     const REAL* numbers;  // of the head, `heads` from row to row of a table; NULL: no bias
     const int* rows;      // of the table, from distance 0; NULL: one number is times |distance|
-    int heads;
+    int heads, start;     // position of the first query
 
-    __device__ __forceinline__ REAL of(int distance) const {
+    __device__ __forceinline__ REAL of(int difference) const {
+        const int distance = difference - start;
         return rows ? numbers[(long long)rows[distance] * heads] : numbers[0] * abs(distance);
     }
 };
@@ -106,7 +107,8 @@ struct Work {
 };
 
 // What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0;
-// each sentence's random stream, the least bits that keep a pair, and what it is scaled by.
+// each sentence's random stream, the least bits that keep a pair, and what it is scaled by; the
+// position of each sentence's first query, or NULL for 0.
 struct Extension {
     const REAL* bias;
     const int* rows;
@@ -114,6 +116,7 @@ struct Extension {
     const unsigned* streams;
     unsigned bound;
     REAL scale;
+    const int* starts;
 };
 
 // The tables, and the sizes that go with them.
@@ -170,8 +173,9 @@ struct Tables {
 
     // After `find`.
     __device__ __forceinline__ void extend(Work& work, Extension extension, int head) const {
-        const auto [bias, rows, zero, streams, bound, scale] = extension;
-        work.bias = {bias ? bias + head : nullptr, rows ? rows + zero : nullptr, heads};
+        const auto [bias, rows, zero, streams, bound, scale, starts] = extension;
+        const int start = starts ? starts[sentence()] : 0;
+        work.bias = {bias ? bias + head : nullptr, rows ? rows + zero : nullptr, heads, start};
         const unsigned first = (unsigned)head * (unsigned)work.queries * (unsigned)work.keys;
         work.drop = {first, streams ? streams[sentence()] : 0, bound, scale};
     }

@@ -1,0 +1,104 @@
+"""Generation on a GPU: the CPU's tokens, and one small array a step comes to the host."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.generation.engine import Engine
+from tests.cuda import fake_cupy
+from tests.cuda.fake_cupy.memory import MemoryPointer
+from tests.generation.tiny_models import VOCAB, tiny
+
+SETTINGS = {
+    "greedy": {"eos_token_id": (5,)},
+    "samples": {
+        "do_sample": True, "temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.01,
+        "num_return_sequences": 2, "seed": 3,
+    },
+    "edits": {
+        "repetition_penalty": 1.3, "frequency_penalty": 0.2, "no_repeat_ngram_size": 2,
+        "suppress_tokens": (3,), "allowed_tokens": tuple(range(40)),
+    },
+    "beams": {"num_beams": 3, "num_return_sequences": 2, "repetition_penalty": 1.2},
+}  # fmt: skip
+
+
+@pytest.fixture
+def downloads(cuda, monkeypatch):
+    """The bytes of each copy to the host."""
+    if cuda is not fake_cupy:
+        pytest.skip("the stand-in's copies are counted")
+    found = []
+    get, copy = cuda.ndarray.get, MemoryPointer.copy_to_host_async
+    monkeypatch.setattr(
+        cuda.ndarray, "get", lambda self, *a: found.append(self.nbytes) or get(self, *a)
+    )
+    monkeypatch.setattr(
+        MemoryPointer, "copy_to_host_async",
+        lambda self, mem, size, *a: found.append(size) or copy(self, mem, size, *a),
+    )  # fmt: skip
+    return found
+
+
+def prompts():
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, VOCAB, n) for n in (40, 1, 33)]
+
+
+def results(model, settings):
+    engine = Engine(model, step_tokens=50)
+    added = [engine.add(prompt, max_new_tokens=5, **settings) for prompt in prompts()]
+    list(engine.run())
+    assert engine.caches.lent_bytes == 0
+    return [[one.tokens for one in engine.results(k)] for k in added]
+
+
+@pytest.mark.parametrize("way", SETTINGS)
+@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "alibi", "window"])
+def test_a_gpu_gives_the_tokens_of_the_cpu(name, way, cuda):
+    model, settings = tiny(name), SETTINGS[way]
+    expected = results(model, settings)
+    assert results(model.to("cuda"), settings) == expected
+
+
+@pytest.mark.parametrize("way", SETTINGS)
+def test_a_step_brings_one_small_array_to_the_host(way, downloads):
+    model = tiny("gpt2").to("cuda")
+    engine = Engine(model)
+    for prompt in prompts():
+        engine.add(prompt, max_new_tokens=5, **SETTINGS[way])
+    downloads.clear()
+    rows = {"samples": 6, "beams": 9}.get(way, 3)
+    while not engine.is_idle:
+        engine.step()
+        # Of a token its id and log-probability; of beams those of two candidates each, and scores.
+        assert len(downloads) == 1 and downloads[0] <= rows * (72 if way == "beams" else 8)
+        downloads.clear()
+
+
+def test_pages_lie_on_the_gpu(cuda):
+    pages = Engine(tiny("gpt2").to("cuda")).caches.grown[0]
+    page = pages.take()
+    assert type(page.array) is cuda.ndarray
+    pages.give(page)
+
+
+def test_a_hook_is_given_an_array_of_the_gpu(cuda):
+    seen = []
+
+    def hook(logits, tokens):
+        seen.append(type(logits))
+        if tokens.size == 4:
+            return np.zeros(VOCAB)
+        return logits
+
+    model = tiny("gpt2")
+    (wanted,) = db.generate(model, [[1, 2]], max_new_tokens=2)
+    engine = Engine(model.to("cuda"))
+    number = engine.add([1, 2], process=hook, max_new_tokens=5)
+    other = engine.add([1, 2], max_new_tokens=2)
+    events = list(engine.run())
+    assert set(seen) == {cuda.ndarray}
+    (failed,) = [event for event in events if event.error]
+    assert failed.request == number and "the hook returned float64" in str(failed.error)
+    assert engine.results(other)[0].tokens == wanted[0].tokens

@@ -1,0 +1,33 @@
+"""Rows by their addresses on the device."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.addresses import read_rows, write_rows
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.kernels.cuda.runtime.queue import queue
+from tests.kernels.cuda.compare import launches
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 33), (300, 2), (3, 600)])
+def test_rows_are_read_and_written_where_they_lie(cupy, dtype, rows, width):
+    rng = np.random.default_rng(0)
+    pages = [cupy.asarray(rng.standard_normal((rows, width)).astype(dtype)) for _ in range(2)]
+    of_page, row = rng.permutation(2 * rows)[:rows] % 2, rng.permutation(rows)
+    where = list(zip(of_page, row, strict=True))
+    places = np.array([device_address(pages[p][r : r + 1]) for p, r in where])
+    expected = np.stack([pages[p].get()[r] for p, r in where])
+    wide = cupy.zeros((rows, width + 3), dtype)
+    with launches(2):
+        read_rows(places, wide[:, 1 : width + 1])
+        write_rows(wide[:, :width], places)
+        queue().flush()
+    assert (wide.get()[:, 1 : width + 1] == expected).all()
+    found = np.stack([pages[p].get()[r] for p, r in where])
+    assert (found == wide.get()[:, :width]).all()
+
+
+def test_no_rows_are_no_work(cupy, dtype):
+    with launches(0):
+        read_rows(np.zeros(0, np.int64), cupy.empty((0, 3), dtype))
+        queue().flush()
