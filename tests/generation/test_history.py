@@ -12,6 +12,7 @@ from dynbatch.kernels.addresses import write_rows
 from dynbatch.memory import Pool
 
 DTYPE = np.dtype("float64")
+LIKE = np.zeros(0, DTYPE)
 REACH = 40
 WHOLE = [CacheSlot(0, SlotKind.GROWN, (3, 2)), CacheSlot(4, SlotKind.GROWN, (1, 5))]
 WINDOW = CacheSlot(5, SlotKind.GROWN, (4, 4), reach=REACH)
@@ -42,7 +43,7 @@ def assert_holds(history, parts):
     """All rows are there; of a window those that later ones read."""
     found, slots = pasts(history), [slot for pages in history.caches.grown for slot in pages.slots]
     for number, slot in enumerate(slots):
-        for side, values in enumerate(found[slot.operator].joined(DTYPE)):
+        for side, values in enumerate(found[slot.operator].joined(LIKE)):
             expected = np.concatenate([part[number][side] for part in parts])
             assert len(values) >= min(slot.reach, len(expected))
             np.testing.assert_array_equal(values, expected[len(expected) - len(values) :])
@@ -205,9 +206,9 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
     write_rows(np.array([[5.0]]), pasts(fork)[7].states.addresses[:, 1])
     for one, last in ((history, 0.0), (fork, 5.0)):
         past = pasts(one)[7]
-        for found, expected in zip(past.memories.joined(DTYPE), (keys, values), strict=True):
+        for found, expected in zip(past.memories.joined(LIKE), (keys, values), strict=True):
             np.testing.assert_array_equal(found, expected)
-        states = past.states.joined(DTYPE)
+        states = past.states.joined(LIKE)
         np.testing.assert_array_equal(states[0], first[None])
         assert states[1][0] == last
     assert caches.kept.lent == 3 and caches.states.lent == 2
@@ -218,5 +219,5 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
 def test_a_state_begins_with_zeros(caches):
     history = History(caches)
     history.reserve(0)
-    assert not any(part.any() for part in pasts(history)[7].states.joined(DTYPE))
+    assert not any(part.any() for part in pasts(history)[7].states.joined(LIKE))
     history.close()
