@@ -67,6 +67,9 @@ class Graph(Runs, Introspection, NamesChecked):
         [[1.0, 2.0], [3.0, 6.0]]
     """
 
+    advises = True
+    """Whether `close` may warn: not where the library itself says what runs together."""
+
     def __init__(
         self,
         device: str | backend.Device = "cpu",
@@ -125,7 +128,9 @@ class Graph(Runs, Introspection, NamesChecked):
             self._kept.clear()
             self._clear()
         statistics, plans = self._executor.statistics, self._executor.plans
-        if statistics.batches >= unbatched.MANY_BATCHES and sys.exc_info()[0] is None:
+        if not self.advises or sys.exc_info()[0] is not None:
+            return
+        if statistics.batches >= unbatched.MANY_BATCHES:
             if unbatched.is_unbatched(statistics, plans):
                 unbatched.warn(self._record())
 

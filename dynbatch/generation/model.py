@@ -52,7 +52,9 @@ class Continuation:
 
     def graph(self) -> Graph:
         """A graph where the model is."""
-        return Graph(self.device, self.dtype, grad=False)
+        graph = Graph(self.device, self.dtype, grad=False)
+        graph.advises = False  # a single request has nothing to batch
+        return graph
 
     def program(self, graph: Graph) -> Resumed:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""

@@ -1,5 +1,7 @@
 """The engine: tokens do not depend on company, and nothing is lost."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from dynbatch.errors import ArgumentError, VocabularyError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import END, FAILED, LENGTH, STOP
+from dynbatch.reporting import unbatched
 from tests.generation.companies import (
     BEAMS,
     GREEDY,
@@ -115,6 +118,17 @@ def test_bad_prompts_are_refused_and_the_others_go_on(prompt, error, text):
         engine.add(prompt)
     list(engine.run())
     assert engine.results(number)
+
+
+def test_steps_give_no_advice_on_batching(monkeypatch):
+    monkeypatch.setattr(unbatched, "_warned", False)
+    engine = Engine(tiny("gpt2"), GenerationConfig(max_new_tokens=60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(30):
+            engine.add([1, 2])
+        list(engine.run())
+        run_alone(engine, np.ones(3, int))
 
 
 @pytest.mark.parametrize("name", [*DECODERS, "bigram", "lstm", "t5", "marian", "writer"])
