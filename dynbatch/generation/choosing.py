@@ -26,6 +26,7 @@ from dynbatch.kernels.choosing.edits import edit_rows
 from dynbatch.kernels.choosing.ranks import rank_rows, take_from_rows
 from dynbatch.kernels.choosing.results import StepResults, start_kernels
 from dynbatch.kernels.losses.cross_entropy import Targets, softmax_loss
+from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.softmax import log_softmax
@@ -114,14 +115,18 @@ def _draw(
 def _appended(sentences: Sequence[Ready], tokens: Array, losses: Array) -> list[TokenEvent]:
     events = []
     log_probs = np.subtract(0, losses)
+    ended: list[tuple[GenerationRequest, Branch, str]] = []
     for (request, branch, _), token, log_prob, waiting in zip(
         sentences, tokens.tolist(), log_probs.tolist(), tokens[:, None], strict=True
     ):
         if request.error is None:
             try:
-                events.append(_append(request, branch, token, log_prob, waiting, losses.dtype))
+                events.append(_append(request, branch, token, log_prob, waiting))
+                if events[-1].reason:
+                    ended.append((request, branch, events[-1].reason))
             except Exception as error:  # a tokenizer, say
                 events.append(request.fail(error))
+    _end([one for one in ended if one[0].error is None], losses.dtype)
     return events
 
 
@@ -157,9 +162,8 @@ def _uniforms(sentences: Sequence[Ready]) -> Array:
 
 
 def _append(
-    request: GenerationRequest, branch: Branch, token: int, log_prob: float, waiting: Array,
-    dtype: DType,
-) -> TokenEvent:  # fmt: skip
+    request: GenerationRequest, branch: Branch, token: int, log_prob: float, waiting: Array
+) -> TokenEvent:
     """Add a token to a sentence, which may end there."""
     processing, stream = branch.processing, branch.stream
     processing.take(token)
@@ -175,21 +179,21 @@ def _append(
         elif reason:
             text += stream.end()
         branch.text += text
-    if reason:
-        branch.history.close()
-        request.branches.remove(branch)
-        request.results[branch.number] = Generated(
-            tuple(processing.result), tuple(branch.log_probs), _sum(branch.log_probs, dtype),
-            reason, branch.text,
-        )  # fmt: skip
     return TokenEvent(request.number, branch.number, token, log_prob, text, reason)
 
 
-def _sum(log_probs: Sequence[float], dtype: DType) -> float:
-    """Their sum, with the bits that a graph's has."""
-    total = np.empty((1, 1), dtype)
-    sum_segments(np.array(log_probs, dtype)[:, None], np.array([0, len(log_probs)]), total)
-    return float(total[0, 0])
+def _end(ended: Sequence[tuple[GenerationRequest, Branch, str]], dtype: DType) -> None:
+    """Give back what sentences hold that have ended, each for a reason, and keep the results."""
+    scores = np.empty((len(ended), 1), dtype)  # with the bits that sums of a graph have
+    log_probs = [one for _, branch, _ in ended for one in branch.log_probs]
+    ends = ends_of([len(branch.log_probs) for _, branch, _ in ended])
+    sum_segments(np.array(log_probs, dtype)[:, None], ends, scores)
+    for (request, branch, reason), score in zip(ended, scores[:, 0].tolist(), strict=True):
+        branch.history.close()
+        request.branches.remove(branch)
+        request.results[branch.number] = Generated(
+            tuple(branch.processing.result), tuple(branch.log_probs), score, reason, branch.text
+        )
 
 
 def _rank(

@@ -144,20 +144,20 @@ class Translator:
         beam_size: int = 1,
         length_penalty: float = 0.0,
         n_best: int = 1,
-        batch_size: int = 256,
+        batch_size: int = 512,
     ) -> Iterator[list[Translation]]:
         """For each source, in order, its best targets: greedy, or with a beam.
 
         Args:
             batch_size: sources that are searched side by side.
         """
+        config = db.GenerationConfig(
+            max_new_tokens=self.max_length, eos_token_id=self.model.end, num_beams=beam_size,
+            num_return_sequences=n_best, length_penalty=length_penalty, early_stopping=True,
+        )  # fmt: skip
         for first in range(0, len(sources), batch_size):
             ids = [self.source.encode(tokens) for tokens in sources[first : first + batch_size]]
-            found = db.generate(
-                self.model, ids, self.generation(), num_beams=beam_size,
-                num_return_sequences=n_best, length_penalty=length_penalty,
-            )  # fmt: skip
-            for results in found:
+            for results in db.generate(self.model, ids, config):
                 yield [
                     Translation(tuple(self.target.decode(one.tokens)), one.score) for one in results
                 ]
