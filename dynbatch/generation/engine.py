@@ -122,7 +122,8 @@ class Engine:
         )
         limit = config.limit(context.size, self._positions)
         processing = LogitsProcessing(config, context.tolist(), self._vocab, limit, prefix, process)
-        seed = random.next_seed() if config.seed is None else config.seed
+        is_drawn = config.do_sample and config.seed is None
+        seed = random.next_seed() if is_drawn else config.seed or 0
         branch = Branch(0, History(self.caches), context, processing, None, random=seed)
         request = GenerationRequest(
             self._count, source, context, config, limit, branch, self._tokenizer
@@ -259,6 +260,7 @@ class Engine:
         with self._continuation.graph() as graph:
             histories = self._continuation.begin(graph, sources, self.caches)
         for request, history in zip(joining, histories, strict=True):
-            for branch in request.branches:
+            first, *others = request.branches
+            for branch in others:
                 branch.history = history.fork()
-            history.close()
+            first.history = history

@@ -144,7 +144,8 @@ class History:
             if self.state is None:
                 self.state = states.take()
                 arrays.fill(self.state.array, 0)
-            self.state = states.own(self.state)
+            elif self.state.readers > 1:
+                self.state = states.own(self.state)
 
     def advance(self, rows: int) -> None:
         """Count rows that were written; pages that no later row reads go back."""

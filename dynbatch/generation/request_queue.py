@@ -57,19 +57,25 @@ class RequestQueue:
         """Bytes of the pages that a request needs for the ids that wait."""
         return sum([b.history.bytes_for(b.waiting.size + more) for b in request.branches])
 
+    def _promised(self) -> int:
+        """Bytes of the pages that live requests need for the ids that wait."""
+        return sum([self._bytes_next(request) for request in self.live])
+
     def join(self) -> list[GenerationRequest]:
         """Let requests join while there are pages for their prompts."""
-        promised = self._caches.lent_bytes
-        promised += sum([self._bytes_next(request) for request in self.live])
+        promised = 0 if self._limit is None else self._caches.lent_bytes + self._promised()
         joining: list[GenerationRequest] = []
-        while self.waiting and not any([request.is_apart for request in self.live]):
+        is_apart = any([request.is_apart for request in self.live])
+        while self.waiting and not is_apart:
             request = self.waiting[0]
-            promised += self._bytes_next(request, more=1) + self._source_bytes(request)
+            if self._limit is not None:
+                promised += self._bytes_next(request, more=1) + self._source_bytes(request)
             is_beyond = self._limit is not None and promised > self._limit
             if (is_beyond and self.live) or (request.is_apart and joining):
                 break
             joining.append(request)
             self.live.append(self.waiting.pop(0))
+            is_apart = request.is_apart
         return joining
 
     def rows(self, events: list[TokenEvent]) -> Rows:
@@ -79,8 +85,9 @@ class RequestQueue:
         none even alone end with an event.
         """
         kept: Rows = []
+        live = set(self.live)
         for request, branch, ids in self._chosen():
-            while request in self.live:
+            while request in live:
                 error = self._reserve(branch, ids.size)
                 if error is None:
                     kept.append((request, branch, ids))
@@ -89,7 +96,8 @@ class RequestQueue:
                     events += self.failed([request], error)
                 else:
                     self._put_back([self.live[-1]])
-                kept = [one for one in kept if one[0] in self.live]
+                live = set(self.live)
+                kept = [one for one in kept if one[0] in live]
         return kept
 
     def _chosen(self) -> Rows:
@@ -105,12 +113,13 @@ class RequestQueue:
         return read
 
     def _reserve(self, branch: Branch, rows: int) -> OutOfMemory | None:
-        needed = self._caches.lent_bytes + branch.history.bytes_for(rows)
-        if self._limit is not None and needed > self._limit:
-            return OutOfMemory(
-                f"Engine: a request alone needs {needed:,} bytes of pages, and memory_limit is "
-                f"{self._limit:,}.\n  fix:  raise it, or give shorter prompts"
-            )
+        if self._limit is not None:
+            needed = self._caches.lent_bytes + branch.history.bytes_for(rows)
+            if needed > self._limit:
+                return OutOfMemory(
+                    f"Engine: a request alone needs {needed:,} bytes of pages, and memory_limit is "
+                    f"{self._limit:,}.\n  fix:  raise it, or give shorter prompts"
+                )
         try:
             branch.history.reserve(rows)
         except OutOfMemory as error:

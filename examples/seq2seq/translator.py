@@ -152,7 +152,7 @@ class Translator:
             batch_size: sources that are searched side by side.
         """
         config = db.GenerationConfig(
-            max_new_tokens=self.max_length, eos_token_id=self.model.end, num_beams=beam_size,
+            max_new_tokens=self.max_length, eos_token_id=(self.model.end,), num_beams=beam_size,
             num_return_sequences=n_best, length_penalty=length_penalty, early_stopping=True,
         )  # fmt: skip
         for first in range(0, len(sources), batch_size):
