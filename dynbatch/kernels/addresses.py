@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,9 @@ class PageTable:
         rows:    of a page.
         gaps:    (K, 2): of each sentence a row, and how much further back that one and those
                  behind it lie in its pages. None where they lie side by side.
+
+    Attributes:
+        calls: what kernels know of the sentences, for the other slots in these pages.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class PageTable:
         self.new = new
         self.rows = rows
         self.gaps = gaps
+        self.calls: dict[Any, Any] = {}
 
     @cached_property
     def after(self) -> Array:
@@ -89,6 +93,18 @@ class PageTable:
         """`find` of the new rows."""
         return self.find(self.lengths, self.new)
 
+    @cached_property
+    def _rows_added(self) -> dict[int, Array]:
+        return {}
+
+    def rows_added(self, row_bytes: int) -> Array:
+        """(R,) where each new row is, of rows that begin with the page."""
+        found = self._rows_added.get(row_bytes)
+        if found is None:
+            bases, places = self.added
+            found = self._rows_added[row_bytes] = bases + places * row_bytes
+        return found
+
 
 class PagedRows(NamedTuple):
     """Rows of several widths that lie in pages: keys and values, say.
@@ -109,9 +125,8 @@ class PagedRows(NamedTuple):
 
     def append(self, *arrays: Array) -> None:
         """Write the step's new rows of each kind, (R, width)."""
-        bases, places = self.table.added
         for rows, offset, width in zip(arrays, self.offsets, self.widths, strict=True):
-            write_rows(rows, bases + (offset + places * (width * rows.itemsize)))
+            write_rows(rows, self.table.rows_added(width * rows.itemsize) + offset)
 
     def joined(self, like: Array) -> list[Array]:
         """Copies of the rows of each kind, with the new ones, sentence after sentence.

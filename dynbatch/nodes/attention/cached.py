@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dynbatch.kernels.addresses import PagedRows
+from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.dot_product import dot_attention_of_pages
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.batch import Batch
@@ -46,10 +47,20 @@ class CachedAttention(DotProductAttention):
             q, *added = [x.values[here] for x in xs]
             if added:
                 past.append(*added)
-            scoring = cls.scoring(part, part.column("mask"))
+            scoring = cls.known_scoring(part)
             if added:
                 scoring = scoring._replace(starts=past.table.lengths)
             dot_attention_of_pages(q, offsets, past, scoring, y.values[here])
+
+    @classmethod
+    def known_scoring(cls, batch: Batch) -> Scoring:
+        """`scoring`, which without a bias is the same each time that a batch runs."""
+        known: Scoring | None = batch.memo.get("scoring")
+        if known is None:
+            known = cls.scoring(batch, batch.column("mask"))
+            if known.bias is None:
+                batch.memo["scoring"] = known
+        return known
 
 
 class MemoryAttention(CachedAttention):

@@ -44,6 +44,9 @@ def share(function: Any, parts: Sequence[Sequence[Any]]) -> None:
 
     Workers take parts without the interpreter.
     """
+    if len(parts) == 1:
+        function(*parts[0])
+        return
     threads = min(len(parts), parallel.available())
     found = team() if threads > 1 else None
     if found is None or not hasattr(function, "packed"):
