@@ -119,7 +119,7 @@ def _appended(sentences: Sequence[Ready], tokens: Array, losses: Array) -> list[
     for (request, branch, _), token, log_prob, waiting in zip(
         sentences, tokens.tolist(), log_probs.tolist(), tokens[:, None], strict=True
     ):
-        if request.error is None:
+        if request.branches:  # it has not failed, and no hook has cancelled it
             try:
                 events.append(_append(request, branch, token, log_prob, waiting))
                 if events[-1].reason:
@@ -140,7 +140,7 @@ def _processed(sentences: Sequence[Ready], scores: Array) -> tuple[Array, list[T
     edit_rows(scores, joined(places, [one.edit() for one in of_rows], scores.dtype))
     for k, processing in zip(places, of_rows, strict=True):
         request = sentences[k][0]
-        if processing.hook is not None and request.error is None:
+        if processing.hook is not None and request.branches:
             start_kernels(scores)
             try:
                 copy(processing.hooked(scores[k]), scores[k])
@@ -219,7 +219,7 @@ def _extended(
         branch.candidates = Candidates(*candidates)
     for request in dict.fromkeys([request for request, _, _ in sentences]):
         assert request.beams is not None
-        if request.error is None and all([branch.candidates for branch in request.branches]):
+        if request.branches and all([branch.candidates for branch in request.branches]):
             events += _extend(request, request.beams)
     return events
 

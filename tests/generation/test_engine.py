@@ -185,8 +185,9 @@ def test_a_hook_that_raises_ends_its_own_request_alone():
 
 
 @pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
-def test_a_request_is_cancelled_at_any_time_and_loses_no_page(config):
-    model = tiny("marian")
+@pytest.mark.parametrize("name", ["marian", "writer", "mixed"])
+def test_a_request_is_cancelled_at_any_time_and_loses_no_page(name, config):
+    model = tiny(name)
     for steps in range(4):
         engine = Engine(model, config)
         first, second = engine.add([3, 4]), engine.add([8] * 70)

@@ -100,6 +100,30 @@ def test_a_prompt_without_room_in_the_pool_fails_alone(monkeypatch):
     assert engine.caches.lent_bytes == 0
 
 
+@pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
+@pytest.mark.parametrize("name", ["gpt2", "writer"])
+def test_a_hook_may_fail_or_cancel_and_the_others_go_on(name, config):
+    def raising(logits, ids):
+        raise RuntimeError("of the hook")
+
+    def cancelling(logits, ids):
+        for number in numbers[1:3]:
+            engine.cancel(number)
+        return logits
+
+    model = tiny(name)
+    wanted = expected(model, config, PROMPTS)
+    engine, numbers = Engine(model, config), []
+    for hook in (raising, cancelling, None):
+        numbers.append(engine.add(PROMPTS[1], process=hook))
+    good = [engine.add(prompt) for prompt in PROMPTS]
+    events = list(engine.run())
+    failed = [event.request for event in events if event.reason == FAILED]
+    assert failed == numbers[:1]
+    assert results(engine, good) == wanted
+    assert engine.caches.lent_bytes == 0
+
+
 class Faults:
     """A pool whose takings are counted; those with the numbers given fail."""
 
