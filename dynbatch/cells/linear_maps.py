@@ -12,7 +12,7 @@ from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, panel_elements
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
-from dynbatch.kernels.c.linear_gradients import weight_tasks
+from dynbatch.kernels.c.linear_gradients import scatter_tasks, weight_tasks
 from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.nodes.batch import Gradients
@@ -74,21 +74,20 @@ def _wide_bias(op: Op) -> Array:
     return bias
 
 
-Products = list[tuple[Array, Array, int]]
-
-
 def stream_gradients(
-    cell: CompiledLoop, arrays: Arrays, outs: Mapping[int, Array], order: Array | None = None
-) -> Iterator[tuple[Products, Array | None, Array | None, Array, bool]]:
-    """What `scatter_products` makes dx of each stream of, in outs[k][order].
+    cell: CompiledLoop, arrays: Arrays, outs: Mapping[int, Array], order: Array | None,
+    span: tuple[int, int],
+) -> list[Task]:  # fmt: skip
+    """What makes dx of each stream, in outs[k][order], of a range of rows.
 
     Args:
         outs:  where gradients go, of those streams whose are asked for. It may be dX itself.
         order: None if that is in the rows of the loop.
     """
+    tasks: list[Task] = []
     for place, out in outs.items():
         found = arrays[f"dX{place}"] if place in cell.backward_program.of_streams else None
-        products: Products = []
+        products: list[tuple[Array, Array, int]] = []
         for number, op in cell.stream_maps.items():
             (x,) = op.inputs
             if x.number != place or number not in cell.of_maps:
@@ -97,7 +96,9 @@ def stream_gradients(
             products += [(dy[:, piece.columns], piece.rows, x.column) for piece in op.pieces]
         is_there = found is out
         if products or not is_there:
-            yield products, None if is_there else found, order, out, is_there
+            start = None if is_there else found
+            tasks += scatter_tasks(products, start, order, out, is_there, span)
+    return tasks
 
 
 class ParameterRows:

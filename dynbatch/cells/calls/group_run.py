@@ -22,7 +22,6 @@ from dynbatch.kernels.c.gathers import (
     gather_tasks,
     give_back_tasks,
 )
-from dynbatch.kernels.c.linear_gradients import scatter_tasks
 from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.kernels.runtime import parallel
@@ -119,15 +118,17 @@ class GroupRun:
 
     # Around the batches ---------------------------------------------------------------------------
 
-    def bind(self, values: Sequence[Array], gradients: Sequence[Array | None] = ()) -> None:
+    def bind(
+        self, values: Sequence[Array], gradients: Sequence[Array | None] | None = None
+    ) -> None:
         """Set the arrays behind the region's spaces, and in backward their gradients' arrays."""
         self._ahead, self._gathers = self._tables("X", values)
-        if gradients:
+        if gradients is not None:
             whole = GatherTable(np.arange(self.group.calls))
             self._gathers.append((self.arrays["dY"], whole, [self.results]))
             self._returns_ahead, self._returns = self._tables("dX", gradients)
         if not self.is_in_c:
-            self._run = self._loop.bind(bool(gradients), self.arrays)
+            self._run = self._loop.bind(gradients is not None, self.arrays)
 
     def _tables(
         self, letter: str, spaces: Sequence[Array | None]
@@ -177,8 +178,8 @@ class GroupRun:
         for step in self._generic.values():
             step.finish()
         self._sink.pass_on(gradients)
-        for products in stream_gradients(cell, arrays, {k: arrays[f"dX{k}"] for k in cell.reached}):
-            tasks.then(*[scatter_tasks(*products, span) for span in parallel.shards(count, ROWS)])
+        outs, spans = {k: arrays[f"dX{k}"] for k in cell.reached}, parallel.shards(count, ROWS)
+        tasks.then(*[stream_gradients(cell, arrays, outs, None, span) for span in spans])
         weights = WeightGradients(cell, gradients, tasks)
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]

@@ -13,7 +13,6 @@ from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
-from dynbatch.kernels.c.linear_gradients import scatter_tasks
 from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
@@ -166,9 +165,8 @@ class ScanBackward:
             tasks.append(run.native.steps(1, arrays, shard.steps))
         else:
             tasks.append(partial(self._run_backward, shard, arrays))
-        for products in stream_gradients(run.cell, arrays, self._wanted, shard.order):
-            tasks += scatter_tasks(*products, (0, shard.rows))
-        return tasks
+        span = (0, shard.rows)
+        return tasks + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)
 
     def _run_backward(self, shard: Shard, arrays: Arrays) -> None:
         run = self._run

@@ -223,6 +223,33 @@ class ScanRun:
         zeros = 0 if any(self.given) else sum([len(shard.steps) > 0 for shard in self.shards])
         self.batch.launches += steps * a_step - zeros * of_state + len(self.shards) * around
 
+    # Sizes ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
+        """The values that forward leaves: all packed ones, or only the states between chunks."""
+        cell: CompiledCell = batch.first.cell
+        chunks = extents(lengths_of(batch), batch.recompute)
+        if not batch.recompute:
+            return {b.name: (chunks[0].rows, b.width) for b in cell.storage.packed}
+        between = sum([extent.running for extent in chunks[1:]])
+        states = cell.program.states if between else []
+        return {f"S{k}": (between, state.width) for k, state in enumerate(states)}
+
+    @staticmethod
+    def elements(batch: Batch, backward: bool) -> int:
+        """Scratch elements that one pass needs."""
+        cell: CompiledCell = batch.first.cell
+        chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
+        rows, running, again = max([e.rows for e in chunks]), len(batch.nodes), batch.recompute > 0
+        keeps = (batch.keeps or backward) and not again
+        total = loop_elements(cell, rows, running, batch.dtype, keeps, backward, again)
+        states = sum([state.width for state in cell.program.states])
+        memories: list[int] = type(batch.first).memory_rows(batch)
+        total += running * states * (1 + backward)
+        total += sum([n * v.width for n, v in zip(memories, cell.program.memories, strict=True)])
+        return total + sum([room_of(op, memories) for op in cell.generic.values() if backward])
+
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]]; a negative index reads anything."""
@@ -235,34 +262,6 @@ def take_streams(cell: CompiledCell, arrays: Arrays) -> None:
         take_rows(arrays[rows_of_stream(k)], arrays[ORDER], arrays[f"X{k}"])
 
 
-# Sizes --------------------------------------------------------------------------------------------
-
-
 def lengths_of(batch: Batch) -> Array:
     """Tokens of each sentence."""
     return batch.array("length", np.int64)
-
-
-def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-    """The values that forward leaves: all packed ones, or only the states between chunks."""
-    cell: CompiledCell = batch.first.cell
-    chunks = extents(lengths_of(batch), batch.recompute)
-    if not batch.recompute:
-        return {b.name: (chunks[0].rows, b.width) for b in cell.storage.packed}
-    between = sum([extent.running for extent in chunks[1:]])
-    states = cell.program.states if between else []
-    return {f"S{k}": (between, state.width) for k, state in enumerate(states)}
-
-
-def elements(batch: Batch, backward: bool) -> int:
-    """Scratch elements that one pass needs."""
-    cell: CompiledCell = batch.first.cell
-    chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
-    rows, running, again = max([e.rows for e in chunks]), len(batch.nodes), batch.recompute > 0
-    keeps = (batch.keeps or backward) and not again
-    total = loop_elements(cell, rows, running, batch.dtype, keeps, backward, again)
-    states = sum([state.width for state in cell.program.states])
-    memories: list[int] = type(batch.first).memory_rows(batch)
-    total += running * states * (1 + backward)
-    total += sum([n * v.width for n, v in zip(memories, cell.program.memories, strict=True)])
-    return total + sum([room_of(op, memories) for op in cell.generic.values() if backward])

@@ -9,12 +9,11 @@ import numpy as np
 
 from dynbatch.arguments import switch
 from dynbatch.cells.cell import Cell
-from dynbatch.cells.scan import run as scan_run
 from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.prefix import choices, sqrt_steps
-from dynbatch.cells.scan.run import ScanRun
+from dynbatch.cells.scan.run import ScanRun, lengths_of
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
@@ -90,36 +89,28 @@ class Scan(Operation):
     def recompute_choices(cls, batch: Batch) -> list[int]:
         if batch.xp is not np:
             return []
-        return choices(scan_run.lengths_of(batch))
+        return choices(lengths_of(batch))
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        if batch.xp is np:
-            return scan_run.saved(batch)
-        rows = int(scan_run.lengths_of(batch).sum())
-        packed = batch.first.cell.on_device.loop.storage.packed
-        return {b.name: (rows, b.width) for b in packed}
+        return _runner(batch).saved(batch)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        tokens = int(scan_run.lengths_of(batch).sum())
+        tokens = int(lengths_of(batch).sum())
         return INDEX_BYTES * (TABLES_A_TOKEN * tokens + TABLES_A_SENTENCE * len(batch.nodes))
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        if batch.xp is np:
-            return scan_run.elements(batch, backward=False)
-        return DeviceScanRun.elements(batch, backward=False)
+        return _runner(batch).elements(batch, backward=False)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        if batch.xp is np:
-            return scan_run.elements(batch, backward=True)
-        return DeviceScanRun.elements(batch, backward=True)
+        return _runner(batch).elements(batch, backward=True)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Tasks] | None:
-        run = (ScanRun if batch.xp is np else DeviceScanRun)(batch, y, xs)
+        run = _runner(batch)(batch, y, xs)
         batch.memo["run"] = run
         if isinstance(run, ScanRun):
             return run.forward(y)
@@ -135,6 +126,10 @@ class Scan(Operation):
             return ScanBackward(run, batch, dy, dxs).run()
         run.backward(batch, dy, dxs)
         return None
+
+
+def _runner(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:
+    return ScanRun if batch.xp is np else DeviceScanRun
 
 
 class ScanKind:

@@ -474,3 +474,18 @@ def test_a_call_that_is_wrong_says_so_each_time():
         assert isinstance(
             dot(s.matrix(1, D)[0], s.vector(), p, s.matrix(3)), db.cells.calls.call.Call
         )
+
+
+def test_calls_that_are_given_a_memory_and_zeros_alone_have_gradients():
+    p, memory = parameters(), np.random.default_rng(1).normal(size=(3, H))
+    with db.Graph(dtype="float64", check=True) as graph:
+        rows = F.input(graph, memory).keep()
+        graph.backward(F.sum(remember(H, p, rows)))
+        found = rows.gradient, dense_gradient(p.V)
+    with db.Graph(dtype="float64") as graph:
+        rows, zeros = F.input(graph, memory).keep(), F.constant(graph, 0.0, (H,))
+        graph.backward(F.sum(remember.function(zeros, p, rows)))
+        expected = rows.gradient
+    np.testing.assert_allclose(found[0], expected, rtol=1e-12, atol=1e-14)
+    assert expected.any()
+    assert not found[1].any()

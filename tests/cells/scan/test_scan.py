@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan import prefix
-from dynbatch.cells.scan import run as scan_run
+from dynbatch.cells.scan.run import ScanRun
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.operation import signature_type
@@ -69,13 +69,13 @@ def test_chunks_of_few_steps(case, count, threads, monkeypatch):
 def test_chunks_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypatch):
     batch = case.batch((40,) * 6)
     expected = outcome(db.scan, case.cell, batch, grad=grad)
-    elements, rooms = scan_run.elements, []
+    elements, rooms = ScanRun.elements, []
 
     def noted(*given, backward):
         rooms.append(elements(*given, backward))
         return rooms[-1]
 
-    monkeypatch.setattr(scan_run, "elements", noted)
+    monkeypatch.setattr(ScanRun, "elements", staticmethod(noted))
     for rows in (240, 24):
         monkeypatch.setattr(prefix, "LEAST_ROWS", rows)
         with poisoned_memory():

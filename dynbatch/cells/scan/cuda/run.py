@@ -41,6 +41,13 @@ class DeviceScanRun:
         self._unwanted = {found for (_, found), is_given in carried if not is_given}
 
     @staticmethod
+    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
+        """The values that forward leaves: all packed ones."""
+        rows = sum([node.length for node in batch.nodes])
+        packed = batch.first.cell.on_device.loop.storage.packed
+        return {b.name: (rows, b.width) for b in packed}
+
+    @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
         """Scratch elements that one pass needs."""
         loop: Loop = batch.first.cell.on_device.loop
