@@ -187,7 +187,7 @@ class ResumedBatch(BlockBatch):
     def settle(self) -> None:
         """Tell the call where its result lies."""
         members, place = self.members[self.program.results[self.program.main]]
-        first, *_ = members.places(place)
+        (first,) = places_of([members[place * len(self.calls)]])
         call = self._call
         call.places = [first]
         call._block, call._position, call._start = first
