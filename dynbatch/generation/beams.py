@@ -38,8 +38,9 @@ class Beams:
     `early_stopping`; from then on nothing changes.
 
     Args:
-        config: the settings.
-        limit:  most tokens of a result.
+        config:   the settings.
+        limit:    most tokens of a result.
+        has_hook: whether a hook changes scores, which may rise then.
 
     Attributes:
         tokens:    of each live sentence, as tuples.
@@ -49,9 +50,10 @@ class Beams:
         its `early_stopping`.
     """
 
-    def __init__(self, config: GenerationConfig, limit: int) -> None:
+    def __init__(self, config: GenerationConfig, limit: int, *, has_hook: bool = False) -> None:
         self._config = config
         self._limit = limit
+        self._falls = not has_hook and min(config.presence_penalty, config.frequency_penalty) >= 0
         self.tokens: list[tuple[int, ...]] = [()]
         self._log_probs: list[tuple[float, ...]] = [()]
         self._totals = np.zeros(1)
@@ -82,14 +84,14 @@ class Beams:
         given = log_probs[ranked].tolist()
         pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
         length = len(self.tokens[0]) + 1
-        ends = np.isin(tokens, config.eos_token_id)
-        stops = ends | (length >= self._limit)
-        for rank in np.flatnonzero(stops[:size]).tolist():
+        ends = [token in config.eos_token_id for _, token in pairs]
+        stops = [is_end or length >= self._limit for is_end in ends]
+        for rank in [rank for rank, stop in enumerate(stops[:size]) if stop]:
             parent, token = pairs[rank]
             steps = (*self._log_probs[parent], given[rank])
-            self._end((*self.tokens[parent], token), steps, float(totals[rank]), bool(ends[rank]))
-        living = np.flatnonzero(~stops)[:size]
-        chosen = [(*pairs[rank], given[rank]) for rank in living.tolist()]
+            self._end((*self.tokens[parent], token), steps, float(totals[rank]), ends[rank])
+        living = [rank for rank, stop in enumerate(stops) if not stop][:size]
+        chosen = [(*pairs[rank], given[rank]) for rank in living]
         self.tokens, self._log_probs = (
             [(*self.tokens[parent], token) for parent, token, _ in chosen],
             [(*self._log_probs[parent], value) for parent, _, value in chosen],
@@ -116,10 +118,15 @@ class Beams:
 
     def _cannot_improve(self, length: int) -> bool:
         config = self._config
+        best = float(self._totals[0])
+        wanted = config.num_return_sequences
+        if self._falls and len(self._ended) >= wanted:
+            longest = self._limit if config.length_penalty > 0 else length
+            if self._score(best, longest) <= self._ended[wanted - 1].score:
+                return True  # by any rule: what is to come is not among the results
         if len(self._ended) < config.num_beams:
             return False
         if config.early_stopping is True:
             return True
         at_most = config.early_stopping == "never" and config.length_penalty > 0
-        best = self._score(float(self._totals[0]), self._limit if at_most else length)
-        return best <= self._ended[-1].score
+        return self._score(best, self._limit if at_most else length) <= self._ended[-1].score

@@ -226,15 +226,21 @@ def _extended(
 
 def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
     given = [branch.candidates for branch in request.branches if branch.candidates]
-    parents, tokens = beams.extend(*map(np.stack, zip(*given, strict=True)))
+    parents, tokens = beams.extend(*[np.array(each) for each in zip(*given, strict=True)])
     before, request.branches = request.branches, []
-    for number, (parent, waiting) in enumerate(zip(parents.tolist(), tokens[:, None], strict=True)):
-        branch = _copy(request, before[parent], number)
+    following = parents.tolist()
+    for number, (parent, waiting) in enumerate(zip(following, tokens[:, None], strict=True)):
+        branch = before[parent]
+        if parent in following[number + 1 :]:
+            branch = _copy(request, branch, number)
+        else:  # the last that goes on from it takes what it has
+            branch.number, branch.candidates = number, None
         branch.processing.take(int(waiting[0]))
         branch.waiting = waiting
         request.branches.append(branch)
-    for branch in before:
-        branch.history.close()
+    for parent, branch in enumerate(before):
+        if parent not in following:
+            branch.history.close()
     return _beam_results(request, beams) if beams.is_done else []
 
 

@@ -120,7 +120,8 @@ class GenerationRequest:
         self.branches = [branch]
         branch.stream = self.new_stream()
         self.cut = cut_of(config)
-        self.beams = Beams(config, limit) if config.num_beams > 1 else None
+        has_hook = branch.processing.hook is not None
+        self.beams = Beams(config, limit, has_hook=has_hook) if config.num_beams > 1 else None
         self.results: dict[int, Generated] = {}
         self.is_begun = self.is_apart = False
         self.error: Exception | None = None

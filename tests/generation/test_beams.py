@@ -1,5 +1,7 @@
 """Beams against a search that keeps everything in lists."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,8 @@ def log_probs_after(tokens, seed):
     return row - np.log(np.exp(row).sum())
 
 
-def search(config, limit, seed):
-    beams = Beams(config, limit)
+def search(config, limit, seed, **options):
+    beams = Beams(config, limit, **options)
     steps = 0
     while not beams.is_done:
         rows = np.array([log_probs_after(tokens, seed) for tokens in beams.tokens])
@@ -87,3 +89,16 @@ def test_as_soon_as_there_are_enough_results_early_stopping_ends():
     }
     assert steps[True] <= steps[False] <= steps["never"]
     assert steps[True] < steps["never"]
+
+
+def test_a_search_ends_when_nothing_to_come_can_be_among_its_results():
+    steps = {True: 0, False: 0}
+    for seed, penalty in product(range(6), (0.0, 1.0, -0.5)):
+        config = GenerationConfig(
+            num_beams=4, length_penalty=penalty, early_stopping="never", eos_token_id=(1,)
+        )
+        found = {has_hook: search(config, 25, seed, has_hook=has_hook) for has_hook in steps}
+        assert found[True][0] == found[False][0]
+        for has_hook in steps:
+            steps[has_hook] += found[has_hook][1]
+    assert steps[False] < 0.9 * steps[True]
