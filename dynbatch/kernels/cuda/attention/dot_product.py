@@ -47,10 +47,20 @@ def dot_attention(
 def dot_attention_of_pages(
     queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> None:
-    """`dot_attention` over copies of the keys and values that lie in pages: two launches more."""
-    keys, values = paged.joined(out)
-    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(paged.table.after))
-    attend(packed, scoring, out, None)
+    """`dot_attention` over keys and values where they lie in pages, in one launch."""
+    table, lengths = paged.table, np.diff(query_offsets)
+    keys, values = [queries[:0].reshape(0, width) for width in paged.widths]  # for their widths
+    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
+    tiles, blocks = tile_table(lengths)
+    kind, extension = _extension(packed, scoring)
+    if kind:
+        extension = (*extension, scoring.starts)
+    args = (
+        queries, table.bases, table.firsts, table.gaps, table.rows, *paged.offsets, out, tiles,
+        *_tables(packed, scoring), *extension,
+    )  # fmt: skip
+    block = (THREADS,) if kind else _block(lengths)
+    launch(out, f"dot_attention_of_pages{kind}", (blocks, scoring.heads), block, args)
 
 
 def dot_attention_backward(

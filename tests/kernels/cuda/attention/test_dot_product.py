@@ -5,6 +5,7 @@ from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.attention_reference import pack
 from tests.cuda import fake_cupy
@@ -32,6 +33,10 @@ def exercise(kernels):
         tables = (first, *offsets, scales, None, None, 1, heads, heads, 33, 33)
         tiles = -(-queries // 32)
         kernels.launch("dot_attention", (tiles, heads), (256,), (q, k, v, out, log_sums, *tables))
+        place = fake_cupy.asarray(np.array([device_address(k)]))
+        pages = (place, fake_cupy.zeros(1, np.int32), None, keys, 0, 0)
+        args = (q, *pages, out, *tables)
+        kernels.launch("dot_attention_of_pages", (tiles, heads), (256,), args)
         args = (q, k, v, log_sums, dout, means, dq, dk, dv, False, *tables)
         kernels.launch("dot_attention_backward", (tiles, heads), (256,), args)
         args = (q, k, v, log_sums, dout, means, dk, dv, False, *tables)

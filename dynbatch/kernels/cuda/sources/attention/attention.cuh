@@ -40,10 +40,10 @@ struct Rows {
     __device__ __forceinline__ Rows from(int n) const { return {row(n), stride, width}; }
 };
 
-// body(n, rows(n) · x) for n < count, each in one thread. A warp reads x once for four rows.
-template <class Body>
-__device__ __forceinline__ void dots_of_rows(
-    Rows<const REAL> rows, int count, const REAL* x, Body body) {
+// body(n, rows(n) · x) for n < count, each in one thread. A warp reads x once for four rows, which
+// are `Rows`, or lie elsewhere by `row(n)`.
+template <class Source, class Body>
+__device__ __forceinline__ void dots_of_rows(Source rows, int count, const REAL* x, Body body) {
     constexpr int GROUP = 4;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     for (int n = warp * GROUP; n < count; n += warps * GROUP) {

@@ -4,8 +4,8 @@
 #include "dot_product.cuh"
 
 // Up to 32 queries of a sentence.
-template <bool EXTENDED>
-__device__ __forceinline__ void attend(const Work& work) {
+template <bool EXTENDED, class Source>
+__device__ __forceinline__ void attend(const Work& work, const Source& keys, const Source& values) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
     const int low = work.low(work.first), high = work.high(work.first + count);
@@ -16,7 +16,7 @@ __device__ __forceinline__ void attend(const Work& work) {
         for (int r = 0; r < ROWS; ++r) peak[own + r] = -infinity(), total[own + r] = 0;
     for (int start = low; start < high; start += SIDE) {
         const int seen = min(SIDE, high - start);
-        p = products(work.q.from(work.first), count, work.k.from(start), seen);
+        p = products(work.q.from(work.first), count, keys.from(start), seen);
         if (own >= count) continue;  // the same for the whole warp
 #pragma unroll 1
         for (int r = 0; r < ROWS; ++r) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void attend(const Work& work) {
             total[own + r] = total[own + r] * factor[own + r] + sum;
             peak[own + r] = highest;
         }
-        weighted_sums(weights[own / ROWS], work.v.from(start), seen, [&](int c, Four sum) {
+        weighted_sums(weights[own / ROWS], values.from(start), seen, [&](int c, Four sum) {
             REAL* place = work.y.row(row) + c;
 #pragma unroll
             for (int r = 0; r < ROWS; ++r, place += work.y.stride) {
@@ -51,14 +51,16 @@ __device__ __forceinline__ void attend(const Work& work) {
 }
 
 // The only query of a sentence.
-__device__ __forceinline__ void attend_alone(const Work& work) {
+template <class Source>
+__device__ __forceinline__ void attend_alone(
+    const Work& work, const Source& keys, const Source& values) {
     __shared__ REAL scores[CHUNK], weights[CHUNK];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int high = work.high(1);
     REAL peak = -infinity(), total = 0;
     for (int start = 0; start < high; start += CHUNK) {
         const int count = min(CHUNK, high - start);
-        dots_of_rows(work.k.from(start), count, work.q.first, [&](int n, REAL dot) {
+        dots_of_rows(keys.from(start), count, work.q.first, [&](int n, REAL dot) {
             scores[n] = work.sees(0, start + n) ? dot * work.scale : -infinity();
         });
         __syncthreads();
@@ -74,7 +76,7 @@ __device__ __forceinline__ void attend_alone(const Work& work) {
         }
         total = total * factor + warp_reduce<Add>(sum);
         __syncthreads();
-        const Input rows = work.v.from(start);
+        const Source rows = values.from(start);
         sums_of_columns<REAL>(
             count, rows.width, [&](int n, int c) { return weights[n] * rows.row(n)[c]; },
             [&](int c, REAL value) {
@@ -98,8 +100,60 @@ __device__ __forceinline__ void attend_block(const REAL* queries, const REAL* ke
         work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
     }
     __syncthreads();
-    if (!EXTENDED && work.queries == 1) attend_alone(work);
-    else attend<EXTENDED>(work);
+    if (!EXTENDED && work.queries == 1) attend_alone(work, work.k, work.v);
+    else attend<EXTENDED>(work, work.k, work.v);
+}
+
+// Rows of a sentence and head that lie in pages: row n, and from row `split` on row n + gap, counted
+// through the pages.
+struct PagedRows {
+    const long long* pages;
+    long long offset, split, gap;  // where rows begin in a page, in bytes
+    int of_page, stride, width, base;
+
+    __device__ __forceinline__ const REAL* row(int n) const {
+        const int place = base + n + (int)(base + n >= split ? gap : 0);
+        return (const REAL*)(pages[place / of_page] + offset) + (place % of_page) * stride;
+    }
+    __device__ __forceinline__ PagedRows from(int n) const {
+        PagedRows rows = *this;
+        rows.base += n;
+        return rows;
+    }
+};
+
+// Where keys and values lie: addresses of all sentences' pages, the first of each sentence, its
+// split and gap or NULL, the rows of a page, and where keys and values begin in one, in bytes.
+struct PageTables {
+    const long long* pages;
+    const int* firsts;
+    const long long* gaps;
+    int of_page;
+
+    __device__ __forceinline__ PagedRows rows(
+        int sentence, long long offset, int heads, int width, int head) const {
+        const long long split = gaps ? gaps[2 * sentence] : 1LL << 60;
+        return {pages + firsts[sentence], offset + (long long)(head * width * sizeof(REAL)), split,
+            gaps ? gaps[2 * sentence + 1] : 0, of_page, heads * width, width, 0};
+    }
+};
+
+template <bool EXTENDED>
+__device__ __forceinline__ void attend_pages(const REAL* queries, PageTables pages,
+    long long key_offset, long long value_offset, REAL* out, Tables tables, Extension extension) {
+    __shared__ Work work;
+    __shared__ PagedRows keys, values;
+    if (threadIdx.x == 0) {
+        const int heads = tables.heads / tables.shared, head = blockIdx.y / tables.shared;
+        tables.find(work, queries, nullptr, nullptr, nullptr, blockIdx.y);
+        if (EXTENDED) tables.extend(work, extension, blockIdx.y);
+        work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
+        keys = pages.rows(tables.sentence(), key_offset, heads, tables.key_width, head);
+        values = pages.rows(tables.sentence(), value_offset, heads, tables.value_width, head);
+    }
+    __syncthreads();
+    if (!EXTENDED && work.queries == 1) attend_alone(work, keys, values);
+    else attend<EXTENDED>(work, keys, values);
 }
 
 // out = Σ_j p_ij v_j and log Σ_j exp(score_ij), unless log_sums is NULL.
@@ -124,4 +178,31 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_extended(cons
         heads, shared, key_width, value_width};
     attend_block<true>(queries, keys, values, out, log_sums, tables,
         {bias, rows, zero, streams, bound, scale, starts});
+}
+
+// Over keys and values in pages.
+extern "C" __global__ void __launch_bounds__(512, 2)
+    dot_attention_of_pages(const REAL* queries, const long long* pages, const int* firsts,
+        const long long* gaps, int of_page, long long key_offset, long long value_offset, REAL* out,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
+        int shared, int key_width, int value_width) {
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width};
+    attend_pages<false>(
+        queries, {pages, firsts, gaps, of_page}, key_offset, value_offset, out, tables, {});
+}
+
+// The same with a bias.
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_of_pages_extended(const REAL* queries, const long long* pages, const int* firsts,
+        const long long* gaps, int of_page, long long key_offset, long long value_offset, REAL* out,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
+        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width};
+    attend_pages<true>(queries, {pages, firsts, gaps, of_page}, key_offset, value_offset, out,
+        tables, {bias, rows, zero, streams, bound, scale, starts});
 }

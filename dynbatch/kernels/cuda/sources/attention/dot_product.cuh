@@ -195,7 +195,8 @@ struct Tables {
 __device__ __forceinline__ REAL shift_of(REAL peak) { return peak == -infinity() ? (REAL)0 : peak; }
 
 // products.of[r] = a(4 * warp + r) · b(lane), 0 beyond the counts. All threads must call.
-__device__ __forceinline__ Four products(Input a, int a_count, Input b, int b_count) {
+template <class Source>
+__device__ __forceinline__ Four products(Input a, int a_count, Source b, int b_count) {
     __shared__ Four a_tile[COLUMNS][WARPS + 1];
     __shared__ REAL b_tile[SIDE][COLUMNS + 1];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -238,18 +239,17 @@ __device__ __forceinline__ Four products(Input a, int a_count, Input b, int b_co
 
 // body(c, sums) for each column c, with sums.of[r] = Σ_n weights[n].of[r] * rows(n)[c]. `weights`
 // is of this warp: all its lanes must call, and meet at a barrier before they write it again.
-template <class Body>
+template <class Source, class Body>
 __device__ __forceinline__ void weighted_sums(
-    const Four* weights, Input rows, int count, Body body) {
+    const Four* weights, Source rows, int count, Body body) {
     const int lane = threadIdx.x % WARP;
     __syncwarp();
     for (int c = lane; c < rows.width; c += WARP) {
         Four sum = {};
-        const REAL* column = rows.first + c;
 #pragma unroll AT_ONCE
-        for (int n = 0; n < count; ++n, column += rows.stride) {
+        for (int n = 0; n < count; ++n) {
             const Four factor = weights[n];
-            const REAL value = *column;
+            const REAL value = rows.row(n)[c];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) sum.of[r] += factor.of[r] * value;
         }

@@ -1,0 +1,68 @@
+"""Attention over keys and values that lie in pages of the device."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.addresses import PagedRows, PageTable
+from dynbatch.kernels.attention.bias import ScoreBias
+from dynbatch.kernels.attention.blocks import Scoring
+from dynbatch.kernels.attention.dot_product import dot_attention, dot_attention_of_pages, workspace
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
+from dynbatch.kernels.attention.packed import PackedAttention
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.matrices import ends_of
+from tests.kernels.cuda.compare import launches
+
+BEFORE, HEADS, SHARED, WIDTH = np.array([70, 0, 300, 31]), 4, 2, 8
+
+
+def paged(cupy, rows, lengths, split):
+    """Rows of sentences (N, 2 · width), keys beside values, in pages of 32 rows with a gap each."""
+    width = rows.shape[1] // 2
+    gaps, bases, firsts, held = [], [], [], []
+    for first, end in pairwise(ends_of(lengths)):
+        gap = -split % 32 if split < end - first else 0
+        gaps.append((split, gap))
+        count = -(-(end - first + gap) // 32)
+        whole = np.full((2, count * 32, width), np.nan, rows.dtype)
+        places = np.arange(end - first)
+        places[split:] += gap
+        for side in range(2):
+            whole[side, places] = rows[first:end, side * width : (side + 1) * width]
+        firsts.append(count)
+        for page in range(count):
+            held.append(cupy.asarray(np.ascontiguousarray(whole[:, page * 32 : page * 32 + 32])))
+            bases.append(device_address(held[-1]))
+    size = 32 * width * rows.itemsize
+    table = PageTable(
+        np.array(bases, np.int64), firsts, lengths, np.zeros_like(lengths), 32, np.array(gaps)
+    )
+    return PagedRows(table, (0, size), (width, width)), held
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mask", [NO_MASK, Mask(UNBOUNDED, 0), Mask(9, 0)])
+@pytest.mark.parametrize("new", [(1, 1, 1, 1), (5, 40, 1, 2)])
+def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mask, bias):
+    rng, lengths = np.random.default_rng(0), BEFORE + new
+    q = rng.standard_normal((sum(new), HEADS * WIDTH)).astype(dtype)
+    rows = rng.standard_normal((lengths.sum(), HEADS // SHARED * WIDTH * 2)).astype(dtype)
+    slopes = ScoreBias(np.linspace(-0.1, 0.1, HEADS).astype(dtype)[None], None) if bias else None
+    starts = None if mask is NO_MASK and not bias else BEFORE
+    scoring = Scoring(HEADS, np.full(4, 0.3, dtype), [mask] * 4, SHARED, slopes, starts=starts)
+    keys, values = np.split(rows, 2, axis=1)
+    packed = PackedAttention(q, keys.copy(), values.copy(), ends_of(new), ends_of(lengths))
+    expected = np.empty_like(q)
+    room = workspace(q, new, lengths.tolist(), scoring)
+    dot_attention(packed, scoring, expected, None, np.empty(room, dtype))
+    of_pages, _held = paged(cupy, rows, lengths, 40)
+    if bias:
+        scoring = scoring._replace(bias=ScoreBias(cupy.asarray(slopes.numbers), None))
+    out = cupy.empty(q.shape, dtype)
+    with launches(1):
+        dot_attention_of_pages(cupy.asarray(q), ends_of(new), of_pages, scoring, out)
+        queue().flush()
+    np.testing.assert_allclose(out.get(), expected, rtol=1e-4, atol=1e-5)
