@@ -71,6 +71,7 @@ class Storage:
 
     packed:    for what is read after the step, and what is made ahead of it.
     temporary: for the rest.
+    kept:      what is read after the step.
 
     Args:
         kept:    values that are read after the step, by backward or outside.
@@ -87,7 +88,7 @@ class Storage:
     ) -> None:  # fmt: skip
         self.packed: list[ProgramBuffer] = []
         self.temporary: list[ProgramBuffer] = []
-        self._kept = kept
+        self.kept = kept
         self._roles = roles
         self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
         self._lives = lives or Lifetimes(program, [*kept, *program.following])
@@ -118,7 +119,7 @@ class Storage:
 
     def is_kept(self, value: Value) -> bool:
         """Whether backward or anything outside the step reads any of its columns."""
-        return any([value.overlaps(other) for other in self._kept])
+        return any([value.overlaps(other) for other in self.kept])
 
     def _new(self, value: Value, packed: bool) -> None:
         """Give a value a buffer of its own."""
@@ -137,10 +138,7 @@ class Storage:
             return
         buffer, column = self._columns[id(op.output)]
         starts = op.columns if op.opcode is OpCode.COPY else [0] * len(op.inputs)
-        operands = [*zip(op.inputs, starts, strict=True)]
-        # First those that would need a row for every token elsewhere too.
-        operands.sort(key=lambda operand: id(operand[0].base) not in self._ahead)
-        for x, start in operands:
+        for x, start in zip(op.inputs, starts, strict=True):
             first = column + start - x.column
             is_made_here = id(x.base) in self._lives.makers and not self.has_place(x)
             if is_made_here and self._fits(x.base, buffer, first):
@@ -191,19 +189,13 @@ WHOLE_ROWS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
 
 def storage_of(program: LoopProgram, backward: BackwardProgram) -> Storage:
     """The buffers of forward, which leaves what backward reads."""
-    return Storage(program, [*read_after(program, backward), *saved_values(backward)])
+    return Storage(program, [*read_after(program, backward), *backward.saved()])
 
 
 def read_after(program: LoopProgram, backward: BackwardProgram) -> list[Value]:
     """Values of forward that leave the loop, or that linear maps multiply whose weights follow."""
-    inputs = [program.linear_maps[number].inputs[0] for number in backward.of_maps]
-    made = [value for value in inputs if value.base.origin is Origin.OPERATOR]
+    made = [value for value in backward.multiplied() if value.base.origin is Origin.OPERATOR]
     return [*program.results(), *made]
-
-
-def saved_values(backward: BackwardProgram) -> list[Value]:
-    """Values that operators of forward made and operators of backward read."""
-    return [value for value in backward.saved() if value.base.origin is Origin.OPERATOR]
 
 
 def gradient_storage_of(program: BackwardProgram) -> Storage:

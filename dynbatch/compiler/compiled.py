@@ -117,9 +117,7 @@ class CompiledLoop:
         self.reached = {*backward.of_streams} | {
             op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
         }
-        read = [op.inputs[0] for op in with_gradient.values()]
-        numbers = {x.base.number for x in read if x.base.origin is Origin.STATE}
-        self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(numbers)}
+        self.read_before = backward.found_states()
         self.packed_gradients = self.gradients.packed
         self.gradient_buffers = self.gradients.temporary
         width = sum([value.width for value in program.exports])

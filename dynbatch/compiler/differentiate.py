@@ -52,10 +52,18 @@ class BackwardProgram(Program):
         return [*self.of_streams.values(), *self.of_maps.values()]
 
     def saved(self) -> list[Value]:
-        """Values of forward that operators read, or views of them."""
-        own = {id(v) for op in self.every_op() for v in op.outputs}
-        own |= {id(v) for v in [*self.export_gradients, *self.left_gradients]}
-        return [x for op in self.every_op() for x in op.inputs if id(x.base) not in own]
+        """Values that operators of forward made, or views of them, that those of backward read."""
+        made = {id(v) for op in self.forward.every_op() for v in op.outputs}
+        return [x for op in self.ops for x in op.inputs if id(x.base) in made]
+
+    def multiplied(self) -> list[Value]:
+        """What linear maps multiplied whose output has a gradient: their weights' reads it."""
+        return [self.forward.linear_maps[number].inputs[0] for number in self.of_maps]
+
+    def found_states(self) -> dict[int, Value]:
+        """Parts of the state that a weight's gradient needs as every step found them, by number."""
+        numbers = {x.base.number for x in self.multiplied() if x.base.origin is Origin.STATE}
+        return {k: self.forward.states[k] for k in sorted(numbers)}
 
 
 def differentiate(forward: LoopProgram) -> BackwardProgram:
@@ -70,12 +78,10 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
         dy = sums.gradient(op.output) if op.passes_gradient else None
         if dy is not None:
             _differentiate_op(program, sums, op, dy)
-    copies: dict[tuple[int, int, int], Value] = {}
     for number, op in enumerate(forward.linear_maps):
         dy = sums.gradient(op.output)
         if dy is not None and dy.base.origin is Origin.LEFT_GRADIENT:  # it has no row a token
-            key = (id(dy.base), dy.column, dy.width)
-            dy = copies[key] if key in copies else copies.setdefault(key, copied(program, dy))
+            dy = copied(program, dy)
         if dy is not None:
             program.of_maps[number] = dy
     taken = {id(value.base) for value in program.of_maps.values()}

@@ -8,6 +8,7 @@ in a row are one, and in backward a + -b is a - b.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
@@ -40,19 +41,29 @@ def simplify(program: Program) -> Simplified:
         shared, identities, folded = shared + counts[0], identities + counts[1], folded + counts[2]
 
 
-def _share(program: Program) -> int:
-    """Give operators that compute the same one result."""
-    known: dict[tuple[object, ...], Op] = {}
-    gone: set[int] = set()
+def _replace(program: Program, equal: Callable[[Op], Value | None]) -> int:
+    """Replace what operators make by values that it is equal to."""
     leaving = program.leaving()
+    gone: set[int] = set()
     for op in program.every_op():
-        key = _key(op)
-        first = known.setdefault(key, op) if key else op
-        if first is not op and id(op.output) not in leaving:
-            program.move(op.output, first.output)
+        same = equal(op)
+        if same is not None and id(op.output) not in leaving:
+            program.move(op.output, same)
             gone.add(id(op))
     _remove(program, gone)
     return len(gone)
+
+
+def _share(program: Program) -> int:
+    """Give operators that compute the same one result."""
+    known: dict[tuple[object, ...], Value] = {}
+
+    def made_before(op: Op) -> Value | None:
+        key = _key(op)
+        first = known.setdefault(key, op.output) if key else op.output
+        return None if first is op.output else first
+
+    return _replace(program, made_before)
 
 
 def _key(op: Op) -> tuple[object, ...]:
@@ -82,17 +93,9 @@ def _key(op: Op) -> tuple[object, ...]:
 
 
 def _drop_identities(program: Program) -> int:
-    """Replace what an operator makes by the value that it is equal to."""
+    """Replace what an operator makes by the operand that it is equal to."""
     makers = {id(op.output): op for op in program.ops}
-    leaving = program.leaving()
-    gone: set[int] = set()
-    for op in program.ops:
-        same = _equal_operand(op, makers)
-        if same is not None and id(op.output) not in leaving:
-            program.move(op.output, same)
-            gone.add(id(op))
-    _remove(program, gone)
-    return len(gone)
+    return _replace(program, lambda op: _equal_operand(op, makers))
 
 
 def _equal_operand(op: Op, makers: dict[int, Op]) -> Value | None:
@@ -128,7 +131,10 @@ def _fold(program: Program) -> int:
             for x, other in ((b, a), (a, b)):
                 negated = _negated(x, makers)
                 if negated is not None and op.is_add:
-                    op.inputs, op.kernel = [other, _known(program, negated)], binary.subtract
+                    op.inputs, op.kernel = (
+                        [other, program.columns(negated.base, negated.column, negated.width)],
+                        binary.subtract,
+                    )
                     count += 1
     return count
 
@@ -142,19 +148,13 @@ def _fold_factors(program: Program, op: Op, makers: dict[int, Op]) -> bool:
     if not math.isfinite(number) or number == 0 or abs(math.log2(abs(number))) > LARGEST_EXPONENT:
         return False  # the two products may stay within range where theirs does not
     (inner,) = maker.inputs
-    op.inputs = [_known(program, Value.columns(inner.base, inner.column + x.column, x.width))]
+    op.inputs = [program.columns(inner.base, inner.column + x.column, x.width)]
     op.number = number
     return True
 
 
 # Of a factor that two are folded into: float32 has numbers of 2^±126.
 LARGEST_EXPONENT = 100
-
-
-def _known(program: Program, value: Value) -> Value:
-    """A value whose changes of base the program follows."""
-    program.values.append(value)
-    return value
 
 
 # What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
@@ -165,17 +165,14 @@ DROPPED = (
 
 def _drop_unread(program: Program) -> None:
     """Drop operators whose results nothing reads."""
-    while True:
-        read = {id(x.base) for op in program.every_op() for x in op.inputs}
-        read |= {id(value.base) for value in program.results()}
-        gone = {
-            id(op)
-            for op in program.every_op()
-            if op.opcode in DROPPED and id(op.output) not in read
-        }
-        if not gone:
-            return
-        _remove(program, gone)
+    read = {id(value.base) for value in program.results()}
+    gone: set[int] = set()
+    for op in reversed(program.every_op()):
+        if op.opcode in DROPPED and id(op.output) not in read:
+            gone.add(id(op))
+        else:
+            read.update([id(x.base) for x in op.inputs])
+    _remove(program, gone)
 
 
 def _remove(program: Program, gone: set[int]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS, LoopText
+from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS, LoopText
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.places import Pointers
 
 
 class BackwardText(LoopText):
@@ -21,25 +20,12 @@ class BackwardText(LoopText):
         self, backward: BackwardProgram, storage: Storage, gradients: Storage, attends: bool
     ) -> None:
         program = backward.forward
-        following = [storage.columns_of(value) for value in program.following]
-        results = backward.results()
-
-        def is_kept(value: Value) -> bool:
-            return any([value.overlaps(result) for result in results])
-
-        places = Pointers(gradients, storage)
-        super().__init__("backward", program, places, is_kept, following, attends)
-        self.slots = [f"X{k}" for k in range(len(program.streams))]
-        self.slots += [buffer.name for buffer in storage.packed]
-        self.slots += [f"{letter}{k}" for k in range(len(program.states)) for letter in "IC"]
-        self.slots += ["dY", *[f"dX{k}" for k in backward.of_streams]]
-        self.slots += [buffer.name for buffer in [*gradients.packed, *gradients.temporary]]
-        self.slots += [f"G{k}" for k in range(len(program.generic))]
+        super().__init__("backward", program, [gradients, storage], backward.results(), attends)
+        self.slots += [f"{letter}{k}" for k in range(len(program.states)) for letter in "CH"]
+        self.slots += ["dY", *[f"dX{k}" for k in backward.of_streams], OUTPUT_GRADIENTS]
         self.slots += [f"V{self.maps[id(op)]}" for op in program.ops if op.is_linear]
-        self.slots += [ORDER, *self.outside, OUTPUT_GRADIENTS]
-        self.slots += [f"H{k}" for k in range(len(program.states))]
         each = "for (ptrdiff_t t = count - 1; t >= 0; t--)"
-        self.text = self.print(backward.every_op(), each, self._gathers(program), [])
+        self.text = self.print(backward.ops, each, self._gathers(program), [])
 
     def _gathers(self, program: LoopProgram) -> list[str]:
         """Rows of streams and of the outputs' gradients, and the state that the step found."""

@@ -15,10 +15,10 @@ addresses of its function and of what this gets first. `product` is the function
 from __future__ import annotations
 
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, LoopText
+from dynbatch.compiler.c.loop_text import OUTPUTS, LoopText
 from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.places import Pointers, place_in
+from dynbatch.compiler.places import place_in
 
 # Bytes of the maps of streams that are made at once: what stays in the second-level cache.
 BLOCK_BYTES = 1 << 19
@@ -32,17 +32,9 @@ class ForwardText(LoopText):
     """
 
     def __init__(self, program: LoopProgram, storage: Storage, attends: bool) -> None:
-        following = [storage.columns_of(value) for value in program.following]
-        places = Pointers(storage)
-        super().__init__("forward", program, places, storage.is_kept, following, attends)
-        self._storage = storage
-        self.slots = [f"X{k}" for k in range(len(program.streams))]
-        self.slots += [buffer.name for buffer in [*storage.packed, *storage.temporary]]
-        self.slots += [f"W{number}" for number in self.maps.values()]
-        self.slots += [f"b{self.maps[id(op)]}" for op in program.linear_maps if op.has_bias]
-        self.slots += [f"I{k}" for k in range(len(program.states))]
-        self.slots += [f"G{k}" for k in range(len(program.generic))]
-        self.slots += [ORDER, *self.outside, OUTPUTS]
+        super().__init__("forward", program, [storage], storage.kept, attends)
+        self.slots += [f"{letter}{number}" for number in self.maps.values() for letter in "Wb"]
+        self.slots += [OUTPUTS]
         each = "for (ptrdiff_t t = 0; t < count; t++)"
         self.text = self.print(program.ops, each, self._ahead(program), self._outputs(program))
 
@@ -83,7 +75,7 @@ class ForwardText(LoopText):
         """One product for each weight of a map."""
         number = self.maps[id(op)]
         x = self.places.whole(op.inputs[0])
-        buffer, first = self._storage.buffer_of(op.output)
+        buffer, first = self.places.buffer_of(op.output)
         lines, panels = [], f"W{number}"
         for piece in op.pieces:
             width, out = piece.width, place_in(buffer, first + piece.column, piece.width, "s")

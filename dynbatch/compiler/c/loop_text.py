@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from textwrap import indent
 
-from dynbatch.compiler.buffers import Columns
+from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.groups import items
 from dynbatch.compiler.ir import Op, OpCode, Value
@@ -71,29 +71,32 @@ class LoopText:
                  first of them, between two, or behind the last.
 
     Args:
-        name:      of the function.
-        is_kept:   whether a value, or some of its columns, is read after the step.
-        following: where the state lies that a step of forward leaves.
-        attends:   whether it calls the operators with kernels of their own too.
+        name:     of the function.
+        storages: of the pass; that of forward is the last.
+        kept:     values that are read after the step.
+        attends:  whether it calls the operators with kernels of their own too.
     """
 
     def __init__(
-        self, name: str, program: LoopProgram, places: Pointers,
-        is_kept: Callable[[Value], bool], following: Sequence[Columns], attends: bool,
+        self, name: str, program: LoopProgram, storages: Sequence[Storage], kept: Sequence[Value],
+        attends: bool,
     ) -> None:  # fmt: skip
-        self.slots: list[str] = []
         self.between: list[Op] = []
         self.maps = numbered(program.linear_maps)
-        self.places = places
+        self.places = Pointers(*storages)
         self._generic = numbered(program.generic)
         self._attends = attends
         self._name = name
-        self._is_read_later = is_kept
-        self._following = following
+        self._kept = kept
+        self._following = [storages[-1].columns_of(value) for value in program.following]
         self._ops: Sequence[Op] = ()
         self._lanes: list[str] = []
         self._streams = program.streams
         self.outside = [rows_of_stream(k) for k in range(len(program.streams))]
+        buffers = [b for each in storages for b in (*each.packed, *each.temporary)]
+        self.slots = [*[f"X{k}" for k in range(len(program.streams))], *[b.name for b in buffers]]
+        self.slots += [f"I{k}" for k in range(len(program.states))]
+        self.slots += [*[f"G{k}" for k in self._generic.values()], ORDER, *self.outside]
 
     def products(self, op: Op) -> list[str]:
         """The lines of an operator that is not elementwise."""
@@ -189,7 +192,7 @@ class LoopText:
     def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
         value = Value.columns(*segment)
         others = [x for op in self._ops if op not in group for x in op.inputs]
-        return self._is_read_later(value) or any([value.overlaps(x) for x in others])
+        return any([value.overlaps(x) for x in (*self._kept, *others)])
 
     def _item(self, item: Op | KernelGroup) -> list[str]:
         if isinstance(item, Op):

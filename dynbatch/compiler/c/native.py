@@ -66,19 +66,15 @@ class NativeLoop:
         return NativeFunctions(self, functions, panels)
 
     @cached_property
-    def forward(self) -> ForwardText:
-        """The source of `forward`."""
-        return ForwardText(self._backward.forward, self._storage, self.attends)
-
-    @cached_property
-    def backward(self) -> BackwardText:
-        """The source of `backward`."""
-        return BackwardText(self._backward, self._storage, self._gradients, self.attends)
+    def texts(self) -> tuple[ForwardText, BackwardText]:
+        """The sources of `forward` and of `backward`."""
+        back = BackwardText(self._backward, self._storage, self._gradients, self.attends)
+        return ForwardText(self._backward.forward, self._storage, self.attends), back
 
     @cached_property
     def source(self) -> str:
         """All of it."""
-        return "\n".join([HEAD, self.forward.text, self.backward.text])
+        return "\n".join([HEAD, *[each.text for each in self.texts]])
 
     @cached_property
     def _library(self) -> Library:
@@ -90,7 +86,7 @@ class NativeFunctions:
 
     def __init__(self, loop: NativeLoop, functions: Any, panels: Any) -> None:
         self._loop = loop
-        self._functions = functions
+        self._functions = functions.forward, functions.backward
         self._panels = panels
         self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value or 0
 
@@ -110,7 +106,7 @@ class NativeFunctions:
 
     def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
-        function = (self._functions.forward, self._functions.backward)[way]
+        function = self._functions[way]
         places, rows = self._places(way, arrays), np.array(steps, np.int64)
         at, given = (address(rows), address(places)), bool(arrays.get("given"))
         arguments = (len(steps), at[0], given, not way, 0, at[1], self._product)
@@ -127,8 +123,7 @@ class NativeFunctions:
         NumPy runs the operators between the parts of a step.
         """
         run, loop = self._bound(way, arrays), self._loop
-        text = (loop.forward, loop.backward)[way]
-        between = [loop.numpy.bind_ops([op], arrays) for op in text.between]
+        between = [loop.numpy.bind_ops([op], arrays) for op in loop.texts[way].between]
 
         def run_steps(steps: Sequence[Numbered]) -> None:
             if not between:
@@ -144,15 +139,13 @@ class NativeFunctions:
 
     def entry(self, way: int, arrays: Arrays) -> tuple[int, Array, int]:
         """The address of forward (0) or backward (1), its arrays, and the address of products."""
-        function = (self._functions.forward, self._functions.backward)[way]
-        run = ctypes.cast(function, ctypes.c_void_p).value or 0
+        run = ctypes.cast(self._functions[way], ctypes.c_void_p).value or 0
         return run, self._places(way, arrays), self._product
 
     def _places(self, way: int, arrays: Arrays) -> Array:
         """The numbers by which forward (0) or backward (1) finds its arrays."""
-        slots = (self._loop.forward, self._loop.backward)[way].slots
         table: list[int] = []
-        for name in slots:
+        for name in self._loop.texts[way].slots:
             array = arrays.get(name)
             if isinstance(array, np.ndarray):
                 table += [address(array) or 0, row_stride(array)]
@@ -164,7 +157,7 @@ class NativeFunctions:
 
     def _bound(self, way: int, arrays: Arrays) -> Callable[..., None]:
         """Forward (0) or backward (1) on some arrays."""
-        function = (self._functions.forward, self._functions.backward)[way]
+        function = self._functions[way]
         places = self._places(way, arrays)
         given = bool(arrays.get("given"))
 

@@ -83,7 +83,7 @@ class DeviceStorage(Storage):
                 strided, dy = op.source.node.strided, op.inputs[0]
                 made = zip(given, op.outputs, strict=True)
                 whole |= {id(value) for position, value in made if position not in strided}
-                whole |= {id(dy.base)} - {id(value.base) for value in self._kept}
+                whole |= {id(dy.base)} - {id(value.base) for value in self.kept}
         return whole
 
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dynbatch.compiler.buffers import Role, array_name, read_after, saved_values
+from dynbatch.compiler.buffers import Role, array_name, read_after
 from dynbatch.compiler.cuda.buffers import DeviceStorage, gradient_storage_of
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import FUSED
 from dynbatch.compiler.places import Pointers
 from dynbatch.compiler.program import numbered
@@ -31,7 +31,7 @@ class Loop:
     def __init__(self, backward: BackwardProgram) -> None:
         program = backward.forward
         self.program, self.backward_program = program, backward
-        kept = [*read_after(program, backward), *saved_values(backward)]
+        kept = [*read_after(program, backward), *backward.saved()]
         self.forward = DevicePass(program, kept)
         self.storage = DeviceStorage(self.forward, kept)
         self.backward = DevicePass(backward, backward.results())
@@ -51,9 +51,7 @@ class Loop:
         self.read_again = {
             k for k, value in backward.of_streams.items() if self.backward.reads(value)
         }
-        inputs = [program.linear_maps[number].inputs[0] for number in backward.of_maps]
-        numbers = {x.base.number for x in inputs if x.base.origin is Origin.STATE}
-        self.found: list[Value] = [program.states[k] for k in sorted(numbers)]
+        self.found = [*backward.found_states().values()]
 
     def skips_zeros(self, op: Op) -> bool:
         """Whether a linear map is left out in the first step, where its state is all zeros."""

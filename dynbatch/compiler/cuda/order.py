@@ -17,18 +17,14 @@ class DevicePass(Program):
     Attributes:
         items: of a step, in order: operators that stand alone, and groups of the others.
         kept:  values that are read after the step.
-
-    Args:
-        program: the pass; what a CPU makes ahead of steps back is made in them.
     """
 
     def __init__(self, program: Program, kept: Sequence[Value]) -> None:
         super().__init__()
         self.following = program.following
-        self.ahead = [op for op in program.ahead if op.is_linear]
+        self.ahead = program.ahead
         self.kept = kept
-        ops = [op for op in program.every_op() if op not in self.ahead]
-        self.items = _items(_add_to_sums(_copy_apart(ops), kept))
+        self.items = _items(_add_to_sums(program.ops, kept))
         self.ops = [op for item in self.items for op in ops_of(item)]
         self._reads: dict[int, list[tuple[int, Value]]] = {}
         for value in kept:
@@ -81,22 +77,6 @@ def _items(ops: Sequence[Op]) -> list[Item]:
 
 def _reads(op: Op, other: Op) -> bool:
     return any([x.base is other.output for x in op.inputs])
-
-
-def _copy_apart(ops: Sequence[Op]) -> list[Op]:
-    """Have gradients that own kernels read as whole rows copied early to where they are parts."""
-    whole = {id(op.inputs[0].base) for op in ops if op.opcode is OpCode.GENERIC_GRADIENT}
-    result: list[Op] = []
-    for op in ops:
-        if op.opcode is OpCode.COPY and any([id(x.base) in whole for x in op.inputs]):
-            copies = [Op.copy(x, Value(x.width)) for x in op.inputs if id(x.base) in whole]
-            of = {id(copy.inputs[0]): copy.output for copy in copies}
-            joined = op.like([of.get(id(x), x) for x in op.inputs], op.output)
-            joined.columns = op.columns
-            result += [*copies, joined]
-        else:
-            result.append(op)
-    return result
 
 
 def _add_to_sums(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
