@@ -14,6 +14,7 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
+from dynbatch.kernels.c.runtime.tasks import run_each
 from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -99,5 +100,6 @@ def _actions_of(step: StepRun, arena: Array) -> list[Action]:
         xs.append(source.packed(arena, source.packing))
     step.place_saved(arena)
     batch.ports = [port.values() for port in step.block.ports]
-    actions.append(partial(kind.forward_batch, batch, step.block.values(), *xs))
+    kernel = partial(kind.forward_batch, batch, step.block.values(), *xs)
+    actions.append((lambda: run_each(kernel())) if kind.writes_tasks else kernel)
     return actions

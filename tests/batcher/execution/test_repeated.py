@@ -1,0 +1,64 @@
+"""A run that is done again: the same steps, with what their nodes read from outside."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.errors import OutOfMemory
+from dynbatch.memory import Pool
+
+
+def outputs(graph, model, inputs):
+    """Nodes that need views, packed copies, moves and scratch."""
+    lengths = {len(x): model(x) for x in inputs}
+    turned = [F.reverse(x)[:, 1:] for x in inputs]
+    rows = F.concat([*turned, *[y[:, :2] for y in lengths.values()]], dim=0)
+    return [F.tanh(rows), *lengths.values()]
+
+
+def test_a_repeated_run_computes_what_a_new_graph_computes():
+    rng, pool = np.random.default_rng(0), Pool()
+    model = models.LSTM(3, 4)
+    arrays = [rng.standard_normal((n, 3)).astype(np.float32) for n in (4, 1, 2)]
+    graph = db.Graph(grad=False, pool=pool)
+    inputs = [F.input(graph, x) for x in arrays]
+    nodes = outputs(graph, model, inputs)
+    graph.forward()
+    again, batches = graph.repeated(), graph.statistics.batches
+    recorded = len(graph)
+    for turn in range(4):
+        for node, array in zip(inputs, arrays, strict=True):
+            array[...] = rng.standard_normal(array.shape)
+            node.array[...] = array
+        again.run()
+        with db.Graph(grad=False) as fresh:
+            expected = outputs(fresh, model, [F.input(fresh, x) for x in arrays])
+            for node, one in zip(nodes, expected, strict=True):
+                assert node.value.tobytes() == one.value.tobytes()
+        assert graph.statistics.batches == (turn + 2) * batches
+        assert len(graph) == recorded and len(graph._executor.plans) == 1
+        held = pool.used_bytes
+        if turn % 2:
+            again.rest()
+            assert pool.used_bytes == 0 < held
+    graph.close()
+    assert pool.used_bytes == 0
+
+
+def test_a_run_without_room_for_its_arena_may_be_tried_again():
+    pool = Pool(limit_bytes=1 << 16)
+    graph = db.Graph(grad=False, pool=pool)
+    node = F.tanh(F.input(graph, np.ones((100, 30))))
+    expected = node.value
+    again = graph.repeated()
+    again.rest()
+    other = pool.take(14_000, np.dtype("float32"), "something else")
+    with pytest.raises(OutOfMemory):
+        again.run()
+    pool.give(other)
+    again.run()
+    assert node.value.tobytes() == expected.tobytes()
+    graph.close()
+    assert pool.used_bytes == 0
