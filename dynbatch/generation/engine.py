@@ -220,7 +220,7 @@ class Engine:
             run = partial(self._continuation.run, self.caches, given)
             logits = self._tried(requests, run, events) if read else None
         if logits is not None:
-            events += self._choose(read, logits)
+            events += self._tried(requests, partial(self._choose, read, logits), events) or []
         self._give_back()
         return events
 

@@ -149,10 +149,10 @@ class RequestQueue:
         return []
 
     def _put_back(self, requests: Sequence[GenerationRequest]) -> None:
-        """Take pages away; they wait before all others."""
+        """Take pages away; they wait before all others, but for those that have ended."""
         for request in requests:
             request.restart()
-        self.waiting[:0] = requests
+        self.waiting[:0] = [request for request in requests if request.branches]
         self.live = [request for request in self.live if request not in requests]
 
     def forget(self, request: GenerationRequest) -> None:

@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch.errors import ArgumentError, OutOfMemory, VocabularyError
+from dynbatch.generation import choosing
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import FAILED
@@ -202,6 +203,60 @@ def test_an_interrupt_in_a_step_leaves_all_requests_as_they_were(monkeypatch):
     assert engine.caches.lent_bytes == 0
     list(engine.run())
     assert results(engine, numbers) == wanted
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLES, BEAMS], ids=["greedy", "samples", "beams"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_fault_while_tokens_are_chosen_leaves_all_requests_as_they_were(
+    monkeypatch, error, config
+):
+    model = tiny("lstm")
+    wanted = expected(model, config, PROMPTS)
+    engine = Engine(model, config)
+    numbers = [engine.add(prompt) for prompt in PROMPTS]
+    engine.step()
+
+    def fail(*_):
+        raise error
+
+    name = "rank_rows" if config is BEAMS else "draw_rows"
+    with monkeypatch.context() as patch:
+        patch.setattr(choosing, name, fail)
+        if error is KeyboardInterrupt:
+            with pytest.raises(KeyboardInterrupt):
+                engine.step()
+        else:
+            assert not engine.step()
+    assert engine.caches.lent_bytes == 0
+    list(engine.run())
+    assert results(engine, numbers) == wanted
+
+
+def test_an_interrupt_in_a_hook_ends_no_request_but_those_that_failed():
+    model, prompts = tiny("gpt2"), [[1, 2], [3], [4, 5, 6]]
+    (wanted,) = expected(model, GREEDY, [[4, 5, 6]])
+
+    def failing(logits, _):
+        raise ValueError("of the hook")
+
+    def interrupted(logits, tokens):
+        if len(tokens) == 3 and not seen:
+            seen.append(tokens)
+            raise KeyboardInterrupt
+        return logits
+
+    seen = []
+    engine = Engine(model, GREEDY)
+    hooks = [failing, None, interrupted]
+    numbers = [engine.add(ids, process=hook) for ids, hook in zip(prompts, hooks, strict=True)]
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert not engine.is_idle
+    list(engine.run())
+    with pytest.raises(ValueError, match="of the hook"):
+        engine.results(numbers[0])
+    assert results(engine, numbers[2:]) == [wanted]
+    assert engine.caches.lent_bytes == 0
 
 
 def test_a_model_tells_where_it_runs_and_in_which_dtype():
