@@ -42,7 +42,7 @@ class ScanBackward:
         self._chunks = run.chunks(leaves_all=False)
         self._arrays = run.arrays(self._chunks, scratch, self._tasks, backward=True)
         self._initial = run.initial_states(scratch)
-        self._carried = self._carry(scratch)
+        self._carried = run.by_shard(batch.port_gradients, scratch)  # from step to step
         self._wanted = {
             k: dx.values
             for k, dx in enumerate(self._of_streams)
@@ -63,8 +63,9 @@ class ScanBackward:
             for step in generic.values():
                 step.give_gradients_to(sink)
                 step.keeps = True
-        for k, dx in enumerate(self._of_streams):
-            if dx is not None and k not in run.cell.reached:
+        unreached = [dx for k, dx in enumerate(self._of_streams) if k not in run.cell.reached]
+        for dx in (*unreached, *self._of_memories):
+            if dx is not None:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
             self._chunk(chunk, weights)
@@ -85,18 +86,6 @@ class ScanBackward:
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _carry(self, scratch: Scratch) -> States:
-        """Gradients of the last states, which steps carry on."""
-        carried = []
-        for shard in self._run.shards:
-            parts = []
-            for dx in self._batch.port_gradients:
-                rows = scratch.take(shard.sentences.size, dx.values.shape[1])
-                take_rows(dx.values, shard.sentences, rows)
-                parts.append(rows)
-            carried.append(parts)
-        return carried
-
     def _bind_memories(self, scratch: Scratch) -> None:
         """Memories in the order of each shard's sentences, and zeros for their gradients.
 
@@ -108,11 +97,9 @@ class ScanBackward:
             memories = run.sorted_memories(shard, scratch)
             sums: list[Ragged | None] = []
             for place, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
-                start, first[place] = first[place], first[place] + memory.values.shape[0]
-                rows = None if dx is None else dx.values[start : first[place]]
-                if rows is not None:
-                    rows[...] = 0
-                sums.append(None if rows is None else memory.like(rows))
+                rows = slice(first[place], first[place] + len(memory.values))
+                sums.append(None if dx is None else memory.like(dx.values[rows]))
+                first[place] = rows.stop
             counts = [memory.values.shape[0] for memory in memories]
             for step, op in zip(generic.values(), run.cell.generic.values(), strict=True):
                 step.memories, step.memory_gradients = memories, sums

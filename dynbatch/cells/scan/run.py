@@ -151,18 +151,25 @@ class ScanRun:
 
     def initial_states(self, scratch: Scratch) -> States:
         """The states before the first step."""
-        states = []
-        for shard in self.shards:
-            given, parts = iter(self.inits), []
-            for is_given, state in zip(self.given, self.cell.program.states, strict=True):
-                rows = scratch.take(shard.sentences.size, state.width)
-                if is_given:
-                    take_rows(next(given).values, shard.sentences, rows)
-                else:
-                    rows[...] = 0
-                parts.append(rows)
-            states.append(parts)
-        return states
+        inits = iter(self.inits)
+        return self.by_shard([next(inits) if given else None for given in self.given], scratch)
+
+    def by_shard(self, parts: Sequence[Ragged | None], scratch: Scratch) -> States:
+        """Rows for the parts of a state, in each shard's order of sentences; zeros for None."""
+        return [
+            [
+                self._sorted(part, shard, scratch.take(shard.sentences.size, state.width))
+                for part, state in zip(parts, self.cell.program.states, strict=True)
+            ]
+            for shard in self.shards
+        ]
+
+    def _sorted(self, part: Ragged | None, shard: Shard, rows: Array) -> Array:
+        if part is None:
+            rows[...] = 0
+        else:
+            take_rows(part.values, shard.sentences, rows)
+        return rows
 
     def _leave_states(
         self, owns: list[tuple[Shard, Arrays]], states: States, following: list[Shard]
