@@ -38,7 +38,8 @@ class CompiledLoop:
     Attributes:
         program, backward_program: the passes, and `storage`, `gradients`, their buffers.
         simplified: how many operators were left out of both.
-        numpy: both passes as calls of NumPy.
+        numpy: both passes for NumPy.
+        launches, launches_backward: operators of a step, and of a step back.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
         state_maps: numbers of the maps that read the state as their step finds it.
         of_maps: where backward leaves the gradient of each wide map's output, by number.
@@ -51,8 +52,7 @@ class CompiledLoop:
         map_inputs: where the rows are that each wide map multiplied, by number.
         stream_rows, backward_rows: buffers with a row for each token that forward takes for the
             streams, and backward beside these.
-        packed_gradients, gradient_buffers: of backward, with a row for each token, and for each
-            running sentence.
+        gradient_buffers: of backward, with a row for each running sentence.
     """
 
     reads_first_memories: ClassVar[bool] = True
@@ -74,6 +74,7 @@ class CompiledLoop:
         self.storage = storage_of(program, self.backward_program)
         self.gradients = gradient_storage_of(self.backward_program)
         self.numpy = NumpyLoop(program, self.storage, self.backward_program, self.gradients)
+        self.launches, self.launches_backward = map(len, self.numpy.ops)
         self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))
         self.stream_maps = dict(enumerate(program.stream_maps))
         self.generic: dict[int, Op] = dict(enumerate(program.generic))
@@ -118,7 +119,6 @@ class CompiledLoop:
             op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
         }
         self.read_before = backward.found_states()
-        self.packed_gradients = self.gradients.packed
         self.gradient_buffers = self.gradients.temporary
         width = sum([value.width for value in program.exports])
         self.backward_rows = [
@@ -128,7 +128,7 @@ class CompiledLoop:
                 for k in sorted(backward.of_streams)
             ],
             *[token_rows(Role.FOUND_STATES, k, v) for k, v in self.read_before.items()],
-            *self.packed_gradients,
+            *self.gradients.packed,
         ]
 
     def _place_read(self, value: Value) -> Columns:
@@ -138,20 +138,6 @@ class CompiledLoop:
         if role is None:
             return self.storage.columns_of(value)
         return Columns(token_rows(role, value.base.number, value.base), value.column, value.width)
-
-    @property
-    def launches(self) -> int:
-        """Kernels of a step; `launches_backward` of a step back."""
-        return len(self.numpy.ops[0])
-
-    @property
-    def launches_backward(self) -> int:
-        return len(self.numpy.ops[1])
-
-    @property
-    def from_state(self) -> int:
-        """Linear maps of the state among the operators of a step."""
-        return len(self.state_maps)
 
     def _parameters_of_ops(self) -> tuple[Parameter, ...]:
         by_uid: dict[int, Parameter] = {}

@@ -7,7 +7,7 @@ forward as they are: an input that no operator of backward makes is one that for
 
 from __future__ import annotations
 
-from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, side_by_side
+from dynbatch.compiler.gradient_sums import GradientSums, cut, made, side_by_side
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program
@@ -81,7 +81,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
     for number, op in enumerate(forward.linear_maps):
         dy = sums.gradient(op.output)
         if dy is not None and dy.base.origin is Origin.LEFT_GRADIENT:  # it has no row a token
-            dy = copied(program, dy)
+            dy = side_by_side(program, dy.width, [(0, dy)])
         if dy is not None:
             program.of_maps[number] = dy
     taken = {id(value.base) for value in program.of_maps.values()}
@@ -98,7 +98,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
 def _own(program: Program, value: Value, taken: set[int]) -> Value:
     """A value that an operator of backward makes, whole, and that is no other result."""
     is_own = value.base is value and value.origin is Origin.OPERATOR and id(value) not in taken
-    value = value if is_own else copied(program, value)
+    value = value if is_own else side_by_side(program, value.width, [(0, value)])
     taken.add(id(value))
     return value
 

@@ -58,8 +58,7 @@ class GradientSums:
                 if first < end:
                     parts.append(part.cut(program, first, end))
             terms = [each.cut(program, low, high).value(program) for each in (part, given)]
-            total = program.value(high - low)
-            program.ops.append(Op(OpCode.BINARY, terms, total, kernel=binary.add))
+            total = made(program, OpCode.BINARY, terms, terms[0], kernel=binary.add)
             parts.append(GradientPart(low, high, total))
             missing = [
                 hole
@@ -112,10 +111,3 @@ def cut(program: Program, value: Value, column: int, width: int) -> Value:
     if (column, width) == (0, value.width):
         return value
     return program.columns(value.base, value.column + column, width)
-
-
-def copied(program: Program, value: Value) -> Value:
-    """A copy, made by a new operator."""
-    copy = program.value(value.width)
-    program.ops.append(Op.copy(value, copy))
-    return copy

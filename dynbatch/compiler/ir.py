@@ -212,10 +212,3 @@ class Op:
     def passes_gradient(self) -> bool:
         """Whether a gradient reaches its inputs: not so for a comparison."""
         return self.opcode in (OpCode.LINEAR, OpCode.COPY) or bool(self.node.differentiable)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Operators with equal keys compute one function and may run as one on wider operands."""
-        if self.opcode in ELEMENTWISE:
-            return (self.opcode, self.kernel, repr(self.number), self.side, *self.arguments)
-        return (id(self),)

@@ -79,17 +79,22 @@ def _key(op: Op) -> tuple[object, ...]:
         ]
         function = (op.opcode, *pieces)
     elif op.opcode in ELEMENTWISE:
-        function = op.key
+        function = _function(op)
     elif op.opcode is OpCode.COPY:
         function = (op.opcode, op.output.width, *op.columns)
     elif op.opcode is OpCode.LINEAR_GRADIENT:
         function = (op.opcode, id(op.source))
     elif op.opcode is OpCode.PARTIAL:
         assert op.source is not None
-        function = (op.opcode, op.source.key, op.position)
+        function = (op.opcode, op.position, *_function(op.source))
     else:
         return ()
     return (function, *read)
+
+
+def _function(op: Op) -> tuple[object, ...]:
+    """The function of an elementwise operator."""
+    return (op.opcode, op.kernel, repr(op.number), op.side, *op.arguments)
 
 
 def _drop_identities(program: Program) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
 from dynbatch.compiler.program import Program
 
 # Operators whose operands are all as wide as what they make.
@@ -23,10 +23,10 @@ def validate(program: Program, after: str) -> None:
     made: set[int] = set()
     for op in ops:
         for x in op.inputs:
-            _check(_is_within(x), after, op, "reads beyond a value")
-            _check(
-                id(x.base) in made or id(x.base) not in own, after, op, "reads what is not made yet"
-            )
+            is_within = 0 <= x.column and x.column + x.width <= x.base.width
+            is_made = id(x.base) in made or id(x.base) not in own
+            _check(is_within, after, op, "reads beyond a value")
+            _check(is_made, after, op, "reads what is not made yet")
         for value in op.outputs:
             _check(value.base is value, after, op, "makes a view")
             _check(value.origin is Origin.OPERATOR, after, op, "makes an input")
@@ -40,10 +40,6 @@ def validate(program: Program, after: str) -> None:
 
 def _check(holds: bool, after: str, op: Op, problem: str) -> None:
     assert holds, f"{after}: {op.opcode.name} {problem}"
-
-
-def _is_within(value: Value) -> bool:
-    return 0 <= value.column and value.column + value.width <= value.base.width
 
 
 def _widths_fit(op: Op) -> bool:

@@ -194,7 +194,7 @@ class ScanBackward:
     def _count(self) -> None:
         run, cell, chunks = self._run, self._run.cell, len(self._chunks)
         around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
-        run.count(cell.launches_backward, cell.from_state, around)
+        run.count(cell.launches_backward, len(cell.state_maps), around)
         if run.recomputes:
             run.count_forward(chunks)
         self._batch.launches += len(cell.maps) * chunks

@@ -218,7 +218,7 @@ class ScanRun:
         """Kernels of one forward."""
         cell = self.cell
         around = chunks * (len(cell.stream_maps) + 2 * len(self.streams))
-        self.count(cell.launches, cell.from_state, around)
+        self.count(cell.launches, len(cell.state_maps), around)
 
     def count(self, a_step: int, of_state: int, around: int) -> None:
         """Kernels of one pass: those of the loop, and those around it in each shard.

@@ -111,9 +111,7 @@ class LoopText:
         """
         self._ops = ops
         parts = self._parts(items(ops, self.places, self._is_kept))
-        parts[0][:0] = first
-        parts[-1] += last
-        body = [*self._states(), *self._printed(parts)]
+        body = [*self._states(), "if (part == 0) {", *first, *parts, *last, "}"]
         lines = [
             f"EXPORT void {self._name}(ptrdiff_t count, const int64_t* steps, int given,",
             "    int ahead, int part, const int64_t* at, const void* panel_product) {",
@@ -130,25 +128,16 @@ class LoopText:
         ]
         return "\n".join([*self._lanes, *lines, ""])
 
-    def _parts(self, found: Sequence[Item]) -> list[list[str]]:
-        """The lines of a step, cut where an operator has its own kernels."""
-        parts: list[list[str]] = [[]]
+    def _parts(self, found: Sequence[Item]) -> list[str]:
+        """The lines of a step's parts, of which another begins behind each own kernel."""
+        lines: list[str] = []
         for item in found:
             if isinstance(item, Op) and item.opcode in OWN_KERNELS and not self._attends:
                 self.between.append(item)
-                parts.append([])
+                lines += ["}", f"if (part == {len(self.between)}) {{"]
             else:
-                parts[-1] += self._item(item)
-        return parts
-
-    def _printed(self, parts: list[list[str]]) -> list[str]:
-        if len(parts) == 1:
-            return parts[0]
-        return [
-            line
-            for number, lines in enumerate(parts)
-            for line in [f"if (part == {number}) {{", *[f"    {line}" for line in lines], "}"]
-        ]
+                lines += self._item(item)
+        return lines
 
     def step_of(self, op: Op, *values: Value) -> list[str]:
         """The call of an operator's own function, with the places of some values."""

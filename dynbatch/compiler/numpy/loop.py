@@ -50,16 +50,7 @@ class NumpyLoop:
         self._places = Pointers(gradients, storage)
         self._maps = numbered(program.linear_maps)
         self._generic = numbered(program.generic)
-        self.ops = tuple(
-            [
-                [
-                    op
-                    for op in each.ops
-                    if op.opcode is not OpCode.COPY or op.holes() or self._moved(op)
-                ]
-                for each in (program, backward)
-            ]
-        )
+        self.ops = [[op for op in each.ops if self._runs(op)] for each in (program, backward)]
 
     def ahead(self, arrays: Arrays) -> None:
         """The wide maps of streams, for all rows at once, with weights as they lie."""
@@ -157,6 +148,9 @@ class NumpyLoop:
             step.backward(t, rows[FIRST].stop, *cut[0], tuple(cut[1]), tuple(cut[2]))
 
         return backward
+
+    def _runs(self, op: Op) -> bool:
+        return op.opcode is not OpCode.COPY or bool(op.holes() or self._moved(op))
 
     def _moved(self, op: Op) -> list[tuple[Value, Value]]:
         """Operands of a copy that lie elsewhere than it puts them, and these places."""
