@@ -9,7 +9,7 @@ from dynbatch.blocks.arguments import Arguments
 from dynbatch.blocks.operators import Told, affine
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.sizes import Sizes
-from dynbatch.nodes.node import Node, Owner, Shape
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Array, Parameter
@@ -49,13 +49,6 @@ class BlockCall(Operation):
     stream: int
     told: Told
     places: Sequence[ResultPlace]
-
-    def shape_of(self, result: int) -> Shape:
-        """The shape of one of its results."""
-        position = self.program.results[result]
-        operator = self.program.operators[position]
-        rows, width = self.size_of(position)
-        return ((rows, width), (width,), ())[2 - operator.node.ndim]
 
     def size_of(self, operator: int) -> tuple[int, int]:
         """Rows and width of the value of an operator."""
@@ -102,13 +95,6 @@ class BlockResult(Operation):
         assert isinstance(call, BlockCall)
         return call
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.call.shape_of(self.number)
-
-    def infer_ragged(self) -> int:
-        program = self.call.program
-        return program.operators[program.results[self.number]].node.ragged
-
     def signature(self) -> int:
         return RESULT
 
@@ -143,6 +129,16 @@ def results_of(
         made[program.results[program.main]] = call
         for number, position in enumerate(program.results):
             if position not in made:
-                made[position] = BlockResult(call, number=number)
+                made[position] = _further_result(call, number)
     results = tuple([made[position] for position in program.results])
     return results if program.returns_tuple else results[0]
+
+
+def _further_result(call: BlockCall, number: int) -> BlockResult:
+    """A node whose shape is known; made without what `__init__` would find out."""
+    position = call.program.results[number]
+    (rows, width), node = call.size_of(position), call.program.operators[position].node
+    result = BlockResult.__new__(BlockResult)
+    result.number = number
+    result.complete_as((call,), call.graph, node.ndim, rows, width, node.ragged, RESULT)
+    return result
