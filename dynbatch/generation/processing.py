@@ -68,7 +68,7 @@ class LogitsProcessing:
         hook: the same.
 
     Raises:
-        ArgumentError: an id of the settings or the prefix is none of the V.
+        ArgumentError: an id of the settings or the prefix is none of the V; or no token is allowed.
     """
 
     def __init__(
@@ -93,6 +93,12 @@ class LogitsProcessing:
         words = [word[0] for word in config.bad_words_ids if len(word) == 1]
         self._banned = (*config.suppress_tokens, *words)
         self._allowed = sorted({*(config.allowed_tokens or ())})
+        if config.allowed_tokens is not None and not {*self._allowed} - {*self._banned}:
+            raise refused(
+                "generate", "every allowed token is suppressed, or there is none",
+                "allowed_tokens has one that neither suppress_tokens nor bad_words_ids bans",
+                "allow the end mark, at least",
+            )  # fmt: skip
         self._plain = self._plain_counts()
 
     def _plain_counts(self) -> range:

@@ -127,3 +127,10 @@ def test_a_hook_sees_the_ids_and_what_it_returns_is_checked():
 def test_ids_that_the_model_does_not_have_are_refused(fields):
     with pytest.raises(ArgumentError, match=f"{next(iter(fields))} has id {V}"):
         after(GenerationConfig(**fields), [1], [])
+
+
+@pytest.mark.parametrize("fields", [{}, {"suppress_tokens": 3}, {"bad_words_ids": ((3,),)}])
+def test_settings_that_allow_no_token_are_refused(fields):
+    allowed = (3,) if fields else ()
+    with pytest.raises(ArgumentError, match="every allowed token is suppressed"):
+        after(GenerationConfig(allowed_tokens=allowed, **fields), [1], [])
