@@ -170,8 +170,8 @@ class Engine:
             )  # fmt: skip
 
     def cancel(self, request: int) -> None:
-        """End a request; what it has so far stays readable in its events alone."""
-        found = self._requests.get(request)
+        """End a request, which is forgotten then; nothing happens where it is not known."""
+        found = self._requests.pop(request, None)
         if found is not None:
             self._queue.forget(found)
             self._give_back()
@@ -180,9 +180,17 @@ class Engine:
         """The results of a request that has ended, which is forgotten then.
 
         Raises:
-            Exception: what made it fail.
+            ArgumentError: it has not ended; or its results were read before, or it was cancelled.
+            Exception:     what made it fail.
         """
-        found = self._requests.pop(request)
+        found = self._requests.get(request)
+        if found is None or found.branches:
+            raise refused(
+                "Engine.results", f"request {request} {'goes on' if found else 'is not known'}",
+                "a request has results from its end on, until they are read",
+                "take steps until an event of its last result has a reason, and keep the results",
+            )  # fmt: skip
+        del self._requests[request]
         if found.error is not None:
             raise found.error
         return found.generated()

@@ -218,6 +218,24 @@ def test_events_tell_each_token_and_why_it_ended():
     engine.cancel(number)  # one that has ended and is forgotten
 
 
+def test_results_are_read_once_and_when_a_request_has_ended():
+    model = tiny("gpt2")
+    engine = Engine(model, GREEDY)
+    number, cancelled = engine.add([1, 2]), engine.add([3])
+    with pytest.raises(ArgumentError, match=f"request {number} goes on"):
+        engine.results(number)
+    engine.step()
+    engine.cancel(cancelled)
+    with pytest.raises(ArgumentError, match=f"request {cancelled} is not known"):
+        engine.results(cancelled)
+    with pytest.raises(ArgumentError, match=f"request {number} goes on"):
+        engine.results(number)
+    list(engine.run())
+    assert tokens([engine.results(number)]) == tokens(together(model, GREEDY, [[1, 2]]))
+    with pytest.raises(ArgumentError, match=f"request {number} is not known"):
+        engine.results(number)
+
+
 def test_stop_strings_end_a_result_and_its_text():
     class Letters:
         def decode(self, ids):
