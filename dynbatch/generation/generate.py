@@ -21,7 +21,7 @@ from dynbatch.models.evaluating import evaluating
 def generate(
     model: Any, prompts: Sequence[ArrayLike | str], config: GenerationConfig | None = None, *,
     tokenizer: Detokenizer | None = None, process: Hook | None = None,
-    step_tokens: int = 2048, memory_limit: int | None = None, positions: int | None = None,
+    step_tokens: int = 2048, memory_limit: int | str | None = None, positions: int | None = None,
     batch_invariant: bool = False, **changes: Any,
 ) -> list[list[Generated]]:  # fmt: skip
     """Write on for prompts, or write from sources, all side by side.
@@ -60,10 +60,14 @@ def generate(
     for k, prompt in enumerate(prompts):
         own: dict[str, Any] = {} if config.seed is None else {"seed": config.seed + k}
         numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **own))
-    with evaluating(model):  # once, rather than in each step
-        for _ in engine.run():
-            pass
-    return [engine.results(number) for number in numbers]
+    try:
+        with evaluating(model):  # once, rather than in each step
+            for _ in engine.run():
+                pass
+        return [engine.results(number) for number in numbers]
+    finally:  # after an interrupt, what still holds pages
+        for number in numbers:
+            engine.cancel(number)
 
 
 def _ids_of(prompt: ArrayLike | str, tokenizer: Any) -> ArrayLike:

@@ -10,6 +10,7 @@ from dynbatch import models
 from dynbatch.errors import VocabularyError
 from dynbatch.generation.requests import LENGTH
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.memory.pool import default_pool
 from tests.generation.tiny_models import tiny
 
 SOURCES = [[3, 4, 5], [6], [], [4, 4, 4, 4, 4, 4, 7], [7, 6, 5, 4]]
@@ -79,6 +80,22 @@ def test_the_model_generates_in_evaluation_mode_and_keeps_its_own():
 
 def test_no_prompts_give_no_results():
     assert found_by(model_with(), []) == []
+
+
+def test_an_interrupt_leaves_nothing_on_loan():
+    def interrupted(logits, ids):
+        if len(ids) == 4:
+            raise KeyboardInterrupt
+        return logits
+
+    used = default_pool.used_bytes
+    for step_tokens in (1, 2048):  # with 1 there are others, which the last step did not read
+        with pytest.raises(KeyboardInterrupt):
+            db.generate(
+                tiny("gpt2"), [[1, 2], [3], [5, 6]], max_new_tokens=6, process=interrupted,
+                step_tokens=step_tokens,
+            )  # fmt: skip
+    assert default_pool.used_bytes == used
 
 
 def test_a_source_that_the_model_refuses_ends_its_own_request_alone():
