@@ -114,6 +114,12 @@ class GenerationConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) is None and field.default is not None:
+                raise refused(
+                    "GenerationConfig", f"{field.name} is None", "None is no value of it",
+                    f"leave it out, for {field.default!r}",
+                )  # fmt: skip
         for name, least in _COUNTS.items():
             if getattr(self, name) is not None:
                 self._set(name, size(self, name, getattr(self, name), least))
@@ -203,10 +209,11 @@ class GenerationConfig:
                     f"remove {name} from {FILE}, or choose otherwise",
                 )  # fmt: skip
         values.update(changes)
-        if "max_length" in values:  # there it counts where max_new_tokens is not given
+        most = values.get("max_length")  # there it counts where max_new_tokens is not given
+        if most is not None:
             if "max_new_tokens" in values and "max_length" not in changes:
                 del values["max_length"]
-            values.setdefault("max_new_tokens", values.get("max_length"))
+            values.setdefault("max_new_tokens", most)
         return cls(**values)
 
     @classmethod

@@ -29,6 +29,12 @@ def test_a_value_out_of_its_range_is_refused_by_name(field, value, rule):
     assert field in str(raised.value) and rule in str(raised.value)
 
 
+@pytest.mark.parametrize("field", ["max_new_tokens", "top_k", "eos_token_id", "stop_strings"])
+def test_none_is_refused_where_it_has_no_meaning(field):
+    with pytest.raises(ArgumentError, match=f"{field} is None"):
+        GenerationConfig(**{field: None})
+
+
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ArgumentError, match="do_sample with num_beams=3"):
         GenerationConfig(do_sample=True, num_beams=3)
@@ -61,6 +67,11 @@ def test_a_file_of_transformers_is_read(tmp_path):
     assert (config.max_length, config.max_new_tokens, config.top_p) == (None, 9, 1.0)
     config = GenerationConfig.from_pretrained(tmp_path)
     assert (config.max_length, config.limit(500), config.limit(3)) == (512, 12, 509)
+
+
+def test_a_change_takes_the_bound_of_a_file_away():
+    given = {"max_length": 12}
+    assert GenerationConfig.from_dict(given, max_length=None) == GenerationConfig()
 
 
 def test_a_folder_without_the_file_gives_the_defaults(tmp_path):
