@@ -158,9 +158,10 @@ class Engine:
             )
         context = 1 if self._continuation.has_source else ids.size
         if config.limit(context, self._positions) < 1:
+            bounds = [most for most in (self._positions, config.max_length) if most is not None]
             raise refused(
                 "Engine.add", f"a prompt of {ids.size} tokens leaves no room for another",
-                f"prompt and result have at most {self._positions or config.max_length} tokens",
+                f"prompt and result have at most {min(bounds)} tokens",
                 "shorten the prompt, or raise max_length",
             )  # fmt: skip
         if config.stop_strings and self._tokenizer is None:

@@ -120,6 +120,14 @@ def test_bad_prompts_are_refused_and_the_others_go_on(prompt, error, text):
     assert engine.results(number)
 
 
+def test_a_prompt_is_told_the_bound_that_it_meets():
+    engine = Engine(tiny("gpt2"), GREEDY, positions=20)
+    with pytest.raises(ArgumentError, match="at most 5 tokens"):
+        engine.add([1] * 5, max_length=5)
+    with pytest.raises(ArgumentError, match="at most 20 tokens"):
+        engine.add([1] * 20, max_length=25)
+
+
 def test_steps_give_no_advice_on_batching(monkeypatch):
     monkeypatch.setattr(unbatched, "_warned", False)
     engine = Engine(tiny("gpt2"), GenerationConfig(max_new_tokens=60))
