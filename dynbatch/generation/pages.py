@@ -143,15 +143,6 @@ class Pages:
         self.give(page)
         return copy
 
-    def parts(self, number: int, page: Page) -> list[Array]:
-        """The rows of a slot in a page, (rows, width) each."""
-        parts = []
-        for offset, width in zip(self.offsets[number], self.slots[number].widths, strict=True):
-            start = offset // page.array.itemsize
-            end = start + self.rows * width
-            parts.append(page.array[start:end].reshape(self.rows, width))
-        return parts
-
 
 class Caches:
     """The pages of a model: of rows that grow, of rows that are kept, of states.
