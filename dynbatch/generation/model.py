@@ -35,8 +35,8 @@ class Continuation:
     """A model, run on some rows of many sentences.
 
     A decoder has `logits(graph, ids)`, (T, V) for the token after each of T, or is called so. An
-    encoder-decoder has `encode(graph, source)`, a node, `decode(graph, ids, memory)` (T, D) and
-    `predict(hidden)`, the logits, and `start`, its decoder's first id.
+    encoder-decoder has `encode(graph, source)`, a node or several, `decode(graph, ids, *encoded)`
+    (T, D), `predict(hidden)`, the logits, and `start`, its decoder's first id.
 
     Raises:
         GraphError: it is not causal, or its operators depend on lengths or on ids.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dynbatch as db
@@ -151,9 +151,9 @@ class Translator:
         Args:
             batch_size: sources that are searched side by side.
         """
-        config = db.GenerationConfig(
-            max_new_tokens=self.max_length, eos_token_id=(self.model.end,), num_beams=beam_size,
-            num_return_sequences=n_best, length_penalty=length_penalty, early_stopping=True,
+        config = replace(
+            self.generation(), num_beams=beam_size, num_return_sequences=n_best,
+            length_penalty=length_penalty,
         )  # fmt: skip
         for first in range(0, len(sources), batch_size):
             ids = [self.source.encode(tokens) for tokens in sources[first : first + batch_size]]
