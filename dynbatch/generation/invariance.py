@@ -48,6 +48,7 @@ def invariant_products(
     Raises:
         ArgumentError: on a GPU, or with `set_batch_invariant(False)`.
         BackendError:  the test found other bits.
+        Exception:     the model fails in the test.
     """
     if device.is_cuda or not is_batch_invariant():
         where = 'device="cuda"' if device.is_cuda else "set_batch_invariant(False)"
@@ -59,8 +60,9 @@ def invariant_products(
     if not reason():
         return nullcontext
     lengths = [n if positions is None else max(1, min(n, positions - TOKENS)) for n in LENGTHS]
+    most = min(2, vocab)  # for a source may have fewer words than there are logits
     prompts = {
-        k: np.random.default_rng(k).integers(0, vocab, length) for k, length in enumerate(lengths)
+        k: np.random.default_rng(k).integers(0, most, length) for k, length in enumerate(lengths)
     }
     with fixed_rows():
         alone: Logits = {}
@@ -84,8 +86,13 @@ def invariant_products(
 
 
 def _logits(engine: ProbedEngine, prompts: Mapping[int, Array]) -> tuple[Logits, float]:
-    """All logits of some prompts, by number and tokens before; and the shortest step in seconds."""
+    """All logits of some prompts, by number and tokens before; and the shortest step in seconds.
+
+    Raises:
+        Exception: what made a request fail.
+    """
     found: Logits = {}
+    errors: list[Exception] = []
     for number, prompt in prompts.items():
 
         def note(logits: Array, tokens: Array, number: int = number) -> Array:
@@ -96,6 +103,9 @@ def _logits(engine: ProbedEngine, prompts: Mapping[int, Array]) -> tuple[Logits,
     times = []
     while not engine.is_idle:
         started = time.process_time()
-        engine.step()
+        events = engine.step()
         times.append(time.process_time() - started)
+        errors += [event.error for event in events if event.error is not None]
+    if errors:
+        raise errors[0]
     return found, min(times)

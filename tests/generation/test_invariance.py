@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch.errors import ArgumentError, BackendError
 from dynbatch.generation.engine import Engine
+from dynbatch.generation.model import Continuation
 from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime import library
 from tests.generation.test_engine import GREEDY, SAMPLES, numbers
@@ -50,6 +52,21 @@ def test_a_product_that_looks_at_its_company_is_refused(no_c, monkeypatch):
 
     monkeypatch.setattr(blas, "_matmul_fixed_rows", rounded)
     with pytest.raises(BackendError, match="batch_invariant=True does not hold"):
+        invariant(tiny("gpt2"), GREEDY)
+
+
+def test_a_model_with_few_source_words_is_tested_with_them(no_c, capfd):
+    model = models.Seq2Seq(source_vocab=4, target_vocab=60, embed=4, hidden=4)
+    invariant(model, GREEDY)
+    assert "batch_invariant: " in capfd.readouterr().err
+
+
+def test_a_model_that_fails_in_the_test_is_not_taken_for_one_that_passed(no_c, monkeypatch):
+    def failing(*_):
+        raise ValueError("of the model")
+
+    monkeypatch.setattr(Continuation, "run", failing)
+    with pytest.raises(ValueError, match="of the model"):
         invariant(tiny("gpt2"), GREEDY)
 
 
