@@ -128,16 +128,22 @@ class PagedRows(NamedTuple):
         for rows, offset, width in zip(arrays, self.offsets, self.widths, strict=True):
             write_rows(rows, self.table.rows_added(width * rows.itemsize) + offset)
 
-    def joined(self, like: Array) -> list[Array]:
+    def joined(self, like: Array, room: Array | None = None) -> list[Array]:
         """Copies of the rows of each kind, with the new ones, sentence after sentence.
 
         Args:
             like: an array of the rows' device and dtype.
+            room: where the copies go, of one dimension; None for arrays of their own.
         """
         lengths = self.table.after
         bases, places = self.table.find(np.zeros_like(lengths), lengths)
-        made = []
+        made: list[Array] = []
         for offset, width in zip(self.offsets, self.widths, strict=True):
-            made.append(device_of(like).xp.empty((bases.size, width), like.dtype))
+            if room is None:
+                made.append(device_of(like).xp.empty((bases.size, width), like.dtype))
+            else:
+                size = bases.size * width
+                made.append(room[:size].reshape(bases.size, width))
+                room = room[size:]
             read_rows(bases + (offset + places * (width * made[-1].itemsize)), made[-1])
         return made

@@ -47,18 +47,35 @@ class ResumedScan(Scan):
         return [sum([past.room for past in pasts])] * len(batch.first.cell.program.memories)
 
     @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        return super().workspace(batch) + cls._elements_of_memories(batch)
+
+    @classmethod
+    def _elements_of_memories(cls, batch: Batch) -> int:
+        """Elements of all memories, joined: the last of the workspace."""
+        memories = batch.first.cell.program.memories
+        rooms = zip(cls.memory_rows(batch), memories, strict=True)
+        return sum([rows * memory.width for rows, memory in rooms])
+
+    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         pasts: Sequence[ScanPast] = batch.column("past")
         inits = _rows([past.states for past in pasts], y.values)
-        memories = _rows([past.memories for past in pasts if past.memories is not None], y.values)
+        memories: list[Ragged] = []
+        if pasts[0].memories is not None:
+            room = batch.scratch[batch.scratch.size - cls._elements_of_memories(batch) :]
+            kept = [past.memories for past in pasts if past.memories is not None]
+            memories = _rows(kept, y.values, room)
         run_each(super().forward_batch(batch, y, *xs, *inits, *memories))
         for k, port in enumerate(batch.ports):
             places = [past.states.addresses[:, k] for past in pasts]
             write_rows(port.values, np.concatenate(places))
 
 
-def _rows(pasts: Sequence[PagedRows], like: Array) -> list[Ragged]:
-    """The rows of each kind, packed."""
+def _rows(pasts: Sequence[PagedRows], like: Array, room: Array | None = None) -> list[Ragged]:
+    """The rows of each kind, packed; of one operator in `room`, if it is given."""
     lengths = [n for past in pasts for n in past.table.after.tolist()]
-    sides = zip(*[past.joined(like) for past in pasts], strict=True)
+    sides = zip(
+        *[past.joined(like, room if len(pasts) == 1 else None) for past in pasts], strict=True
+    )
     return [Ragged(concatenate(side) if len(side) > 1 else side[0], lengths) for side in sides]
