@@ -6,8 +6,10 @@ import argparse
 import sys
 import time
 from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain, islice
 from typing import Any
 
 from tqdm import tqdm
@@ -38,7 +40,8 @@ model:
   returns (model, tokenizer, GenerationConfig).
 
 prompts:
-  Arguments; else the lines of --file; else those of standard input. Blank lines are left out.
+  Arguments; else the lines of --file; else those of standard input, which are read when there is
+  room for them in the batch. Blank lines are left out.
 
 output:
   One result alone is printed as it comes, whole characters at a time. Of several each is a line, in
@@ -107,18 +110,25 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.threads:
         set_num_threads(options.threads)
-    prompts = options.prompts or _lines(options.file)
+    known = options.prompts or (list(_lines(options.file)) if options.file else None)
+    prompts = iter(_lines(None) if known is None else known)
+    first = list(islice(prompts, 2))
+    if not first:
+        raise DataError(
+            f"{options.file or 'standard input'}: there is no prompt.\n"
+            "  fix:  give one a line, or as an argument"
+        )
     found = load(options.model, options.loader, options.tokenizer)
     found.model.to(options.device)
     config = changed(found.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
     engine = Engine(found.model, config, tokenizer=found.tokenizer, memory_limit=limit)
-    is_alone = len(prompts) == 1 and config.num_return_sequences == 1 and not options.json
-    writing = Writing(engine, found.tokenizer, config, prompts)
+    is_alone = len(first) == 1 and config.num_return_sequences == 1 and not options.json
+    writing = Writing(engine, found.tokenizer, config, chain(first, prompts))
     as_seen = printable if sys.stdout.isatty() else str
     begin = time.perf_counter()
     with tqdm(
-        desc="prompts", total=len(prompts), disable=is_alone or options.quiet or None
+        desc="prompts", total=known and len(known), disable=is_alone or options.quiet or None
     ) as progress:
         for piece in writing.pieces(options.batch_size, is_alone, options.json):
             progress.update(writing.ended - progress.n)
@@ -154,24 +164,21 @@ def changed(config: GenerationConfig, options: argparse.Namespace) -> Generation
     return replace(config, **changes, seed=options.seed)
 
 
-def _lines(file: str | None) -> list[str]:
-    """The lines of a file, or of standard input, that are not blank.
+def _lines(file: str | None) -> Iterator[str]:
+    """The lines of a file, or of standard input, that are not blank; none is read ahead.
 
     Raises:
-        DataError: the file cannot be read, is not UTF-8, or has no such line.
+        DataError: the file cannot be read, or a line is not UTF-8.
     """
     name = file or "standard input"
     if file is None and sys.stdin.isatty():
         print("prompts, one a line; Ctrl-D ends them:", file=sys.stderr)
     try:
-        content = Path(file).read_bytes() if file else sys.stdin.buffer.read()
+        with open(file, "rb") if file else nullcontext(sys.stdin.buffer) as lines:
+            for number, line in enumerate(lines, start=1):
+                line = line.removeprefix(BOM_UTF8) if number == 1 else line
+                if line.strip():
+                    text = utf8_text(f"{name}:{number}", line.removesuffix(b"\n"))
+                    yield text.removesuffix("\r")
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}.") from None
-    lines = [
-        utf8_text(f"{name}:{number}", line)
-        for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), start=1)
-        if line.strip()
-    ]
-    if not lines:
-        raise DataError(f"{name}: there is no prompt.\n  fix:  give one a line, or as an argument")
-    return [line.removesuffix("\r") for line in lines]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Writing:
         engine:    with the tokenizer of the results.
         tokenizer: of the prompts.
         config:    how tokens are chosen; prompt k draws from its seed plus k.
+        prompts:   each is asked for when there is room for it in the engine.
 
     Attributes:
         ended, refused: prompts so far.
@@ -38,7 +40,7 @@ class Writing:
     """
 
     def __init__(
-        self, engine: Engine, tokenizer: TextCoder, config: GenerationConfig, prompts: Sequence[str]
+        self, engine: Engine, tokenizer: TextCoder, config: GenerationConfig, prompts: Iterable[str]
     ) -> None:
         self._engine, self._tokenizer, self._config = engine, tokenizer, config
         self._prompts = prompts
@@ -50,16 +52,21 @@ class Writing:
         Args:
             most: prompts in the engine at once.
         """
+        prompts = enumerate(self._prompts)
+        texts: dict[int, str] = {}
         outcomes: dict[int, Outcome] = {}
-        begun = printed = 0
+        printed = 0
         numbers: dict[int, int] = {}
         left: dict[int, int] = {}
-        while self.ended < len(self._prompts):
-            while begun < len(self._prompts) and len(numbers) < most:
-                number = self._begin(begun, outcomes)
+        while True:
+            begun = list(islice(prompts, most - len(numbers)))
+            if not begun and not numbers:
+                return
+            for place, text in begun:
+                texts[place] = text
+                number = self._begin(place, text, outcomes)
                 if number is not None:
-                    numbers[number], left[number] = begun, self._config.num_return_sequences
-                begun += 1
+                    numbers[number], left[number] = place, self._config.num_return_sequences
             for event in self._engine.step():
                 if is_alone and event.text:
                     yield event.text
@@ -67,19 +74,19 @@ class Writing:
                 if event.error is not None or not left[event.request]:
                     self._end(event.request, numbers.pop(event.request), outcomes)
             while printed in outcomes:
-                outcome = outcomes.pop(printed)
+                outcome, text = outcomes.pop(printed), texts.pop(printed)
                 if not is_alone:
-                    yield self._lines(self._prompts[printed], outcome, is_json)
+                    yield self._lines(text, outcome, is_json)
                 elif not self.refused:
                     yield "\n"
                 printed += 1
 
-    def _begin(self, place: int, outcomes: dict[int, Outcome]) -> int | None:
+    def _begin(self, place: int, text: str, outcomes: dict[int, Outcome]) -> int | None:
         """Give a prompt to the engine; None where it is refused."""
         config = self._config
         assert config.seed is not None
         try:
-            ids = self._ids(self._prompts[place])
+            ids = self._ids(text)
             return self._engine.add(ids, seed=config.seed + place)
         except DynbatchError as error:
             self._refuse(place, error, outcomes)

@@ -116,6 +116,25 @@ def test_prompts_are_the_lines_of_a_file_or_of_standard_input(
     assert capsys.readouterr().out.split("\n")[:-1] == expected
 
 
+def test_a_pipe_sees_answers_before_its_last_prompt_is_read(folder, monkeypatch):
+    class Pipe(io.RawIOBase):
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            seen.append(len(pieces))
+            line = lines.pop(0) if lines else b""
+            buffer[: len(line)] = line
+            return len(line)
+
+    lines, seen, pieces = [b"x\n", b"\n", b"Once\n", b"y\n", b"z\n"], [], []
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Pipe())))
+    monkeypatch.setattr(generate.tqdm, "write", lambda text, end: pieces.append(text))
+    assert run(folder, "--batch-size", "2") == 0
+    assert "".join(pieces).count("\n") == 4
+    assert seen[:3] == [0, 0, 0] and seen[4] > 0
+
+
 def test_a_prompt_that_is_refused_leaves_an_empty_line_and_the_others_go_on(folder, capsys):
     assert run(folder, "Once", "", "y" * 61, "x") == 1
     printed = capsys.readouterr()
