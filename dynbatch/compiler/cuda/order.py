@@ -24,7 +24,7 @@ class DevicePass(Program):
         self.following = program.following
         self.ahead = program.ahead
         self.kept = kept
-        self.items = _items(_add_to_sums(program.ops, kept))
+        self.items = _items(_add_to_sums(_copy_apart(program.ops), kept))
         self.ops = [op for item in self.items for op in ops_of(item)]
         self._reads: dict[int, list[tuple[int, Value]]] = {}
         for value in kept:
@@ -77,6 +77,22 @@ def _items(ops: Sequence[Op]) -> list[Item]:
 
 def _reads(op: Op, other: Op) -> bool:
     return any([x.base is other.output for x in op.inputs])
+
+
+def _copy_apart(ops: Sequence[Op]) -> list[Op]:
+    """Have gradients that own kernels read as whole rows copied early to where they are parts."""
+    whole = {id(op.inputs[0].base) for op in ops if op.opcode is OpCode.GENERIC_GRADIENT}
+    result: list[Op] = []
+    for op in ops:
+        if op.opcode is OpCode.COPY and any([id(x.base) in whole for x in op.inputs]):
+            copies = [Op.copy(x, Value(x.width)) for x in op.inputs if id(x.base) in whole]
+            of = {id(copy.inputs[0]): copy.output for copy in copies}
+            joined = op.like([of.get(id(x), x) for x in op.inputs], op.output)
+            joined.columns = op.columns
+            result += [*copies, joined]
+        else:
+            result.append(op)
+    return result
 
 
 def _add_to_sums(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
