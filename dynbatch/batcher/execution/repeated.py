@@ -31,7 +31,7 @@ class RepeatedRun:
     Args:
         memory: the plan, of the only run of its graph.
         arenas: of the graph.
-        statistics: count what runs; no node is recorded.
+        statistics: count each run as if its nodes were new; none is recorded.
     """
 
     def __init__(self, memory: MemoryPlan, arenas: Arenas, statistics: GraphStatistics) -> None:
@@ -54,9 +54,8 @@ class RepeatedRun:
         with parallel.one_blas_thread(), np.errstate(all="ignore"):
             for action in self._actions:
                 action()
-        launches = sum([step.batch.launches for step in self._steps])
-        self._statistics.batches += len(self._steps)
-        self._statistics.launches += len(self._actions) + launches
+        self._statistics.count(self._steps, self._steps, anew=False, launches=True)
+        self._statistics.launches += len(self._actions)
 
     def _placed(self) -> list[Action]:
         """What all steps do, with all blocks in their places in a new arena."""
