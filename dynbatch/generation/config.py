@@ -74,7 +74,8 @@ class GenerationConfig:
                          when none can become better at the length it has; "never" at any length.
         num_return_sequences: results of a prompt: the best of its beams, or so many samples.
         eos_token_id:    ids that end a sentence.
-        bos_token_id, decoder_start_token_id: with which a result begins where there is no prompt.
+        bos_token_id:    begins texts; `dynbatch generate` gives it for an empty prompt.
+        decoder_start_token_id: the first id that a decoder reads; None for the model's `start`.
         seed:            of sampling; None for one from `db.seed`'s stream.
 
     Raises:

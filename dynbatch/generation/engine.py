@@ -47,8 +47,10 @@ class Engine:
 
     Args:
         model:      gives `logits(graph, ids)`, (T, V) for the token after each of T, each from it
-                    and those before; or is called so. It runs where its parameters are, in
-                    evaluation mode, and is left in the mode it was in.
+                    and those before; or is called so. An encoder-decoder gives
+                    `encode(graph, source)`, a node or several; `decode(graph, ids, *encoded)`,
+                    (T, D); `predict(hidden)`, the logits; and `start`, its decoder's first id.
+                    It runs where its parameters are, in evaluation mode, and is left as it was.
         config:     the settings of requests that bring none.
         tokenizer:  makes text of ids, for events, results and stop strings.
         step_tokens: most tokens that the model reads in a step; longer prompts take several.
