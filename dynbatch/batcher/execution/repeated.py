@@ -1,4 +1,4 @@
-"""`RepeatedRun`: a run on the CPU that is done again and again, as it was planned once."""
+"""`RepeatedRun`: a run that is done again and again, as it was planned once."""
 
 from __future__ import annotations
 
