@@ -113,21 +113,48 @@ def _draw(
 
 
 def _appended(sentences: Sequence[Ready], tokens: Array, losses: Array) -> list[TokenEvent]:
-    events = []
-    log_probs = np.subtract(0, losses)
+    """Add a token to each sentence, which may end there."""
+    given, events = tokens.tolist(), list[TokenEvent]()
+    # First all that a tokenizer does: if it is interrupted, no sentence has its token yet.
+    pieces = [
+        _piece(request, branch, token, events)
+        for (request, branch, _), token in zip(sentences, given, strict=True)
+    ]
+    log_probs = np.subtract(0, losses).tolist()
     ended: list[tuple[GenerationRequest, Branch, str]] = []
-    for (request, branch, _), token, log_prob, waiting in zip(
-        sentences, tokens.tolist(), log_probs.tolist(), tokens[:, None], strict=True
+    for (request, branch, _), (text, reason), token, log_prob, waiting in zip(
+        sentences, pieces, given, log_probs, tokens[:, None], strict=True
     ):
-        if request.branches:  # it has not failed, and no hook has cancelled it
-            try:
-                events.append(_append(request, branch, token, log_prob, waiting))
-                if events[-1].reason:
-                    ended.append((request, branch, events[-1].reason))
-            except Exception as error:  # a tokenizer, say
-                events.append(request.fail(error))
-    _end([one for one in ended if one[0].error is None], losses.dtype)
+        if request.branches:
+            branch.processing.take(token)
+            branch.log_probs.append(log_prob)
+            branch.waiting, branch.text = waiting, branch.text + text
+            number = request.number
+            events.append(TokenEvent(number, branch.number, token, log_prob, text, reason))
+            if reason:
+                ended.append((request, branch, reason))
+    _end(ended, losses.dtype)
     return events
+
+
+def _piece(
+    request: GenerationRequest, branch: Branch, token: int, events: list[TokenEvent]
+) -> tuple[str, str]:
+    """The text that a token makes certain, and why its sentence ends there, if it does."""
+    stream = branch.stream
+    is_end = token in request.config.eos_token_id
+    is_last = branch.processing.count + 1 >= request.limit
+    reason = END if is_end else LENGTH if is_last else ""
+    if stream is None or not request.branches:  # it has failed, or a hook has cancelled it
+        return "", reason
+    try:
+        text = "" if is_end else stream.put(token)
+        if stream.is_stopped:
+            return text, STOP
+        return text + stream.end() if reason else text, reason
+    except Exception as error:  # of the tokenizer
+        events.append(request.fail(error))
+        return "", reason
 
 
 def _processed(sentences: Sequence[Ready], scores: Array) -> tuple[Array, list[TokenEvent]]:
@@ -159,27 +186,6 @@ def _uniforms(sentences: Sequence[Ready]) -> Array:
         steps = np.array([branch.processing.count for branch in branches], np.uint32)
         uniforms[places] = sampling.uniforms(streams, steps)
     return uniforms
-
-
-def _append(
-    request: GenerationRequest, branch: Branch, token: int, log_prob: float, waiting: Array
-) -> TokenEvent:
-    """Add a token to a sentence, which may end there."""
-    processing, stream = branch.processing, branch.stream
-    processing.take(token)
-    branch.log_probs.append(log_prob)
-    branch.waiting = waiting
-    is_end = token in request.config.eos_token_id
-    reason = END if is_end else LENGTH if processing.count >= request.limit else ""
-    text = ""
-    if stream is not None:
-        text = "" if is_end else stream.put(token)
-        if stream.is_stopped:
-            reason = STOP
-        elif reason:
-            text += stream.end()
-        branch.text += text
-    return TokenEvent(request.number, branch.number, token, log_prob, text, reason)
 
 
 def _end(ended: Sequence[tuple[GenerationRequest, Branch, str]], dtype: DType) -> None:

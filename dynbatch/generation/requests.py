@@ -150,6 +150,10 @@ class GenerationRequest:
             branch.history.close()
             tokens = [*self.context.tolist(), *branch.processing.result]
             branch.waiting, branch.candidates = np.array(tokens, np.int64), None
+            branch.stream = self.new_stream()  # which may have read a token more
+            if branch.stream is not None:
+                for token in branch.processing.result:
+                    branch.stream.put(token)
 
     def generated(self) -> list[Generated]:
         """The results in order, the best first where they are beams."""

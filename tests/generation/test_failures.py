@@ -1,5 +1,6 @@
 """Requests that fail: each ends alone, nothing is lost, and the others have the same results."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import FAILED
 from dynbatch.memory.pool import default_pool
+from dynbatch.text import ByteTokenizer
 from tests.generation.tiny_models import VOCAB, LSTMLanguageModel, Writer, tiny
 
 GREEDY = GenerationConfig(max_new_tokens=4, eos_token_id=(5,))
@@ -257,6 +259,32 @@ def test_an_interrupt_in_a_hook_ends_no_request_but_those_that_failed():
         engine.results(numbers[0])
     assert results(engine, numbers[2:]) == [wanted]
     assert engine.caches.lent_bytes == 0
+
+
+def test_an_interrupt_in_a_tokenizer_changes_no_token_and_no_text():
+    class Interrupted(ByteTokenizer):
+        def __init__(self, number):
+            super().__init__()
+            self.left, self.is_interrupted = number, False
+
+        def decode(self, ids):
+            self.left -= 1
+            if not self.left:
+                self.is_interrupted = True
+                raise KeyboardInterrupt
+            return super().decode(ids)
+
+    model, config = tiny("gpt2"), GenerationConfig(max_new_tokens=4)
+    wanted = db.generate(model, [[1, 2], [3]], config, tokenizer=ByteTokenizer())
+    for number in range(1, 30):
+        tokenizer = Interrupted(number)
+        engine = Engine(model, config, tokenizer=tokenizer)
+        added = [engine.add([1, 2]), engine.add([3])]
+        while not engine.is_idle:
+            with suppress(KeyboardInterrupt):
+                engine.step()
+        assert [engine.results(k) for k in added] == wanted
+        assert tokenizer.is_interrupted or number > 16
 
 
 def test_a_model_tells_where_it_runs_and_in_which_dtype():
