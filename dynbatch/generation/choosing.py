@@ -232,7 +232,12 @@ def _extended(
 
 def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
     given = [branch.candidates for branch in request.branches if branch.candidates]
-    parents, tokens = beams.extend(*[np.array(each) for each in zip(*given, strict=True)])
+    if not beams.is_done:  # it is, where an interrupt came before the results
+        parents, tokens = beams.extend(*[np.array(each) for each in zip(*given, strict=True)])
+    if beams.is_done:
+        events = _beam_results(request, beams)
+        request.close()
+        return events
     before, request.branches = request.branches, []
     following = parents.tolist()
     for number, (parent, waiting) in enumerate(zip(following, tokens[:, None], strict=True)):
@@ -247,7 +252,7 @@ def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
     for parent, branch in enumerate(before):
         if parent not in following:
             branch.history.close()
-    return _beam_results(request, beams) if beams.is_done else []
+    return []
 
 
 def _beam_results(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
