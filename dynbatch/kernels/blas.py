@@ -261,6 +261,11 @@ def _has_rows(array: Array, dtype: DType) -> bool:
     )
 
 
+def dot_rows(rows: Array, vector: Array, out: Array) -> None:
+    """out_i = rows_i · vector, for rows (N, D); in `fixed_rows` each row by itself."""
+    (np.vecdot if has_fixed_rows() else np.dot)(rows, vector, out=out)
+
+
 @has_cuda("values")
 @has_c
 def matmul_segments(

@@ -10,8 +10,12 @@ from dynbatch.generation.engine import Engine
 from dynbatch.generation.model import Continuation
 from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime import library
+from examples.seq2seq.transformer import TransformerTranslation
 from tests.generation.test_engine import GREEDY, SAMPLES, numbers
 from tests.generation.tiny_models import VOCAB, tiny
+
+
+NAMES = ["gpt2", "llama", "t5", "marian", "alibi", "lstm", "writer", "seq2seq"]
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def results(engine, given):
     return numbers([engine.results(k) for k in added])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "alibi", "lstm", "writer"])
+@pytest.mark.parametrize("name", NAMES)
 def test_without_c_results_have_the_same_bits_alone_and_in_company(no_c, capfd, name):
     config = SAMPLES if name == "gpt2" else GREEDY
     rng = np.random.default_rng(3)
@@ -53,6 +57,17 @@ def test_a_product_that_looks_at_its_company_is_refused(no_c, monkeypatch):
     monkeypatch.setattr(blas, "_matmul_fixed_rows", rounded)
     with pytest.raises(BackendError, match="batch_invariant=True does not hold"):
         invariant(tiny("gpt2"), GREEDY)
+
+
+@pytest.mark.parametrize("width", [8, 32, 100])
+def test_additive_attention_of_any_width_holds(no_c, capfd, width):
+    invariant(models.Seq2Seq(40, 60, embed=width, hidden=width), GREEDY)
+    assert "batch_invariant: " in capfd.readouterr().err
+
+
+def test_the_transformer_of_the_examples_holds(no_c, capfd):
+    invariant(TransformerTranslation(20, 30, hidden=32), GREEDY)
+    assert "batch_invariant: " in capfd.readouterr().err
 
 
 def test_a_model_with_few_source_words_is_tested_with_them(no_c, capfd):

@@ -188,6 +188,20 @@ def test_in_fixed_rows_a_row_has_the_same_bits_beside_any_others(kernel, dtype):
     assert not blas.has_fixed_rows()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_in_fixed_rows_a_product_with_a_vector_has_the_same_bits_beside_any_others(dtype):
+    rng = np.random.default_rng(0)
+    rows, vector = rng.standard_normal((21, 70)).astype(dtype), rng.standard_normal(70)
+    whole = np.empty(21, dtype)
+    with blas.fixed_rows():
+        blas.dot_rows(rows, vector.astype(dtype), whole)
+        np.testing.assert_allclose(whole, rows @ vector, rtol=1e-4, atol=1e-5)
+        for first, last in [(0, 1), (5, 6), (13, 21), (2, 20)]:
+            part = np.empty(last - first, dtype)
+            blas.dot_rows(rows[first:last], vector.astype(dtype), part)
+            assert part.tobytes() == whole[first:last].tobytes()
+
+
 def test_in_fixed_rows_planes_are_multiplied_alike():
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 19, 7)), rng.standard_normal((2, 7, 5))

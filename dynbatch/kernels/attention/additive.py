@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels import blas
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import (
     AttentionGradients,
@@ -112,13 +113,13 @@ def additive_attention(
             continue
         for rows, hidden in sentence.blocks(scratch):
             scores = w[rows].reshape(-1)
-            np.dot(hidden.reshape(scores.size, -1), vector, out=scores)
+            blas.dot_rows(hidden.reshape(scores.size, -1), vector, scores)
         if mask is not NO_MASK:
             mask.hide(w, 0, 0)
         _, total = exp_rows(w)
         np.copyto(total, 1, where=total == 0)
         np.divide(w, total, out=w)
-        np.matmul(w, sentence.v, out=out[sentence.rows])
+        blas.matmul(w, sentence.v, out[sentence.rows])
 
 
 @has_cuda("queries")

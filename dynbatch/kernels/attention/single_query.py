@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import segment
+from dynbatch.kernels import blas, segment
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
@@ -125,7 +125,7 @@ def additive_attention(
     """
     offsets = packed.key_offsets
     for _, rows in segment.groups(offsets, packed.keys.shape[1]):
-        np.dot(_hidden(packed, sentences, rows, scratch), vector, out=weights[rows])
+        blas.dot_rows(_hidden(packed, sentences, rows, scratch), vector, weights[rows])
     _softmax(weights, offsets, sentences)
     _weighted_sums(weights, packed.values, offsets, out)
 
