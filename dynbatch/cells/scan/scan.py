@@ -26,8 +26,10 @@ from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
-# Of the prefix layout: order, inverse and previous; a sentence's number, length and last step.
-TABLES_A_TOKEN, TABLES_A_SENTENCE = 3, 3
+# Of the prefix layout: the order; a sentence's number and length.
+TABLES_A_TOKEN, TABLES_A_SENTENCE = 1, 2
+# On a GPU the order's inverse, too, and the step before.
+MORE_A_TOKEN = 2
 
 
 class Scan(Operation):
@@ -98,7 +100,8 @@ class Scan(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         tokens = int(lengths_of(batch).sum())
-        return INDEX_BYTES * (TABLES_A_TOKEN * tokens + TABLES_A_SENTENCE * len(batch.nodes))
+        a_token = TABLES_A_TOKEN + (0 if batch.xp is np else MORE_A_TOKEN)
+        return INDEX_BYTES * (a_token * tokens + TABLES_A_SENTENCE * len(batch.nodes))
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

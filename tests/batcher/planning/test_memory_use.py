@@ -125,7 +125,7 @@ def test_tables_of_a_scan_are_those_that_its_run_holds(lengths):
         assert graph.memory_use.tables_bytes == planned
         (step,) = [s for s in graph._executor.steps if s.node_type.__name__ == "Scan"]
         run = step.batch.memo["run"]
-        held = held_tables([run.layout, run.chunks], set())
+        held = held_tables(run.shards, set())
         told = step.node_type.index_bytes(step.batch)
         assert held * 0.8 - 200 <= told <= held * 1.25 + 200
 
