@@ -14,7 +14,6 @@ from examples.seq2seq.transformer import TransformerTranslation
 from tests.generation.test_engine import GREEDY, SAMPLES, numbers
 from tests.generation.tiny_models import VOCAB, tiny
 
-
 NAMES = ["gpt2", "llama", "t5", "marian", "alibi", "lstm", "writer", "seq2seq"]
 
 
