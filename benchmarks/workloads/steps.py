@@ -59,8 +59,8 @@ class StepSeq2Seq(DynbatchSeq2Seq):
     def sentence_loss(self, graph: db.Graph, *sentence: Any) -> db.Node:
         source, target = sentence
         model = self._model
-        *state, keys, values = model.encode(graph, source)
-        state = [*state, F.constant(graph, 0.0, (model.decoder.feed.weight.shape[1],))]
+        keys, values = model.encode(graph, source)  # and no state, where there is no bridge
+        state = (model.decoder.feed.weight.shape[1],) * 3  # widths of zeros
         before = np.concatenate(([model.begin], target[:-1]))
         words = model.target_embedding(graph, before)
         feeds = []
