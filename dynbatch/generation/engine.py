@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +43,8 @@ class Engine:
 
     Each step is one graph over the new rows of all sentences: of a new prompt all its tokens, of
     the others their last one. What a sentence's rows have left for those to come (keys and values)
-    lies in pages, which go back in the step in which the sentence ends.
+    lies in pages, which go back in the step in which the sentence ends; leave an engine that has
+    not come to an end by `with` or `close`.
 
     Args:
         model:      gives `logits(graph, ids)`, (T, V) for the token after each of T, each from it
@@ -178,6 +179,17 @@ class Engine:
         if found is not None:
             self._queue.forget(found)
             self._give_back()
+
+    def close(self) -> None:
+        """Cancel all requests, so that nothing is on loan from the pool; `with Engine(…)` does."""
+        for number in list(self._requests):
+            self.cancel(number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
 
     def results(self, request: int) -> list[Generated]:
         """The results of a request that has ended, which is forgotten then.

@@ -41,6 +41,8 @@ def generate(
     Raises:
         ArgumentError:   a prompt is empty, too long, or no such thing.
         VocabularyError: an id is not one of the model's.
+        Exception:       what made the first request that failed fail; an `Engine` keeps the results
+                         of the others.
 
     Example:
         >>> import dynbatch as db
@@ -56,18 +58,14 @@ def generate(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
         positions=positions, batch_invariant=batch_invariant,
     )  # fmt: skip
-    numbers = []
-    for k, prompt in enumerate(prompts):
-        own: dict[str, Any] = {} if config.seed is None else {"seed": config.seed + k}
-        numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **own))
-    try:
-        with evaluating(model):  # once, rather than in each step
-            for _ in engine.run():
-                pass
+    with engine, evaluating(model):  # once, rather than in each step
+        numbers = []
+        for k, prompt in enumerate(prompts):
+            own: dict[str, Any] = {} if config.seed is None else {"seed": config.seed + k}
+            numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **own))
+        for _ in engine.run():
+            pass
         return [engine.results(number) for number in numbers]
-    finally:  # after an interrupt, what still holds pages
-        for number in numbers:
-            engine.cancel(number)
 
 
 def _ids_of(prompt: ArrayLike | str, tokenizer: Any) -> ArrayLike:

@@ -207,6 +207,18 @@ def test_a_request_is_cancelled_at_any_time_and_loses_no_page(name, config):
         assert tokens([engine.results(second)]) == tokens(alone(model, config, [[8] * 70]))
 
 
+def test_an_engine_that_is_left_holds_no_page():
+    with Engine(tiny("gpt2"), GREEDY) as engine:
+        engine.add([1, 2])
+        waits = engine.add([3] * 70)
+        for _ in engine.run():
+            break
+        assert engine.caches.lent_bytes
+    assert engine.caches.lent_bytes == 0 and engine.is_idle
+    with pytest.raises(ArgumentError, match=f"request {waits} is not known"):
+        engine.results(waits)
+
+
 def test_the_model_is_left_in_its_mode_and_draws_no_dropout():
     model = tiny("gpt2")
     assert model.training
