@@ -129,6 +129,7 @@ class Binary(Operation):
     any_shape = True
     rowwise = True
     keeps_rows = True
+    is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
     kernel: ClassVar[kernels.BinaryFunction]

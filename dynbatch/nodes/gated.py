@@ -39,6 +39,7 @@ class GatedUnit(Gated):
     __slots__ = ()
     static = ("function", "arguments")
     any_shape = True
+    is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
 
@@ -72,6 +73,7 @@ class GatedHalves(Gated):
 
     __slots__ = ("value_first",)
     static = ("function", "arguments", "value_first")
+    is_one_kernel = True
     value_first: bool
 
     def infer_shape(self, *shapes: Shape) -> Shape:

@@ -29,6 +29,7 @@ class LinearMap(Operation):
     retains = Retain(inputs=True)
     rowwise = True
     keeps_rows = True
+    is_one_kernel = True
     weight: Parameter
     bias: Parameter | None
 

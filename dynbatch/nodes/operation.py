@@ -77,6 +77,9 @@ class Operation(Recorded):
         recomputes: True if backward can make again what forward left: see `recompute_choices`.
         writes_tasks: True if kernels only write down what is to be done: it is done beside what
             others have written down.
+        is_one_kernel: True if forward only calls one kernel, which reads parameters and packed
+            arrays. Its call may be written down, and done again. A type with a `forward_batch` of
+            its own inherits False.
         fuses_backward: True if `forward_backward` makes value and gradients in one pass.
         is_alias:  True if the value is its input's, and lies where that lies unless it is kept.
         moves_all: True if every element of every input is moved exactly once, so that its gradient
@@ -107,6 +110,7 @@ class Operation(Recorded):
     inplace_backward: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
     writes_tasks: ClassVar[bool] = False
+    is_one_kernel: ClassVar[bool] = False
     fuses_backward: ClassVar[bool] = False
     is_alias: ClassVar[bool] = False
     moves_all: ClassVar[bool] = False
@@ -131,6 +135,8 @@ class Operation(Recorded):
             has_own = f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__
             if has_own and not cls.names_kernels:
                 setattr(cls, f"inplace_{way}", False)
+        if "forward_batch" in cls.__dict__ and "is_one_kernel" not in cls.__dict__:
+            cls.is_one_kernel = False
         cls.reads_ports = cls._overrides("reads")
         cls.saves = cls._overrides("saved")
         cls.splits = not cls._overrides("sources")

@@ -84,6 +84,33 @@ def test_backward_equals_central_differences(case, length):
     check_gradient(build, inputs=[arguments[k] for k in varied], parameters=parameters)
 
 
+# A single row of an input is no node before it is read.
+@over([case for case in CASES if case.name != "pick"])
+def test_a_repeated_run_gives_what_a_new_graph_gives(case):
+    parameters, sentences = parameters_of(case, "float32"), sentences_of(case)
+
+    def built(graph):
+        nodes = [as_nodes(graph, arguments) for arguments in sentences]
+        found = [x for each in nodes for x in outputs_of(case.build, graph, [*each, *parameters])]
+        return found, [x for each in nodes for x in each if isinstance(x, Input)]
+
+    with db.Graph(grad=False, seed=0) as graph:
+        outputs, inputs = built(graph)
+        graph.forward()
+        again = graph.repeated()
+        for factor in (0.5, 1.5):
+            for parameter in parameters:
+                parameter.value = parameter.value * np.float32(factor)
+            with db.Graph(grad=False, seed=0) as fresh:
+                expected, theirs = built(fresh)  # whose random streams follow from what was given
+                for x, y in zip(inputs, theirs, strict=True):
+                    x.array[...] = x.array * factor
+                    y.array[...] = x.array
+                again.run()
+                for one, other in zip(outputs, expected, strict=True):
+                    assert one.value.tobytes() == other.value.tobytes()
+
+
 @every_case
 def test_a_gpu_gives_what_the_cpu_gives(case, cuda):
     parameters = parameters_of(case)

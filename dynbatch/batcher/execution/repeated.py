@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from operator import is_
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
-from dynbatch.kernels.c.runtime.tasks import run_each
+from dynbatch.kernels.blas import is_batch_invariant
+from dynbatch.kernels.c.runtime.library import switch
+from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
 from dynbatch.kernels.runtime import parallel
-from dynbatch.parameter import Array
+from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 Action = Callable[[], object]
@@ -26,7 +29,8 @@ class RepeatedRun:
     """The steps of a run without a loss, with all their arrays and tables of moves at hand.
 
     What its nodes read from outside of the graph may change from time to time, and sizes may not.
-    While it rests, it holds no memory.
+    While it rests, it holds no memory. Kernels that follow one another in C are one call, which was
+    written down once for the arena, the parameters' arrays and the settings of that time.
 
     Args:
         memory: the plan, of the only run of its graph.
@@ -40,6 +44,9 @@ class RepeatedRun:
         self._statistics = statistics
         self._steps = memory.graph.new
         self._actions: list[Action] = []
+        self._each: list[tuple[Action, bool]] = []
+        self._parameters: list[Parameter] = []
+        self._known: list[object] = []
 
     def run(self) -> None:
         """Run all steps.
@@ -47,18 +54,25 @@ class RepeatedRun:
         Raises:
             OutOfMemory: there is no room for the arenas.
         """
+        if self._actions and not all(map(is_, self._known, self._given())):
+            self.rest()
         if not self._actions:
-            self._actions = self._placed()
+            self._place()
         for step in self._steps:
             step.batch.launches = 0
         with parallel.one_blas_thread(), np.errstate(all="ignore"):
             for action in self._actions:
                 action()
         self._statistics.count(self._steps, self._steps, anew=False, launches=True)
-        self._statistics.launches += len(self._actions)
+        self._statistics.launches += len(self._each)
 
-    def _placed(self) -> list[Action]:
-        """What all steps do, with all blocks in their places in a new arena."""
+    def _given(self) -> list[object]:
+        """What calls that were written down follow from, beside the arena."""
+        settings = parallel.available(), is_batch_invariant(), switch.is_off
+        return [*settings, *[parameter.value for parameter in self._parameters]]
+
+    def _place(self) -> None:
+        """Find out what all steps do, with all blocks in their places in a new arena."""
         self.rest()
         memory = self._memory
         arena, scratch = self._arenas.take(memory.elements), None
@@ -66,11 +80,17 @@ class RepeatedRun:
             scratch = self._arenas.take(memory.scratch_elements)
         apply(memory, arena, scratch)
         steps = [step for stage in memory.stages for step in stage.steps]
-        return [action for step in steps for action in _actions_of(step, arena)]
+        self._each = each = [pair for step in steps for pair in _actions_of(step, arena)]
+        kernels = [step.batch.first for step in steps if step.node_type.is_one_kernel]
+        read = [parameter for node in kernels for parameter in node.all_parameters()]
+        self._parameters = list(dict.fromkeys(read))
+        self._known = self._given()
+        on_host = isinstance(arena, np.ndarray)
+        self._actions = in_few_calls(each) if on_host else [action for action, _ in each]
 
     def rest(self) -> None:
         """Give the memory back until it runs again; its values are gone."""
-        self._actions = []
+        self._actions, self._each, self._parameters, self._known = [], [], [], []
         for step in self._steps:
             step.batch.ports, step.batch.scratch = [], np.empty(0, step.batch.dtype)
             step.batch.saved.clear()
@@ -79,15 +99,33 @@ class RepeatedRun:
         self._arenas.give_after(0)
 
 
-def _actions_of(step: StepRun, arena: Array) -> list[Action]:
-    """What `StepRun.run_forward` does."""
+def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
+    """What does the same; actions in C that follow one another are done together.
+
+    Args:
+        actions: each with whether calls of C may be written down in its place.
+    """
+    found: list[Action] = []
+    tasks = Tasks()
+    for action, is_call in actions:
+        calls = written(action) if is_call else None
+        if calls is not None:
+            tasks.extend(calls)
+            continue
+        found += [*tasks.repeated(), action]
+        tasks = Tasks()
+    return found + tasks.repeated()
+
+
+def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
+    """What `StepRun.run_forward` does, for `in_few_calls`."""
     kind, batch = step.node_type, step.batch
     if isinstance(step, AliasStep):
         return []
     if step.is_structural:
         tables = value_moves(kind.rectangles(batch))  # type: ignore[attr-defined]
-        return [partial(move.run, *table) for table in tables]
-    actions: list[Action] = []
+        return [(partial(move.run, *table), True) for table in tables]
+    actions: list[tuple[Action, bool]] = []
     xs: list[Ragged] = []
     for source in step.sources:
         if source.is_view:
@@ -95,10 +133,11 @@ def _actions_of(step: StepRun, arena: Array) -> list[Action]:
             continue
         assert source.packing is not None
         for array, moves in packings(source.nodes, source.size, source.packing):
-            actions.append(partial(move.run, array, arena, moves))
+            actions.append((partial(move.run, array, arena, moves), True))
         xs.append(source.packed(arena, source.packing))
     step.place_saved(arena)
     batch.ports = [port.values() for port in step.block.ports]
     kernel = partial(kind.forward_batch, batch, step.block.values(), *xs)
-    actions.append((lambda: run_each(kernel())) if kind.writes_tasks else kernel)
-    return actions
+    if kind.writes_tasks:
+        return [*actions, (lambda: run_each(kernel()), False)]
+    return [*actions, (kernel, kind.is_one_kernel and not batch.keeps)]

@@ -87,7 +87,7 @@ def _multiply(
 
     count = min(parallel.available(), work // WORTH_A_THREAD) if is_shared else 1
     if count < 2:
-        functions.products(*part(0, rows, 0, columns))
+        share(functions.products, [part(0, rows, 0, columns)])
     elif rows >= columns:
         edges = [rows * k // count for k in range(count + 1)]
         share(functions.products, [part(*span, 0, columns) for span in itertools.pairwise(edges)])

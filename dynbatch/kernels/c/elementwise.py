@@ -11,6 +11,7 @@ from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD, share_rows
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import only_c
 from dynbatch.kernels.unary import Argument, UnaryFunction, variant
 
 _library = Library("elementwise.c")
@@ -51,8 +52,9 @@ def _apply(
 
 
 def share(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -> Any:
-    """`run` what NumPy does as fast: only where threads share it."""
-    if arrays[0].size < 2 * WORTH_A_THREAD or parallel.available() < 2:
+    """`run` what NumPy does as fast: only where threads share it, or where C is wanted."""
+    is_shared = arrays[0].size >= 2 * WORTH_A_THREAD and parallel.available() > 1
+    if not (is_shared or only_c.wanted):
         return NotImplemented
     return run(name, arrays, (), after)
 

@@ -28,7 +28,7 @@ def layer_norm(
     share_rows(
         functions.layer_norm, *x.shape, x.shape[1], address(x), row_stride(x), address(weight),
         address(bias), eps, address(out), row_stride(out), address(mean), address(rstd),
-        address(kept),
+        address(kept), alive=(mean, rstd),
     )  # fmt: skip
     return None
 

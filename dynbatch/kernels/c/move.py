@@ -37,5 +37,6 @@ def run(source: Array, target: Array, moves: Array, add: bool = False) -> Any:
 def _share(function: Any, elements: int, moves: Array, *places: object) -> None:
     moves = np.ascontiguousarray(moves)
     share_rows(
-        function, elements, 1, len(moves), address(moves), *places, least=WORTH_A_THREAD
+        function, elements, 1, len(moves), address(moves), *places, least=WORTH_A_THREAD,
+        alive=(moves,),
     )  # fmt: skip

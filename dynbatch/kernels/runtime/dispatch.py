@@ -9,6 +9,7 @@ for arguments that it does not take, and where no C is used; NumPy's runs then.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar, cast
@@ -27,6 +28,19 @@ C_KERNELS: dict[str, Callable[..., object]] = {}
 """Every kernel that has a C version, as MODULE.NAME."""
 
 
+class NotInCError(Exception):
+    """A kernel that was to run in C has no version there for its arguments."""
+
+
+class OnlyC(threading.local):
+    """Whether this thread wants kernels to run in C, or not at all."""
+
+    wanted = False
+
+
+only_c = OnlyC()
+
+
 def has_c(kernel: Callable[P, Result]) -> Callable[P, Result]:
     """Dispatch the kernel NAME of `kernels.MODULE` to NAME of `kernels.c.MODULE` where it can run.
 
@@ -40,7 +54,11 @@ def has_c(kernel: Callable[P, Result]) -> Callable[P, Result]:
         if not known:
             known.append(c_version(choose))
         result = known[0](*args, **named)
-        return kernel(*args, **named) if result is NotImplemented else cast(Result, result)
+        if result is not NotImplemented:
+            return cast(Result, result)
+        if only_c.wanted:
+            raise NotInCError(label)
+        return kernel(*args, **named)
 
     C_KERNELS[label] = choose
     return choose

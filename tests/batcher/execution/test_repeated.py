@@ -7,6 +7,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
+from dynbatch.kernels.c.runtime import library
 from dynbatch.memory import Pool
 
 
@@ -67,3 +68,47 @@ def test_a_run_without_room_for_its_arena_may_be_tried_again():
     assert node.value.tobytes() == expected.tobytes()
     graph.close()
     assert pool.used_bytes == 0
+
+
+def feed_forward(model, x):
+    """Kernels that are one call of C each, some with arrays of their own."""
+    hidden = F.gelu(F.linear(F.layer_norm(x, *model[:2]), *model[2:4]), "tanh")
+    return F.rms_norm(x + F.linear(hidden, model[4]), model[5])
+
+
+@pytest.fixture
+def feeding():
+    """A graph that ran, its model and input, and the run that goes on."""
+    rng, pool = np.random.default_rng(3), Pool()
+    shapes = [(6,), (6,), (8, 6), (8,), (6, 8), (6,)]
+    model = [db.Parameter(rng.standard_normal(s).astype(np.float32), str(s)) for s in shapes]
+    with db.Graph(grad=False, pool=pool) as graph:
+        node = F.input(graph, rng.standard_normal((5, 6)).astype(np.float32))
+        y = feed_forward(model, node)
+        graph.forward()
+        yield model, node, y, graph.repeated()
+
+
+def computed_anew(model, array):
+    with db.Graph(grad=False) as graph:
+        return feed_forward(model, F.input(graph, array)).value.tobytes()
+
+
+def test_kernels_that_follow_one_another_in_c_are_one_call(feeding):
+    model, node, y, again = feeding
+    again.run()
+    # The input is copied by Python.
+    assert len(again._actions) == (7 if library.reason() else 2)
+    assert y.value.tobytes() == computed_anew(model, node.array)
+
+
+def test_a_repeated_run_reads_the_arrays_that_parameters_have_now(feeding):
+    model, node, y, again = feeding
+    again.run()
+    for k, parameter in enumerate(model):
+        parameter.value = parameter.value[::-1].copy() + k
+        again.run()
+        assert y.value.tobytes() == computed_anew(model, node.array)
+        parameter.value[...] += 1
+        again.run()
+        assert y.value.tobytes() == computed_anew(model, node.array)

@@ -7,9 +7,10 @@ does in 3 ms in one stretch takes 6 between such calls (measured).
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import NotInCError, only_c
 from dynbatch.kernels.runtime.workers import workers
 
 # Elements that take C several times as long as handing work to a thread.
@@ -27,23 +29,31 @@ _SCALAR = np.dtype(np.float32)  # the file has none
 
 
 def share_rows(
-    function: Any, rows: int, width: int, *arguments: Any, least: int = WORTH_A_THREAD
-) -> None:
+    function: Any, rows: int, width: int, *arguments: Any, least: int = WORTH_A_THREAD,
+    alive: Sequence[Any] = (),
+) -> None:  # fmt: skip
     """Call `function(first, last, *arguments)` for ranges of the rows; threads share them.
 
     Args:
         width: elements of a row, or about so many.
         least: elements that are worth a thread.
+        alive: see `share`.
     """
     spans = parallel.shards(rows, -(-least // max(1, width)))
-    share(function, [(*span, *arguments) for span in spans])
+    share(function, [(*span, *arguments) for span in spans], alive)
 
 
-def share(function: Any, parts: Sequence[Sequence[Any]]) -> None:
+def share(function: Any, parts: Sequence[Sequence[Any]], alive: Sequence[Any] = ()) -> None:
     """Call a C function once with the arguments of each part; threads share them.
 
     Workers take parts without the interpreter.
+
+    Args:
+        alive: arrays of the kernel's own whose addresses are among the arguments; see `written`.
     """
+    if _writing.tasks is not None:
+        _writing.tasks.then(*[[task(function, part, *alive)] for part in parts])
+        return
     if len(parts) == 1:
         function(*parts[0])
         return
@@ -99,6 +109,10 @@ class Tasks:
         """Add a stage, whose parts may run at the same time."""
         self._stages.append(parts)
 
+    def extend(self, others: Tasks) -> None:
+        """Add the stages of others."""
+        self._stages += others._stages
+
     def in_order(self) -> list[Task]:
         """All of it, to be done by one thread."""
         stages, self._stages = self._stages, []
@@ -114,6 +128,43 @@ class Tasks:
                 parallel.run([partial(_do, part) for part in stage])
             else:
                 _share(stage)
+
+    def repeated(self) -> list[Callable[[], object]]:
+        """Calls that do all of it, any number of times; it is all in C."""
+        stages: list[list[Sequence[Any]]] = []
+        for is_shared, group in groupby(self._stages, self._is_shared):
+            found = [list(stage) for stage in group]
+            stages += found if is_shared else [[list(chain(*chain(*found)))]]
+        return [partial(share, team().run_tasks, *_calls_of(stage)) for stage in stages]
+
+    @staticmethod
+    def _is_shared(stage: Sequence[Any]) -> bool:
+        return len(stage) > 1 and parallel.available() > 1
+
+
+class TaskWriting(threading.local):
+    """What takes the calls of C that this thread writes down instead of doing them."""
+
+    tasks: Tasks | None = None
+
+
+_writing = TaskWriting()
+
+
+def written(kernel: Callable[[], object]) -> Tasks | None:
+    """The calls of C that a kernel would do; None where it has no version in C.
+
+    Its arrays must outlive them, but for those that it names to `share`.
+    """
+    found = _writing.tasks = Tasks()
+    only_c.wanted = True
+    try:
+        kernel()
+    except NotInCError:
+        return None
+    finally:
+        _writing.tasks, only_c.wanted = None, False
+    return found
 
 
 def run_each(stops: Iterable[Tasks] | None) -> None:
@@ -145,5 +196,11 @@ def _do(part: Sequence[Task]) -> None:
 
 def _share(parts: Sequence[Sequence[Any]]) -> None:
     """Do parts that are in C."""
+    share(team().run_tasks, *_calls_of(parts))
+
+
+def _calls_of(parts: Sequence[Sequence[Any]]) -> tuple[list[Any], list[Any]]:
+    """The arguments of `run_tasks` for each part, and what they point to."""
     rows = [np.frombuffer(b"".join([each.row for each in part]), np.int64) for part in parts]
-    share(team().run_tasks, [*zip(map(len, parts), map(address, rows), strict=True)])
+    alive = [each.alive for part in parts for each in part]
+    return [*zip(map(len, parts), map(address, rows), strict=True)], [rows, alive]

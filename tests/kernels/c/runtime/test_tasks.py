@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from dynbatch.kernels import arrays
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.tasks import (
@@ -16,6 +17,7 @@ from dynbatch.kernels.c.runtime.tasks import (
     run_side_by_side,
     share,
     share_rows,
+    written,
 )
 from dynbatch.kernels.runtime import parallel
 from tests.forks import in_child
@@ -169,3 +171,35 @@ def test_an_error_while_one_writes_leaves_the_tasks_of_all_undone():
     with pytest.raises(ValueError, match="wrong"):
         run_side_by_side([kernel("a", 1, log), wrong()])
     assert log == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_calls_that_were_written_down_are_done_again_and_again(functions, threads):
+    parallel.set_num_threads(threads)
+    out = np.zeros(12)
+
+    def kernel():
+        one = np.ones(12)  # which the calls keep
+        share_rows(functions.mark, 12, 1, 2, 0.5, address(out), address(one), least=4, alive=[one])
+        share(functions.mark, [(0, 1, 0, 0.25, address(out), None)])
+
+    both = written(kernel)
+    assert not out.any()
+    both.extend(written(kernel))
+    again = both.repeated()
+    assert len(again) == (1 if threads == 1 else 4)
+    room = [np.full(12, 7.0) for _ in range(8)]  # where arrays of theirs would have been
+    for turn in range(1, 4):
+        for call in again:
+            call()
+        assert out.tolist() == [turn * 7.5, *[turn * 7.0] * 11]
+    assert len(room) == 8
+    share(functions.mark, [(0, 1, 0, 1.0, address(out), None)])  # nothing is written down now
+    assert out[0] == 23.5
+
+
+def test_a_kernel_without_a_version_in_c_is_neither_written_down_nor_done():
+    out = np.zeros(3, np.float16)
+    assert written(partial(arrays.fill, out, 1.0)) is None and not out.any()
+    arrays.fill(out, 1.0)
+    assert out.all()
