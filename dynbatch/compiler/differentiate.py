@@ -113,7 +113,7 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
     elif op.opcode is OpCode.COPY:
         for x, column in zip(op.inputs, op.columns, strict=True):
             sums.add(x, cut(program, dy, column, x.width))
-    elif op.opcode is OpCode.SHIFT or op.is_add:
+    elif op.kernel is binary.add:
         for x in op.inputs:
             sums.add(x, dy)
     elif op.opcode is OpCode.WHERE:  # no gradient reaches the mask
@@ -145,8 +145,8 @@ def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Val
 
 def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
     """dy ⊙ ∂f/∂x of the input at a position, by the function's own backward if it has no other."""
-    if op.opcode is OpCode.SCALE:
-        return made(program, OpCode.SCALE, [dy], dy, number=op.number)
+    if op.kernel is binary.multiply:  # by a number
+        return made(program, op.opcode, [dy], dy, kernel=op.kernel, number=op.number)
     if op.kernel is arithmetic.negative or (op.kernel is binary.subtract and position):
         return made(program, OpCode.UNARY, [dy], dy, kernel=arithmetic.negative)
     if op.kernel is binary.subtract:

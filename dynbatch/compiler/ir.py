@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dynbatch.kernels import binary
-from dynbatch.nodes.arithmetic import Binary, Scale, Shift, WithNumber
+from dynbatch.nodes.arithmetic import Binary, Scalar
 from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.selection import Where
 
 if TYPE_CHECKING:
     from dynbatch.parameter import Array, Parameter
+
+T = TypeVar("T")
 
 
 class Origin(Enum):
@@ -31,8 +34,6 @@ class OpCode(Enum):
     LINEAR = auto()  # a product with rows of weights: see `Op.pieces`
     UNARY = auto()
     BINARY = auto()
-    SCALE = auto()
-    SHIFT = auto()
     WITH_NUMBER = auto()  # a function of two values, one of them a number
     WHERE = auto()
     COPY = auto()  # input k into the columns from `Op.columns[k]`, zeros into the others
@@ -44,8 +45,7 @@ class OpCode(Enum):
 
 
 ELEMENTWISE_TYPES = {
-    Unary: OpCode.UNARY, Binary: OpCode.BINARY, Scale: OpCode.SCALE, Shift: OpCode.SHIFT,
-    WithNumber: OpCode.WITH_NUMBER, Where: OpCode.WHERE,
+    Unary: OpCode.UNARY, Binary: OpCode.BINARY, Scalar: OpCode.WITH_NUMBER, Where: OpCode.WHERE,
 }  # fmt: skip
 ELEMENTWISE = tuple(ELEMENTWISE_TYPES.values())
 
@@ -124,7 +124,7 @@ class Op:
 
     node:     the traced node behind an operator of forward.
     kernel:   the function of UNARY, BINARY and WITH_NUMBER: see `kernels.unary`, `binary`.
-    number:   of SCALE, SHIFT and WITH_NUMBER; `side` says that it is the latter's first operand.
+    number:   of WITH_NUMBER; `side` says that it is the function's first operand.
     outputs:  one value; of GENERIC_GRADIENT one for each input that is not a memory.
     source, position: see `OpCode`.
     """
@@ -183,6 +183,28 @@ class Op:
         """Static arguments of a unary function."""
         is_unary = self.opcode is OpCode.UNARY and self.node is not None
         return tuple(self.node.arguments()) if is_unary else ()
+
+    def operands(self, xs: Sequence[T], number: T) -> list[T]:
+        """What an elementwise operator's function gets: `xs`, and WITH_NUMBER's its number."""
+        if self.opcode is not OpCode.WITH_NUMBER:
+            return [*xs]
+        return [number, *xs] if self.side else [*xs, number]
+
+    def derivative(self, read: Sequence[T], number: T, missing: T) -> tuple[int, list[T]]:
+        """Which derivative a PARTIAL is, 0 or 1, and its operands: `missing` where it reads none.
+
+        Args:
+            read:   what it reads beside dy.
+            number: that of a function of a value and a number.
+        """
+        source = self.source
+        assert source is not None
+        if source.opcode is OpCode.WITH_NUMBER:
+            return source.side, source.operands([*read, missing][:1], number)
+        if source.opcode is OpCode.BINARY:
+            known, reads = iter(read), (source.kernel.reads_a, source.kernel.reads_b)
+            return self.position, [next(known) if is_read else missing for is_read in reads]
+        return max(self.position - 1, 0), [*read, missing][:1]  # of a choice, behind its mask
 
     @property
     def is_linear(self) -> bool:

@@ -105,10 +105,7 @@ def _drop_identities(program: Program) -> int:
 
 def _equal_operand(op: Op, makers: dict[int, Op]) -> Value | None:
     """The value that an operator's result is equal to, if any."""
-    is_one = op.opcode is OpCode.SCALE or (
-        op.opcode is OpCode.WITH_NUMBER and op.kernel is binary.divide and not op.side
-    )
-    if (op.number == 1 and is_one) or (op.number == 0 and op.opcode is OpCode.SHIFT):
+    if op.opcode is OpCode.WITH_NUMBER and not op.side and op.number == NEUTRAL.get(op.kernel):
         return op.inputs[0]
     if op.kernel is arithmetic.negative:
         return _negated(op.inputs[0], makers)
@@ -129,7 +126,7 @@ def _fold(program: Program) -> int:
     makers = {id(op.output): op for op in program.ops}
     count = 0
     for op in program.ops:
-        if op.opcode is OpCode.SCALE:
+        if _scales(op):
             count += _fold_factors(program, op, makers)
         elif op.is_add and op.node is None:
             a, b = op.inputs
@@ -144,10 +141,14 @@ def _fold(program: Program) -> int:
     return count
 
 
+def _scales(op: Op) -> bool:
+    return op.opcode is OpCode.WITH_NUMBER and op.kernel is binary.multiply
+
+
 def _fold_factors(program: Program, op: Op, makers: dict[int, Op]) -> bool:
     (x,) = op.inputs
     maker = makers.get(id(x.base))
-    if maker is None or maker.opcode is not OpCode.SCALE:
+    if maker is None or not _scales(maker):
         return False
     number = op.number * maker.number
     if not math.isfinite(number) or number == 0 or abs(math.log2(abs(number))) > LARGEST_EXPONENT:
@@ -161,6 +162,9 @@ def _fold_factors(program: Program, op: Op, makers: dict[int, Op]) -> bool:
 # Of a factor that two are folded into: float32 has numbers of 2^±126.
 LARGEST_EXPONENT = 100
 
+
+# Numbers that change nothing as a function's second operand.
+NEUTRAL = {binary.multiply: 1, binary.divide: 1, binary.add: 0}
 
 # What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
 DROPPED = (

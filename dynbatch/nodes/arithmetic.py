@@ -31,6 +31,8 @@ class Scalar(Operation):
     inplace_forward = True
     inplace_backward = True
     number: float
+    kernel: ClassVar[kernels.BinaryFunction]
+    side: ClassVar[int] = 0
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
@@ -45,6 +47,7 @@ class Scale(Scalar):
     """number · x."""
 
     __slots__ = ()
+    kernel = kernels.multiply
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -60,6 +63,7 @@ class Shift(Scalar):
     """x + number."""
 
     __slots__ = ()
+    kernel = kernels.add
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -78,8 +82,6 @@ class WithNumber(Scalar):
     """
 
     __slots__ = ()
-    kernel: ClassVar[kernels.BinaryFunction]
-    side: ClassVar[int] = 0
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -114,7 +114,7 @@ def test_two_factors_become_one():
 
     counts, program = simplified(step)
     assert counts.folded == 1
-    assert [op.number for op in program.ops if op.opcode is OpCode.SCALE] == [0.5]
+    assert [op.number for op in program.ops if op.opcode is OpCode.WITH_NUMBER] == [0.5]
     check_values(step)
 
 

@@ -14,7 +14,6 @@ from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.unary import variant
 
 HEADERS = ("functions.h", "elementwise.h")
-NAMES = {OpCode.SCALE: "multiply", OpCode.SHIFT: "add", OpCode.WHERE: "where"}
 
 
 @cache
@@ -50,34 +49,28 @@ def _partial(op: Op, xs: Sequence[str]) -> str:
     """The gradient of one operand, from dy and what the derivative reads."""
     source, (dy, *read) = op.source, xs
     assert source is not None
-    name = _name(source)
-    if source.opcode is OpCode.WHERE:
-        return f"{name}_back_{' ab'[op.position]}({dy}, {read[0]})"
-    if source.opcode is OpCode.UNARY:  # where it reads nothing, dy stands in
-        return f"{name}_back({', '.join([dy, *_operands(source, [*read, dy][:1])])})"
-    if source.opcode is OpCode.WITH_NUMBER:
-        operands = _operands(source, [*read, dy][:1])
-        return f"{name}_back_{'ab'[source.side]}({dy}, {', '.join(operands)})"
-    reads = (source.kernel.reads_a, source.kernel.reads_b)
-    operands = [read.pop(0) if is_read else dy for is_read in reads]
-    return f"{name}_back_{'ab'[op.position]}({dy}, {', '.join(operands)})"
+    side, operands = op.derivative(read, _splat(source), dy)  # dy stands in where it reads nothing
+    if source.opcode is OpCode.UNARY:
+        return f"{_name(source)}_back({', '.join([dy, *_operands(source, operands)])})"
+    return f"{_name(source)}_back_{'ab'[side]}({', '.join([dy, *operands])})"
 
 
 def _operands(op: Op, xs: Sequence[str]) -> list[str]:
     """An operator's operands, with its numbers."""
     if op.opcode is OpCode.UNARY:
         return [xs[0], *map(literal, variant(op.kernel.name, op.arguments)[1])]
-    if op.opcode in (OpCode.SCALE, OpCode.SHIFT, OpCode.WITH_NUMBER):
-        number = f"splat({literal(op.number)})"
-        return [number, xs[0]] if op.side else [xs[0], number]
-    return [*xs]
+    return op.operands(xs, _splat(op))
 
 
 def _name(op: Op) -> str:
     """The name of an operator's function."""
     if op.opcode is OpCode.UNARY:
         return variant(op.kernel.name, op.arguments)[0]
-    return NAMES.get(op.opcode) or str(op.kernel.name)
+    return "where" if op.opcode is OpCode.WHERE else str(op.kernel.name)
+
+
+def _splat(op: Op) -> str:
+    return f"splat({literal(op.number)})"
 
 
 def literal(number: float) -> str:

@@ -26,38 +26,30 @@ def _function(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
     """An operator as an expression, and the variables that are in it."""
     if op.opcode is OpCode.COPY:
         return xs[0] if xs else "0", {}
-    if op.opcode is OpCode.SCALE:
-        return f"{literal(op.number)} * {xs[0]}", {}
-    if op.opcode is OpCode.SHIFT:
-        return f"{xs[0]} + {literal(op.number)}", {}
     if op.opcode is OpCode.WHERE:
         return WHERE.forward, dict(zip("mab", xs, strict=True))
-    if op.opcode is OpCode.BINARY:
-        return BINARY[op.kernel.name].forward, dict(zip("ab", xs, strict=True))
-    if op.opcode is OpCode.WITH_NUMBER:
-        return BINARY[op.kernel.name].forward, _with_number(op, xs)
-    unary, arguments = _unary(op)
-    return unary.forward, {"x": xs[0]} | arguments
+    if op.opcode is OpCode.UNARY:
+        unary, arguments = _unary(op)
+        return unary.forward, {"x": xs[0]} | arguments
+    operands = op.operands(xs, literal(op.number))
+    return BINARY[op.kernel.name].forward, dict(zip("ab", operands, strict=True))
 
 
 def _partial(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The gradient of one operand, from dy and what the derivative reads."""
     source, (dy, *read) = op.source, xs
     assert source is not None
-    given = {"dy": dy}
-    if source.opcode is OpCode.WHERE:
-        return (WHERE.backward_a, WHERE.backward_b)[op.position - 1], given | {"m": read[0]}
+    side, operands = op.derivative(read, literal(source.number), "")
+    names, given = "ab", {"dy": dy}
     if source.opcode is OpCode.UNARY:
         unary, arguments = _unary(source)
-        return unary.backward, given | dict(zip("s", read, strict=False)) | arguments
-    binary, side = BINARY[source.kernel.name], op.position
-    if source.opcode is OpCode.WITH_NUMBER:
-        given |= _with_number(source, read)
-        side = source.side
+        code, names, given = unary.backward, "s", given | arguments
+    elif source.opcode is OpCode.WHERE:
+        code, names = (WHERE.backward_a, WHERE.backward_b)[side], "m"
     else:
-        reads = zip("ab", (source.kernel.reads_a, source.kernel.reads_b), strict=True)
-        given |= dict(zip([name for name, is_read in reads if is_read], read, strict=True))
-    return (binary.backward_a, binary.backward_b)[side], given
+        binary = BINARY[source.kernel.name]
+        code = (binary.backward_a, binary.backward_b)[side]
+    return code, given | {name: x for name, x in zip(names, operands, strict=True) if x}
 
 
 def literal(number: float) -> str:
@@ -67,12 +59,6 @@ def literal(number: float) -> str:
     if math.isinf(number):
         return "infinity()" if number > 0 else "(-infinity())"
     return f"(REAL){float(number)!r}" if number >= 0 else f"((REAL){float(number)!r})"
-
-
-def _with_number(op: Op, xs: Sequence[str]) -> dict[str, str]:
-    """The operands of a function of a value and a number; perhaps without the value."""
-    own, other = "ba" if op.side else "ab"
-    return dict(zip(own, xs, strict=False)) | {other: literal(op.number)}
 
 
 def _unary(op: Op) -> tuple[UnaryExpression, dict[str, str]]:
