@@ -117,65 +117,44 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
 @has_c
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
-    matmul_planes(a, b[None], out[None])
-
-
-@has_cuda()
-@has_c
-def matmul_planes(a: Array, b: Array, out: Array) -> None:
-    """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N)."""
     if has_fixed_rows():
         _matmul_fixed_rows(a, b, out)
         return
-    if out.dtype != np.float32 or b.strides[2] != 4 or out.strides[2] != 4:
+    if out.dtype != np.float32 or b.strides[1] != 4 or out.strides[1] != 4:
         np.matmul(a, b, out=out)
         return
-    rows, inner = a.shape[-2:]
-    block, width = tiling(rows, inner, b.shape[2]) if has_small_products() else (0, 0)
+    rows, inner = a.shape
+    block, width = tiling(rows, inner, b.shape[1]) if has_small_products() else (0, 0)
     if not block:
         np.matmul(a, b, out=out)
         return
     whole = rows - rows % block
-    _matmul_tiles(a[..., :whole, :], b, out[:, :whole], block, width)
+    _matmul_tiles(a[:whole], b, out[:whole], block, width)
     if whole < rows:
-        _matmul_tiles(a[..., whole:, :], b, out[:, whole:], rows - whole, width)
+        _matmul_tiles(a[whole:], b, out[whole:], rows - whole, width)
 
 
 def _matmul_fixed_rows(a: Array, b: Array, out: Array) -> None:
-    rows, inner = a.shape[-2:]
-    planes, _, columns = out.shape
+    rows, inner = a.shape
     whole = rows - rows % FIXED_ROWS
     if whole:
-        tiles = (whole // FIXED_ROWS, FIXED_ROWS)
-        np.matmul(
-            a[..., :whole, :].reshape(*a.shape[:-2], *tiles, inner), b[:, None],
-            out=out[:, :whole].reshape(planes, *tiles, columns),
-        )  # fmt: skip
+        tiles = a[:whole].reshape(-1, FIXED_ROWS, inner)
+        np.matmul(tiles, b, out=out[:whole].reshape(*tiles.shape[:2], b.shape[1]))
     if whole < rows:
-        rest = np.zeros((*a.shape[:-2], FIXED_ROWS, inner), a.dtype)
-        rest[..., : rows - whole, :] = a[..., whole:, :]
-        out[:, whole:] = np.matmul(rest, b)[:, : rows - whole]
+        rest = np.zeros((FIXED_ROWS, inner), a.dtype)
+        rest[: rows - whole] = a[whole:]
+        out[whole:] = np.matmul(rest, b)[: rows - whole]
 
 
 def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> None:
     """One call of NumPy for a stack of products of (block, K) by (K, width)."""
-    planes, inner, columns = b.shape
-    rows = a.shape[-2]
-    tiles, blocks = columns // width, rows // block
-    stacked = (planes, 1, inner, tiles, width)
+    inner, columns = b.shape
+    tiles, blocks = columns // width, len(a) // block
     np.matmul(
-        a.reshape(*a.shape[:-2], blocks, 1, block, inner),
-        b.reshape(stacked).transpose(0, 1, 3, 2, 4),
-        out=out.reshape(planes, blocks, block, tiles, width).transpose(0, 1, 3, 2, 4),
+        a.reshape(blocks, 1, block, inner),
+        b.reshape(inner, tiles, width).transpose(1, 0, 2),
+        out=out.reshape(blocks, block, tiles, width).transpose(0, 2, 1, 3),
     )
-
-
-@has_cuda()
-@has_c
-def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
-    """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), scratch (P, M, N), out (M, N)."""
-    matmul_planes(a, b, scratch)
-    np.add.reduce(scratch, axis=0, out=out)
 
 
 @has_cuda()

@@ -52,22 +52,13 @@ def test_matmul_takes_transposed_and_strided_operands(rows, inner, columns):
     assert np.isnan(wide[:, columns:]).all()
 
 
-@pytest.mark.parametrize("planes", [1, 4])
 @pytest.mark.parametrize(("rows", "inner", "columns"), SHAPES)
-def test_matmul_planes_equals_numpy_also_into_a_part(planes, rows, inner, columns):
-    a, b = arrays((rows, inner), (planes, inner, columns))
-    whole = np.full((planes, rows + 2, columns), np.nan, np.float32)
-    blas.matmul_planes(a, b, whole[:, 1 : rows + 1])
-    assert_close(whole[:, 1 : rows + 1], a @ b, inner)
-    assert np.isnan(whole[:, [0, -1]]).all()
-
-
-@pytest.mark.parametrize(("rows", "inner", "columns"), SHAPES)
-def test_matmul_sum_equals_numpy(rows, inner, columns):
-    a, b = arrays((3, rows, inner), (3, inner, columns))
-    scratch, out = np.empty((3, rows, columns), np.float32), np.empty((rows, columns), np.float32)
-    blas.matmul_sum(a, b, scratch, out)
-    assert_close(out, (a @ b).sum(axis=0), 3 * inner)
+def test_matmul_equals_numpy_also_into_a_part(rows, inner, columns):
+    a, b = arrays((rows, inner), (inner, columns))
+    whole = np.full((rows + 2, columns), np.nan, np.float32)
+    blas.matmul(a, b, whole[1 : rows + 1])
+    assert_close(whole[1 : rows + 1], a @ b, inner)
+    assert np.isnan(whole[[0, -1]]).all()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 200, 1001])
@@ -200,13 +191,3 @@ def test_in_fixed_rows_a_product_with_a_vector_has_the_same_bits_beside_any_othe
             part = np.empty(last - first, dtype)
             blas.dot_rows(rows[first:last], vector.astype(dtype), part)
             assert part.tobytes() == whole[first:last].tobytes()
-
-
-def test_in_fixed_rows_planes_are_multiplied_alike():
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 19, 7)), rng.standard_normal((2, 7, 5))
-    for left in (a, a[0]):
-        out = np.empty((2, 19, 5))
-        with reference_only(), blas.fixed_rows():
-            blas.matmul_planes(left, b, out)
-        np.testing.assert_allclose(out, left @ b)

@@ -28,14 +28,6 @@ def matmul(a: Array, b: Array, out: Array) -> Any:
     return _multiply(a, b, out)
 
 
-def matmul_planes(a: Array, b: Array, out: Array) -> Any:
-    return _multiply(a, b, out)
-
-
-def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> Any:
-    return _multiply(a, b, out)
-
-
 def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> Any:
     return _multiply(a, b, out, is_shared=True, base=bias)
 
@@ -51,26 +43,25 @@ def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> Any:
 def _multiply(
     a: Array, b: Array, out: Array, is_shared: bool = False, base: Array | None = None
 ) -> Any:
-    """out = a b + base; for planes of b, of each plane, or their sum if `out` has none.
+    """out = a b + base.
 
     Args:
         is_shared: between threads, where that pays.
         base:  a row, `out` itself, or None, which is zero.
     """
     functions, size = _library.functions(out.dtype), out.itemsize
-    (rows, columns), inner = out.shape[-2:], a.shape[-1]
+    (rows, columns), inner = out.shape, a.shape[1]
     side_by_side = out.strides[-1] == size or columns < 2
     fits = base is None or base is out or (base.flags.c_contiguous and base.dtype == out.dtype)
     fits = fits and side_by_side and a.dtype == b.dtype == out.dtype
     if functions is None or not fits:
         return NotImplemented
-    planes = len(b) if b.ndim > 2 else 1
-    work = planes * rows * inner * columns
+    work = rows * inner * columns
     if work > LARGE_PRODUCT and not is_batch_invariant():
         return NotImplemented
-    plane_a, row_a, term_a = _steps(a, size)
-    plane_b, term_b, column_b = _steps(b, size)
-    plane_out, row_out, _ = _steps(out, size)
+    (row_a, term_a), (term_b, column_b), (row_out, _) = (
+        (array.strides[0] // size, array.strides[1] // size) for array in (a, b, out)
+    )
     row_base = row_out if base is out else 0
     at_a, at_b, at_out, at_base = (
         address(a) or 0, address(b) or 0, address(out) or 0, address(base) or 0,
@@ -78,11 +69,11 @@ def _multiply(
 
     def part(top: int, bottom: int, left: int, right: int) -> tuple[int, ...]:
         return (
-            planes, bottom - top, inner, right - left,
-            at_a + top * row_a * size, plane_a, row_a, term_a,
-            at_b + left * column_b * size, plane_b, term_b, column_b,
+            bottom - top, inner, right - left,
+            at_a + top * row_a * size, row_a, term_a,
+            at_b + left * column_b * size, term_b, column_b,
             at_base and at_base + (top * row_base + left) * size, row_base,
-            at_out + (top * row_out + left) * size, plane_out, row_out,
+            at_out + (top * row_out + left) * size, row_out,
         )  # fmt: skip
 
     count = min(parallel.available(), work // WORTH_A_THREAD) if is_shared else 1
@@ -95,14 +86,6 @@ def _multiply(
         edges = [columns * k // count // PANEL * PANEL for k in range(count)] + [columns]
         share(functions.products, [part(0, rows, *span) for span in itertools.pairwise(edges)])
     return None
-
-
-def _steps(array: Array, size: int) -> tuple[int, int, int]:
-    """Elements from a plane, row and column to the next; 0 where there are no planes."""
-    strides = array.strides
-    if len(strides) == 2:
-        return 0, strides[0] // size, strides[1] // size
-    return strides[0] // size, strides[1] // size, strides[2] // size
 
 
 def matmul_segments(

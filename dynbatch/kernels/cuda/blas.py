@@ -49,30 +49,6 @@ def product(a: Array, b: Array, out: Array, beta: int = 0) -> None:
     )  # fmt: skip
 
 
-def matmul_planes(a: Array, b: Array, out: Array) -> None:
-    """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N), in one launch."""
-    m, n, k = _sizes(a, b, out)
-    size, planes = out.dtype.itemsize, out.shape[0]
-    transpose_a, lda = _layout(a)
-    transpose_b, ldb = _layout(b)
-    queue().keep(a, b, out)
-    queue().cublas(out.dtype).gemm_planes(
-        transpose_a, transpose_b, m, n, k,
-        device_address(a), lda, a.strides[0] // size if a.ndim == 3 else 0,
-        device_address(b), ldb, b.strides[0] // size,
-        0, device_address(out), _row_step(out), out.strides[0] // size, planes,
-    )  # fmt: skip
-
-
-def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
-    """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), out (M, N): a launch for each plane.
-
-    `scratch` is not used: cuBLAS adds each product to `out`.
-    """
-    for plane in range(a.shape[0]):
-        product(a[plane], b[plane], out, beta=int(plane > 0))
-
-
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
     """out (O, I) = dyᵀ x over all rows: the weight gradient; with `add` it is added to `out`."""
     product(dy.T, x, out, beta=int(add))

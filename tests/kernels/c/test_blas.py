@@ -12,7 +12,6 @@ from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime.library import reason, reference_only
 from dynbatch.kernels.runtime import parallel
 from dynbatch.ragged import Ragged
-from tests.kernels.c.compare import assert_same
 
 pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
 DTYPES = [np.float32, np.float64]
@@ -70,18 +69,6 @@ def test_a_sum_over_all_rows_has_the_same_bits_for_any_threads(
         blas.matmul_outer(x, dy, out, add=add)
         found.append(out.tobytes())
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [1, 16, 65])
-def test_planes_and_their_sum(dtype: type, columns: int) -> None:
-    a, b = arrays(dtype, (3, 14, 33), (3, 33, columns))
-    planes, wide = np.zeros((2, 3, 20, columns + 5), dtype)
-    assert_same(blas.matmul_planes, a, b, planes[:, 2:16, :columns])
-    assert_same(blas.matmul_planes, a[1], b, wide[:, 2:16, :columns])
-    found, scratch = np.empty((14, columns), dtype), np.empty((3, 14, columns), dtype)
-    blas.matmul_sum(a, b, scratch, found)
-    np.testing.assert_allclose(found, (a @ b).sum(axis=0), 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -42,27 +42,6 @@ def test_matmul(cupy, dtype, kernel, m, n, k):
         )
 
 
-@pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_planes_with_factors_of_their_own_and_with_one_for_all(cupy, dtype, m, n, k):
-    for left in ((3, m, k), (m, k)):
-        with launches(int(m * n > 0)):
-            a, b = values(dtype, left, (3, k, n))
-            assert_versions_agree(blas.matmul_planes, a, b, nothing(dtype, 3, m, n), **TOLERANCE)
-
-
-@pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_the_sum_of_planes(cupy, dtype, m, n, k):
-    a, b = (normal(dtype, *shape) for shape in ((3, m, k), (3, k, n)))
-    device = [cupy.asarray(array) for array in (a, b)]
-    out = cupy.asarray(np.full((m, n), np.nan, dtype))
-    blas.matmul_sum(*device, None, out)  # which needs no scratch
-    queue().flush()
-    factor = 1 if dtype == np.float32 else 1e-9
-    np.testing.assert_allclose(
-        out.get(), (a @ b).sum(axis=0), rtol=factor * 1e-4, atol=factor * 1e-4
-    )
-
-
 @pytest.mark.parametrize("rows", [0, 1, 33])
 def test_the_weight_gradient(cupy, dtype, rows):
     x, dy = values(dtype, (rows, 5), (rows, 33))

@@ -1,22 +1,17 @@
-// Products of matrices and of planes of matrices, and one product for each segment.
+// Products of matrices, and one product for each segment.
 #include "few_rows.h"
 
-// c_p = a_p b_p + base for each of P planes; if c_plane is 0, their sum. Elements of a, b and c lie
-// the given numbers of elements apart, as do rows of `base`; NULL is zero.
-EXPORT void products(ptrdiff_t P, ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a,
-    ptrdiff_t a_plane, ptrdiff_t a_row, ptrdiff_t a_term, const REAL* b, ptrdiff_t b_plane,
-    ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c,
-    ptrdiff_t c_plane, ptrdiff_t ldc) {
-    for (ptrdiff_t p = 0; p < P; p++, a += a_plane, b += b_plane, c += c_plane) {
-        int adds = p && !c_plane;
-        const REAL* plus = adds ? c : base;
-        ptrdiff_t plus_stride = adds ? ldc : base_stride, done = 0;
-        if (a_term == 1 && b_term == 1 && b_column != 1 && M <= MOST_TURNED)
-            done = turned_product(M, K, N, a, a_row, b, b_column, plus, plus_stride, c, ldc);
-        if (done < N)
-            unpacked_product(M, K, N - done, a, a_row, a_term, b + done * b_column, b_term,
-                b_column, plus ? plus + done : NULL, plus_stride, c + done, ldc);
-    }
+// c = a b + base. Elements of a, b and c lie the given numbers of elements apart, as do rows of
+// `base`; NULL is zero.
+EXPORT void products(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t a_row,
+    ptrdiff_t a_term, const REAL* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
+    ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
+    ptrdiff_t done = 0;
+    if (a_term == 1 && b_term == 1 && b_column != 1 && M <= MOST_TURNED)
+        done = turned_product(M, K, N, a, a_row, b, b_column, base, base_stride, c, ldc);
+    if (done < N)
+        unpacked_product(M, K, N - done, a, a_row, a_term, b + done * b_column, b_term, b_column,
+            base ? base + done : NULL, base_stride, c + done, ldc);
 }
 
 // For each segment, a row of `table`: where its a, b and c begin, and M, K, N. Each lies packed; a

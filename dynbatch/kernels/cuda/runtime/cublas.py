@@ -97,7 +97,7 @@ class Cublas:
         dtype:   float32 or float64.
     """
 
-    __slots__ = ("_gemm", "_gemm_planes", "_handles", "_queue", "_scalars", "dtype")
+    __slots__ = ("_gemm", "_handles", "_queue", "_scalars", "dtype")
 
     def __init__(self, queue: WorkQueue, handles: Handles, dtype: DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
@@ -105,7 +105,6 @@ class Cublas:
         self._queue = queue
         self._handles = handles
         self._gemm = getattr(library, f"{prefix}gemm")
-        self._gemm_planes = getattr(library, f"{prefix}gemmStridedBatched")
         scalars = SCALARS[self.dtype.name]
         self._scalars = tuple([scalars[k:].ctypes.data for k in range(2)])
 
@@ -120,7 +119,7 @@ class Cublas:
             beta:        1 to add to C (m, n), 0 to overwrite it, whatever it holds.
         """
         if not (m and n and k):
-            self._no_product(1, m, n, beta, c, ldc, 0)
+            self._no_product(m, n, beta, c, ldc)
             return
         scalars = self._scalars
         self._queue.add(Product(
@@ -131,34 +130,9 @@ class Cublas:
             self._queue.label,
         ))  # fmt: skip
 
-    def gemm_planes(
-        self, transpose_a: bool, transpose_b: bool, m: int, n: int, k: int,
-        a: int, lda: int, step_a: int, b: int, ldb: int, step_b: int,
-        beta: int, c: int, ldc: int, step_c: int, planes: int,
-    ) -> None:  # fmt: skip
-        """C[p] = op(A[p]) op(B[p]) + beta C[p] for every plane, in one call, queued.
-
-        Args:
-            step_a: elements from a plane to the next; 0 where all planes read the same A. The
-                planes of C do not overlap.
-        """
-        if not (m and n and k and planes):
-            self._no_product(planes, m, n, beta, c, ldc, step_c)
-            return
-        scalars = self._scalars
-        self._queue.add(Product(
-            self._gemm_planes,
-            (transpose_b, transpose_a, n, m, k, scalars[1],
-             b, ldb, step_b, a, lda, step_a, scalars[beta], c, ldc, step_c, planes),
-            self._handles,
-            self._queue.label,
-        ))  # fmt: skip
-
-    def _no_product(
-        self, planes: int, m: int, n: int, beta: int, c: int, ldc: int, step: int
-    ) -> None:
+    def _no_product(self, m: int, n: int, beta: int, c: int, ldc: int) -> None:
         """Handle a sum over nothing, which is 0; cuBLAS does not define that case."""
         if not beta:
-            total, threads = planes * m * n, 256
-            args = (c, m, n, ldc, step, total)
+            total, threads = m * n, 256
+            args = (c, m, n, ldc, 0, total)
             self._queue.launch(self.dtype, "zero_planes", (-(-total // threads),), (threads,), args)

@@ -62,7 +62,7 @@ class CudaText(Protocol):
 
 
 class CublasLibrary(Protocol):
-    """`cupy.cuda.cublas`, whose products are `sgemm`, `dgemm`, `sgemmStridedBatched`, …."""
+    """`cupy.cuda.cublas`, whose products are `sgemm` and `dgemm`."""
 
     CUBLAS_POINTER_MODE_HOST: int
     CUBLAS_DEFAULT_MATH: int
