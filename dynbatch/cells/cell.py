@@ -112,7 +112,7 @@ class Cell:
         try:
             trace = trace_with(None)
         except (ShapeError, DtypeError) as error:
-            raise with_right_init(error, form, params, partial(trace_with, None)) from None
+            raise with_right_init(error, form, partial(trace_with, None)) from None
         trace.fixed_rows = True
         return trace
 

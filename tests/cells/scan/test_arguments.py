@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan.scan import Scan
-from dynbatch.errors import DtypeError, GraphError, ShapeError
+from dynbatch.errors import DtypeError, DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.operation import signature_type
 from dynbatch.nodes.shape.join import Concat
@@ -212,6 +212,25 @@ def test_a_first_state_that_fails_inside_of_the_cell_is_told_the_right_one(name,
             db.scan(case.cell, F.constant(graph, 1.0, (2, 3)), init, case.batch().params)
     assert piece in str(error.value)
     assert "made at" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("init", "piece"),
+    [
+        (5, "init: 5 is given; with init=4 the cell's next"),
+        ((4, 4), "init: (4, 4) is given; with init=4 the cell's next"),
+    ],
+)
+def test_a_first_state_beside_the_token_is_told_the_right_one(init, piece):
+    @db.cell
+    def beside(x, h, W):
+        h = F.tanh(F.linear(F.concat([x, h]), W))
+        return h, h
+
+    W = db.Parameter(np.ones((4, 7), np.float32))
+    with db.Graph() as graph, pytest.raises(DynbatchError) as error:
+        db.scan(beside, F.constant(graph, 1.0, (2, 3)), init, W)
+    assert piece in str(error.value)
 
 
 def test_a_next_state_that_is_a_number_is_told_so():
