@@ -16,6 +16,7 @@ from dynbatch.cells.scan.arguments import ScanForm
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
@@ -65,6 +66,34 @@ def test_any_lengths(cuda, monkeypatch, name, lengths, rows):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     if lengths:
         assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(lengths))
+
+
+@db.cell
+def normed_parts(x, h, p):
+    """Operators with kernels of their own that read parts of a product and of the state."""
+    of_state = F.linear(h, p.U)
+    part = F.layer_norm(of_state[2:6], p.w, p.b)
+    h = F.tanh(F.linear(x, p.W) + of_state)[:4] * part + F.concat([F.softmax(h[1:]), h[:1]])
+    return h, h
+
+
+@pytest.mark.parametrize("zeros", [True, False])
+def test_own_kernels_read_and_write_parts_of_wider_rows(cuda, no_tail, zeros):
+    shapes, found = {"W": (8, 3), "U": (8, 4), "w": (4,), "b": (4,), "init": (4,)}, []
+    for device in ("cpu", "cuda"):
+        rng = np.random.default_rng(0)
+        p = SimpleNamespace(
+            **{k: db.Parameter(rng.normal(size=s)).to(device) for k, s in shapes.items()}
+        )
+        with db.Graph(dtype="float64", device=device) as graph:
+            sentences = [F.input(graph, rng.normal(size=(n, 3))) for n in LENGTHS]
+            scans = [db.scan(normed_parts, xs, 4 if zeros else p.init, p) for xs in sentences]
+            loss = F.sum([F.sum(ys * ys) + F.sum(h) for ys, h in scans])
+            graph.backward(loss)
+            found.append([loss.value])
+        found[-1] += [dense_gradient(getattr(p, name)) for name in ("W", "U", "w", "b")]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
 
 
 def test_everything_is_kept_whatever_recompute_says(cuda):

@@ -6,7 +6,7 @@ import numpy as np
 
 from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.cells.scan.cuda.rows import DeviceMatrix, ScanRows, matrix_of
-from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
@@ -94,7 +94,8 @@ class ScanGradients:
         for place, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
             if dx is not None and memory_gradients:
                 source = matrix_of(memory_gradients[place].values)
-                rows.pick(source, rows.memory_order(memory), matrix_of(dx.values))
+                order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")
+                rows.pick(source, order, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
 

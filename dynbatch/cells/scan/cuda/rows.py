@@ -14,7 +14,6 @@ from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.arrays import copy_rows
 from dynbatch.kernels.cuda.rows import pick_rows
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.batch import Batch
@@ -164,7 +163,7 @@ class ScanRows:
         if part is None:
             arrays.fill(rows.array, 0)
         else:
-            self.move(part, rows, n)
+            arrays.copy(part.view(n), rows.array)
         return rows.array
 
     def argument(self, op: Op, position: int, t: int) -> Any:
@@ -176,7 +175,7 @@ class ScanRows:
 
     # Copies ---------------------------------------------------------------------------------------
 
-    # Both go by address. A flush before a node type of the user's ends what the queue kept until
+    # They go by address. A flush before a node type of the user's ends what the queue kept until
     # then, so that arrays of this run only are kept anew for the copy.
 
     def pick(
@@ -194,14 +193,6 @@ class ScanRows:
             (out.address, out.stride), out.width,
         )  # fmt: skip
 
-    def move(self, source: DeviceMatrix, out: DeviceMatrix, rows: int) -> None:
-        """out = source, for the first rows."""
-        self.queue.keep(source.array, out.array)
-        copy_rows(
-            self.queue, self.dtype, (source.address, source.stride), (out.address, out.stride),
-            rows, out.width,
-        )  # fmt: skip
-
     def sorted_memories(self, zeros: bool = False) -> list[Ragged]:
         """Each memory's rows in the order of the sentences, or as many zeros."""
         memories = []
@@ -214,11 +205,6 @@ class ScanRows:
                 self.pick(matrix_of(memory.values), index, matrix_of(rows))
             memories.append(Ragged(rows, lengths.tolist()))
         return memories
-
-    def memory_order(self, memory: Ragged) -> Array:
-        """For each row of a memory, where it is among the sorted ones."""
-        index, _ = memory_rows(memory, self.shard.sentences)
-        return np.argsort(index, kind="stable")
 
 
 def wide_weight(op: Op, scratch: Scratch) -> DeviceMatrix:

@@ -252,7 +252,7 @@ class DeviceScanRun:
         assert dy is not None and out is not None
         for each in base:
             if each is not None and each.address != out.address:
-                rows.move(each, out, n)
+                arrays.copy(each.view(n), out.view(n))
         weight = rows.matrix(f"V{self.loop.maps[id(source)]}")
         self._cublas.gemm(
             False, False, n, weight.width, source.output.width, dy.address, dy.stride,
