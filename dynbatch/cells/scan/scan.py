@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -135,37 +136,31 @@ def _runner(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:
     return ScanRun if batch.xp is np else DeviceScanRun
 
 
+@dataclass(slots=True)
 class ScanKind:
     """What scans of one graph share that run one program in one way.
 
-    Args:
-        params: what the cell was compiled with; held, so that its identity stays its own.
+    params: what the cell was compiled with; held, so that its identity stays its own.
     """
 
-    __slots__ = ("_given", "_params", "_recompute", "_reverse", "_sig", "_width", "cell")
-
-    def __init__(
-        self, cell: CompiledCell, given: tuple[bool, ...], reverse: bool, recompute: int | str,
-        params: object,
-    ) -> None:  # fmt: skip
-        self.cell = cell
-        self._given = given
-        self._reverse = reverse
-        self._recompute = recompute
-        self._params = params
-        self._width = sum([value.width for value in cell.program.exports])
-        self._sig = intern_signature((Scan, cell.uid, reverse, given, recompute))
+    cell: CompiledCell
+    given: tuple[bool, ...]
+    reverse: bool
+    recompute: int | str
+    params: object
+    width: int
+    sig: int
 
     def scan(self, graph: Owner, inputs: tuple[Node, ...], length: int) -> Scan:
         """A scan of these streams, given states and memories."""
         node = Scan.__new__(Scan)
         node.cell = cell = self.cell
         node.uid = cell.uid
-        node.reverse = self._reverse
-        node.given_states = self._given
-        node.recompute = self._recompute
+        node.reverse = self.reverse
+        node.given_states = self.given
+        node.recompute = self.recompute
         node.length = length
-        node.complete_as(inputs, graph, 2, length, self._width, ROWS, self._sig)
+        node.complete_as(inputs, graph, 2, length, self.width, ROWS, self.sig)
         return node
 
 
@@ -249,7 +244,10 @@ def scan(
         states = tuple([p if isinstance(p, int) else p.width for p in parts])
         compiled = cell.compiled(graph, ScanForm(widths, states, single), memories, params)
         are_given = tuple([isinstance(p, Node) for p in parts])
-        kind = graph.programs[key] = ScanKind(compiled, are_given, bool(reverse), steps, params)
+        sig = intern_signature((Scan, compiled.uid, bool(reverse), are_given, steps))
+        width = sum([value.width for value in compiled.program.exports])
+        kind = ScanKind(compiled, are_given, bool(reverse), steps, params, width, sig)
+        graph.programs[key] = kind
     if kind.cell.reads_as_given:
         outputs = node = kind.scan(graph, (*sentences, *given, *memories), sentences[0].rows)
     else:
