@@ -18,9 +18,7 @@ class ShardGradients:
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
         """Add dyᵀ x."""
-        product = parameter.empty_like()
-        blas.matmul_outer(x, dy, product)
-        self.add(parameter, product)
+        blas.matmul_outer(x, dy, self.buffer(parameter))
 
     def add(self, parameter: Parameter, gradient: Array) -> None:
         """Add an array of the parameter's shape."""
@@ -33,9 +31,7 @@ class ShardGradients:
 
     def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
         """Add dy to rows `ids`."""
-        full = parameter.empty_like()
-        scatter_rows(dy, ids, full)
-        self.add(parameter, full)
+        scatter_rows(dy, ids, self.buffer(parameter))
 
     def buffer(self, parameter: Parameter) -> Array:
         """An array to overwrite; it is added when the next is asked for, or at the end."""
