@@ -135,9 +135,9 @@ class Calls:
         if table is None:
             forms = [form_given(value) for value in values]
             trace = self._trace(forms, at, params, graph, bool(matrices))
-            if trace is None or not trace.batches:
+            if not trace.batches:
                 result = self._inline(arguments, at, graph)
-                if trace is None:  # so it is not an error
+                if trace is NOT_TRACED:  # so it is not an error
                     self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
                 graph.inlined[self, key] = params
                 return result
@@ -179,11 +179,11 @@ class Calls:
 
     def _trace(
         self, forms: Sequence[Form], at: int | None, params: object, graph: Owner, matrices: bool
-    ) -> StepTrace | None:
+    ) -> StepTrace:
         """The trace for these forms and the present values of `params`.
 
-        None where a function of matrices cannot be traced: it may still run, if it reads their
-        values, say, or depends on their number of rows.
+        NOT_TRACED where a function of matrices cannot be traced: it may still run, if it reads
+        their values, say, or depends on their number of rows.
         """
         key = _trace_key(forms, at, graph)
         trace = self._traces.find(key, params)
@@ -192,7 +192,7 @@ class Calls:
                 made = trace_step(self._cell.function, forms, at, params, graph.dtype)
             except DynbatchError:
                 if matrices:
-                    return None
+                    return NOT_TRACED
                 raise
             trace = self._traces.add(key, params, made)
         check_reads(f"cell {self._cell.__name__!r}", trace.reads, graph)
