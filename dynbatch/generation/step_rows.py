@@ -10,7 +10,7 @@ from dynbatch.blocks.resumed import CacheSlot
 from dynbatch.cells.scan.resumed import ScanPast
 from dynbatch.generation.history import GrownPages, History
 from dynbatch.generation.pages import Caches, Page, Pages
-from dynbatch.kernels.addresses import PagedRows, PageTable, write_rows
+from dynbatch.kernels.attention.addresses import PagedRows, PageTable, write_rows
 from dynbatch.parameter import Array
 
 

@@ -8,7 +8,7 @@ from dynbatch.errors import OutOfMemory
 from dynbatch.generation.history import History, memory_of
 from dynbatch.generation.pages import ROWS, TILE, Caches
 from dynbatch.generation.step_rows import StepRows, keep_given
-from dynbatch.kernels.addresses import write_rows
+from dynbatch.kernels.attention.addresses import write_rows
 from dynbatch.memory import Pool
 
 DTYPE = np.dtype("float64")

@@ -12,7 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import blas
-from dynbatch.kernels.addresses import PagedRows
+from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import DistanceVector, table_gradient
 from dynbatch.kernels.attention.blocks import (
     AttentionSentence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dynbatch.kernels.addresses import PagedRows
+from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.dot_product import dot_attention_of_pages
 from dynbatch.nodes.attention.dot_product import DotProductAttention

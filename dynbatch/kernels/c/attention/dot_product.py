@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.addresses import PagedRows, PageTable
+from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import (
     DistanceVector,
     distances_of,

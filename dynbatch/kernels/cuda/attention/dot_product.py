@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.addresses import PagedRows
+from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import Array
-from dynbatch.kernels.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention import dot_product as kernels
+from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import ScoreBias
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dynbatch.kernels.addresses import PagedRows, PageTable
+from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import ScoreBias
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.dot_product import dot_attention, dot_attention_of_pages, workspace

@@ -1,4 +1,4 @@
-// Rows that lie anywhere, read and written by their addresses: kernels/addresses.py.
+// Rows that lie anywhere, read and written by their addresses: kernels/attention/addresses.py.
 //
 // Block (columns, rows): 256 threads, as wide as a row needs. Grid (rows, columns) in blocks.
 

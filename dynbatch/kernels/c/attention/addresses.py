@@ -1,4 +1,4 @@
-"""`kernels.addresses` in C."""
+"""`kernels.attention.addresses` in C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import share_rows
 
-_library = Library("addresses.c")
+_library = Library("attention/addresses.c")
 
 
 def read_rows(addresses: Array, out: Array) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.addresses import read_rows, write_rows
+from dynbatch.kernels.attention.addresses import read_rows, write_rows
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import reference_only
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.addresses import PagedRows, PageTable
+from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.c.runtime.arrays import address
 
 

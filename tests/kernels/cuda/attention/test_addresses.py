@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.addresses import read_rows, write_rows
+from dynbatch.kernels.attention.addresses import read_rows, write_rows
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import launches
