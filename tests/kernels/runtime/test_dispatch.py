@@ -54,7 +54,7 @@ def test_every_cuda_version_is_chosen_by_a_parameter_that_it_has(name):
     else:
         assert parameters[decider] in {
             "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out", "weight", "mask",
-                "target",
+            "target", "queries",
         }  # fmt: skip
 
 
