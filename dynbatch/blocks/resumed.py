@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dynbatch.blocks.operators import BlockOperator, Given
@@ -18,6 +19,7 @@ from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.cells.scan.resumed import ResumedScan
 from dynbatch.cells.scan.scan import Scan
+from dynbatch.compiler.traced import Reads
 from dynbatch.errors import GraphError
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED
 from dynbatch.nodes.attention.cached import CachedAttention, MemoryAttention
@@ -27,7 +29,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.positions.absolute import PositionRows
 from dynbatch.nodes.positions.base import Positioned
 from dynbatch.nodes.shape.last_row import LastRow
-from dynbatch.parameter import Array
+from dynbatch.parameter import Array, Parameter
 
 
 class SlotKind(Enum):
@@ -77,6 +79,12 @@ class Resumed:
     def width(self) -> int:
         """The width of the result."""
         return self.program.operators[self.program.results[0]].node.width
+
+    @cached_property
+    def parameters(self) -> Reads:
+        """The parameters that its function read, by path."""
+        reads = self.program.reads.items()
+        return {path: value for path, value in reads if isinstance(value, Parameter)}
 
     def tell(
         self, call: ResumedCall, ids: Array, before: Array, pasts: Mapping[int, object]

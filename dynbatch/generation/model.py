@@ -18,6 +18,7 @@ from dynbatch.blocks.call import results_of
 from dynbatch.blocks.operators import NOTHING
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed import CacheSlot, Resumed, SlotKind, resumed
+from dynbatch.compiler.traced import is_unchanged
 from dynbatch.errors import GraphError
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
@@ -47,6 +48,7 @@ class Continuation:
         self.has_source = has_source(model)
         self._block = BlockFunction(decoded_logits if self.has_source else logits_of)
         self._programs: dict[int, Resumed] = {}
+        self._kept: tuple[tuple[CacheSlot, ...], int] | None = None  # by the program, and its width
         self._steps: dict[int, PreparedStep] = {}  # by the number of sentences, latest last
         self.device, self.dtype = _place_of(model)
 
@@ -78,7 +80,16 @@ class Continuation:
             )
         known = self._programs.get(program.uid)
         if known is None:
-            known = self._programs[program.uid] = resumed(program)
+            known = resumed(program)
+            kept = tuple(known.slots), known.width
+            self._kept = self._kept or kept
+            if kept != self._kept:
+                raise GraphError.at_caller(
+                    f"{type(self._model).__name__} gives rows of other widths, or keeps others,"
+                    " than when its engine was made.\n  rule: while an engine lives, parameters are"
+                    " replaced by others of their shapes\n  fix:  make an engine of the changed model"
+                )
+            self._programs[program.uid] = known
         return known
 
     def begin(self, graph: Graph, sources: Sequence[ArrayLike], caches: Caches) -> list[History]:
@@ -122,7 +133,11 @@ class Continuation:
 
         Raises:
             OutOfMemory: there is no room to compute in; no sentence is longer then.
+            GraphError:  a part was replaced, and the model keeps or gives rows of other widths.
         """
+        if not is_unchanged((self._model,), self._last.parameters):
+            with self.graph() as graph:  # a parameter was replaced by another object
+                self.program(graph)
         ids = np.concatenate([new for new, _ in rows])
         histories = [history for _, history in rows]
         new = np.array([part.size for part, _ in rows], np.int64)

@@ -8,14 +8,18 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.steps.preparation import StepMaker
 from dynbatch.errors import GraphError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.engine import Engine
 from dynbatch.generation.history import History
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import Caches
 from dynbatch.kernels.c.runtime.library import reason
 from dynbatch.memory import Pool
+from tests.generation.companies import numbers, run, together
 from tests.generation.tiny_models import MAKERS, VOCAB, logits_of, tiny
 
 LENGTHS = (130, 64, 1, 80)
+LONG = GenerationConfig(max_new_tokens=8)
 
 
 def stepwise(model, sources, targets, rng, dtype="float32"):
@@ -177,3 +181,38 @@ class Deciding(NotCausal):
 def test_what_cannot_go_on_is_refused(maker):
     with db.Graph(grad=False) as graph, pytest.raises(GraphError, match="rule: "):
         Continuation(maker().eval()).program(graph)
+
+
+@pytest.mark.parametrize("name", ["window", "lstm", "writer"])
+def test_a_parameter_that_is_replaced_holds_from_the_next_step_on(name):
+    def results(change):
+        model = tiny(name)
+        engine = Engine(model, LONG)
+        added = [engine.add(prompt) for prompt in ([1, 2, 3], [4])]
+        for _ in range(3):
+            engine.step()
+        change(model.output)
+        list(engine.run())
+        return numbers([engine.results(number) for number in added])
+
+    def replace(output):
+        output.weight = db.Parameter(-output.weight.numpy())
+
+    replaced = results(replace)
+    assert replaced == results(lambda output: output.weight.assign(-output.weight.numpy()))
+    assert replaced != results(lambda _: None)
+
+
+def test_a_part_of_other_widths_is_refused_while_an_engine_lives():
+    model = tiny("window")
+    engine = Engine(model, LONG)
+    number = engine.add([1, 2, 3])
+    for _ in range(3):
+        engine.step()
+    output, model.output = model.output, models.Linear(32, VOCAB + 1)
+    (event,) = engine.step()
+    assert isinstance(event.error, GraphError) and engine.caches.lent_bytes == 0
+    with pytest.raises(GraphError, match="fix:  make an engine of the changed model"):
+        engine.results(number)
+    model.output = output
+    assert run(engine, [[4]]) == together(model, LONG, [[4]])
