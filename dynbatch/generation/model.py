@@ -86,8 +86,9 @@ class Continuation:
             if kept != self._kept:
                 raise GraphError.at_caller(
                     f"{type(self._model).__name__} gives rows of other widths, or keeps others,"
-                    " than when its engine was made.\n  rule: while an engine lives, parameters are"
-                    " replaced by others of their shapes\n  fix:  make an engine of the changed model"
+                    " than when its engine was made.\n"
+                    "  rule: while an engine lives, its model keeps the shapes of its parameters\n"
+                    "  fix:  make an engine of the changed model"
                 )
             self._programs[program.uid] = known
         return known
