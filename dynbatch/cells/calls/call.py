@@ -86,20 +86,15 @@ class Call(ValueHandle):
         return self.origin.cell.__name__.encode()
 
     def __len__(self) -> int:
-        form = self.origin.form
-        return len(form) if isinstance(form, tuple) else super().__len__()
+        return len(self.origin.parts) or super().__len__()
 
     def __getitem__(self, key: int | slice) -> Any:
-        form = self.origin.form
-        if not isinstance(form, tuple):
-            return super().__getitem__(key)
-        return part_of(self, self.origin.parts, key)
+        slots = self.origin.parts
+        return part_of(self, slots, key) if slots else super().__getitem__(key)
 
     def __iter__(self) -> Any:
-        form = self.origin.form
-        if not isinstance(form, tuple):
-            return super().__iter__()
-        return iter([part_at(self, slot) for slot in self.origin.parts])
+        slots = self.origin.parts
+        return iter([part_at(self, slot) for slot in slots]) if slots else super().__iter__()
 
     def label(self) -> str:
         return f"{self.origin.cell.__name__} #{self.index}"
