@@ -110,11 +110,7 @@ def total(results: Sequence[object]) -> Any:
         )
     if not are_results(results):
         return by_part(_sum, [structure_of(result) for result in results])
-    rule, fix = (
-        "the sum is computed part by part",
-        "sum results of cells that return the same widths",
-    )
-    form = common_form("total", results, rule, fix)
+    form = common_form("total", results)
     return results[0] if len(results) == 1 else SumArgument(results, form)
 
 
@@ -123,11 +119,11 @@ def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:
     return _RESULT_TYPES.issuperset(map(type, values))
 
 
-def common_form(what: str, results: Sequence[Result], rule: str, fix: str) -> ResultForm:
+def common_form(what: str, results: Sequence[Result]) -> ResultForm:
     """The form that all results have.
 
     Raises:
-        ShapeError: the forms differ; the error ends with `rule` and `fix`.
+        ShapeError: the forms differ.
         GraphError: the graphs differ.
     """
     if len({result.form_id for result in results}) == 1:  # form ids are of one graph
@@ -142,7 +138,8 @@ def common_form(what: str, results: Sequence[Result], rule: str, fix: str) -> Re
             )
     raise ShapeError.at_caller(
         f"{what}: the results have different forms: {results[0]!r} and others.\n"
-        f"  rule: {rule}\n  fix:  {fix}"
+        f"  rule: each part is a {what} of its own, of equal widths\n"
+        "  fix:  give results of cells that return the same widths"
     )
 
 

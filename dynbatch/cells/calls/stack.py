@@ -174,8 +174,7 @@ def stack(results: Sequence[object], like: object = None) -> Any:
         )
     if not are_results(results):
         return by_part(stack_nodes, [structure_of(result) for result in results])
-    rule, fix = "each part is stacked separately", "stack results of cells with the same widths"
-    form = common_form("stack", results, rule, fix)
+    form = common_form("stack", results)
     tables = list(dict.fromkeys([result.origin for result in results]))
     phase = max([result.ready for result in results])
     nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
