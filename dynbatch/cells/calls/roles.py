@@ -43,11 +43,11 @@ class Roles:
         """
         others = [k for k, argument in enumerate(arguments) if not is_value(argument)]
         only = [k for k in others if not may_be_value(arguments[k])]
+        for k in others:
+            self._check_no_nodes(arguments[k])
         if len(only) > 1 or (not only and len(others) > 1):
             raise self._several([arguments[k] for k in only or others])
         at: int | None = next(iter(only or others), None)
-        if at is not None:
-            self._check_no_nodes(arguments[at])
         graph = self._graph([value for k, value in enumerate(arguments) if k != at])
         if at is not None and not only and not self._is_params(arguments, at, graph):
             at = None
@@ -82,8 +82,6 @@ class Roles:
         )
         if None in [argument if argument is None else 0 for argument in given]:
             fix = "if there is no state yet, give its width: 64 for 64 zeros"
-        elif any(map(_holds_nodes, given)):
-            fix = "a state of several parts is a tuple, (h, c), not a list or dict"
         elif all(map(may_be_value, given)):
             fix = (
                 "say which are values, F.parameter(graph, p), or give the cell's parameters as a\n"

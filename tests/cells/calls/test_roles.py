@@ -118,7 +118,7 @@ def test_first_states_of_all_sentences_run_with_later_ones():
     ("arguments", "pieces"),
     [
         (lambda x, p: (x, p.start, p.other), ("are not values", "say which are values")),
-        (lambda x, p: (x, [x, x], p), ("are not values", "a tuple, (h, c), not a list")),
+        (lambda x, p: (x, [x, x], p), ("a list of nodes is neither", "(h, c) in place")),
         (lambda x, p: (x, [x, x]), ("a list of nodes is neither", "(h, c) in place of the list")),
         (lambda x, p: (x, {"h": x}), ("a dict of nodes is neither", "(h, c) in place")),
         (lambda x, p: (x, None, p), ("None and", "give its width: 64 for 64 zeros")),
