@@ -29,10 +29,26 @@ class ScanGradients:
         for number, value in sorted(self.loop.backward_program.of_maps.items()):
             op = program.linear_maps[number]
             dy, x = rows.whole(value), self._multiplied(op)
-            weight_gradients(rows.queue, into, op, x, dy, self._zero_rows(op), rows.tokens)
+            self._weights(op, x, dy, into)
             bias_gradients(rows.queue, into, op, dy)
             if op in program.stream_maps:
                 self._stream_gradient(op, dy)
+
+    def _weights(self, op: Op, x: DeviceMatrix, dy: DeviceMatrix, into: ParameterRows) -> None:
+        """dW = dyᵀ x of every piece, one product each, without the rows of x that are zeros."""
+        queue, zero = self.rows.queue, self._zero_rows(op)
+        x, dy = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
+        for piece in op.pieces:
+            if piece.weight.frozen:
+                continue
+            out = into.take(piece.weight, piece.first, piece.width)
+            queue.keep(out)
+            part = dy.part(0, piece.column, piece.width)
+            queue.cublas(out.dtype).gemm(
+                True, False, piece.width, x.width, self.rows.tokens - zero,
+                part.address, part.stride, x.address, x.stride, 0,
+                out.data.ptr, x.width,  # type: ignore[attr-defined]
+            )  # fmt: skip
 
     def _zero_rows(self, op: Op) -> int:
         """How many of the first rows that a map multiplied are zeros."""
@@ -98,34 +114,6 @@ class ScanGradients:
                 rows.pick(source, order, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
-
-
-def weight_gradients(
-    queue: Queue,
-    rows: ParameterRows,
-    op: Op,
-    x: DeviceMatrix,
-    dy: DeviceMatrix,
-    zero: int,
-    tokens: int,
-) -> None:
-    """dW = dyᵀ x of every piece, one product each.
-
-    Args:
-        zero: how many of the first rows of x are zeros, and left out.
-    """
-    x, dy = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
-    for piece in op.pieces:
-        if piece.weight.frozen:
-            continue
-        out = rows.take(piece.weight, piece.first, piece.width)
-        queue.keep(out)
-        part = dy.part(0, piece.column, piece.width)
-        queue.cublas(out.dtype).gemm(
-            True, False, piece.width, x.width, tokens - zero,
-            part.address, part.stride, x.address, x.stride, 0,
-            out.data.ptr, x.width,  # type: ignore[attr-defined]
-        )  # fmt: skip
 
 
 def bias_gradients(queue: Queue, rows: ParameterRows, op: Op, dy: DeviceMatrix) -> None:
