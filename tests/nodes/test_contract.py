@@ -98,7 +98,7 @@ def test_a_repeated_run_gives_what_a_new_graph_gives(case):
         outputs, inputs = built(graph)
         graph.forward()
         again = graph.repeated()
-        for factor in (0.5, 1.5):
+        for factor in (0.5, 1.5, 0.75):
             for parameter in parameters:
                 parameter.value = parameter.value * np.float32(factor)
             with db.Graph(grad=False, seed=0) as fresh:

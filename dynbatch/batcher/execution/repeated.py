@@ -29,8 +29,9 @@ class RepeatedRun:
     """The steps of a run without a loss, with all their arrays and tables of moves at hand.
 
     What its nodes read from outside of the graph may change from time to time, and sizes may not.
-    While it rests, it holds no memory. Kernels that follow one another in C are one call, which was
-    written down once for the arena, the parameters' arrays and the settings of that time.
+    While it rests, it holds no memory. When it runs for the second time in its arena, the calls of
+    kernels in C are written down, for the parameters' arrays and the settings of that time: those
+    that follow one another become one call.
 
     Args:
         memory: the plan, of the only run of its graph.
@@ -54,10 +55,10 @@ class RepeatedRun:
         Raises:
             OutOfMemory: there is no room for the arenas.
         """
-        if self._actions and not all(map(is_, self._known, self._given())):
-            self.rest()
-        if not self._actions:
+        if not self._each:
             self._place()
+        elif not (self._known and all(map(is_, self._known, self._given()))):
+            self._write()
         for step in self._steps:
             step.batch.launches = 0
         with parallel.one_blas_thread(), np.errstate(all="ignore"):
@@ -80,13 +81,19 @@ class RepeatedRun:
             scratch = self._arenas.take(memory.scratch_elements)
         apply(memory, arena, scratch)
         steps = [step for stage in memory.stages for step in stage.steps]
-        self._each = each = [pair for step in steps for pair in _actions_of(step, arena)]
+        each = [pair for step in steps for pair in _actions_of(step, arena)]
+        on_host = isinstance(arena, np.ndarray)
+        self._each = [(action, is_call and on_host) for action, is_call in each]
+        self._actions = [action for action, _ in self._each]
         kernels = [step.batch.first for step in steps if step.node_type.is_one_kernel]
         read = [parameter for node in kernels for parameter in node.all_parameters()]
         self._parameters = list(dict.fromkeys(read))
-        self._known = self._given()
-        on_host = isinstance(arena, np.ndarray)
-        self._actions = in_few_calls(each) if on_host else [action for action, _ in each]
+
+    def _write(self) -> None:
+        """Write down what C does, as it would now."""
+        given = self._given()
+        self._actions = in_few_calls(self._each)
+        self._known = given
 
     def rest(self) -> None:
         """Give the memory back until it runs again; its values are gone."""

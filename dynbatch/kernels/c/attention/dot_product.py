@@ -7,6 +7,7 @@ number of threads change no bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
@@ -62,7 +63,7 @@ def dot_attention(
     if functions is None:
         return NotImplemented
     call = AttentionCall(packed, scoring, out, log_sums, scratch)
-    call.run(functions.dot_attention, call.shares())
+    call.run(functions.dot_attention, call.shares)
     return None
 
 
@@ -76,7 +77,7 @@ def dot_attention_backward(
     call = AttentionCall(packed, scoring, dout, log_sums, scratch)
     dbias = call.want(wanted)
     # A bias's gradient sums over all sentences: one thread does so for a head.
-    shares = call.shares() if dbias is None else call.shares_of_heads()
+    shares = call.shares if dbias is None else call.shares_of_heads()
     size = _room(call.sentences[:, 3], scoring)
     rooms = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
     call.run(functions.dot_attention_backward, shares, rooms)
@@ -94,7 +95,7 @@ def dot_attention_of_pages(
     if functions is None:
         return NotImplemented
     call = _call_of_pages(queries, query_offsets, paged, scoring, out)
-    call.run(functions.dot_attention, call.shares())
+    call.run(functions.dot_attention, call.shares)
     return None
 
 
@@ -209,6 +210,7 @@ class AttentionCall:
         self.sizes[-1] = wanted.accumulate
         return dbias
 
+    @cached_property
     def shares(self) -> list[Share]:
         """What each thread computes: about as many scores as any other."""
         groups = self.scoring.heads // self.scoring.shared
