@@ -116,10 +116,7 @@ class Scan(Operation):
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Tasks] | None:
         run = _runner(batch)(batch, y, xs)
         batch.memo["run"] = run
-        if isinstance(run, ScanRun):
-            return run.forward(y)
-        run.forward(y)
-        return None
+        return run.forward(y)
 
     @classmethod
     def backward_batch(
