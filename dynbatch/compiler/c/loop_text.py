@@ -11,7 +11,7 @@ from dynbatch.compiler.c.groups import items
 from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.places import Pointer, Pointers, place_in
+from dynbatch.compiler.places import Pointers, place_in
 from dynbatch.compiler.program import numbered
 
 OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
@@ -191,33 +191,27 @@ class LoopText:
     def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
         """The loop over the rows of a lane; prints the function of one vector of it too."""
         names = names_of(lane, lambda segment: self._is_kept(segment, ops))
-        sources = [self.places.of(*segment) for _, segment in names.loads]
-        targets = [self.places.of(*segment) for _, segment in names.stores]
-        body = [
-            f"const vector {name} = get(x{k} + j, m);" for k, (name, _) in enumerate(names.loads)
-        ]
-        for name, scalar, operands in names.makes:
-            body.append(f"const vector {name} = {expression(scalar.op, operands)};")
-        stores = [f"put(y{k} + j, {name}, m);" for k, (name, _) in enumerate(names.stores)]
-        return self._rows_of_lane(lane.width, sources, targets, [*body, *stores])
-
-    def _rows_of_lane(
-        self, width: int, sources: list[Pointer], targets: list[Pointer], body: list[str]
-    ) -> list[str]:
-        if not targets:  # nothing reads what it makes
+        if not names.stores:  # nothing reads what it makes
             return []
         function = f"{self._name}_lane_{len(self._lanes)}"
-        xs = [f"x{k}" for k in range(len(sources))]
-        ys = [f"y{k}" for k in range(len(targets))]
-        parameters = [f"const REAL* {x}" for x in xs] + [f"REAL* {y}" for y in ys]
-        head = f"INLINE void {function}(ptrdiff_t j, ptrdiff_t m, {', '.join(parameters)}) {{"
+        pointers = [("const REAL*", f"x{k}", x) for k, (_, x) in enumerate(names.loads)]
+        pointers += [("REAL*", f"y{k}", y) for k, (_, y) in enumerate(names.stores)]
+        parameters = ", ".join([f"{kind} {name}" for kind, name, _ in pointers])
+        head = f"INLINE void {function}(ptrdiff_t j, ptrdiff_t m, {parameters}) {{"
+        body = [f"const vector {v} = get(x{k} + j, m);" for k, (v, _) in enumerate(names.loads)]
+        for v, scalar, operands in names.makes:
+            body.append(f"const vector {v} = {expression(scalar.op, operands)};")
+        body += [f"put(y{k} + j, {v}, m);" for k, (v, _) in enumerate(names.stores)]
         self._lanes.append("\n".join([head, *[f"    {line}" for line in body], "}", ""]))
         lines = ["for (ptrdiff_t i = 0; i < n; i++) {"]
-        for kind, names, places in (("const ", xs, sources), ("", ys, targets)):
-            for name, place in zip(names, places, strict=True):
-                lines.append(f"    {kind}REAL* {name} = {place.pointer} + i * {place.stride};")
-        call = f"{function}(j, {{}}, {', '.join([*xs, *ys])});"
-        lines += ["    ptrdiff_t j = 0;"]
-        lines += [f"    for (; j + LANES <= {width}; j += LANES) {call.format('LANES')}"]
-        lines += [f"    if ({width} % LANES) {call.format(f'{width} % LANES')}", "}"]
-        return lines
+        for kind, name, segment in pointers:
+            place = self.places.of(*segment)
+            lines.append(f"    {kind} {name} = {place.pointer} + i * {place.stride};")
+        width, given = lane.width, ", ".join([name for _, name, _ in pointers])
+        return [
+            *lines,
+            "    ptrdiff_t j = 0;",
+            f"    for (; j + LANES <= {width}; j += LANES) {function}(j, LANES, {given});",
+            f"    if ({width} % LANES) {function}(j, {width} % LANES, {given});",
+            "}",
+        ]
