@@ -42,7 +42,7 @@ class LoopArrays:
         if backward:
             self._shared |= packed_weights(cell, 1, scratch, False, tasks)
             wide += cell.backward_rows
-            groups.append(cell.gradient_buffers)
+            groups.append(cell.gradients.temporary)
         wide += cell.storage.packed if saved is None else []
         self._wide = [(b, scratch.take(rows, b.width)) for b in wide]
         self.kept = {} if saved is None else {b.name: saved[b.name] for b in cell.storage.packed}
@@ -94,7 +94,7 @@ def loop_elements(
     if backward:
         total += weight_elements(cell, 1, False, dtype)
         per_row += _width(cell.backward_rows)
-        temporary = max(temporary, _width(cell.gradient_buffers))
+        temporary = max(temporary, _width(cell.gradients.temporary))
     per_row += 0 if keeps else _width(cell.storage.packed)
     return total + rows * per_row + running * temporary
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode, Origin, Value
 from dynbatch.compiler.lifetimes import Lifetimes
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program
@@ -160,8 +160,8 @@ class Storage:
                 self._new(value, must_pack)
 
     def _whole_rows(self, program: Program) -> set[int]:
-        """Values, by identity, that are whole rows of an array of their own."""
-        makers = [op for op in program.every_op() if op.opcode in WHOLE_ROWS]
+        """Values, by identity, that are whole rows of an array: own kernels write such."""
+        makers = [op for op in program.every_op() if op.opcode in OWN_KERNELS]
         return {id(value) for op in makers for value in op.outputs}
 
     def _must_pack(self, value: Value) -> bool:
@@ -181,10 +181,6 @@ class Storage:
             if not is_apart and not self._lives.can_share(value, column, other, at):
                 return False
         return True
-
-
-# Their kernels read plain rows, and write whole rows of an array.
-WHOLE_ROWS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
 
 
 def storage_of(program: LoopProgram, backward: BackwardProgram) -> Storage:

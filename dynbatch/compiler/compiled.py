@@ -52,7 +52,6 @@ class CompiledLoop:
         map_inputs: where the rows are that each wide map multiplied, by number.
         stream_rows, backward_rows: buffers with a row for each token that forward takes for the
             streams, and backward beside these.
-        gradient_buffers: of backward, with a row for each running sentence.
     """
 
     reads_first_memories: ClassVar[bool] = True
@@ -76,7 +75,7 @@ class CompiledLoop:
         self.numpy = NumpyLoop(program, self.storage, self.backward_program, self.gradients)
         self.launches, self.launches_backward = map(len, self.numpy.ops)
         self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))
-        self.stream_maps = dict(enumerate(program.stream_maps))
+        self.stream_maps = dict(enumerate(program.ahead))
         self.generic: dict[int, Op] = dict(enumerate(program.generic))
         self._place_values()
         self._place_gradients()
@@ -119,7 +118,6 @@ class CompiledLoop:
             op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
         }
         self.read_before = backward.found_states()
-        self.gradient_buffers = self.gradients.temporary
         width = sum([value.width for value in program.exports])
         self.backward_rows = [
             ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True),

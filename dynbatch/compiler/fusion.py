@@ -15,7 +15,7 @@ from dynbatch.compiler.lowering import LoopProgram
 
 def fuse(program: LoopProgram) -> None:
     """Merge linear maps of one input, of the streams' and of the loop's."""
-    program.ahead = _merge(program, program.stream_maps)
+    program.ahead = _merge(program, program.ahead)
     program.ops = _merge(program, program.ops)
 
 

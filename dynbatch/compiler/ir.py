@@ -48,6 +48,7 @@ ELEMENTWISE_TYPES = {
     Unary: OpCode.UNARY, Binary: OpCode.BINARY, Scalar: OpCode.WITH_NUMBER, Where: OpCode.WHERE,
 }  # fmt: skip
 ELEMENTWISE = tuple(ELEMENTWISE_TYPES.values())
+OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)  # of the node types
 
 
 class Value:

@@ -64,18 +64,13 @@ class LoopProgram(Program):
         """Make a node a stream: an input of each step."""
         self._by_node[node.index] = self._stream(node)
 
-    @property
-    def stream_maps(self) -> list[Op]:
-        """Wide linear maps of a stream: one product for all tokens, before the loop."""
-        return self.ahead
-
     def results(self) -> list[Value]:
         return [*self.exports, *self.following]
 
     @property
     def linear_maps(self) -> list[Op]:
         """Every linear map: of the streams, then of the loop."""
-        return [*self.stream_maps, *[op for op in self.ops if op.is_linear]]
+        return [*self.ahead, *[op for op in self.ops if op.is_linear]]
 
     @property
     def generic(self) -> list[Op]:

@@ -12,8 +12,8 @@ class Program:
 
     Attributes:
         values:    all that operators make, their inputs, and views of either.
-        ahead:     operators for the rows of many steps at once, before these steps run: maps of
-                   streams.
+        ahead:     operators for the rows of many steps at once, before these steps run: wide linear
+                   maps of a stream.
         ops:       operators of a step, in order.
         following: the value of each part of the state, or of its gradient, for the next step.
     """

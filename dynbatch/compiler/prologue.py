@@ -45,11 +45,7 @@ class Prologue:
 
     def memories(self) -> list[Node]:
         """The memories that the loop reads."""
-        return [self.whole(node) for node in self._compiled.program.memory_nodes]
-
-    def whole(self, node: Node) -> Node:
-        """The value unchanged: a row for each token, or one for the sentence."""
-        return self._nodes[node.index]
+        return [self._nodes[node.index] for node in self._compiled.program.memory_nodes]
 
     def rows(self, node: Node) -> Node:
         """The value with a row for each token: a sentence's single row is repeated."""
@@ -80,12 +76,12 @@ class Prologue:
         if not node.inputs:
             copy = copy_of_source(node, self._xs.graph)
         elif section is Section.MEMORY and self._compiled.trace.fixed_rows:
-            inputs = [self.whole(x) for x in node.inputs]
+            inputs = [self._nodes[x.index] for x in node.inputs]
             is_repeated = isinstance(node, Expand)
             copy = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
         elif section is Section.MEMORY:
-            copy = once(node, [self.whole(x) for x in node.inputs])
-        elif isinstance(node, InvertedDropout) and self.whole(node.inputs[0]).ndim < 2:
+            copy = once(node, [self._nodes[x.index] for x in node.inputs])
+        elif isinstance(node, InvertedDropout) and self._nodes[node.inputs[0].index].ndim < 2:
             # What is dropped is the same in all sentences; the mask must follow from this one.
             mask = dropout(Ones(self._xs, columns=node.width), node.p)
             copy = self.rows(node.inputs[0]) * mask

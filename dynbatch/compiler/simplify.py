@@ -167,9 +167,7 @@ LARGEST_EXPONENT = 100
 NEUTRAL = {binary.multiply: 1, binary.divide: 1, binary.add: 0}
 
 # What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
-DROPPED = (
-    *ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT,
-)  # fmt: skip
+DROPPED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT)
 
 
 def _drop_unread(program: Program) -> None:

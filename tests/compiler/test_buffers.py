@@ -63,6 +63,6 @@ def assert_holds(held, storage, value):
 def test_buffers_of_both_passes_have_names_of_their_own():
     loop = compiled("gru")
     groups = [loop.storage.packed, loop.storage.temporary, loop.backward_rows]
-    groups.append(loop.gradient_buffers)
+    groups.append(loop.gradients.temporary)
     names = [buffer.name for buffer in itertools.chain(*groups)]
     assert len(names) == len(set(names))

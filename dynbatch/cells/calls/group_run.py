@@ -215,7 +215,7 @@ class GroupRun:
 
         There are as many as the room for the largest batch holds.
         """
-        buffers = self.cell.gradient_buffers if is_backward else self.cell.storage.temporary
+        buffers = self.cell.gradients.temporary if is_backward else self.cell.storage.temporary
         for k in range(max(1, min(parallel.available(), self._most // ROWS))):
             own = {b.name: self.arrays[b.name][k * ROWS :] for b in buffers}
             yield self.arrays | own

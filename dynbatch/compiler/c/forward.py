@@ -47,7 +47,7 @@ class ForwardText(LoopText):
         """Streams and their maps, for the steps from this one on whose rows lie in the cache."""
         if not program.streams:
             return []
-        widths = [op.output.width for op in program.stream_maps]
+        widths = [op.output.width for op in program.ahead]
         row = sum(widths or [x.width for x in program.streams])
         return [
             "if (ahead && s >= done) {",
@@ -57,7 +57,7 @@ class ForwardText(LoopText):
             "    done = steps[4 * last + 1];",
             "    const ptrdiff_t rows = done - s;",
             *[f"    {line}" for line in self.gather_streams("rows")],
-            *[f"    {line}" for op in program.stream_maps for line in self._products(op, "rows")],
+            *[f"    {line}" for op in program.ahead for line in self._products(op, "rows")],
             "}",
         ]
 

@@ -8,13 +8,11 @@ from textwrap import indent
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.groups import items
-from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.ir import OWN_KERNELS, Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.places import Pointers, place_in
 from dynbatch.compiler.program import numbered
-
-OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
 
 HEAD = """\
 #include "elementwise.h"

@@ -16,7 +16,7 @@ import numpy as np
 from dynbatch.compiler.arrays import Arrays
 from dynbatch.compiler.buffers import Role, Storage, array_name
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.operators import elementwise, name_of
 from dynbatch.compiler.places import Pointers
@@ -54,7 +54,7 @@ class NumpyLoop:
 
     def ahead(self, arrays: Arrays) -> None:
         """The wide maps of streams, for all rows at once, with weights as they lie."""
-        for op in self._program.stream_maps:
+        for op in self._program.ahead:
             (x, _), (out, _) = [self._rows(v, arrays, True) for v in (*op.inputs, op.output)]
             for piece in op.pieces:
                 blas.matmul_rows(x, piece.rows.T, out[:, piece.columns])
@@ -90,7 +90,7 @@ class NumpyLoop:
     def _calls(self, op: Op, arrays: Arrays, is_first: bool) -> list[Call]:
         """The calls of an operator: none for a product whose result nothing asks for."""
         is_zero = is_first and not arrays.get("given")
-        if op.opcode in (OpCode.GENERIC, OpCode.GENERIC_GRADIENT):
+        if op.opcode in OWN_KERNELS:
             return [self._generic_call(op, arrays, is_first)]
         if op.opcode is OpCode.COPY:
             pairs = [[self._rows(v, arrays, is_first) for v in pair] for pair in self._moved(op)]

@@ -31,7 +31,7 @@ class ScanGradients:
             dy, x = rows.whole(value), self._multiplied(op)
             self._weights(op, x, dy, into)
             bias_gradients(rows.queue, into, op, dy)
-            if op in program.stream_maps:
+            if op in program.ahead:
                 self._stream_gradient(op, dy)
 
     def _weights(self, op: Op, x: DeviceMatrix, dy: DeviceMatrix, into: ParameterRows) -> None:

@@ -83,7 +83,7 @@ class DeviceScanRun:
         for b in loop.storage.temporary:
             rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
         rows.start(scratch)
-        for op in loop.program.stream_maps:
+        for op in loop.program.ahead:
             self._map(op, rows.whole(op.inputs[0]), rows.whole(op.output), rows.tokens)
         memories = rows.sorted_memories() if loop.program.generic else []
         for op in loop.program.generic:
