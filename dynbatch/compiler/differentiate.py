@@ -113,17 +113,12 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
     elif op.opcode is OpCode.COPY:
         for x, column in zip(op.inputs, op.columns, strict=True):
             sums.add(x, cut(program, dy, column, x.width))
-    elif op.kernel is binary.add:
-        for x in op.inputs:
-            sums.add(x, dy)
-    elif op.opcode is OpCode.WHERE:  # no gradient reaches the mask
-        for position, x in enumerate(op.inputs[1:], start=1):
-            sums.add(x, _partial(program, op, dy, position))
     elif op.is_multiply:
         for x, other in zip(op.inputs, op.inputs[::-1], strict=True):
             sums.add(x, dy, other)
     else:
-        for position, x in enumerate(op.inputs):
+        first = int(op.opcode is OpCode.WHERE)  # no gradient reaches the mask
+        for position, x in enumerate(op.inputs[first:], first):
             sums.add(x, _partial(program, op, dy, position))
 
 
@@ -149,7 +144,7 @@ def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
         return made(program, op.opcode, [dy], dy, kernel=op.kernel, number=op.number)
     if op.kernel is arithmetic.negative or (op.kernel is binary.subtract and position):
         return made(program, OpCode.UNARY, [dy], dy, kernel=arithmetic.negative)
-    if op.kernel is binary.subtract:
+    if op.kernel in (binary.add, binary.subtract):
         return dy
     inputs = [dy, *partial_reads(op)]
     return made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)

@@ -130,11 +130,13 @@ class LoopText:
         """The lines of a step's parts, of which another begins behind each own kernel."""
         lines: list[str] = []
         for item in found:
-            if isinstance(item, Op) and item.opcode in OWN_KERNELS and not self._attends:
+            if isinstance(item, KernelGroup):
+                lines += [line for lane in item.lanes for line in self._lane(lane, item.ops)]
+            elif item.opcode in OWN_KERNELS and not self._attends:
                 self.between.append(item)
                 lines += ["}", f"if (part == {len(self.between)}) {{"]
             else:
-                lines += self._item(item)
+                lines += self.products(item)
         return lines
 
     def step_of(self, op: Op, *values: Value) -> list[str]:
@@ -180,11 +182,6 @@ class LoopText:
         value = Value.columns(*segment)
         others = [x for op in self._ops if op not in group for x in op.inputs]
         return any([value.overlaps(x) for x in (*self._kept, *others)])
-
-    def _item(self, item: Op | KernelGroup) -> list[str]:
-        if isinstance(item, Op):
-            return self.products(item)
-        return [line for lane in item.lanes for line in self._lane(lane, item.ops)]
 
     def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
         """The loop over the rows of a lane; prints the function of one vector of it too."""
