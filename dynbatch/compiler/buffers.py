@@ -137,8 +137,7 @@ class Storage:
         if not self.has_place(op.output):
             return
         buffer, column = self._columns[id(op.output)]
-        starts = op.columns if op.opcode is OpCode.COPY else [0] * len(op.inputs)
-        for x, start in zip(op.inputs, starts, strict=True):
+        for x, start in op.parts():
             first = column + start - x.column
             is_made_here = id(x.base) in self._lives.makers and not self.has_place(x)
             if is_made_here and self._fits(x.base, buffer, first):

@@ -111,7 +111,7 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
         (x,) = op.inputs
         sums.add(x, made(program, OpCode.LINEAR_GRADIENT, [dy], x, source=op))
     elif op.opcode is OpCode.COPY:
-        for x, column in zip(op.inputs, op.columns, strict=True):
+        for x, column in op.parts():
             sums.add(x, cut(program, dy, column, x.width))
     elif op.is_multiply:
         for x, other in zip(op.inputs, op.inputs[::-1], strict=True):

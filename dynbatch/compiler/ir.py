@@ -165,11 +165,14 @@ class Op:
         op.columns = [0]
         return op
 
+    def parts(self) -> list[tuple[Value, int]]:
+        """The operands, each with the output's column where it begins."""
+        starts = self.columns if self.opcode is OpCode.COPY else [0] * len(self.inputs)
+        return list(zip(self.inputs, starts, strict=True))
+
     def holes(self) -> list[Value]:
         """The columns into which a copy writes zeros."""
-        parts = sorted(
-            [(at, at + x.width) for at, x in zip(self.columns, self.inputs, strict=True)]
-        )
+        parts = sorted([(at, at + x.width) for x, at in self.parts()])
         ends, starts = [0, *[end for _, end in parts]], [at for at, _ in parts]
         spans = zip(ends, [*starts, self.output.width], strict=True)
         return [Value.columns(self.output, a, b - a) for a, b in spans if a < b]

@@ -64,12 +64,6 @@ def ops_of(item: Item) -> tuple[Op, ...]:
     return item.ops if isinstance(item, KernelGroup) else (item,)
 
 
-def columns(op: Op) -> list[tuple[Value, int]]:
-    """The inputs of an elementwise operator, each with the output's column where it begins."""
-    starts = op.columns if op.opcode is OpCode.COPY else [0] * len(op.inputs)
-    return list(zip(op.inputs, starts, strict=True))
-
-
 def find_cuts(ops: Sequence[Op]) -> dict[int, set[int]]:
     """The cuts of each base value: wherever an operand next to it begins or ends."""
     cuts: dict[int, set[int]] = {}
@@ -79,7 +73,7 @@ def find_cuts(ops: Sequence[Op]) -> dict[int, set[int]]:
         else:
             for x in op.inputs:
                 cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
-    relations = [(x, op.output, at) for op in ops if op.opcode in FUSED for x, at in columns(op)]
+    relations = [(x, op.output, at) for op in ops if op.opcode in FUSED for x, at in op.parts()]
     for x, output, at in relations:
         cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
         cuts.setdefault(id(output), set()).update((0, at, at + x.width, output.width))
@@ -108,7 +102,7 @@ def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]
     scalars: list[ScalarOp] = []
     for op in group:
         if op.opcode is OpCode.COPY:
-            for x, at in columns(op):
+            for x, at in op.parts():
                 for segment in _segments(x.base, x.column, x.width, cuts):
                     first = segment.first - x.column + at
                     scalars.append(

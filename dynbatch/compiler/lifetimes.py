@@ -57,7 +57,7 @@ class Lifetimes:
         """Whether a value may be made over an operand that lies so many columns into it."""
         op = self.makers[id(made)]
         if op.opcode is OpCode.COPY:
-            starts = [at for at, other in zip(op.columns, op.inputs, strict=True) if other is x]
+            starts = [at for other, at in op.parts() if other is x]
             return starts == [offset]
         if op.opcode is OpCode.PARTIAL:
             assert op.source is not None

@@ -154,10 +154,7 @@ class NumpyLoop:
 
     def _moved(self, op: Op) -> list[tuple[Value, Value]]:
         """Operands of a copy that lie elsewhere than it puts them, and these places."""
-        parts = [
-            (x, Value.columns(op.output, column, x.width))
-            for x, column in zip(op.inputs, op.columns, strict=True)
-        ]
+        parts = [(x, Value.columns(op.output, column, x.width)) for x, column in op.parts()]
         return [(x, to) for x, to in parts if self._places.whole(x) != self._places.whole(to)]
 
     def _rows(self, value: Value, arrays: Arrays, is_first: bool) -> tuple[Array, int]:
