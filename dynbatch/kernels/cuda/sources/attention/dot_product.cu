@@ -76,7 +76,7 @@ __device__ __forceinline__ void attend_alone(
         }
         total = total * factor + warp_reduce<Add>(sum);
         __syncthreads();
-        const Source rows = values.from(start);
+        const auto rows = values.from(start);
         sums_of_columns<REAL>(
             count, rows.width, [&](int n, int c) { return weights[n] * rows.row(n)[c]; },
             [&](int c, REAL value) {
@@ -107,19 +107,23 @@ __device__ __forceinline__ void attend_block(const REAL* queries, const REAL* ke
 // Rows of a sentence and head that lie in pages: row n, and from row `split` on row n + gap, counted
 // through the pages.
 struct PagedRows {
+    // Rows from one on. What tells of the pages stays in shared memory: registers are short.
+    struct From {
+        const PagedRows& rows;
+        int first, width;
+
+        __device__ __forceinline__ const REAL* row(int n) const { return rows.row(first + n); }
+    };
+
     const long long* pages;
-    long long offset, split, gap;  // where rows begin in a page, in bytes
-    int of_page, stride, width, base;
+    int offset;  // where rows begin in a page, in bytes
+    int split, gap, of_page, stride, width;
 
     __device__ __forceinline__ const REAL* row(int n) const {
-        const int place = base + n + (int)(base + n >= split ? gap : 0);
+        const int place = n + (n >= split ? gap : 0);
         return (const REAL*)(pages[place / of_page] + offset) + (place % of_page) * stride;
     }
-    __device__ __forceinline__ PagedRows from(int n) const {
-        PagedRows rows = *this;
-        rows.base += n;
-        return rows;
-    }
+    __device__ __forceinline__ From from(int n) const { return {*this, n, width}; }
 };
 
 // Where keys and values lie: addresses of all sentences' pages, the first of each sentence, its
@@ -132,9 +136,9 @@ struct PageTables {
 
     __device__ __forceinline__ PagedRows rows(
         int sentence, long long offset, int heads, int width, int head) const {
-        const long long split = gaps ? gaps[2 * sentence] : 1LL << 60;
-        return {pages + firsts[sentence], offset + (long long)(head * width * sizeof(REAL)), split,
-            gaps ? gaps[2 * sentence + 1] : 0, of_page, heads * width, width, 0};
+        const int split = gaps ? (int)gaps[2 * sentence] : 0x7fffffff;
+        return {pages + firsts[sentence], (int)offset + head * width * (int)sizeof(REAL), split,
+            gaps ? (int)gaps[2 * sentence + 1] : 0, of_page, heads * width, width};
     }
 };
 
