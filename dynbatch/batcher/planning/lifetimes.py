@@ -137,9 +137,10 @@ class LifetimeWalk:
         graph, add, values = self._graph, self.table.add, self._values
         differentiates = graph.loss is not None
         owner = step.node_type.__name__
-        last = END if not differentiates or step.block in graph.kept else time
+        stays = not differentiates or step.block in graph.kept
         rows = []
         for block in step.blocks:
+            last = END if stays and (graph.trains or not step.is_inside(block)) else time
             values[block] = row = add(block.size, time, last, block.width, "activations", owner)
             rows.append(row)
         packings = self._read_inputs(step, time, time, None)

@@ -42,6 +42,11 @@ class BlockBatch:
         self._streams: dict[Site, list[int]] = {}
 
     @cached_property
+    def result_blocks(self) -> set[Any]:
+        """The blocks in which results of the calls lie, which others may read."""
+        return {place.block.base for call in self.calls for place in call.places}
+
+    @cached_property
     def _sizes(self) -> Array:
         shape = len(self.calls), len(self.program.free)
         return np.array([call.free for call in self.calls], np.int64).reshape(shape)

@@ -89,6 +89,10 @@ class StepRun:
         )
         self.sources = [BatchInput(places) for places in sources]
 
+    def is_inside(self, block: Block) -> bool:
+        """Whether one of its blocks is of values inside of calls, which nobody else can read."""
+        return isinstance(self.nodes, Members) and block not in self.nodes.batch.result_blocks
+
     @property
     def work(self) -> int:
         """Elements read and written: decides whether a thread of its own is worth it."""

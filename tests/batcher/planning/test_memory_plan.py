@@ -180,3 +180,33 @@ def test_what_another_kernel_still_reads_is_not_written_over():
         return y * y  # backward reads y
 
     np.testing.assert_allclose(in_place(squares)[1], 8 * np.linspace(-1, 1, 12).reshape(4, 3))
+
+
+def deep(layers):
+    """A block of layers that gives what the second makes, its negative, and what the last makes."""
+    weights = [db.Parameter(np.full((6, 6), 0.1 * k, np.float32)) for k in range(layers)]
+
+    @db.block
+    def run(graph, x):
+        made = []
+        for weight in weights:
+            x = F.tanh(F.linear(x, weight))
+            made.append(x)
+        return made[1], -made[1], made[-1]
+
+    return run
+
+
+def test_values_inside_of_a_block_share_memory_where_no_gradients_are_wanted():
+    peaks, found = {}, {}
+    for layers, grad in [(4, False), (12, False), (12, True)]:
+        block = deep(layers)
+        with db.Graph(grad=grad) as graph:
+            rows = [F.input(graph, np.full((n, 6), 0.5, np.float32)) for n in (3, 1, 5)]
+            results = [node for x in rows for node in block(graph, x)]
+            graph.forward()
+            found[layers, grad] = [node.value.copy() for node in results]
+            peaks[layers, grad] = graph.statistics.peak_bytes
+    assert peaks[4, False] == peaks[12, False] < peaks[12, True] / 2
+    for one, other in zip(found[12, False], found[12, True], strict=True):
+        np.testing.assert_array_equal(one, other)
