@@ -5,7 +5,7 @@
 
 // Few rows by a b whose columns are rows in memory, `b_column` apart: weights (N, K). Each is read
 // once, in order, and turned in registers, LANES columns and terms at a time.
-#define TURNED_ROWS 8
+#define TURNED_ROWS 12
 #define MOST_TURNED 32
 #define TURNED_ELEMENTS (1 << 17)
 #define TURNED_TERMS 64  // a power of two below PART
@@ -25,20 +25,23 @@ INLINE void turn(ptrdiff_t terms, const REAL* b, ptrdiff_t b_column, vector* x) 
 INLINE void add_terms(
     const int rows, ptrdiff_t terms, const REAL* a, const REAL* panel, REAL* sums) {
     vector sum[TURNED_ROWS];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int i = 0; i < rows; i++) sum[i] = load(sums + i * LANES);
 #pragma GCC unroll 4
     for (ptrdiff_t s = 0; s < terms; s++, a += rows) {
         vector x = load(panel + s * LANES);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int i = 0; i < rows; i++) sum[i] = multiply_add(splat(a[i]), x, sum[i]);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int i = 0; i < rows; i++) store(sums + i * LANES, sum[i]);
 }
 
+// How many rows are summed together, up to three of them zeros: each sum waits for the one before,
+// so that fewer than 8 at a time take as long.
 static ptrdiff_t turned_height(ptrdiff_t rows) {
-    return rows >= 8 ? 8 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+    if (rows > 12) return 8;
+    return rows > 8 ? 12 : rows > 4 ? 8 : rows > 2 ? 4 : rows;
 }
 
 // LANES columns of a product.
@@ -50,7 +53,7 @@ static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, c
     ptrdiff_t k = 0;
     do {
         ptrdiff_t end = least(K, k + PART);
-        memset(sums, 0, (size_t)(M * LANES) * sizeof(REAL));
+        memset(sums, 0, sizeof sums);
         for (ptrdiff_t terms; k < end; k += terms) {
             terms = least(TURNED_TERMS, end - k);
             for (ptrdiff_t t = 0; t < terms; t += LANES) {
@@ -63,7 +66,8 @@ static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, c
                 height = turned_height(M - i);
                 const REAL* at = a + i * K + k * height;
                 REAL* to = sums + i * LANES;
-                if (height == 8) add_terms(8, terms, at, panel, to);
+                if (height == 12) add_terms(12, terms, at, panel, to);
+                else if (height == 8) add_terms(8, terms, at, panel, to);
                 else if (height == 4) add_terms(4, terms, at, panel, to);
                 else if (height == 2) add_terms(2, terms, at, panel, to);
                 else add_terms(1, terms, at, panel, to);
@@ -109,12 +113,12 @@ static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REA
     static _Thread_local REAL turned[TURNED_ELEMENTS];
     const REAL* rows = a;
     if (M > 1) {
-        if (M * K > TURNED_ELEMENTS) return 0;
+        if ((M + 3) * K > TURNED_ELEMENTS) return 0;
         REAL* to = turned;
         for (ptrdiff_t i = 0, height; i < M; i += height) {
             height = turned_height(M - i);
             for (ptrdiff_t k = 0; k < K; k++)
-                for (ptrdiff_t r = 0; r < height; r++) *to++ = a[(i + r) * a_row + k];
+                for (ptrdiff_t r = i; r < i + height; r++) *to++ = r < M ? a[r * a_row + k] : 0;
         }
         rows = turned;
     }
