@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum, IntEnum, auto
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -59,13 +59,6 @@ class Arguments:
         self.names = tuple(named)
         values = (*positional, *named.values()) if named else positional
         self.forms = tuple([self._form(value) for value in values])
-
-    @classmethod
-    def of_arrays(cls, arrays: list[Array]) -> Self:
-        """What is given to a program that reads nothing but arrays."""
-        arguments = cls.__new__(cls)
-        arguments.nodes, arguments.arrays = [], arrays
-        return arguments
 
     def _form(self, value: Any) -> Form:
         kind = type(value)
