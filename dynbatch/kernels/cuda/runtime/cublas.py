@@ -134,5 +134,5 @@ class Cublas:
         """Handle a sum over nothing, which is 0; cuBLAS does not define that case."""
         if not beta:
             total, threads = m * n, 256
-            args = (c, m, n, ldc, 0, total)
-            self._queue.launch(self.dtype, "zero_planes", (-(-total // threads),), (threads,), args)
+            args = (c, n, ldc, total)
+            self._queue.launch(self.dtype, "zero_rows", (-(-total // threads),), (threads,), args)

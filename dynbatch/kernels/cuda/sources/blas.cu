@@ -1,11 +1,10 @@
 // Products that cuBLAS does not do: of nothing, and of matrices that differ in shape.
 
-// Planes of zeros: rows of `width` that are `ld` elements apart, in planes `step` elements apart.
-// Block (256), grid (total / 256) for `total` elements in all.
-extern "C" __global__ void zero_planes(
-    REAL* out, int rows, int width, long long ld, long long step, long long total) {
-    const long long i = thread_in_grid(), row = i / width;
-    if (i < total) out[row / rows * step + row % rows * ld + i % width] = (REAL)0;
+// Zeros in all rows of `width` that are `ld` elements apart. Block (256), grid (total / 256) for
+// `total` elements in all.
+extern "C" __global__ void zero_rows(REAL* out, int width, long long ld, long long total) {
+    const long long i = thread_in_grid();
+    if (i < total) out[i / width * ld + i % width] = (REAL)0;
 }
 
 // out[k] = op(a[k]) op(b[k]) for matrices of different shapes, in one launch.
