@@ -489,8 +489,8 @@ def test_a_tuple_for_a_state_of_one_part_is_answered_with_its_width(init):
 
     with db.Graph() as graph, pytest.raises(errors.DtypeError) as caught:
         db.scan(add, F.input(graph, np.ones((3, 2))), init=init)
-    assert f"init: {init} is given" in str(caught.value)
-    assert "the cell's is one vector, init=2" in str(caught.value)
+    said = f"init: {init} is given; with init=2 the cell's next state has its widths"
+    assert said in str(caught.value)
 
 
 def test_intervals_hold_what_mathematics_says():

@@ -36,7 +36,7 @@ def log_prob(graph: Graph, model: Any, prompt: ArrayLike, tokens: ArrayLike) -> 
         >>> model = models.Seq2Seq(source_vocab=10, target_vocab=12, embed=8, hidden=16)
         >>> ((best,),) = db.generate(model, [[3, 1, 2]], max_new_tokens=5)
         >>> with db.Graph() as graph:
-        ...     found = log_prob(graph, model, [3, 1, 2], best.tokens)
+        ...     found = log_prob(graph, model, [3, 1, 2], best.tokens).keep()
         ...     graph.backward(-found)
         >>> abs(float(found.value) - best.score) < 1e-5
         True
