@@ -9,6 +9,7 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from dynbatch.commands import status
+from dynbatch.commands.arguments import positive
 from dynbatch.train.interrupts import Terminated
 
 Settings = TypeVar("Settings")
@@ -21,14 +22,6 @@ def exit_status(run: Callable[[], None]) -> int:
         return status.exit_status(run)
     except Terminated as end:
         return 128 + end.number
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, from the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
 
 
 MOST_EPOCHS = 1_000_000

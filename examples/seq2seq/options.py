@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dynbatch.backend import NAMES
+from dynbatch.commands.arguments import positive
 from dynbatch.errors import CheckpointError
-from examples.arguments import above_zero, not_negative, passes, positive, share
+from examples.arguments import above_zero, not_negative, passes, share
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
 
