@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from dynbatch.commands import generate, memory
-from dynbatch.commands.status import exit_status, shown
+from dynbatch.commands.status import exit_status, show_warning
 
 COMMANDS = {"generate": generate, "memory": memory}
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
@@ -31,5 +31,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_options(parser)
     options = parser.parse_intermixed_args(given[1:])
     with warnings.catch_warnings():
-        warnings.showwarning = shown
+        warnings.showwarning = show_warning
         return exit_status(lambda: command.run(options))

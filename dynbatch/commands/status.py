@@ -25,7 +25,7 @@ def exit_status(run: Callable[[], int | None]) -> int:
         return 1
 
 
-def shown(message: Warning | str, *where: object, **more: object) -> None:
+def show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Print a warning as one line; replaces `warnings.showwarning` while a command runs."""
     print(f"warning: {message}", file=sys.stderr)
 
