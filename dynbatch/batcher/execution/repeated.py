@@ -125,7 +125,7 @@ def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
 
 
 def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
-    """What `StepRun.run_forward` does, for `in_few_calls`."""
+    """What `StepRun.forward` does each time, for `in_few_calls`; its arrays stay where they are."""
     kind, batch = step.node_type, step.batch
     if isinstance(step, AliasStep):
         return []
