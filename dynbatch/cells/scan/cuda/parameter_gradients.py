@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.cells.cuda.linear_maps import bias_gradients, weight_gradients
+from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.linear_maps import ParameterRows
-from dynbatch.cells.scan.cuda.rows import DeviceMatrix, ScanRows, matrix_of
+from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.nodes.batch import Gradients
 from dynbatch.ragged import Ragged
 
@@ -38,17 +39,7 @@ class ScanGradients:
         """dW = dyᵀ x of every piece, one product each, without the rows of x that are zeros."""
         queue, zero = self.rows.queue, self._zero_rows(op)
         x, dy = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
-        for piece in op.pieces:
-            if piece.weight.frozen:
-                continue
-            out = into.take(piece.weight, piece.first, piece.width)
-            queue.keep(out)
-            part = dy.part(0, piece.column, piece.width)
-            queue.cublas(out.dtype).gemm(
-                True, False, piece.width, x.width, self.rows.tokens - zero,
-                part.address, part.stride, x.address, x.stride, 0,
-                out.data.ptr, x.width,  # type: ignore[attr-defined]
-            )  # fmt: skip
+        weight_gradients(queue, into, op, x, dy, self.rows.tokens - zero)
 
     def _zero_rows(self, op: Op) -> int:
         """How many of the first rows that a map multiplied are zeros."""
@@ -114,24 +105,3 @@ class ScanGradients:
                 rows.pick(source, order, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
-
-
-def bias_gradients(queue: Queue, rows: ParameterRows, op: Op, dy: DeviceMatrix) -> None:
-    """db = Σ dy over all rows, of every bias."""
-    trained = [
-        (piece, bias, first)
-        for piece in op.pieces
-        for bias, first in piece.biases
-        if not bias.frozen
-    ]
-    if not trained:
-        return
-    is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
-    if is_all and trained[0][0].width == trained[0][1].size:
-        arrays.sum_rows(dy.array, rows.take(trained[0][1], 0, dy.width))
-        return
-    total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
-    arrays.sum_rows(dy.array, total)
-    for piece, bias, first in trained:
-        start = dy.offset + piece.column
-        arrays.copy(total[start : start + piece.width], rows.take(bias, first, piece.width))

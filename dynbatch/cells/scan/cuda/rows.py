@@ -1,14 +1,13 @@
-"""`ScanRows`: the rows of one batch of scans on a GPU, in prefix layout, by address.
-
-A `DeviceMatrix` is rows by address, so that a loop makes no array objects.
-"""
+"""`ScanRows`: the rows of one batch of scans on a GPU, in prefix layout, by address."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.cuda.linear_maps import wide_bias, wide_weight
+from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.prefix import prefix_layout
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
@@ -19,42 +18,6 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
-
-
-class DeviceMatrix(NamedTuple):
-    """Rows, or a range of columns of wider rows.
-
-    array:   the device array that holds them.
-    offset:  elements in it before the first.
-    address: of the first element.
-    stride:  elements from a row to the next.
-    width:   columns.
-    """
-
-    array: Array
-    offset: int
-    address: int
-    stride: int
-    width: int
-
-    def part(self, row: int, column: int, width: int) -> DeviceMatrix:
-        """Some columns, from a row on."""
-        first = row * self.stride + column
-        address = self.address + first * self.array.itemsize
-        return DeviceMatrix(self.array, self.offset + first, address, self.stride, width)
-
-    def view(self, rows: int) -> Array:
-        """The first rows as an array."""
-        if self.stride == self.width:
-            flat = self.array.reshape(-1)[self.offset : self.offset + rows * self.width]
-            return flat.reshape(rows, self.width)
-        first, column = divmod(self.offset, self.stride)
-        return self.array[first : first + rows, column : column + self.width]
-
-
-def matrix_of(array: Array) -> DeviceMatrix:
-    """A whole contiguous (rows, width) device array."""
-    return DeviceMatrix(array, 0, array.data.ptr, array.shape[1], array.shape[1])  # type: ignore[attr-defined]
 
 
 class ScanRows:
@@ -205,36 +168,3 @@ class ScanRows:
                 self.pick(matrix_of(memory.values), index, matrix_of(rows))
             memories.append(Ragged(rows, lengths.tolist()))
         return memories
-
-
-def wide_weight(op: Op, scratch: Scratch) -> DeviceMatrix:
-    """(O, K) rows of all pieces; the parameter itself where there is one piece, all of it."""
-    piece, inner = op.pieces[0], op.inputs[0].width
-    if len(op.pieces) == 1 and piece.width == piece.weight.shape[0]:
-        return matrix_of(piece.weight.value)
-    wide = scratch.take(op.output.width, inner)
-    for piece in op.pieces:
-        rows = piece.weight.value[piece.first : piece.first + piece.width]
-        arrays.copy(rows, wide[piece.column : piece.column + piece.width])
-    return matrix_of(wide)
-
-
-def wide_bias(op: Op, scratch: Scratch) -> DeviceMatrix | None:
-    """(1, O) sums of all pieces' biases; None without any."""
-    if not any([piece.biases for piece in op.pieces]):
-        return None
-    piece = op.pieces[0]
-    if len(op.pieces) == len(piece.biases) == 1 and piece.width == piece.biases[0][0].size:
-        return matrix_of(piece.biases[0][0].value.reshape(1, -1))
-    wide = scratch.take(1, op.output.width)
-    for piece in op.pieces:
-        out = wide[0, piece.column : piece.column + piece.width]
-        if not piece.biases:
-            arrays.fill(out, 0)
-        for number, (bias, first) in enumerate(piece.biases):
-            part = bias.value[first : first + piece.width]
-            if number:
-                arrays.accumulate(part, out)
-            else:
-                arrays.copy(part, out)
-    return matrix_of(wide)

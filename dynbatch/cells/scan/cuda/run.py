@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
+from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
-from dynbatch.cells.scan.cuda.rows import DeviceMatrix, ScanRows, matrix_of
+from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda import persistent as tail
