@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import numpy as np
 
+from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
-from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.shard_gradients import ShardGradients
@@ -17,7 +15,7 @@ from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import THREADS, Kernel
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
-from dynbatch.compiler.ir import Op, OpCode, Origin
+from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
@@ -37,7 +35,6 @@ class DeviceScanRun:
         self.loop = self.cell.loop
         self.rows = ScanRows(batch, self.loop, y, xs)
         self.rows.queue.kernels(batch.dtype).add(self.cell.source)
-        self._generic: dict[int, GenericStep] = {}
         carried = zip(self.loop.carried, self.rows.given, strict=True)
         self._unwanted = {found for (_, found), is_given in carried if not is_given}
 
@@ -87,10 +84,7 @@ class DeviceScanRun:
         for op in loop.program.ahead:
             self._map(op, rows.whole(op.inputs[0]), rows.whole(op.output), rows.tokens)
         memories = rows.sorted_memories() if loop.program.generic else []
-        for op in loop.program.generic:
-            self._generic[id(op)] = GenericStep(
-                op, memories, rows.sentences.size, batch.dtype, batch.keeps, batch.xp
-            )
+        self._generic = DeviceGenericSteps(rows, batch, memories, rows.sentences.size)
         launches = self._repeated(self.cell.forward)
         first = self._first_of_tail()
         for t in range(first):
@@ -108,9 +102,9 @@ class DeviceScanRun:
                     if p >= 0 or not kernel.stores <= self._unwanted:
                         launch.launch(-(-n * kernel.width // THREADS), THREADS, t)
             elif item.opcode is OpCode.GENERIC:
-                self._generic_step(item, t)
+                self._generic.forward(item, t)
             elif item.opcode is OpCode.GENERIC_GRADIENT:
-                self._generic_backward(item, t)
+                self._generic.backward(item, t)
             elif item.is_linear:
                 self._loop_map(item, t)
             else:
@@ -123,12 +117,6 @@ class DeviceScanRun:
             out = rows.of_step(op.output, t)
             assert out is not None
             self._map(op, rows.of_step(op.inputs[0], t), out, n)
-
-    def _generic_step(self, op: Op, t: int) -> None:
-        rows = self.rows
-        xs = [rows.argument(op, position, t) for position in range(len(op.inputs))]
-        with self._in_turn(op):
-            self._generic[id(op)].forward(t, rows.steps[t][2], rows.array(op.output, t), *xs)
 
     def _map(self, op: Op, x: DeviceMatrix | None, out: DeviceMatrix, count: int) -> None:
         """A linear map of some rows; None stands for zeros and gives zeros."""
@@ -143,10 +131,6 @@ class DeviceScanRun:
             )  # fmt: skip
         if bias is not None and id(op.output) not in self.loop.inline_maps:
             arrays.add_bias(out.view(count), bias.array.reshape(-1))
-
-    def _in_turn(self, op: Op) -> AbstractContextManager[None]:
-        """Start all queued work before a user's node type that computes with CuPy."""
-        return nullcontext() if type(op.node).names_kernels else self.rows.queue.at_once()
 
     def _repeated(self, kernels: dict[int, Kernel]) -> Launches:
         """The kernels of a pass with their matrices."""
@@ -200,9 +184,7 @@ class DeviceScanRun:
         self._start_backward(scratch, dy, dxs)
         sink = ShardGradients()
         memory_gradients = rows.sorted_memories(zeros=True) if self._generic else []
-        for step in self._generic.values():
-            step.memory_gradients = memory_gradients
-            step.give_gradients_to(sink)
+        self._generic.begin_backward(memory_gradients, sink)
         first, steps = self._first_of_tail(), len(rows.steps)
         self._launch_tail(1, first)
         for _ in range(steps - first):
@@ -214,8 +196,7 @@ class DeviceScanRun:
         for t in range(first - 1, -1, -1):
             self._step(self.loop.backward, launches[(first - 1 - t) % 2], t)
             rows.turn()
-        for step in self._generic.values():
-            step.finish()
+        self._generic.finish()
         gradients = batch.parameter_gradients()
         sink.pass_on(gradients)
         scan_gradients = ScanGradients(rows, scratch)
@@ -259,19 +240,3 @@ class DeviceScanRun:
             False, False, n, weight.width, source.output.width, dy.address, dy.stride,
             weight.address, weight.stride, len(base), out.address, out.stride,
         )  # fmt: skip
-
-    def _generic_backward(self, op: Op, t: int) -> None:
-        rows, n, source = self.rows, self.rows.steps[t][2], op.source
-        assert source is not None
-        retains, results = source.node.retains, iter(op.outputs)
-        saved, targets = [], []
-        for position, x in enumerate(source.inputs):
-            is_memory = x.base.origin is Origin.MEMORY
-            is_read = retains.input(position) or is_memory
-            saved.append(rows.argument(source, position, t) if is_read else None)
-            out = None if is_memory else rows.of_step(next(results), t)
-            targets.append(None if out is None else out.view(n))
-        dy = rows.array(op.inputs[0], t)
-        y = rows.array(source.output, t) if retains.output else None
-        with self._in_turn(source):
-            self._generic[id(source)].backward(t, n, dy, y, tuple(saved), tuple(targets))

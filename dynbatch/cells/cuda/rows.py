@@ -1,0 +1,98 @@
+"""`LoopRows`: where the values of a loop lie on a GPU, whole and in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import DType
+from dynbatch.cells.cuda.linear_maps import wide_bias, wide_weight
+from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
+from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.cuda.loop import Loop
+from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.parameter import Array
+
+Step = tuple[int, int, int, int]
+"""First row, row behind the last, number of rows, and first row of the step before or -1."""
+
+
+class LoopRows:
+    """The addresses of a loop's values.
+
+    Attributes:
+        steps:    in order.
+        matrices: by the names of `emit`, and V0 … and b0 … for wide weights and biases; None for
+            what is all zeros, or a gradient that nobody asks for.
+        table:    (T, 3) first row, number of rows and first row of the step before, for kernels.
+    """
+
+    def __init__(self, loop: Loop, dtype: DType, steps: Sequence[Step]) -> None:
+        self.loop = loop
+        self.dtype = dtype
+        self.queue = queue()
+        self.steps = steps
+        self.matrices: dict[str, DeviceMatrix | None] = {}
+        table = [(s, n, p) for s, _, n, p in steps]
+        self.table = np.array(table, np.int32).reshape(-1, 3)
+
+    def add_matrix(self, name: str, scratch: Scratch, rows: int, width: int) -> DeviceMatrix:
+        """A matrix in the scratch, under a name."""
+        matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
+        return matrix
+
+    def add_weights(self, scratch: Scratch) -> None:
+        """The wide weights of all linear maps, and their biases."""
+        for op in self.loop.program.linear_maps:
+            number = self.loop.maps[id(op)]
+            self.matrices[f"V{number}"] = wide_weight(op, scratch)
+            self.matrices[f"b{number}"] = wide_bias(op, scratch)
+
+    def matrix(self, name: str) -> DeviceMatrix:
+        """An existing matrix."""
+        matrix = self.matrices[name]
+        assert matrix is not None
+        return matrix
+
+    def addresses(self, names: list[str]) -> list[int | None]:
+        """The addresses of matrices; None, which kernels see as NULL, for missing ones."""
+        matrices = [self.matrices[name] for name in names]
+        return [None if matrix is None else matrix.address for matrix in matrices]
+
+    def whole(self, value: Value) -> DeviceMatrix:
+        """All rows of a packed value."""
+        buffer, first = self.loop.places.buffer_of(value.base)
+        return self.matrix(buffer.name).part(0, first + value.column, value.width)
+
+    def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
+        """A value's rows in step t; None where it has no matrix."""
+        return self._part(value.base, value.column, value.width, self.steps[t][0])
+
+    def _part(self, base: Value, column: int, width: int, row: int) -> DeviceMatrix | None:
+        buffer, first = self.loop.places.buffer_of(base)
+        matrix = self.matrices[buffer.name]
+        return matrix and matrix.part(row if buffer.packed else 0, first + column, width)
+
+    def array(self, value: Value, t: int, strided: bool = False) -> Array:
+        """A value's rows as an array; a copy if they are part of wider ones, unless `strided`."""
+        n = self.steps[t][2]
+        part = self.of_step(value, t)
+        if part is not None and (strided or part.stride == value.width):
+            return part.view(n)
+        rows = matrix_of(self.queue.empty((n, value.width), self.dtype))
+        if part is None:
+            arrays.fill(rows.array, 0)
+        else:
+            arrays.copy(part.view(n), rows.array)
+        return rows.array
+
+    def argument(self, op: Op, position: int, t: int) -> Any:
+        """What an operator with kernels of its own gets: an array, or the number of a memory."""
+        value = op.inputs[position]
+        if value.base.origin is Origin.MEMORY:
+            return value.base.number
+        return self.array(value, t, position in op.node.strided)
