@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.linear_maps import bias_gradients, weight_gradients
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.linear_maps import ParameterRows
@@ -16,12 +17,17 @@ from dynbatch.ragged import Ragged
 
 
 class ScanGradients:
-    """Gradients of parameters over all steps, and of streams, initial states and memories."""
+    """Gradients of parameters over all steps, and of streams, initial states and memories.
 
-    def __init__(self, rows: ScanRows, scratch: Scratch) -> None:
+    Args:
+        gathers: bring the states as every step found them, which weights' gradients need, into
+            `scratch` ahead of the loop.
+    """
+
+    def __init__(self, rows: ScanRows, scratch: Scratch, gathers: RowGathers) -> None:
         self.rows = rows
         self.loop = rows.loop
-        self._scratch = scratch
+        self._found_states(scratch, gathers)
         self._written = {*self.loop.backward_program.of_streams}
 
     def parameters(self, gradients: Gradients) -> None:
@@ -47,19 +53,24 @@ class ScanGradients:
         is_known = base.origin is Origin.STATE and not self.rows.given[base.number] and steps
         return steps[0][2] if is_known else 0
 
+    def _found_states(self, scratch: Scratch, gathers: RowGathers) -> None:
+        rows, earlier = self.rows, self.rows.shard.earlier()
+        before = earlier < 0
+        earlier[before] = -1 - rows.sentences[-1 - earlier[before]]
+        for part in self.loop.backward_program.found_states():
+            state = self.loop.program.following[part]
+            packed = rows.add_matrix(f"H{part}", scratch, rows.tokens, state.width)
+            init = rows.inits[part]
+            given = None if init is None else matrix_of(init.values)
+            gathers.pick(rows.whole(state), earlier, packed, given)
+
     def _multiplied(self, op: Op) -> DeviceMatrix:
         """All rows that a linear map multiplied, packed."""
         (value,) = op.inputs
         if value.base.origin is not Origin.STATE:
             return self.rows.whole(value)
-        rows, part = self.rows, value.base.number
-        name = f"H{part}"
-        if name not in rows.matrices:
-            state = self.loop.program.following[part]
-            packed = rows.add_matrix(name, self._scratch, rows.tokens, state.width)
-            initial = rows.matrices[f"I{part}"]
-            rows.pick(rows.whole(state), rows.shard.earlier(), packed, initial)
-        return rows.matrix(name).part(0, value.column, value.width)
+        found = self.rows.matrix(f"H{value.base.number}")
+        return found.part(0, value.column, value.width)
 
     def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> None:
         """dx (+)= dy W for all rows."""
@@ -87,9 +98,10 @@ class ScanGradients:
             memory_gradients: in the order of the sentences; empty where no operator reads one.
         """
         rows = self.rows
+        gathers = RowGathers(rows.queue, rows.dtype)
         for k, dx in enumerate(dxs[: len(rows.streams)]):
             if dx is not None and k in self._written:
-                rows.pick(rows.matrix(f"dX{k}"), rows.inverse, matrix_of(dx.values))
+                gathers.pick(rows.matrix(f"dX{k}"), rows.inverse, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
         rest = iter(dxs[len(rows.streams) :])
@@ -97,11 +109,12 @@ class ScanGradients:
         for k, given in enumerate(rows.given):
             dx = next(rest) if given else None
             if dx is not None:
-                rows.pick(rows.matrix(f"C{k}"), back, matrix_of(dx.values))
+                gathers.pick(rows.matrix(f"C{k}"), back, matrix_of(dx.values))
         for place, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
             if dx is not None and memory_gradients:
                 source = matrix_of(memory_gradients[place].values)
                 order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")
-                rows.pick(source, order, matrix_of(dx.values))
+                gathers.pick(source, order, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
+        gathers.run()
