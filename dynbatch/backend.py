@@ -22,7 +22,7 @@ ArrayModule = Any
 NAMES = ("cpu", "cuda")
 
 LEAST_CAPABILITY = {13: 75, 12: 60}
-"""The oldest GPUs, by CUDA's version: Turing, whom CUDA 13 begins with, and Pascal, under CUDA 12."""
+"""The oldest GPUs, by CUDA's version: Turing, where CUDA 13 begins, and Pascal under CUDA 12."""
 
 _stand_in: list[ArrayModule] = []
 

@@ -1,8 +1,8 @@
 """Compile CUDA C++ with NVRTC: a real device binary, with no GPU, driver, CuPy or header.
 
 Needs only the wheel nvidia-cuda-nvrtc, which brings one library. ptxas runs inside it, so what it
-says about registers, spills and shared memory is what a device will get. CUDA 13 compiles for Turing
-and newer; for older GPUs the compiler of CUDA 12 is looked for in a folder of its own:
+says about registers, spills and shared memory is what a device will get. CUDA 13 compiles for
+Turing and newer; for older GPUs the compiler of CUDA 12 is looked for in a folder of its own:
 
     .venv/bin/pip install --target .venv/nvrtc12 "nvidia-cuda-nvrtc-cu12==12.*"
 """
