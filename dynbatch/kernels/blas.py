@@ -9,6 +9,9 @@
 * **Products that add.** BLAS can add a product to what is there; NumPy's `matmul` cannot, and a
   sum beside it takes memory as large as the result. `matmul_outer(..., add=True)` calls OpenBLAS
   itself, or without it adds slice by slice.
+
+Those with weights, all but `matmul_segments`, round their factors where the run asks for that
+(`kernels.runtime.precision`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from dynbatch.kernels.arrays import add_bias
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
+from dynbatch.kernels.runtime.precision import rounded
 from dynbatch.ragged import Ragged
 from dynbatch.recent import free_at_fork
 
@@ -117,6 +121,7 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
 @has_c
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
+    a, b = rounded(a), rounded(b)
     if has_fixed_rows():
         _matmul_fixed_rows(a, b, out)
         return
@@ -188,6 +193,7 @@ def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
 
     With `add` the product is added to `out`, in memory that does not grow with it.
     """
+    x, dy = rounded(x), rounded(dy)
     product = _add_outer if add else _outer
     by_rows = out.shape[0] >= out.shape[1]
     shards = parallel.shards(max(out.shape), least=64)

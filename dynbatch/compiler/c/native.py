@@ -20,14 +20,15 @@ from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps, Step
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
-from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.library import Library, of_precisions
 from dynbatch.kernels.c.runtime.tasks import NativeTask, task
+from dynbatch.kernels.runtime.precision import of_products
 from dynbatch.parameter import Array
 
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
 
-_panels = Library("blas.c")
+_panels = of_precisions("blas.c")
 
 
 class NativeLoop:
@@ -60,7 +61,8 @@ class NativeLoop:
         """The loop's functions for a dtype; None where NumPy runs it."""
         if self.lacks or self._weights < WORTH_COMPILING:
             return None
-        panels, functions = _panels.functions(dtype), self._library.functions(dtype)
+        panels = _panels[of_products()].functions(dtype)
+        functions = self._library.functions(dtype)
         if panels is None or functions is None:
             return None
         return NativeFunctions(self, functions, panels)

@@ -22,6 +22,7 @@ from dynbatch.kernels.attention.packed import (
     softmax_backward,
 )
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.precision import FULL, multiplying
 
 # Elements of one block of tanh(q + k): it stays in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -119,7 +120,8 @@ def additive_attention(
         _, total = exp_rows(w)
         np.copyto(total, 1, where=total == 0)
         np.divide(w, total, out=w)
-        blas.matmul(w, sentence.v, out[sentence.rows])
+        with multiplying(FULL):
+            blas.matmul(w, sentence.v, out[sentence.rows])
 
 
 @has_cuda("queries")

@@ -33,6 +33,7 @@ from dynbatch.kernels.attention.packed import (
 )
 from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.precision import FULL, multiplying
 
 
 @no_scratch_on_gpu
@@ -245,4 +246,5 @@ def _outer(weights: Array, rows: Array, out: Array, adds: bool) -> None:
         np.matmul(weights[:, 0].swapaxes(1, 2), rows[:, 0], out=out)
     for part in range(0 if adds else 1, shared):
         for head in zip(rows[:, part], weights[:, part], out, strict=True):
-            blas.matmul_outer(*head, add=True)
+            with multiplying(FULL):
+                blas.matmul_outer(*head, add=True)

@@ -14,12 +14,13 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
-from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.library import of_precisions
 from dynbatch.kernels.c.runtime.tasks import share
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import FULL, of_products
 from dynbatch.ragged import Ragged
 
-_library = Library("blas.c")
+_libraries = of_precisions("blas.c")
 # Columns of a panel or several: where threads share columns, each has whole panels.
 PANEL = 64
 
@@ -49,7 +50,7 @@ def _multiply(
         is_shared: between threads, where that pays.
         base:  a row, `out` itself, or None, which is zero.
     """
-    functions, size = _library.functions(out.dtype), out.itemsize
+    functions, size = _libraries[of_products()].functions(out.dtype), out.itemsize
     (rows, columns), inner = out.shape, a.shape[1]
     side_by_side = out.strides[-1] == size or columns < 2
     fits = base is None or base is out or (base.flags.c_contiguous and base.dtype == out.dtype)
@@ -91,7 +92,8 @@ def _multiply(
 def matmul_segments(
     a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
 ) -> Any:
-    functions, arrays = _library.functions(out.values.dtype), (a.values, b.values, out.values)
+    arrays = a.values, b.values, out.values
+    functions = _libraries[FULL].functions(out.values.dtype)
     if functions is None or not is_packed(*arrays):
         return NotImplemented
     rows, columns = np.array(out.lengths, np.int64), _widths(out)

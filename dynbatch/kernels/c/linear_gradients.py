@@ -16,12 +16,13 @@ from dynbatch.backend import Array
 from dynbatch.kernels import linear_gradients as kernels
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
-from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.library import of_precisions
 from dynbatch.kernels.c.runtime.tasks import Task, Tasks, task
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import of_products
 
-_library = Library("linear_gradients.c")
+_libraries = of_precisions("linear_gradients.c")
 
 
 def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> Any:
@@ -30,7 +31,8 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
 
 def weight_tasks(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> list[Task]:
     """The tasks of `weight_gradients`, which may run at the same time."""
-    functions, rows = _library.functions(xs[0].dtype), len(maps[0].dy)
+    functions = _libraries[of_products()].functions(xs[0].dtype)
+    rows = len(maps[0].dy)
     arrays = [x for dy, bias, weights in maps for x in (dy, bias, *weights)]
     if functions is None or not has_rows(*xs, *arrays):
         return [partial(kernels.weight_gradients, xs, maps, add)]
@@ -63,7 +65,7 @@ def scatter_tasks(
     out: Array, add: bool, span: tuple[int, int],
 ) -> list[Task]:  # fmt: skip
     """The task of `scatter_products` for a range of rows."""
-    functions, rows = _library.functions(out.dtype), slice(*span)
+    functions, rows = _libraries[of_products()].functions(out.dtype), slice(*span)
     if functions is None or not has_rows(out, start, *[x for *pair, _ in products for x in pair]):
         of_rows = [(x[rows], weight, column) for x, weight, column in products]
         base = None if start is None else start[rows]

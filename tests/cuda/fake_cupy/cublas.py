@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.kernels.runtime.precision import round_to
 from tests.cuda.fake_cupy.memory import buffers, require_device
 from tests.cuda.fake_cupy.stream import get_current_stream
 
 __all__ = [
+    "CUBLAS_COMPUTE_32F_FAST_16BF",
+    "CUBLAS_COMPUTE_32F_FAST_TF32",
     "CUBLAS_DEFAULT_MATH",
+    "CUBLAS_GEMM_DEFAULT",
     "CUBLAS_OP_N",
     "CUBLAS_OP_T",
     "CUBLAS_POINTER_MODE_HOST",
@@ -25,6 +29,7 @@ __all__ = [
     "destroy",
     "dgemm",
     "dgemmStridedBatched",
+    "gemmEx",
     "getMathMode",
     "getPointerMode",
     "setMathMode",
@@ -36,6 +41,12 @@ __all__ = [
 CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
 CUBLAS_POINTER_MODE_HOST = 0
 CUBLAS_DEFAULT_MATH = 0
+CUBLAS_COMPUTE_32F_FAST_16BF = 75
+CUBLAS_COMPUTE_32F_FAST_TF32 = 77
+CUBLAS_GEMM_DEFAULT = -1
+CUDA_R_32F = 0
+
+PRECISIONS = {CUBLAS_COMPUTE_32F_FAST_16BF: "bfloat16", CUBLAS_COMPUTE_32F_FAST_TF32: "tf32"}
 
 NO_STREAM = -1  # a handle that no product has used yet
 
@@ -139,6 +150,21 @@ def dgemm(
     )  # fmt: skip
 
 
+def gemmEx(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, A: int, Atype: int, lda: int, B: int, Btype: int, ldb: int,
+    beta: int, C: int, Ctype: int, ldc: int, computeType: int, algo: int,
+) -> None:  # fmt: skip
+    if computeType not in PRECISIONS or algo != CUBLAS_GEMM_DEFAULT:
+        raise NotImplementedError(f"the stand-in knows no compute type {computeType} or {algo=}")
+    if (Atype, Btype, Ctype) != (CUDA_R_32F,) * 3:
+        raise NotImplementedError("the stand-in rounds factors of float32 only")
+    _products(
+        np.float32, handle, transa, transb, m, n, k, alpha,
+        (A, lda, 0), (B, ldb, 0), beta, (C, ldc, 0), 1, PRECISIONS[computeType],
+    )  # fmt: skip
+
+
 def sgemmStridedBatched(
     handle: int, transa: int, transb: int, m: int, n: int, k: int,
     alpha: int, A: int, lda: int, strideA: int, B: int, ldb: int, strideB: int,
@@ -164,9 +190,13 @@ def dgemmStridedBatched(
 def _products(
     kind: Any, handle: int, transa: int, transb: int, m: int, n: int, k: int,
     alpha: int, a: tuple[int, int, int], b: tuple[int, int, int],
-    beta: int, c: tuple[int, int, int], count: int,
+    beta: int, c: tuple[int, int, int], count: int, precision: str = "",
 ) -> None:  # fmt: skip
-    """C = alpha op(A) op(B) + beta C, enqueued on the current stream."""
+    """C = alpha op(A) op(B) + beta C, enqueued on the current stream.
+
+    Factors are rounded to a precision as instructions of tensor cores' programs do, and summed in
+    float32. What cuBLAS itself does is not documented: see docs/design/cuda.md.
+    """
     dtype = np.dtype(kind)
     _require_one_stream(handle)
     for number in (transa, transb, m, n, k, a[1], b[1], c[1], count):
@@ -184,6 +214,8 @@ def _products(
 
     def work() -> None:
         for x, y, z in zip(left.views(), right.views(), target.views(), strict=True):
+            if precision:
+                x, y = round_to(x, precision), round_to(y, precision)
             product = scale * ((x.T if transa else x) @ (y.T if transb else y))
             z[...] = product + old * z if old else product  # beta = 0: C is not read
 

@@ -19,6 +19,7 @@ from dynbatch.backend import DType
 from dynbatch.errors import BackendError
 from dynbatch.kernels.c.runtime import cache, source
 from dynbatch.kernels.c.runtime.compiler import compiler, key_of
+from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 from dynbatch.recent import free_at_fork
 
 VARIABLE = "DYNBATCH_NATIVE"
@@ -64,11 +65,13 @@ class Library:
     Args:
         name: the path below `kernels/c/sources`, e.g. "softmax.c", or what messages call `body`.
         body: its text; by default the file's.
+        factor_bits: bits of mantissa to which it rounds factors of float32; 0 leaves them whole.
     """
 
-    def __init__(self, name: str, body: str | None = None) -> None:
+    def __init__(self, name: str, body: str | None = None, factor_bits: int = 0) -> None:
         self.name = name
         self._body = body
+        self._factor_bits = factor_bits
         self._functions: dict[str, SimpleNamespace | None] = {}
 
     def functions(self, dtype: DType) -> SimpleNamespace | None:
@@ -95,10 +98,10 @@ class Library:
 
     def _open(self, scalar: str) -> SimpleNamespace:
         body = source.read(self.name) if self._body is None else self._body
-        wanted = Unit.of(self.name, body, scalar)
+        wanted = Unit.of(self.name, body, scalar, self._factor_bits)
         path = wanted.kept()
         if path is None:
-            is_fixed = self._body is None
+            is_fixed = self._body is None and not self._factor_bits
             files = [name for name in source.names() if is_fixed and name != self.name]
             build([wanted, *[Unit.of(name, source.read(name), scalar) for name in files]])
             path = wanted.kept()
@@ -120,6 +123,14 @@ def _give_up(why: str) -> None:
         print(f"dynbatch: NumPy runs in place of C kernels: {why}", file=sys.stderr)
 
 
+def of_precisions(name: str) -> dict[str, Library]:
+    """A source's library for each precision of products, by `precision.of_products`."""
+    return {
+        precision: Library(name, factor_bits=bits % MANTISSA_BITS[FULL])
+        for precision, bits in MANTISSA_BITS.items()
+    }
+
+
 class Unit(NamedTuple):
     """A complete source, and the names under which its library is kept."""
 
@@ -128,8 +139,8 @@ class Unit(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, name: str, body: str, scalar: str) -> Unit:
-        """The unit of a source file's body.
+    def of(cls, name: str, body: str, scalar: str, factor_bits: int = 0) -> Unit:
+        """The unit of a source file's body; see `source.join`.
 
         Raises:
             BackendError: there is no compiler.
@@ -137,8 +148,8 @@ class Unit(NamedTuple):
         chosen = compiler()
         if chosen is None:
             raise BackendError(reason())
-        text = source.join(name, body, scalar)
-        label = f"{name.removesuffix('.c').replace('/', '_')}-{scalar}"
+        text = source.join(name, body, scalar, factor_bits)
+        label = f"{name.removesuffix('.c').replace('/', '_')}-{scalar}{factor_bits or ''}"
         return cls(label, key_of(text, chosen), text)
 
     def kept(self) -> Path | None:

@@ -27,12 +27,13 @@ _MEMBERS = {
 }  # fmt: skip
 
 
-def join(name: str, body: str, scalar: str) -> str:
+def join(name: str, body: str, scalar: str, factor_bits: int = 0) -> str:
     """A complete source: `body` with the headers it includes, each once, for a scalar type.
 
     Args:
         name:   what compiler messages call the body, e.g. "softmax.c".
         scalar: "float" or "double".
+        factor_bits: bits of mantissa to which `product.h` rounds factors; 0 leaves them whole.
     """
     seen: set[str] = set()
 
@@ -49,6 +50,8 @@ def join(name: str, body: str, scalar: str) -> str:
         return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, text)
 
     head = f"#define REAL {scalar}\n#define REAL_IS_{scalar.upper()} 1\n"
+    if factor_bits:
+        head += f"#define FACTOR_BITS {factor_bits}\n"
     return head + expand(name, body) + packed(body)
 
 

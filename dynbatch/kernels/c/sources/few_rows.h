@@ -29,9 +29,9 @@ INLINE void add_terms(
     for (int i = 0; i < rows; i++) sum[i] = load(sums + i * LANES);
 #pragma GCC unroll 4
     for (ptrdiff_t s = 0; s < terms; s++, a += rows) {
-        vector x = load(panel + s * LANES);
+        vector x = factor(load(panel + s * LANES));
 #pragma GCC unroll 12
-        for (int i = 0; i < rows; i++) sum[i] = multiply_add(splat(a[i]), x, sum[i]);
+        for (int i = 0; i < rows; i++) sum[i] = multiply_add(factor(splat(a[i])), x, sum[i]);
     }
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) store(sums + i * LANES, sum[i]);
@@ -94,10 +94,10 @@ static __attribute__((noinline)) void turned_row(
             turn(terms, b + k, b_column, x);
             if (terms == LANES) {
 #pragma GCC unroll 16
-                for (int s = 0; s < LANE_COUNT; s++) sum = multiply_add(splat(a[k + s]), x[s], sum);
+                for (int s = 0; s < LANE_COUNT; s++) sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);
             } else
                 for (ptrdiff_t s = 0; s < terms; s++)
-                    sum = multiply_add(splat(a[k + s]), x[s], sum);
+                    sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);
         }
         if (base) sum += load(base);
         store(c, sum);

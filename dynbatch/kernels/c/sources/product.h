@@ -59,7 +59,21 @@ INLINE void transpose(vector* x) {
     }
 }
 
-// Elements of the panels of a matrix (K, N).
+// A factor as tensor cores round it, to FACTOR_BITS bits of mantissa: bfloat16, which has 7, to the
+// nearest, of two the even one; TF32 to the nearest, of two the one further from 0. NaN and infinity
+// stay. See `kernels/runtime/precision.py`.
+#if defined(FACTOR_BITS) && defined(REAL_IS_FLOAT)
+typedef uint32_t words __attribute__((vector_size(VECTOR_BYTES)));
+INLINE vector factor(vector x) {
+    const uint32_t dropped = 23 - FACTOR_BITS, infinity = 0x7f800000;
+    words bits = (words)x, half = (words){0} + (1u << (dropped - 1));
+    if (FACTOR_BITS == 7) half += (bits >> dropped & 1) - 1;
+    words nearest = (bits + half) >> dropped << dropped;
+    return choose((mask)((bits & infinity) != infinity), (vector)nearest, x);
+}
+#else
+INLINE vector factor(vector x) { return x; }
+#endif
 
 // Pack one panel of at most PANEL columns of b (K, columns), whose elements lie `row` and `column`
 // apart.
@@ -112,10 +126,10 @@ INLINE void tile(const int rows, const int vectors, TILE_ARGUMENTS) {
     for (ptrdiff_t k = 0; k < K; k++) {
         vector b[PANEL_VECTORS];
 #pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) b[j] = load(panel + j * LANES);
+        for (int j = 0; j < vectors; j++) b[j] = factor(load(panel + j * LANES));
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            vector x = splat(a[i * a_row]);
+            vector x = factor(splat(a[i * a_row]));
 #pragma GCC unroll 8
             for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(x, b[j], sum[i][j]);
         }

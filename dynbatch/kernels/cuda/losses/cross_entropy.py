@@ -9,6 +9,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.blas import product
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.losses import cross_entropy as kernels
+from dynbatch.kernels.runtime.precision import FULL, multiplying
 from dynbatch.kernels.segment import sum_segments
 
 # A GPU wants larger products than a core; a chunk costs five launches.
@@ -67,7 +68,8 @@ def linear_cross_entropy(
             if start == 0:
                 sum_segments(z, np.array([0, h.shape[0]]), total)
             else:
-                product(ones[: h.shape[0]].reshape(1, -1), z, total, beta=1)
+                with multiplying(FULL):
+                    product(ones[: h.shape[0]].reshape(1, -1), z, total, beta=1)
 
 
 def softmax_loss(

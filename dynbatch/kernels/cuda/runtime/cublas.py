@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.cupy_types import CublasLibrary, CupyModule
 from dynbatch.kernels.cuda.runtime.staging import Upload
 from dynbatch.kernels.cuda.runtime.work import WorkQueue
+from dynbatch.kernels.runtime.precision import FULL
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -20,6 +22,12 @@ SCALARS = {name: np.array([0, 1], name) for name in PREFIX}
 # What a handle allocates for itself, by the GPU's capability: 32 MiB from Hopper on (cuBLAS's
 # manual, `cublasSetWorkspace`).
 WORKSPACE_BYTES = {True: 32 << 20, False: 4 << 20}
+# `cudaDataType` of float32, and what cuBLAS is asked for: float32 matrices whose factors it rounds
+# on the way to the tensor cores.
+FLOAT32 = 0
+COMPUTE_TYPES = {
+    "tf32": "CUBLAS_COMPUTE_32F_FAST_TF32", "bfloat16": "CUBLAS_COMPUTE_32F_FAST_16BF",
+}  # fmt: skip
 # Handles of streams that have ended are not told apart from others: the oldest goes.
 MOST_HANDLES = 8
 
@@ -80,13 +88,31 @@ class Product(NamedTuple):
         self.function(self.handles.of(stream), *self.args)
 
 
+def product_of(library: CublasLibrary, dtype: str, precision: str) -> Callable[..., None]:
+    """The function of cuBLAS that multiplies, with the parameters of `sgemm`."""
+    if precision == FULL or dtype != FULL:
+        function: Callable[..., None] = getattr(library, f"{PREFIX[dtype]}gemm")
+        return function
+    compute = getattr(library, COMPUTE_TYPES[precision])
+
+    @wraps(library.gemmEx)
+    def rounded(*args: int) -> None:
+        *sizes, a, lda, b, ldb, beta, c, ldc = args
+        library.gemmEx(
+            *sizes, a, FLOAT32, lda, b, FLOAT32, ldb, beta, c, FLOAT32, ldc,
+            compute, library.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
+
+    return rounded
+
+
 class Cublas:
     """Products for one element type, of matrices given by address and leading dimension.
 
     Matrices are row-major: element (i, j) is at `address + (i * ld + j) * itemsize`, and `ld` is at
     least the number of columns as stored. Addresses must stay valid until the queue is flushed. A
-    product runs on the stream on which it is started, with the handle of that stream, in the
-    precision of its operands (no TF32), and two runs give the same bits.
+    product runs on the stream on which it is started, with the handle of that stream, and two runs
+    give the same bits.
 
     cuBLAS itself is column-major. A row-major matrix read by columns is its transpose, so what is
     asked of it is Cᵀ = op(B)ᵀ op(A)ᵀ: the factors exchanged.
@@ -95,16 +121,18 @@ class Cublas:
         queue:   to which the products go.
         handles: of the streams on which they run.
         dtype:   float32 or float64.
+        precision: of factors of float32 (see `kernels.runtime.precision`). Sums are of `dtype`.
     """
 
     __slots__ = ("_gemm", "_handles", "_queue", "_scalars", "dtype")
 
-    def __init__(self, queue: WorkQueue, handles: Handles, dtype: DTypeLike) -> None:
+    def __init__(
+        self, queue: WorkQueue, handles: Handles, dtype: DTypeLike, precision: str = FULL
+    ) -> None:
         self.dtype = np.dtype(dtype)
-        library, prefix = handles.cupy.cuda.cublas, PREFIX[self.dtype.name]
         self._queue = queue
         self._handles = handles
-        self._gemm = getattr(library, f"{prefix}gemm")
+        self._gemm = product_of(handles.cupy.cuda.cublas, self.dtype.name, precision)
         scalars = SCALARS[self.dtype.name]
         self._scalars = tuple([scalars[k:].ctypes.data for k in range(2)])
 

@@ -62,8 +62,9 @@ class CudaText(Protocol):
 
 
 class CublasLibrary(Protocol):
-    """`cupy.cuda.cublas`, whose products are `sgemm` and `dgemm`."""
+    """`cupy.cuda.cublas`, whose products are `sgemm`, `dgemm` and `gemmEx`."""
 
+    CUBLAS_GEMM_DEFAULT: int
     CUBLAS_POINTER_MODE_HOST: int
     CUBLAS_DEFAULT_MATH: int
 
@@ -71,6 +72,7 @@ class CublasLibrary(Protocol):
     def destroy(self, handle: int) -> None: ...
     def setPointerMode(self, handle: int, mode: int) -> None: ...
     def setMathMode(self, handle: int, mode: int) -> None: ...
+    def gemmEx(self, *args: int) -> None: ...
 
 
 class CudaModule(Protocol):

@@ -33,6 +33,7 @@ from dynbatch.kernels.cuda.runtime.work import (
     Work,
     refused,
 )
+from dynbatch.kernels.runtime.precision import of_products
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -59,7 +60,7 @@ class Queue:
         self._waiting: list[Work | Fork] = []
         self._earlier: list[list[Work | Fork]] = []  # within `side_by_side`
         self._streams = SideStreams(cupy)
-        self._cublas: dict[DType, Cublas] = {}
+        self._cublas: dict[tuple[DType, str], Cublas] = {}
         self._handles = Handles(cupy)
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
@@ -77,11 +78,11 @@ class Queue:
         return self._kernels[np.dtype(dtype)] if known is None else known
 
     def cublas(self, dtype: DTypeLike) -> Cublas:
-        """The matrix products for one element type."""
-        dtype = np.dtype(dtype)
-        known = self._cublas.get(dtype)
+        """The matrix products for one element type, in the precision that the run wants."""
+        key = np.dtype(dtype), of_products()
+        known = self._cublas.get(key)
         if known is None:
-            known = self._cublas[dtype] = Cublas(self, self._handles, dtype)
+            known = self._cublas[key] = Cublas(self, self._handles, *key)
         return known
 
     @property

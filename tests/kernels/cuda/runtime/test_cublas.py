@@ -7,6 +7,7 @@ import pytest
 
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.precision import multiplying, rounded
 
 SIZES = [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (31, 33, 32), (5, 1, 33), (1, 33, 5)]
 MARGIN = 3  # columns of a wider matrix beside each operand
@@ -43,6 +44,23 @@ def test_products_of_parts_of_wider_matrices(cupy, dtype, m, n, k):
         queue().flush()
         close(out.get()[:, :-MARGIN], a @ b + beta * c, k)
         assert np.isnan(out.get()[:, -MARGIN:]).all()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_factors_of_float32_are_rounded_where_the_run_asks_for_it(cupy, dtype, precision):
+    a, b, c = normal(dtype, 5, 9), normal(dtype, 9, 7, seed=1), normal(dtype, 5, 7, seed=2)
+    device = [cupy.asarray(each) for each in (a, b, c)]
+    with multiplying(precision):
+        product = queue().cublas(dtype)
+        factors = rounded(a), rounded(b)
+    assert product is not queue().cublas(dtype)
+    product.gemm(
+        False, False, 5, 7, 9, device[0].data.ptr, 9, device[1].data.ptr, 7, 1,
+        device[2].data.ptr, 7,
+    )  # fmt: skip
+    queue().flush()
+    close(device[2].get(), factors[0] @ factors[1] + c, 9)
+    assert np.array_equal(factors[0], a) == (dtype == np.float64)
 
 
 def test_a_product_keeps_its_turn_and_counts_as_a_launch(cupy, dtype):

@@ -253,7 +253,7 @@ def test_a_handle_of_cublas_serves_one_stream(queue, monkeypatch):
     cupy, pairs = queue.cupy, []
     x = cupy.asarray(np.eye(2, dtype=np.float32))
     outs = [cupy.empty((2, 2), np.float32) for _ in range(4)]
-    queue._cublas[np.dtype("float32")] = watched = Watched(queue, pairs)
+    queue._cublas[np.dtype("float32"), "float32"] = watched = Watched(queue, pairs)
 
     def branch(out, count):
         for _ in range(count):
