@@ -21,6 +21,8 @@ from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard, PlacedNodes
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.graph_runs import Runs
+from dynbatch.kernels.runtime import precision
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.names import NamesChecked
@@ -48,15 +50,22 @@ class Graph(Runs, Introspection, NamesChecked):
             first difference ends the run with a CheckError that names node, sentence and numbers.
             For finding errors, not for training: a run takes several times as long, and waits for
             the GPU after each batch.
+        matmul: what factors of matrix products with weights are rounded to, forward and back:
+            "float32" (not at all), "tf32" (10 bits of mantissa), or "bfloat16" (7 bits). A GPU
+            multiplies rounded factors several times as fast, on its tensor cores. Values, weights,
+            gradients and sums stay float32, and nothing else is rounded: no loss, norm, softmax,
+            attention, product of two nodes (`F.matmul`) or optimizer. The CPU rounds as a GPU does,
+            more slowly than it multiplies otherwise, so that the numbers can be tried there.
         guard:  True looks for NaN and infinity after each batch. The first one, in a value or in a
             gradient, ends the run with a NumericError that names the node that made it, its line,
             its sentence, and what it read (see `dynbatch.debugging.guard`). With `check=True` too,
             the first fault that either finds ends the run.
 
     Raises:
-        BackendError:  the device is not available.
+        BackendError:  the device is not available, or has no tensor cores for `matmul`.
         DtypeError:    another dtype.
-        ArgumentError: unknown policy, or another argument's name or type.
+        ArgumentError: unknown policy or `matmul`, another argument's name or type, or `matmul` in
+            a graph of float64.
 
     Example:
         >>> import dynbatch as db
@@ -80,6 +89,7 @@ class Graph(Runs, Introspection, NamesChecked):
         pool: Pool | None = None,
         check: bool = False,
         guard: bool = False,
+        matmul: str = FULL,
     ) -> None:
         check, guard = switch(self, "check", check), switch(self, "guard", guard)
         super().__init__(
@@ -89,6 +99,7 @@ class Graph(Runs, Introspection, NamesChecked):
             grad=switch(self, "grad", grad),
             seed=random.next_seed() if seed is None else integer(self, "seed", seed) & 0xFFFFFFFF,
         )
+        self.matmul = precision.checked(matmul, self.dtype, self.device)
         pool = pool_of(self.device) if pool is None else pool
         if not isinstance(pool, Pool):
             fix = "leave it out, or give a dynbatch.memory.Pool"
@@ -98,7 +109,9 @@ class Graph(Runs, Introspection, NamesChecked):
             places: dict[int, str] = {}
             self._nodes = PlacedNodes(places)
             observers.append(partial(Guard, places=places))
-        self._executor = Executor(self.device, self.dtype, self.policy, pool, grad, observers)
+        self._executor = Executor(
+            self.device, self.dtype, self.policy, pool, grad, observers, self.matmul
+        )
 
     def __enter__(self) -> Self:
         gc_pause.enter(self)

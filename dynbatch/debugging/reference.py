@@ -14,6 +14,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.c.runtime.tasks import run_each
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.precision import rounded
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -150,7 +151,7 @@ def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
     for parameter, sparse in gradients.sparse:
         add(parameter, dense_on_host(sparse))
     for parameter, x, dy in gradients.products:
-        left, right = transfer.to_host(dy), transfer.to_host(x)
+        left, right = rounded(transfer.to_host(dy)), rounded(transfer.to_host(x))
         add(parameter, np.matmul(left.T, right, dtype=np.float64).astype(left.dtype))
     return sums
 

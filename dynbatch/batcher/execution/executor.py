@@ -33,6 +33,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import FULL, multiplying
 from dynbatch.memory import Pool
 from dynbatch.parameter import Array
 
@@ -48,6 +49,7 @@ class Executor:
         trains: whether a backward may follow a run.
         observers: who look at each step, from the innermost to the outermost. Then no value is
             written over an input, and steps run one after the other.
+        matmul: the precision of products with weights.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Executor:
         pool: Pool,
         trains: bool,
         observers: Sequence[Wrap] = (),
+        matmul: str = FULL,
     ) -> None:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []
         self._device = device
         self._dtype = dtype
+        self._matmul = matmul
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
         self._maker = StepMaker(dtype, device.xp, policy)
@@ -144,7 +148,9 @@ class Executor:
             self.plans += plan.preparation.plans
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
-            with parallel.one_blas_thread(), np.errstate(all="ignore"):
+            with (
+                parallel.one_blas_thread(), np.errstate(all="ignore"), multiplying(self._matmul),
+            ):  # fmt: skip
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
@@ -175,7 +181,8 @@ class Executor:
         try:
             if add_gradients:
                 begin = time.perf_counter()
-                self._commits.add_last(self._differentiated, self._run.stashed)
+                with multiplying(self._matmul):
+                    self._commits.add_last(self._differentiated, self._run.stashed)
                 self.statistics.kernel_seconds += time.perf_counter() - begin
             self.flush()
         except BaseException:
@@ -196,7 +203,7 @@ class Executor:
     def repeated(self) -> RepeatedRun:
         """The last run, which is the only one and has no loss, to be done again."""
         assert self._last is not None
-        return RepeatedRun(self._last, self._arenas, self.statistics)
+        return RepeatedRun(self._last, self._arenas, self.statistics, self._matmul)
 
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""

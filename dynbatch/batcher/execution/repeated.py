@@ -19,6 +19,7 @@ from dynbatch.kernels.blas import is_batch_invariant
 from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -37,12 +38,16 @@ class RepeatedRun:
         memory: the plan, of the only run of its graph.
         arenas: of the graph.
         statistics: count each run as if its nodes were new; none is recorded.
+        matmul: the precision of products with weights.
     """
 
-    def __init__(self, memory: MemoryPlan, arenas: Arenas, statistics: GraphStatistics) -> None:
+    def __init__(
+        self, memory: MemoryPlan, arenas: Arenas, statistics: GraphStatistics, matmul: str
+    ) -> None:
         self._memory = memory
         self._arenas = arenas
         self._statistics = statistics
+        self._matmul = matmul
         self._steps = memory.graph.new
         self._actions: list[Action] = []
         self._each: list[tuple[Action, bool]] = []
@@ -55,6 +60,10 @@ class RepeatedRun:
         Raises:
             OutOfMemory: there is no room for the arenas.
         """
+        with multiplying(self._matmul):
+            self._run()
+
+    def _run(self) -> None:
         if not self._each:
             self._place()
         elif not (self._known and all(map(is_, self._known, self._given()))):

@@ -1,0 +1,161 @@
+"""`Graph(matmul=...)`: every product with weights has rounded factors, forward and back."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import optim
+from dynbatch import nodes as F
+from dynbatch.compiler.cuda import persistent
+from dynbatch.errors import ArgumentError
+from dynbatch.kernels.c.runtime.library import reference_only
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.precision import multiplying, rounded
+from dynbatch.testing.precision import dense_gradient
+from tests.models.test_cuda import MODELS
+
+ROUNDED = ["tf32", "bfloat16"]
+WIDTH = 40  # enough for a loop of its own in C
+
+
+def normal(*shape, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return (scale * rng.standard_normal(shape)).astype(np.float32)
+
+
+def weights():
+    """A map of the tokens, one of the state, and one of the outputs."""
+    shapes = {"U": (WIDTH, 8), "W": (WIDTH, WIDTH), "V": (5, WIDTH)}
+    return SimpleNamespace(**{
+        name: db.Parameter(normal(*shape, seed=seed, scale=0.3), name)
+        for seed, (name, shape) in enumerate(shapes.items())
+    })  # fmt: skip
+
+
+@db.cell
+def recurrent(x, h, p):
+    h = F.linear(x, p.U) + F.linear(h, p.W)
+    return h, h
+
+
+def by_hand(matmul, p, xs, dys):
+    """The same in float64, whose factors are rounded to float32 and then as asked."""
+
+    def factor(x):
+        with multiplying(matmul):
+            return rounded(np.asarray(x, np.float32)).astype(np.float64)
+
+    U, W, V = [each.value for each in vars(p).values()]
+    values, slopes, gradients = [], [], [np.zeros(each.shape) for each in (U, W, V)]
+    for x, dy in zip(xs, dys, strict=True):
+        hs = [np.zeros(WIDTH)]
+        for row in x:
+            hs.append(factor(U) @ factor(row) + factor(W) @ factor(hs[-1]))
+        values.append(factor(hs[1:]) @ factor(V).T)
+        gradients[2] += factor(dy).T @ factor(hs[1:])
+        dhs = factor(dy) @ factor(V)
+        for t in range(len(x) - 1, 0, -1):
+            dhs[t - 1] += factor(dhs[t]) @ factor(W)
+        gradients[0] += factor(dhs).T @ factor(x)
+        gradients[1] += factor(dhs).T @ factor(hs[:-1])
+        slopes.append(factor(dhs) @ factor(U))
+    return values + slopes + gradients
+
+
+def distance(found, expected):
+    """The largest difference, as a share of the largest element, of several arrays."""
+    pairs = zip(found, expected, strict=True)
+    return max([np.abs(a - b).max() / np.abs(b).max() for a, b in pairs])
+
+
+@pytest.mark.parametrize("matmul", ROUNDED)
+def test_scans_and_linear_maps_multiply_rounded_factors(device, monkeypatch, matmul):
+    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)  # our own kernel of a tail rounds nothing
+    xs, dys = [[normal(n, w, seed=n + w) for n in (3, 1, 4)] for w in (8, 5)]
+    p = weights()
+    exact, expected = by_hand("float32", p, xs, dys), by_hand(matmul, p, xs, dys)
+    for each in vars(p).values():
+        each.to(device)
+
+    def run():
+        with db.Graph(device, matmul=matmul) as graph:
+            inputs = [F.input(graph, x).keep() for x in xs]
+            outputs = [F.linear(db.scan(recurrent, x, WIDTH, p)[0], p.V).keep() for x in inputs]
+            graph.backward(outputs, gradient=dys)
+            found = [y.value for y in outputs] + [x.gradient for x in inputs]
+        found += [dense_gradient(each) for each in vars(p).values()]
+        for each in vars(p).values():
+            each.zero_grad()
+        return found
+
+    found, effect = run(), distance(exact, expected)
+    assert 1e-3 < effect
+    if device == "cuda":  # it adds in another order: a state at a boundary goes to its other side
+        assert distance(found, expected) < effect / 5
+        return
+    assert distance(found, expected) < 1e-6
+    with reference_only():
+        assert distance(run(), expected) < 1e-6
+
+
+def after_training(name, device, matmul, monkeypatch, **settings):
+    """The losses of some steps with Adam."""
+    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)
+    model = MODELS[name]().to(device)
+    optimizer, losses = optim.Adam(model.parameters(), lr=0.01), []
+    for seed in range(2):
+        with db.Graph(device, seed=seed, matmul=matmul, **settings) as graph:
+            loss = F.mean(model.losses(graph))
+            graph.backward(loss)
+        optimizer.step()
+        losses.append(float(loss.value))
+    return losses
+
+
+@pytest.mark.parametrize("matmul", ROUNDED)
+@pytest.mark.parametrize("name", ["CRF, biaffine, text CNN", "binary trees", "seq2seq"])
+def test_a_gpu_trains_as_the_cpu_says(cuda, monkeypatch, name, matmul):
+    """What only one of the two rounds would show: rounding moves the loss more than that."""
+    found, expected, whole = [
+        np.array(after_training(name, device, precision, monkeypatch))
+        for device, precision in (("cuda", matmul), ("cpu", matmul), ("cpu", "float32"))
+    ]
+    assert np.abs(found - expected).max() < np.abs(whole - expected).max() / 10
+
+
+@pytest.mark.parametrize("matmul", ROUNDED)
+def test_cublas_multiplies_nothing_in_float32(cuda, monkeypatch, matmul):
+    queue()._cublas.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda.cuda.cublas, "sgemm", None)
+        after_training("seq2seq", "cuda", matmul, monkeypatch)
+    queue()._cublas.clear()
+
+
+@pytest.mark.parametrize("matmul", ROUNDED)
+@pytest.mark.parametrize("name", ["tagger", "binary trees"])
+def test_the_check_finds_nothing_wrong_in_rounded_products(device, monkeypatch, name, matmul):
+    plain = after_training(name, device, matmul, monkeypatch)
+    found = after_training(name, device, matmul, monkeypatch, check=True)
+    np.testing.assert_allclose(found, plain, rtol=1e-3)
+
+
+def test_products_of_two_nodes_and_attention_are_not_rounded():
+    x = normal(6, 8)
+    found = []
+    for matmul in ("float32", "bfloat16"):
+        with db.Graph(matmul=matmul) as graph:
+            a = F.input(graph, x)
+            attended = F.attention(a, a, a)
+            found.append(graph.values([a @ F.transpose(a), attended, F.log_softmax(a)]))
+    for whole, also in zip(*found, strict=True):
+        np.testing.assert_array_equal(whole, also)
+
+
+def test_a_graph_says_its_precision_and_refuses_what_it_has_not():
+    with db.Graph(matmul="tf32") as graph:
+        assert graph.matmul == "tf32"
+    with pytest.raises(ArgumentError, match="graph of float64"):
+        db.Graph(dtype="float64", matmul="bfloat16")
