@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch import optim
 from dynbatch import nodes as F
+from dynbatch import optim
 from dynbatch.compiler.cuda import persistent
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime.library import reference_only
