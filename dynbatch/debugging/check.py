@@ -11,8 +11,9 @@ The second backward reads what the second forward left, and nothing from the fir
 
 Two numbers differ if they are further apart than `TOLERANCES[dtype]` times the largest finite
 element that the node read or wrote: the rounding error of a sum grows with its terms, which may
-cancel. With `Graph(matmul="tf32")` this is 2^-9, with "bfloat16" 2^-6. NaN equals NaN. Where a slope jumps, as that of relu at 0, and rounding alone decides on the
-side, a difference may be reported that is none; float64 settles such a case.
+cancel. With `Graph(matmul="tf32")` it is 2^-9 times this element, with "bfloat16" 2^-6. NaN equals
+NaN. Where a slope jumps, as that of relu at 0, and rounding alone decides on the side, a difference
+may be reported that is none; float64 settles such a case.
 """
 
 from __future__ import annotations

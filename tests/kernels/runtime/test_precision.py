@@ -38,8 +38,9 @@ def numbers():
 
 def in_float64(x, precision):
     """The nearest number with so many bits, by arithmetic alone; of finite numbers."""
-    fraction, exponent = np.frexp(x.astype(np.float64))
-    exponent = np.maximum(exponent, -125)  # below, spacing is that of the smallest normal ones
+    exponent = np.maximum(
+        np.frexp(x.astype(np.float64))[1], -125
+    )  # below, spacing is that of the smallest normal ones
     unit = np.ldexp(1.0, exponent - 1 - MANTISSA_BITS[precision])
     quotient = x.astype(np.float64) / unit
     if precision == "bfloat16":
