@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 import dynbatch as db
 from dynbatch import Node, backend, optim
 from dynbatch.errors import CheckpointError
+from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
 from dynbatch.parameter import Array
 from dynbatch.train import SentenceBatches, TokenBatches, Trainer, locked, read_checkpoint
@@ -31,6 +35,7 @@ class TrainingSettings:
     lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)
     warmup: int = option(200, "updates until the peak; then the rate falls as a cosine")
     clip: float = option(5.0, "largest norm of the gradient", above_zero)
+    matmul: str = option("float32", "what products' factors are rounded to: tf32, bfloat16", str)
     seed: int = option(0, "of all that is drawn", not_negative)
     threads: int | None = option(None, "threads (one a processor)")
     device: str = option("cpu", "cpu or cuda", str)
@@ -59,7 +64,7 @@ def command(
     def prepared() -> None:
         if given.threads is not None:
             db.set_num_threads(given.threads)
-        backend.device(given.device)
+        checked(given.matmul, np.dtype(np.float32), backend.device(given.device))
         db.seed(given.seed)
         with locked(None if given.output is None else Path(given.output, CHECKPOINT)):
             run(given)
@@ -123,6 +128,7 @@ def train(
         checkpoint_every=1000,
         metrics_path=None if folder is None else folder / METRICS,
         extra={"settings": kept, **(extra or {})},
+        make_graph=partial(db.Graph, backend.device(settings.device), matmul=settings.matmul),
         show_progress=not settings.quiet,
         resume_hint="the same command with --resume",
         **more,

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from dynbatch.backend import NAMES
 from dynbatch.commands.arguments import positive
 from dynbatch.errors import CheckpointError
+from dynbatch.kernels.runtime.precision import MANTISSA_BITS
 from examples.arguments import above_zero, not_negative, passes, share
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
@@ -30,6 +31,7 @@ class Settings:
         warmup:     updates in which the learning rate rises to `lr`; then it falls as a cosine.
         clip:       largest norm of the gradient.
         patience:   validations without a better one after which training ends.
+        matmul:     what products' factors are rounded to in training (see `db.Graph`).
     """
 
     data: str = "cmudict"
@@ -51,6 +53,7 @@ class Settings:
     warmup: int = 200
     clip: float = 2.0
     patience: int | None = None
+    matmul: str = "float32"
     seed: int = 0
 
 
@@ -173,7 +176,7 @@ def _checked(saved: object) -> Settings:
     return Settings(**{name: found[name] for name in usual})
 
 
-_TEXTS = ("data", "model", "source_units", "target_units", "attention")
+_TEXTS = ("data", "model", "source_units", "target_units", "attention", "matmul")
 
 
 class _Raising(argparse.ArgumentParser):
@@ -246,5 +249,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{name}", type=kind, metavar="N", help=what)
     group.add_argument("--lr", type=above_zero, metavar="X", help="of Adam, peak (%(default)s)")
     group.add_argument("--clip", type=above_zero, metavar="X", help="gradient norm (%(default)s)")
+    what = "what products' factors are rounded to (%(default)s)"
+    group.add_argument("--matmul", choices=MANTISSA_BITS, help=what)
     what = "part of each target given to all tokens (%(default)s)"
     group.add_argument("--label-smoothing", type=share, metavar="P", help=what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
             "loader": LOADER,
         },
         other_data={"digest of the development set": dev},
+        make_graph=partial(db.Graph, task.translator.device, matmul=settings.matmul),
         show_progress=not options.quiet,
         resume_hint=f"{COMMAND} --output {options.output} --resume",
     )

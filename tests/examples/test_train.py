@@ -177,6 +177,20 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(pairs, tmp_path,
         assert says in capsys.readouterr().err
 
 
+def test_a_run_keeps_what_its_factors_are_rounded_to(pairs, tmp_path, capsys):
+    losses = {}
+    for matmul in ("float32", "bfloat16"):
+        output = tmp_path / matmul
+        assert main(command(pairs, output, "--epochs", "1", "--matmul", matmul)) == 0
+        records = read_metrics(output / "metrics.jsonl")
+        losses[matmul] = [record["loss"] for record in records if "loss" in record]
+    first, rounded = losses.values()
+    assert first != rounded and first == pytest.approx(rounded, rel=1e-2)
+    assert main(["--output", str(output), "--resume", "--quiet", "--matmul", "tf32"]) == 1
+    assert "the run has --matmul bfloat16, not tf32" in capsys.readouterr().err
+    assert main(["--output", str(output), "--resume", "--quiet", "--epochs", "2"]) == 0
+
+
 def test_the_examples_stand_in_two_columns(tmp_path, capsys):
     path = tmp_path / "long.tsv"
     sources = [" ".join("w" * n) for n in range(1, 60)]

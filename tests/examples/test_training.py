@@ -46,6 +46,17 @@ def output(tmp_path):
     return str(tmp_path / "run")
 
 
+def test_factors_are_rounded_as_the_settings_say(output, capsys):
+    assert example("--output", output, "--matmul", "bfloat16") == 0
+    rounded = [record["loss"] for record in read_metrics(f"{output}/metrics.jsonl")]
+    assert read_checkpoint(f"{output}/model.safetensors").extra["settings"]["matmul"] == "bfloat16"
+    assert example("--output", f"{output}-whole") == 0
+    whole = [record["loss"] for record in read_metrics(f"{output}-whole/metrics.jsonl")]
+    assert whole != rounded and whole == pytest.approx(rounded, rel=1e-2)
+    assert example("--matmul", "half") == 1
+    assert "matmul is 'half'" in capsys.readouterr().err
+
+
 def test_a_run_is_resumed_and_can_be_extended(output, tmp_path):
     assert example("--output", output) == 0
     assert example("--output", output, "--resume", "--epochs", "4") == 0
