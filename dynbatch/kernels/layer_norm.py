@@ -118,8 +118,9 @@ def lost_columns(weight: Array | None, bias: Array | None, width: int) -> Array:
 @has_cuda()
 @has_c
 def layer_norm_backward(
-    dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array
-) -> None:
+    dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array,
+    add: bool = False,
+) -> None:  # fmt: skip
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with g = dy ⊙ weight.
 
     Args:
@@ -127,6 +128,7 @@ def layer_norm_backward(
         rstd:       (N,), left by `layer_norm`.
         is_centred: whether it had a mean; without, mean(g) does not appear either.
         out:        (N, D), overwritten with the gradient of x; may be `dy`.
+        add:        the gradient is added to `out`, which is not `dy` then.
 
     Memory: n and g of a block of rows.
     """
@@ -142,7 +144,10 @@ def layer_norm_backward(
             level = np.vecdot(g, ones) / width
             np.subtract(normal, level[:, None], out=normal)
         np.add(normal, g, out=normal)
-        np.multiply(normal, rstd[part, None], out=out[part])
+        if add:
+            out[part] += normal * rstd[part, None]
+        else:
+            np.multiply(normal, rstd[part, None], out=out[part])
 
     share_blocks(len(dy), width, work)
 

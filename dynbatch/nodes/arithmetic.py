@@ -169,6 +169,7 @@ class Add(Binary):
     """a + b."""
 
     __slots__ = ()
+    passes = (0, 1)
     kernel = kernels.add
 
 

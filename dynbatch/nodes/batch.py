@@ -65,11 +65,12 @@ class Batch:
         accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
             that to its `finish`; see `nodes.attention.base`. Only a scan sets it, whose
             steps share one memory.
+        adds:       backward adds to the gradient of the input, of types with `adds_gradient`.
         cache:      what a scan keeps for this operation from step to step; None outside a scan.
     """
 
     __slots__ = (
-        "accumulate", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "memo",
+        "accumulate", "adds", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "memo",
         "nodes", "output", "port_gradients", "ports", "recompute", "saved", "scratch", "xp",
     )  # fmt: skip
 
@@ -90,7 +91,7 @@ class Batch:
         self.recompute = recompute
         self.scratch: Array = xp.empty(0, dtype)
         self.launches = 0
-        self.accumulate = False
+        self.accumulate = self.adds = False
         self.cache: ScanCache | None = None
 
     def like(self, keeps: bool, recompute: int) -> Batch:

@@ -33,6 +33,7 @@ class FeatureNormalization(Operation):
     keeps_rows = True
     is_one_kernel = True
     inplace_backward = True
+    adds_gradient = True
     statistics: ClassVar[tuple[str, ...]]
     weight: Parameter | None
     bias: Parameter | None
@@ -110,7 +111,9 @@ class FeatureNormalization(Operation):
                 kernels.layer_norm_parameters(dy.values, normals, *buffers)
         if dx is not None:  # last: it may be written over dy
             rstd, is_centred = saved["rstd"][:, 0], "mean" in cls.statistics
-            kernels.layer_norm_backward(dy.values, normals, weight, rstd, is_centred, dx.values)
+            kernels.layer_norm_backward(
+                dy.values, normals, weight, rstd, is_centred, dx.values, batch.adds
+            )
 
     @staticmethod
     def weight_and_bias(node: FeatureNormalization) -> tuple[Array | None, Array | None]:

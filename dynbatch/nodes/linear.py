@@ -30,6 +30,7 @@ class LinearMap(Operation):
     rowwise = True
     keeps_rows = True
     is_one_kernel = True
+    adds_gradient = True
     weight: Parameter
     bias: Parameter | None
 
@@ -72,7 +73,10 @@ class LinearMap(Operation):
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         node, gradients = batch.first, batch.parameter_gradients()
         if dxs[0] is not None:
-            blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
+            if batch.adds:
+                blas.matmul_outer(node.weight.value, dy.values.T, dxs[0].values, add=True)
+            else:
+                blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
         gradients.outer(node.weight, batch.input(0).values, dy.values)
         if node.bias is not None and not node.bias.frozen:
             arrays.sum_rows(dy.values, gradients.buffer(node.bias))

@@ -72,8 +72,11 @@ class Operation(Recorded):
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
         inplace_forward:  True if y may be written over any one input of as many elements.
-        inplace_backward: True if the last of the wanted dxs may be written over dy. Neither is
-            inherited by a user's type that has a `forward_batch`, or `backward_batch`, of its own.
+        inplace_backward: True if the last of the wanted dxs may be written over dy.
+        passes:    positions of inputs whose gradient is dy as it is. They may share its memory.
+        adds_gradient: True if on a GPU backward can add to the gradient of its one input, where
+            `batch.adds` is set. What is said here of forward, or of backward, a user's type
+            does not inherit if it has a `forward_batch`, or `backward_batch`, of its own.
         recomputes: True if backward can make again what forward left: see `recompute_choices`.
         writes_tasks: True if kernels only write down what is to be done: it is done beside what
             others have written down.
@@ -108,6 +111,8 @@ class Operation(Recorded):
     strided: ClassVar[tuple[int, ...]] = ()
     inplace_forward: ClassVar[bool] = False
     inplace_backward: ClassVar[bool] = False
+    passes: ClassVar[tuple[int, ...]] = ()
+    adds_gradient: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
     writes_tasks: ClassVar[bool] = False
     is_one_kernel: ClassVar[bool] = False
@@ -135,6 +140,8 @@ class Operation(Recorded):
             has_own = f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__
             if has_own and not cls.names_kernels:
                 setattr(cls, f"inplace_{way}", False)
+                if way == "backward":
+                    cls.passes, cls.adds_gradient = (), False
         if "forward_batch" in cls.__dict__ and "is_one_kernel" not in cls.__dict__:
             cls.is_one_kernel = False
         cls.reads_ports = cls._overrides("reads")
@@ -231,6 +238,11 @@ class Operation(Recorded):
     ) -> None:
         """Forward and backward in one pass; for types that `fuses_backward`."""
         raise NotImplementedError(f"{cls.__name__}.forward_backward")
+
+    @classmethod
+    def moves_all_of(cls, batch: Batch) -> bool:
+        """Whether a batch moves every element that it reads exactly once; see `moves_all`."""
+        return cls.moves_all
 
     def port_widths(self) -> tuple[int, ...]:
         """Widths of further outputs, one vector for each node, which `Port` nodes read."""

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import GradientTarget, Placement
 from dynbatch.batcher.steps.step_run import StepRun
+
+NEVER = 1 << 61
+"""After every stage."""
 
 
 class InPlace:
     """Finds pairs of blocks such that the kernel that writes one reads the other for the last time.
 
-    Whether a node type bears that is its own to say: `inplace_forward`, `inplace_backward`. Blocks
-    are rows of the plan's table.
+    And gradients that are equal, as those of both terms of a sum: they share one place until one of
+    them is added to, if nobody reads another by then. Whether a node type bears that is its own to
+    say: `inplace_forward`, `inplace_backward`, `passes`. Blocks are rows of the plan's table.
     """
 
     def __init__(self) -> None:
         self._pairs: list[tuple[int, int]] = []
+        self._equal: list[list[int]] = []
+        self._added: dict[int, int] = {}
         self._readers: dict[tuple[int, int], int] = {}
 
     def forward(
@@ -41,15 +47,47 @@ class InPlace:
         sizes: Sequence[int],
     ) -> None:
         """Note that a step's last input gradient may take the place of its output's gradient."""
+        if step.node_type.passes:
+            self._equal.append(
+                [
+                    gradients[step.sources[position].blocks[0]]
+                    for position in step.node_type.passes
+                    if _is_whole(step.sources[position], targets[position])
+                ]
+            )
         if not step.node_type.inplace_backward:
             return
         for source, target in zip(reversed(step.sources), reversed(targets), strict=True):
             if target is not None:
+                if target.direct and not _is_whole(source, target):
+                    return
                 row = gradients[source.gradient_blocks[0]] if target.direct else target.scratch
                 gradient = gradients.get(step.block)
                 if gradient is not None and row is not None and sizes[row] == sizes[gradient]:
                     self._pairs.append((gradient, row))
                 return
+
+    def added(self, row: int, time: int) -> None:
+        """Note that a gradient is added to at a stage."""
+        self._added.setdefault(row, time)
+
+    def _shared(self, sizes: Sequence[int], lasts: Sequence[int]) -> dict[int, list[int]]:
+        """The rows of equal gradients that can share one place, by each of them."""
+        found: dict[int, list[int]] = {}
+        for rows in self._equal:
+            together = rows[:1]
+            for row in rows[1:]:
+                others = [other for other in together if other != row]
+                apart = [
+                    lasts[a] >= self._added.get(b, NEVER)
+                    for other in others
+                    for a, b in ((row, other), (other, row))
+                ]
+                if len(others) == len(together) and not any(apart):
+                    together.append(row)
+            if len(together) > 1 and sizes[rows[0]]:
+                found.update(dict.fromkeys(together, together))
+        return found
 
     def chains(
         self,
@@ -58,15 +96,27 @@ class InPlace:
         lasts: Sequence[int],
         alignments: Sequence[int],
     ) -> list[list[int]]:
-        """Chains of rows that share one place: each ends as the next one begins."""
+        """Chains of rows that share one place: each ends as the next one begins, or equals it."""
+        equal = self._shared(sizes, lasts)
         chain_of: dict[int, list[int]] = {}
+        for rows in equal.values():
+            chain_of.update(dict.fromkeys(rows, rows))
         for old, new in self._pairs:
-            if lasts[old] != firsts[new] or alignments[old] != alignments[new] or new in chain_of:
+            if lasts[old] != firsts[new] or alignments[old] != alignments[new]:
                 continue
             if self._readers.get((old, lasts[old]), 0) > 1 or not sizes[old]:
                 continue
+            follows = equal.get(new, [new])
+            before = equal.get(old, [old])
+            if any([lasts[row] >= lasts[old] for row in before if row != old]):
+                continue
             chain = chain_of.get(old, [old])
-            if chain[-1] == old:
-                chain.append(new)
-                chain_of[old] = chain_of[new] = chain
+            if chain[-len(before) :] == before and chain_of.get(new, follows) == follows:
+                chain = chain + follows
+                chain_of.update(dict.fromkeys(chain, chain))
         return list({id(chain): chain for chain in chain_of.values()}.values())
+
+
+def _is_whole(source: BatchInput, target: GradientTarget | None) -> bool:
+    """Whether a gradient is written first, by this kernel, into all of its block."""
+    return target is not None and target.direct and not target.adds and source.covers

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from dynbatch.batcher.planning.in_place import InPlace
 from dynbatch.batcher.planning.stages import (
     MemorySaving,
@@ -21,6 +23,7 @@ from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
+from dynbatch.nodes.shape.indexing import is_all
 
 END = 1 << 60
 """The last stage of a block that outlives its run."""
@@ -93,7 +96,8 @@ class LifetimeWalk:
         placements: of each step's forward; `recomputed`, of its second forward.
         backward:   of each step's backward.
         gradients:  row of each block's gradient.
-        pairs:      blocks that may take the place of others; None where none may.
+        pairs:      blocks that may take the place of others; None where none may. Then no kernel
+            adds to a gradient either, so that whoever looks at a step sees what it makes.
     """
 
     def __init__(self, graph: StepGraph, saving: MemorySaving, in_place: bool) -> None:
@@ -110,6 +114,7 @@ class LifetimeWalk:
         self._values: dict[Block, int] = {}
         self._ownerless = graph.without_gradient
         self._cleared: list[Block] = []
+        self._adding: set[Block] = set()
         loss = graph.loss
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
@@ -120,7 +125,7 @@ class LifetimeWalk:
             self._walk_stage(time, kind, steps)
 
     def _walk_stage(self, time: int, kind: StageKind, steps: Sequence[StepRun]) -> None:
-        self._cleared = []
+        self._cleared, self._adding = [], set()
         if kind is StageKind.BACKWARD:
             # A step is left out where nothing downstream sends it a gradient.
             steps = [step for step in steps if not self.gradients.keys().isdisjoint(step.blocks)]
@@ -249,11 +254,23 @@ class LifetimeWalk:
         if step.parameters:
             owned = self._ownerless.intersection([p.uid for p in step.parameters])
             self._ownerless -= owned
-        targets = tuple([self._target(step, source, time) for source in step.sources])
+        begun = [
+            b for b in _tiled(step) if b not in self.gradients and b in self._graph.requires_grad
+        ]
+        for block in begun:
+            self._begin_gradient(block, time)
+        targets = tuple([self._target(step, source, time, begun) for source in step.sources])
         deferred = self._graph.deferred.get(step, NOBODY)
         self.backward[step] = BackwardPlacement(packings, targets, workspace, owned, deferred)
 
-    def _target(self, step: StepRun, source: BatchInput, time: int) -> GradientTarget | None:
+    def _target(
+        self, step: StepRun, source: BatchInput, time: int, begun: Sequence[Block]
+    ) -> GradientTarget | None:
+        """Where the gradient of an input goes.
+
+        Args:
+            begun: blocks all of whose gradient the step writes first, a part for each input.
+        """
         blocks = source.gradient_blocks
         if self._graph.requires_grad.isdisjoint(blocks):
             return None
@@ -263,17 +280,22 @@ class LifetimeWalk:
                 if block in assigned:
                     self._begin_gradient(block, time)
                 else:
-                    self._ensure_gradient(block, time)
+                    self._add_to_gradient(block, time)
             return GradientTarget(assigned=frozenset(assigned))
         block = blocks[0]
+        if source.is_view and block in begun:
+            return DIRECT
         if source.is_view and source.covers and block not in self.gradients:
             self._begin_gradient(block, time)
             return DIRECT
+        if self._can_add(step, source, time):
+            self._add_to_gradient(block, time)
+            return GradientTarget(direct=True, adds=True)
         scratch = self.table.add(
             source.size, time, time, source.width, "gradients", step.node_type.__name__
         )
         for block in blocks:
-            self._ensure_gradient(block, time)
+            self._add_to_gradient(block, time)
         return GradientTarget(scratch=scratch)
 
     def _begin_gradient(self, block: Block, time: int) -> None:
@@ -289,12 +311,46 @@ class LifetimeWalk:
             self._begin_gradient(block, time)
             self._cleared.append(block)
 
+    def _add_to_gradient(self, block: Block, time: int) -> None:
+        """Have a block whose gradient is added to at a stage."""
+        self._ensure_gradient(block, time)
+        if self.pairs is not None and block in self.gradients:
+            self.pairs.added(self.gradients[block], time)
+
+    def _can_add(self, step: StepRun, source: BatchInput, time: int) -> bool:
+        """Whether the step's kernel may itself add to a gradient, which no other of its stage does.
+
+        Others that add to it do so after the kernels of the stage.
+        """
+        block = source.blocks[0]
+        if self.pairs is None or not (step.node_type.adds_gradient and source.is_view):
+            return False
+        if step.batch.xp is np or len(step.sources) > 1 or block in self._adding:
+            return False
+        row = self.gradients.get(block)
+        if row is None or self.table.firsts[row] >= time:
+            return False
+        self._adding.add(block)
+        return True
+
     def _assigns(self, step: StepRun, block: Block, source: BatchInput) -> bool:
         """Whether a structural step writes a block's gradient first, and all of it."""
         if block in self.gradients or block not in self._graph.requires_grad:
             return False
-        if not step.node_type.moves_all:
+        if not step.node_type.moves_all_of(step.batch):
             return False
         positions = source.positions_in(block)
         # A call is a part of its block: its position is None.
-        return len(positions) == len(block.nodes) == len(set(positions)) and None not in positions
+        distinct = set(positions)
+        is_whole = len(block.nodes) == len(distinct) and None not in distinct
+        return is_whole and (len(positions) == len(distinct) or not step.node_type.moves_all)
+
+
+def _tiled(step: StepRun) -> list[Block]:
+    """The blocks that a step reads as several views, which together are all of it, each once."""
+    views: dict[Block, list[tuple[int, int]]] = {}
+    for source in step.sources:
+        if source.is_view and not source.covers:
+            for block in source.gradient_blocks:
+                views.setdefault(block, []).append((source.start, source.size))
+    return [block for block, parts in views.items() if is_all(sorted(parts), block.size)]

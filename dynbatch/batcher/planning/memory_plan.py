@@ -128,7 +128,7 @@ def _shared(walk: LifetimeWalk) -> tuple[BlockTable, Sequence[int]]:
     for name in BlockTable.__slots__:
         column = getattr(table, name)
         setattr(shared, name, [column[row] for row in heads])
-    shared.lasts[len(alone) :] = [table.lasts[chain[-1]] for chain in chains]
+    shared.lasts[len(alone) :] = [max([table.lasts[row] for row in chain]) for chain in chains]
     for number, chain in enumerate(chains, len(alone)):
         for row in chain:
             row_of[row] = number

@@ -32,12 +32,14 @@ class Placement(NamedTuple):
 class GradientTarget(NamedTuple):
     """Where the gradient of one input goes.
 
-    direct:   straight into the gradient block: the first writer, and it writes all of it.
+    direct:   straight into the gradient block: the first writer, and it writes all that it reads.
+    adds:     likewise, but the kernel adds to what lies there.
     scratch:  a place where it is computed, then added to the blocks that need a gradient.
     assigned: of a structural step, which moves block by block: the blocks that it writes first.
     """
 
     direct: bool = False
+    adds: bool = False
     scratch: int | None = None
     assigned: frozenset[Block] = frozenset()
 

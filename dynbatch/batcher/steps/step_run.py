@@ -152,6 +152,7 @@ class StepRun:
             else GradientTarget(scratch=offsets[target.scratch])
             for target in placement.targets
         ]
+        self.batch.adds = any([target is not None and target.adds for target in self.targets])
         self.workspace_backward = None
         if placement.workspace is not None:
             row, elements = placement.workspace

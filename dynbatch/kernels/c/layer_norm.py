@@ -34,10 +34,11 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array
-) -> Any:
+    dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array,
+    add: bool = False,
+) -> Any:  # fmt: skip
     functions = _library.functions(dy.dtype)
-    if functions is None or not (has_rows(rstd, dy, out) and is_packed(rstd, weight)):
+    if functions is None or add or not (has_rows(rstd, dy, out) and is_packed(rstd, weight)):
         return NotImplemented
     given = _arguments(normals, dy)
     if given is None:

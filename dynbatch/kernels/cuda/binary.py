@@ -5,6 +5,7 @@ from __future__ import annotations
 from dynbatch.backend import Array
 from dynbatch.kernels.binary import BinaryFunction
 from dynbatch.kernels.cuda.elementwise import launch_generated, launch_with_numbers
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 
 
 def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
@@ -15,8 +16,10 @@ def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
 def combine_backward(
     kernel: BinaryFunction, dy: Array, a: Array, b: Array, out: Array, side: int
 ) -> None:
-    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1)."""
-    launch_generated(f"{kernel.name}_backward_{'ab'[side]}", (dy, a, b), out)
+    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); nothing to do where that is dy itself."""
+    is_dy = (kernel.cuda.backward_a, kernel.cuda.backward_b)[side] == "dy"
+    if not (is_dy and device_address(dy) == device_address(out)):
+        launch_generated(f"{kernel.name}_backward_{'ab'[side]}", (dy, a, b), out)
 
 
 def combine_number(

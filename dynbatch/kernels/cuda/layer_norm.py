@@ -28,11 +28,12 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    dy: Array, normals: Normals, weight: Array, rstd: Array, is_centred: bool, out: Array
-) -> None:
+    dy: Array, normals: Normals, weight: Array, rstd: Array, is_centred: bool, out: Array,
+    add: bool = False,
+) -> None:  # fmt: skip
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight."""
     x, mean = normals.rows, normals.shift
-    _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out))
+    _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out, add))
 
 
 def layer_norm_parameters(dy: Array, normals: Normals, dweight: Array, dbias: Array) -> None:

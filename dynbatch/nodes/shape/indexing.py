@@ -90,6 +90,35 @@ class Slice(Structural):
                 shape = part.lengths, part.widths
                 yield Rectangles(sources, part.nodes, *shape, row, step, column)
 
+    @classmethod
+    def moves_all_of(cls, batch: Batch) -> bool:
+        """Whether the batch cuts all of what it reads into columns, as `split` does in a block."""
+        parts = batch.by_operator()
+        if len(parts) < 2:
+            return False
+        cuts: dict[Any, list[tuple[int, int]]] = {}
+        for r in cls.rectangles(batch):
+            block = getattr(r.sources, "block", None)  # where they are nodes of one step
+            column, widths = r.source_column, r.width
+            if r.rows is not None or block is None or not isinstance(column, int):
+                return False
+            width = widths if isinstance(widths, int) else widths[0]
+            if not isinstance(widths, int) and widths.count(width) < len(widths):
+                return False
+            place = block, getattr(r.sources, "first", 0)
+            cuts.setdefault(place, []).append((column, width))
+        return all([is_all(sorted(found), block.width) for (block, _), found in cuts.items()])
+
+
+def is_all(parts: Iterable[tuple[int, int]], size: int) -> bool:
+    """Whether parts, each a start and a size, follow each other from 0 to the whole size."""
+    end = 0
+    for start, elements in parts:
+        if start != end:
+            return False
+        end += elements
+    return end == size
+
 
 def _first_of(parts: list[Part], sizes: list[int]) -> tuple[Column, Column]:
     """The first of the tokens or features that each part takes of so many, and the step."""

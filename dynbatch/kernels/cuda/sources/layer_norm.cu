@@ -55,9 +55,10 @@ extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const R
     });
 }
 
-// out = rstd * (g - mean(g) - n * mean(g * n)), n = (x - mean) * rstd, g = dy * weight.
+// out = rstd * (g - mean(g) - n * mean(g * n)), n = (x - mean) * rstd, g = dy * weight; with `add`
+// it is added to out.
 extern "C" __global__ void layer_norm_backward(const REAL* dy, const REAL* x, const REAL* weight,
-    const REAL* mean, const REAL* rstd, REAL* out, int rows, int width) {
+    const REAL* mean, const REAL* rstd, REAL* out, int add, int rows, int width) {
     over_rows(rows, width, [&](const Team& team) {
         const long long row = team.row;
         const REAL *gradient = dy + row * width, *from = x + row * width;
@@ -73,7 +74,8 @@ extern "C" __global__ void layer_norm_backward(const REAL* dy, const REAL* x, co
         for (int i = team.first; i < width; i += team.step) {
             const REAL g = weight ? gradient[i] * weight[i] : gradient[i];
             const REAL normal = (from[i] - middle) * scale;
-            out[row * width + i] = scale * (g - level - normal * along);
+            const REAL value = scale * (g - level - normal * along);
+            out[row * width + i] = add ? out[row * width + i] + value : value;
         }
     });
 }
