@@ -38,96 +38,126 @@ def module():
     return cp.RawModule(code=TEXT, options=("-std=c++17", "-DREAL=float"))
 
 
+def launch(kernel, grid, block, values, shared=0, size=None):
+    """Launch with NumPy scalars and addresses, each aligned to its own size."""
+    data = b""
+    for value in values:
+        value = np.asarray(value)
+        data += bytes(-len(data) % value.itemsize) + value.tobytes()
+    extra = extra_of(data, len(data) if size is None else size)
+    words = np.array(extra, np.uint64)
+    driver_launch(kernel, grid, block, shared, words.ctypes.data)
+
+
+def extra_of(data, size):
+    """What the driver wants as `extra`: the addresses of the arguments and of their size."""
+    room = np.frombuffer(data, np.uint8), np.array([size])
+    KEPT[:] = room
+    return [1, room[0].ctypes.data, 2, room[1].ctypes.data, 0]
+
+
+KEPT = []
+
+
+def driver_launch(kernel, grid, block, shared, extra):
+    three = [(*extents, 1, 1)[:3] for extents in (grid, block)]
+    cp.cuda.driver.launchKernel(kernel.kernel.ptr, *three[0], *three[1], shared, 0, 0, extra)
+
+
 def right_arguments():
+    x = cp.asarray(np.arange(6, dtype=np.float32))
     n = cp.asarray(np.array([6], np.int32))
-    return [
-        cp.asarray(np.arange(6, dtype=np.float32)), n, np.float32(2), np.int64(1), np.bool_(True)
-    ]  # fmt: skip
+    values = [np.uint64(x.data.ptr), np.uint64(n.data.ptr)]
+    return x, [*values, np.float32(2), np.int64(1), np.bool_(True)], n
 
 
-def test_a_kernel_runs_on_device_arrays(module):
-    args = right_arguments()
-    module.get_function("scale")((1,), (32,), tuple(args))
-    assert cp.asnumpy(args[0]).tolist() == [2, 4, 6, 8, 10, 12]
+def test_a_kernel_runs_on_packed_arguments(module):
+    x, values, _n = right_arguments()
+    launch(module.get_function("scale"), (1,), (32,), values)
+    assert cp.asnumpy(x).tolist() == [2, 4, 6, 8, 10, 12]
 
 
 WRONG = {
-    "an int is 8 bytes and no address": (0, 3, "not device memory"),
-    "an int for a float": (2, 2, "f4"),
-    "a float is a double": (2, 2.0, "f4"),
-    "int32 for a long long": (3, np.int32(1), "i8"),
-    "unsigned for signed": (3, np.uint64(1), "i8"),
-    "an int for a bool": (4, 1, "b1"),
-    "a host array": (0, np.zeros(6, np.float32), "host array"),
-    "a number for a pointer": (1, np.int32(1), "i4"),
-    "None is no argument at all": (0, None, "None"),
+    "no address": (0, np.uint64(3), "not device memory"),
+    "an int for a long long": (3, np.int32(1), "25 bytes of arguments end before"),
+    "a byte that is no bool": (4, np.uint8(2), "b1, not 2"),
+    "too little": (4, np.zeros(0, np.uint8), "32 bytes of arguments end before"),
+    "too much": (4, np.int32(1), "36 bytes of arguments, not 33"),
 }
 
 
 @pytest.mark.parametrize(("position", "value", "message"), WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_argument_is_refused(module, position, value, message):
-    args = right_arguments()
-    args[position] = value
+    _x, values, _n = right_arguments()
+    values[position] = value
     with pytest.raises((TypeError, ValueError), match=message):
-        module.get_function("scale")((1,), (32,), tuple(args))
-
-
-def test_an_array_of_another_dtype_or_by_value_is_refused(module):
-    kernel, args = module.get_function("scale"), right_arguments()
-    with pytest.raises(TypeError, match=r"\*f4, not an array of float64"):
-        kernel((1,), (32,), (cp.zeros(6, np.float64), *args[1:]))
-    with pytest.raises(TypeError, match=r"argument 3 is i8, not device array"):
-        kernel((1,), (32,), (*args[:3], args[0], args[4]))
+        launch(module.get_function("scale"), (1,), (32,), values)
 
 
 def test_other_launches_that_go_wrong_are_refused(module):
-    kernel, args = module.get_function("scale"), right_arguments()
-    with pytest.raises(TypeError, match="takes 5 arguments, not 4"):
-        kernel((1,), (32,), tuple(args[:4]))
-    with pytest.raises(TypeError, match="not contiguous"):
-        kernel((1,), (32,), (cp.empty((4, 4), np.float32).T, *args[1:]))
-    with pytest.raises(TypeError, match="tuples"):
-        kernel([1], (32,), tuple(args))
+    kernel, (_x, values, _n) = module.get_function("scale"), right_arguments()
     with pytest.raises(simulator.KernelFault, match="1 to 1024 threads"):
-        kernel((1,), (1025,), tuple(args))
+        launch(kernel, (1,), (1025,), values)
+    with pytest.raises(RuntimeError, match="INVALID_VALUE"):
+        launch(kernel, (0,), (32,), values)
+    with pytest.raises(RuntimeError, match="extra holds"):
+        driver_launch(kernel, (1,), (32,), 0, np.zeros(5, np.uint64).ctypes.data)
     with pytest.raises(RuntimeError, match="NOT_FOUND"):
         module.get_function("absent")
+    ptr = kernel.kernel.ptr
+    del kernel
+    with pytest.raises(RuntimeError, match="INVALID_HANDLE"):
+        cp.cuda.driver.launchKernel(ptr, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0)
+
+
+def test_arguments_are_those_of_the_moment_of_the_launch(module):
+    with simulated(asynchronous=True):
+        x, values, _n = right_arguments()
+        launch(module.get_function("scale"), (1,), (32,), values)
+        for kept in KEPT:
+            kept.flags.writeable and kept.fill(0)
+        assert x.get().tolist() == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_signature_that_was_parsed_otherwise_than_compiled_is_refused():
+    text = """
+    typedef long long Number;
+    #define int Number
+    extern "C" __global__ void count(int n) {}
+    """
+    with pytest.raises(TypeError, match=r"count: .*'n'.* was compiled as i8"):
+        cp.RawModule(code=text).get_function("count")
 
 
 def test_an_address_must_be_one_of_the_device(module):
-    kernel, args = module.get_function("scale"), right_arguments()
-    kernel((1,), (32,), (args[0].data.ptr, *args[1:]))
-    kernel((1,), (32,), (args[0].data, *args[1:]))
+    kernel, (x, values, _n) = module.get_function("scale"), right_arguments()
     host = np.zeros(6, np.float32)
     with pytest.raises(ValueError, match="not device memory"):
-        kernel((1,), (32,), (host.ctypes.data, *args[1:]))
-    address = args[0].data.ptr
-    args[0] = None  # the last reference: the memory is freed
+        launch(kernel, (1,), (32,), [np.uint64(host.ctypes.data), *values[1:]])
+    del x  # the last reference: the memory is freed
     with pytest.raises(ValueError, match="not device memory"):
-        kernel((1,), (32,), (address, *args[1:]))
-
-
-def test_an_empty_grid_runs_one_block_as_in_cupy(module):
-    args = right_arguments()
-    module.get_function("scale")((0,), (32,), tuple(args))
-    assert args[0].get()[0] == 2
+        launch(kernel, (1,), (32,), values)
 
 
 def test_shared_memory_above_48_kib_must_be_asked_for(module):
     kernel, x = module.get_function("shared"), cp.zeros(4, np.float32)
+    address = np.uint64(x.data.ptr)
     with pytest.raises(RuntimeError, match="max_dynamic_shared_size_bytes"):
-        kernel((1,), (4,), (x,), shared_mem=48 * 1024 + 1)
+        launch(kernel, (1,), (4,), [address], 48 * 1024 + 1)
     kernel.max_dynamic_shared_size_bytes = 64 * 1024
-    kernel((1,), (4,), (x,), shared_mem=64 * 1024)
+    launch(kernel, (1,), (4,), [address], 64 * 1024)
     assert x.get().tolist() == [1, 1, 1, 1]
 
 
 def test_the_checker_knows_all_device_memory_and_no_more(module):
     x, n = cp.zeros(4, np.float32), cp.asarray(np.array([5], np.int32))
-    args = (np.float32(2), np.int64(1), np.bool_(True))
+    values = [np.uint64(x.data.ptr), np.uint64(n.data.ptr)]
     with simulated(checked=True):
         with pytest.raises(simulator.KernelFault, match="out-of-bounds"):
-            module.get_function("scale")((1,), (32,), (x, n, *args))
+            launch(
+                module.get_function("scale"), (1,), (32,),
+                [*values, np.float32(2), np.int64(1), np.bool_(True)],
+            )  # fmt: skip
 
 
 # Memory -------------------------------------------------------------------------------------------
@@ -145,7 +175,7 @@ def test_addresses_of_freed_memory_belong_to_nobody_for_a_while(module):
     others = [cp.empty(300, np.float32) for _ in range(20)]
     assert ptr not in {other.data.ptr for other in others}
     with pytest.raises(ValueError, match="not device memory"):
-        module.get_function("shared")((1,), (8,), (ptr,), shared_mem=64)
+        launch(module.get_function("shared"), (1,), (8,), [np.uint64(ptr)], 64)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -153,15 +183,15 @@ def test_memory_whose_contents_are_over_is_refused(module, asynchronous):
     shared = module.get_function("shared")
     x, y = cp.asarray(np.zeros(8, np.float32)), cp.empty(8, np.float32)
     with simulated(asynchronous=asynchronous):
-        shared((1,), (8,), (x.data.ptr,), shared_mem=64)
+        launch(shared, (1,), (8,), [np.uint64(x.data.ptr)], 64)
         y.data.copy_from_device_async(x.data, 32)
         memory.retire(x.data.ptr, 32)
         with pytest.raises(ValueError, match="was given to others"):
-            shared((1,), (8,), (x.data.ptr + 28,), shared_mem=64)
+            launch(shared, (1,), (8,), [np.uint64(x.data.ptr + 28)], 64)
         assert y.get().tolist() == [1] * 8  # started before
         assert x.get()[0] == np.full(4, memory.POISON, np.uint8).view(np.float32)[0]
         memory.revive(x.data.ptr)
-        shared((1,), (8,), (x.data.ptr,), shared_mem=64)
+        launch(shared, (1,), (8,), [np.uint64(x.data.ptr)], 64)
 
 
 def test_an_arena_over_raw_memory():
@@ -308,16 +338,52 @@ def test_a_product_is_column_major_and_does_not_read_an_output_it_overwrites():
     assert c.get().tolist() == (2 * columns).ravel(order="F").tolist()
 
 
-def test_planes_may_share_an_input_and_lie_side_by_side_in_rows():
-    a, b = np.random.default_rng(0).standard_normal((2, 3, 3))
-    ours, wide = [cp.asarray(x) for x in (a, b)], cp.zeros((3, 6))
-    scalars = np.array([0.0, 1.0])
-    zero, one = scalars.ctypes.data, scalars[1:].ctypes.data
-    CUBLAS.dgemmStridedBatched(
-        cp.cuda.get_cublas_handle(), 0, 1, 3, 3, 3, one, ours[0].data.ptr, 3, 0,
-        ours[1].data.ptr, 3, 0, zero, wide.data.ptr, 6, 3, 2,
-    )  # fmt: skip
-    np.testing.assert_allclose(wide.get(), np.tile((a.T @ b).T, 2))
+def batch(**changed):
+    """The arguments of two products C = A B, column-major, whose C lie side by side in rows."""
+    a, b = [cp.asarray(x) for x in np.random.default_rng(0).standard_normal((2, 3, 3))]
+    wide, scalars = cp.zeros((3, 6)), np.array([0.0, 1.0])
+    pairs = [[x.data.ptr] * 2 for x in (a, b)]
+    sums = [wide.data.ptr, wide.data.ptr + 3 * wide.itemsize]
+    lists = [cp.asarray(np.array(x, np.uint64)) for x in (*pairs, sums)]
+    given = {
+        "handle": cp.cuda.get_cublas_handle(), "transa": 0, "transb": 0, "m": 3, "n": 3, "k": 3,
+        "alpha": scalars[1:].ctypes.data, "Aarray": lists[0].data.ptr, "lda": 3,
+        "Barray": lists[1].data.ptr, "ldb": 3, "beta": scalars.ctypes.data,
+        "Carray": lists[2].data.ptr, "ldc": 6, "batchCount": 2,
+    }  # fmt: skip
+    return list((given | changed).values()), (a, b, wide), (lists, scalars)
+
+
+def test_products_of_a_batch_may_share_a_factor_and_lie_side_by_side_in_rows():
+    args, (a, b, wide), _kept = batch()
+    CUBLAS.dgemmBatched(*args)
+    np.testing.assert_allclose(wide.get(), np.tile((a.get().T @ b.get().T).T, 2))
+
+
+def test_the_device_reads_the_addresses_of_a_batch_in_their_turn():
+    with simulated(asynchronous=True):
+        args, (a, _b, wide), (lists, _scalars) = batch()
+        lists[1].set(lists[0].get())
+        CUBLAS.dgemmBatched(*args)
+        lists[1].fill(0)
+        np.testing.assert_allclose(wide.get(), np.tile((a.get().T @ a.get().T).T, 2))
+
+
+def test_wrong_batches_are_refused():
+    args, _arrays, (lists, _scalars) = batch()
+    for changed, message in (
+        ({"Carray": lists[0].data.ptr, "ldc": 3}, "overlap"),
+        ({"Aarray": HOST_SCALARS.ctypes.data}, "not device memory"),
+        ({"batchCount": 0}, "not above 0"),
+        ({"batchCount": 1 << 20}, "not device memory"),
+        ({"ldc": 2}, "ldc 2 < 3 rows"),
+    ):
+        wrong, _, _kept = batch(**changed)
+        with pytest.raises((ValueError, CUBLAS.CUBLASError), match=message):
+            CUBLAS.dgemmBatched(*wrong)
+    lists[2].set(np.repeat(lists[2].get()[:1], 2))
+    with pytest.raises(CUBLAS.CUBLASError, match="the planes of C overlap"):
+        CUBLAS.dgemmBatched(*args)
 
 
 WRONG_PRODUCTS = {
@@ -448,7 +514,10 @@ def test_every_name_of_the_stand_in_is_one_of_cupy():
     assert inspect.signature(cp.from_dlpack).parameters.keys() == {"array", "device", "copy"}
     assert "from_dlpack(array, *, device=None, copy=None)" in cupy.from_dlpack.__doc__
     assert public(cp.RawModule) - {"program"} <= public(cupy.RawModule)
-    assert public(cp.RawKernel) <= public(cupy.RawKernel)
+    assert public(cp.RawKernel) | {"kernel"} <= public(cupy.RawKernel)
+    ours = inspect.signature(cp.cuda.driver.launchKernel).parameters
+    theirs = re.findall(r"(\w+)[,)]", cupy.cuda.driver.launchKernel.__doc__)
+    assert list(ours) == theirs
 
 
 def test_every_function_of_cublas_is_one_of_cupy_with_the_same_parameters():
@@ -470,8 +539,6 @@ def test_every_function_of_cublas_is_one_of_cupy_with_the_same_parameters():
 
 def _c_type(parameter):
     """What CuPy's wrapper of cuBLAS takes for a parameter of that name."""
-    if parameter in ("A", "B", "C", "alpha", "beta"):
+    if parameter in ("A", "B", "C", "Aarray", "Barray", "Carray", "alpha", "beta"):
         return "size_t"
-    if parameter.startswith("stride"):
-        return "long long"
     return "intptr_t" if parameter == "handle" else "int"

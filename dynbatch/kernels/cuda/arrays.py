@@ -15,7 +15,7 @@ from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.in_flight import hold
-from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import by_elements, over_elements
 from dynbatch.kernels.segment import sum_segments

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
-from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 
 THREADS = 256

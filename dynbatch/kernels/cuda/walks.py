@@ -11,7 +11,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.walks import over_elements, segment_table
 from dynbatch.kernels.windows import WindowTable
 

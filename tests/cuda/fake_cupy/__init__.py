@@ -10,7 +10,7 @@ from tests.cuda.fake_cupy import cublas, memory, stream
 from tests.cuda.fake_cupy.array import asarray, ascontiguousarray, asnumpy, empty, ndarray, zeros
 from tests.cuda.fake_cupy.dlpack import from_dlpack
 from tests.cuda.fake_cupy.memory import get_default_memory_pool
-from tests.cuda.fake_cupy.raw import RawKernel, RawModule
+from tests.cuda.fake_cupy.raw import RawKernel, RawModule, launchKernel
 from tests.cuda.fake_cupy.stream import settings
 
 __all__ = [
@@ -55,6 +55,7 @@ cuda = SimpleNamespace(
     alloc=memory.alloc,
     alloc_pinned_memory=memory.alloc_pinned_memory,
     cublas=SimpleNamespace(**{name: getattr(cublas, name) for name in cublas.__all__}),
+    driver=SimpleNamespace(launchKernel=launchKernel),
     get_cublas_handle=cublas.get_cublas_handle,
     get_current_stream=stream.get_current_stream,
     get_elapsed_time=stream.get_elapsed_time,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels.runtime.precision import round_to
-from tests.cuda.fake_cupy.memory import buffers, require_device
+from tests.cuda.fake_cupy.memory import buffers, require_current, require_device
 from tests.cuda.fake_cupy.stream import get_current_stream
 
 __all__ = [
@@ -28,14 +28,14 @@ __all__ = [
     "create",
     "destroy",
     "dgemm",
-    "dgemmStridedBatched",
+    "dgemmBatched",
     "gemmEx",
     "getMathMode",
     "getPointerMode",
     "setMathMode",
     "setPointerMode",
     "sgemm",
-    "sgemmStridedBatched",
+    "sgemmBatched",
 ]
 
 CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
@@ -59,35 +59,25 @@ class CUBLASError(RuntimeError):
     """`cupy.cuda.cublas.CUBLASError`."""
 
 
-class _Matrices(NamedTuple):
-    """`count` matrices of `rows` by `columns` as stored, `step` elements apart."""
+class _Matrix(NamedTuple):
+    """A matrix of `rows` by `columns` as stored."""
 
     address: int
     rows: int
     columns: int
     ld: int
-    step: int
-    count: int
     dtype: np.dtype[Any]
 
-    def spans(self) -> list[tuple[int, int]]:
-        """First and last byte of each."""
-        size = self.dtype.itemsize
-        span = ((self.columns - 1) * self.ld + self.rows) * size
-        starts = [self.address + p * self.step * size for p in range(self.count)]
-        return [(start, start + span) for start in starts]
+    def span(self) -> tuple[int, int]:
+        """Its first byte and the end."""
+        size = ((self.columns - 1) * self.ld + self.rows) * self.dtype.itemsize
+        return self.address, self.address + size
 
-    def views(self) -> list[np.ndarray[Any, Any]]:
+    def view(self) -> np.ndarray[Any, Any]:
+        start, end = self.span()
         strides = (self.dtype.itemsize, self.ld * self.dtype.itemsize)
-        return [
-            np.ndarray(
-                (self.rows, self.columns),
-                self.dtype,
-                (ctypes.c_uint8 * (end - start)).from_address(start),
-                strides=strides,
-            )
-            for start, end in self.spans()
-        ]
+        memory = (ctypes.c_uint8 * (end - start)).from_address(start)
+        return np.ndarray((self.rows, self.columns), self.dtype, memory, strides=strides)
 
 
 def get_cublas_handle() -> int:
@@ -135,8 +125,7 @@ def sgemm(
     alpha: int, A: int, lda: int, B: int, ldb: int, beta: int, C: int, ldc: int,
 ) -> None:  # fmt: skip
     _products(
-        np.float32, handle, transa, transb, m, n, k, alpha,
-        (A, lda, 0), (B, ldb, 0), beta, (C, ldc, 0), 1,
+        np.float32, handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc
     )  # fmt: skip
 
 
@@ -145,8 +134,7 @@ def dgemm(
     alpha: int, A: int, lda: int, B: int, ldb: int, beta: int, C: int, ldc: int,
 ) -> None:  # fmt: skip
     _products(
-        np.float64, handle, transa, transb, m, n, k, alpha,
-        (A, lda, 0), (B, ldb, 0), beta, (C, ldc, 0), 1,
+        np.float64, handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc
     )  # fmt: skip
 
 
@@ -160,60 +148,89 @@ def gemmEx(
     if (Atype, Btype, Ctype) != (CUDA_R_32F,) * 3:
         raise NotImplementedError("the stand-in rounds factors of float32 only")
     _products(
-        np.float32, handle, transa, transb, m, n, k, alpha,
-        (A, lda, 0), (B, ldb, 0), beta, (C, ldc, 0), 1, PRECISIONS[computeType],
+        np.float32, handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc,
+        precision=PRECISIONS[computeType],
     )  # fmt: skip
 
 
-def sgemmStridedBatched(
+def sgemmBatched(
     handle: int, transa: int, transb: int, m: int, n: int, k: int,
-    alpha: int, A: int, lda: int, strideA: int, B: int, ldb: int, strideB: int,
-    beta: int, C: int, ldc: int, strideC: int, batchCount: int,
+    alpha: int, Aarray: int, lda: int, Barray: int, ldb: int,
+    beta: int, Carray: int, ldc: int, batchCount: int,
 ) -> None:  # fmt: skip
     _products(
-        np.float32, handle, transa, transb, m, n, k, alpha,
-        (A, lda, strideA), (B, ldb, strideB), beta, (C, ldc, strideC), batchCount,
+        np.float32, handle, transa, transb, m, n, k, alpha, Aarray, lda, Barray, ldb, beta, Carray,
+        ldc, batchCount,
     )  # fmt: skip
 
 
-def dgemmStridedBatched(
+def dgemmBatched(
     handle: int, transa: int, transb: int, m: int, n: int, k: int,
-    alpha: int, A: int, lda: int, strideA: int, B: int, ldb: int, strideB: int,
-    beta: int, C: int, ldc: int, strideC: int, batchCount: int,
+    alpha: int, Aarray: int, lda: int, Barray: int, ldb: int,
+    beta: int, Carray: int, ldc: int, batchCount: int,
 ) -> None:  # fmt: skip
     _products(
-        np.float64, handle, transa, transb, m, n, k, alpha,
-        (A, lda, strideA), (B, ldb, strideB), beta, (C, ldc, strideC), batchCount,
+        np.float64, handle, transa, transb, m, n, k, alpha, Aarray, lda, Barray, ldb, beta, Carray,
+        ldc, batchCount,
     )  # fmt: skip
 
 
 def _products(
     kind: Any, handle: int, transa: int, transb: int, m: int, n: int, k: int,
-    alpha: int, a: tuple[int, int, int], b: tuple[int, int, int],
-    beta: int, c: tuple[int, int, int], count: int, precision: str = "",
+    alpha: int, a: int, lda: int, b: int, ldb: int, beta: int, c: int, ldc: int,
+    count: int | None = None, precision: str = "",
 ) -> None:  # fmt: skip
     """C = alpha op(A) op(B) + beta C, enqueued on the current stream.
 
     Factors are rounded to a precision as instructions of tensor cores' programs do, and summed in
     float32. What cuBLAS itself does is not documented: see docs/design/cuda.md.
+
+    With a count, a, b and c are arrays of so many addresses, which the device reads.
     """
     dtype = np.dtype(kind)
     _require_one_stream(handle)
-    for number in (transa, transb, m, n, k, a[1], b[1], c[1], count):
+    for number in (transa, transb, m, n, k, lda, ldb, ldc, 1 if count is None else count):
         if not isinstance(number, int) or not -(1 << 31) <= number < 1 << 31:
             raise TypeError(f"{number!r} is no 32-bit int")
-    if min(m, n, k, count) <= 0:
+    if min(m, n, k, 1 if count is None else count) <= 0:
         raise CUBLASError(f"m, n, k, batchCount are {m}, {n}, {k}, {count}: not above 0")
     if transa not in (CUBLAS_OP_N, CUBLAS_OP_T) or transb not in (CUBLAS_OP_N, CUBLAS_OP_T):
         raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: operations {transa}, {transb}")
-    left = _matrices("A", a, (k, m) if transa else (m, k), count, dtype)
-    right = _matrices("B", b, (n, k) if transb else (k, n), count, dtype)
-    target = _matrices("C", c, (m, n), count, dtype)
-    _require_apart(target, left, right)
+    shapes = (k, m) if transa else (m, k), (n, k) if transb else (k, n), (m, n)
+    operands = list(zip("ABC", (a, b, c), shapes, (lda, ldb, ldc), strict=True))
+    for name, address, shape, ld in operands:
+        if not isinstance(address, int):
+            raise TypeError(f"{name}: addresses are ints, not {address!r}")
+        if ld < shape[0]:
+            raise CUBLASError(
+                f"CUBLAS_STATUS_INVALID_VALUE: ld{name.lower()} {ld} < {shape[0]} rows"
+            )
+        if count is not None:
+            require_device(address, 8 * count)
+            require_current(address)
     scale, old = _scalar(alpha, dtype), _scalar(beta, dtype)
 
+    def found() -> list[list[_Matrix]]:
+        """A, B and C of each product."""
+        if count is None:
+            lists = [[address] for _, address, _, _ in operands]
+        else:
+            lists = [list((ctypes.c_uint64 * count).from_address(each[1])) for each in operands]
+        rows = [
+            [
+                _matrix(name, address, shape, ld, dtype)
+                for address, (name, _, shape, ld) in zip(addresses, operands, strict=True)
+            ]
+            for addresses in zip(*lists, strict=True)
+        ]
+        _require_apart([row[2] for row in rows], [matrix for row in rows for matrix in row[:2]])
+        return rows
+
+    known = found() if count is None else None  # what the host can know, it is told at once
+
     def work() -> None:
-        for x, y, z in zip(left.views(), right.views(), target.views(), strict=True):
+        for row in known or found():
+            x, y, z = [matrix.view() for matrix in row]
             if precision:
                 x, y = round_to(x, precision), round_to(y, precision)
             product = scale * ((x.T if transa else x) @ (y.T if transb else y))
@@ -236,38 +253,28 @@ def _state(handle: int) -> dict[str, int]:
     return _handles[handle]
 
 
-def _matrices(
-    name: str, given: tuple[int, int, int], shape: tuple[int, int], count: int, dtype: Any
-) -> _Matrices:
-    """An operand, after cuBLAS's rules: a leading dimension, and all of it in device memory."""
-    address, ld, step = given
-    if not isinstance(address, int) or not isinstance(step, int):
-        raise TypeError(f"{name}: address and stride are ints, not {address!r} and {step!r}")
-    if ld < shape[0]:
-        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: ld{name.lower()} {ld} < {shape[0]} rows")
+def _matrix(name: str, address: int, shape: tuple[int, int], ld: int, dtype: Any) -> _Matrix:
+    """An operand, all of it in device memory."""
     if address % dtype.itemsize:
         raise CUBLASError(f"{name} is not aligned: {address:#x}")
-    found = _Matrices(address, *shape, ld, step, count, dtype)
-    for start, end in found.spans():
-        require_device(start, end - start)
+    found = _Matrix(address, *shape, ld, dtype)
+    start, end = found.span()
+    require_device(start, end - start)
     return found
 
 
-def _require_apart(target: _Matrices, *sources: _Matrices) -> None:
-    """C may share no element with A or B, nor its planes with each other.
+def _require_apart(targets: list[_Matrix], sources: list[_Matrix]) -> None:
+    """A sum may share no element with a factor of any product, nor with another sum.
 
     Columns side by side in one wider matrix are apart, although their spans overlap.
     """
+    written = [target.view() for target in targets]
     for source in sources:
-        for x in source.views():
-            for z in target.views():
-                if np.shares_memory(x, z):
-                    raise CUBLASError("C overlaps A or B")
-    spans = sorted(target.spans())
-    if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):
-        views = target.views()
-        if any(np.shares_memory(x, z) for x, z in itertools.combinations(views, 2)):
-            raise CUBLASError("planes of C overlap")
+        if any([np.shares_memory(source.view(), target) for target in written]):
+            raise CUBLASError("C overlaps A or B")
+    for one, other in itertools.combinations(written, 2):
+        if np.shares_memory(one, other):
+            raise CUBLASError("the planes of C overlap")
 
 
 def _scalar(address: int, dtype: np.dtype[Any]) -> Any:

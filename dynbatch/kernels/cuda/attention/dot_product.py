@@ -12,7 +12,7 @@ from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.dropout import bounds_and_scales

@@ -6,7 +6,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.rows import gather_rows
-from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.losses.crf import Chain, ChainGradients, ends

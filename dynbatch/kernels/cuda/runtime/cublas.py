@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.cuda.runtime.cupy_types import CublasLibrary, CupyModule
-from dynbatch.kernels.cuda.runtime.staging import Upload
+from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.packing import POINTER
+from dynbatch.kernels.cuda.runtime.staging import Table, Upload
 from dynbatch.kernels.cuda.runtime.work import WorkQueue
 from dynbatch.kernels.runtime.precision import FULL
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PREFIX = {"float32": "s", "float64": "d"}
 # The scalars of a product, read from the host when the product is started.
 SCALARS = {name: np.array([0, 1], name) for name in PREFIX}
+# Where `Cublas.arguments` has the operands of a batch.
+OPERANDS = (6, 8, 11)
 # What a handle allocates for itself, by the GPU's capability: 32 MiB from Hopper on (cuBLAS's
 # manual, `cublasSetWorkspace`).
 WORKSPACE_BYTES = {True: 32 << 20, False: 4 << 20}
@@ -73,37 +75,26 @@ class Handles:
 
 
 class Product(NamedTuple):
-    """A queued cuBLAS call, `function(handle, *args)`."""
+    """A queued cuBLAS call, `function(handle, *args)`.
+
+    table: where the operands among `args` are distances from a table of pointers, its place.
+    """
 
     function: Callable[..., None]
     args: tuple[int, ...]
     handles: Handles
+    table: Table | None
     label: str
 
     def __str__(self) -> str:
         return "a product of cuBLAS"
 
     def start(self, upload: Upload, stream: int) -> None:
-        self.handles.products += 1
-        self.function(self.handles.of(stream), *self.args)
-
-
-def product_of(library: CublasLibrary, dtype: str, precision: str) -> Callable[..., None]:
-    """The function of cuBLAS that multiplies, with the parameters of `sgemm`."""
-    if precision == FULL or dtype != FULL:
-        function: Callable[..., None] = getattr(library, f"{PREFIX[dtype]}gemm")
-        return function
-    compute = getattr(library, COMPUTE_TYPES[precision])
-
-    @wraps(library.gemmEx)
-    def rounded(*args: int) -> None:
-        *sizes, a, lda, b, ldb, beta, c, ldc = args
-        library.gemmEx(
-            *sizes, a, FLOAT32, lda, b, FLOAT32, ldb, beta, c, FLOAT32, ldc,
-            compute, library.CUBLAS_GEMM_DEFAULT,
-        )  # fmt: skip
-
-    return rounded
+        function, args, handles, table, _ = self
+        if table is not None:
+            args = from_table(args, upload.address(table))
+        handles.products += 1
+        function(handles.of(stream), *args)
 
 
 class Cublas:
@@ -122,17 +113,29 @@ class Cublas:
         handles: of the streams on which they run.
         dtype:   float32 or float64.
         precision: of factors of float32 (see `kernels.runtime.precision`). Sums are of `dtype`.
+
+    Attributes:
+        function: that of cuBLAS for a product, called with a handle and `arguments`.
+        batched:  the one for a batch of products; None where factors are rounded, since CuPy has
+            none for these that reads addresses.
     """
 
-    __slots__ = ("_gemm", "_handles", "_queue", "_scalars", "dtype")
+    __slots__ = ("_compute", "_queue", "_scalars", "batched", "dtype", "function", "handles")
 
     def __init__(
         self, queue: WorkQueue, handles: Handles, dtype: DTypeLike, precision: str = FULL
     ) -> None:
         self.dtype = np.dtype(dtype)
+        library, prefix = handles.cupy.cuda.cublas, PREFIX[self.dtype.name]
         self._queue = queue
-        self._handles = handles
-        self._gemm = product_of(handles.cupy.cuda.cublas, self.dtype.name, precision)
+        self.handles = handles
+        self._compute: tuple[int, int] | None = None
+        self.function: Callable[..., None] = getattr(library, f"{prefix}gemm")
+        self.batched: Callable[..., None] | None = getattr(library, f"{prefix}gemmBatched")
+        if precision != FULL and self.dtype.name == FULL:
+            compute = getattr(library, COMPUTE_TYPES[precision])
+            self._compute = compute, library.CUBLAS_GEMM_DEFAULT
+            self.function, self.batched = library.gemmEx, None
         scalars = SCALARS[self.dtype.name]
         self._scalars = tuple([scalars[k:].ctypes.data for k in range(2)])
 
@@ -149,14 +152,45 @@ class Cublas:
         if not (m and n and k):
             self._no_product(m, n, beta, c, ldc)
             return
-        scalars = self._scalars
-        self._queue.add(Product(
-            self._gemm,
-            (transpose_b, transpose_a, n, m, k, scalars[1],
-             b, ldb, a, lda, scalars[beta], c, ldc),
-            self._handles,
-            self._queue.label,
-        ))  # fmt: skip
+        args = self.arguments(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, beta, c, ldc)
+        self._queue.add(Product(self.function, args, self.handles, None, self._queue.label))
+
+    def gemm_batched(
+        self, transpose_a: bool, transpose_b: bool, m: int, n: int, k: int,
+        a: Sequence[int], lda: int, b: Sequence[int], ldb: int, beta: int, c: Sequence[int],
+        ldc: int,
+    ) -> None:  # fmt: skip
+        """Products of one size as one call, C[i] = op(A[i]) op(B[i]) + beta C[i]; see `gemm`.
+
+        Where factors are rounded, each product is a call.
+
+        Args:
+            a, b, c: their addresses, which come up as a table: cuBLAS reads them on the device.
+        """
+        if self.batched is None or not (m and n and k and len(c)):
+            for x, y, z in zip(a, b, c, strict=True):
+                self.gemm(transpose_a, transpose_b, m, n, k, x, lda, y, ldb, beta, z, ldc)
+            return
+        table = self._queue.stage(np.array([a, b, c], POINTER), POINTER)
+        places = [row * len(c) * POINTER.itemsize for row in range(3)]
+        args = self.arguments(
+            transpose_a, transpose_b, m, n, k, places[0], lda, places[1], ldb, beta, places[2], ldc
+        )
+        args = (*args, len(c))
+        self._queue.add(Product(self.batched, args, self.handles, table, self._queue.label))
+
+    def arguments(
+        self, transpose_a: bool, transpose_b: bool, m: Any, n: Any, k: Any,
+        a: Any, lda: int, b: Any, ldb: int, beta: int, c: Any, ldc: int,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """The arguments of a product as cuBLAS takes them after the handle; see `gemm`."""
+        one, scale = self._scalars[1], self._scalars[beta]
+        if self._compute is None:
+            return (transpose_b, transpose_a, n, m, k, one, b, ldb, a, lda, scale, c, ldc)
+        return (
+            transpose_b, transpose_a, n, m, k, one, b, FLOAT32, ldb, a, FLOAT32, lda, scale,
+            c, FLOAT32, ldc, *self._compute,
+        )  # fmt: skip
 
     def _no_product(self, m: int, n: int, beta: int, c: int, ldc: int) -> None:
         """Handle a sum over nothing, which is 0; cuBLAS does not define that case."""
@@ -164,3 +198,11 @@ class Cublas:
             total, threads = m * n, 256
             args = (c, n, ldc, total)
             self._queue.launch(self.dtype, "zero_rows", (-(-total // threads),), (threads,), args)
+
+
+def from_table(args: Sequence[Any], address: int) -> tuple[Any, ...]:
+    """Arguments whose operands are distances from a table, as addresses."""
+    found = list(args)
+    for position in OPERANDS:
+        found[position] = found[position] + address
+    return tuple(found)

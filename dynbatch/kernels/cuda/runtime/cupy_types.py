@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dynbatch.backend import Array
@@ -40,19 +39,19 @@ class MemoryPointer(Protocol):
     def copy_to_host_async(self, target: int, size: int, stream: CudaStream) -> None: ...
 
 
+class CudaFunction(Protocol):
+    """A kernel on a device, by its handle."""
+
+    ptr: int
+
+
 class CompiledKernel(Protocol):
-    """A kernel that was compiled and loaded."""
+    """A kernel that was compiled; `kernel` loads it on the current device."""
 
     max_dynamic_shared_size_bytes: int
 
-    def __call__(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        args: Sequence[object],
-        *,
-        shared_mem: int,
-    ) -> None: ...
+    @property
+    def kernel(self) -> CudaFunction: ...
 
 
 class CudaText(Protocol):
@@ -79,6 +78,7 @@ class CudaModule(Protocol):
     """`cupy.cuda`."""
 
     cublas: CublasLibrary
+    driver: Any
     Device: Any
     runtime: Any
 

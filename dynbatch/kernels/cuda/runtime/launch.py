@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,45 +13,68 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
-from dynbatch.kernels.cuda.runtime.source import CudaSource, KernelParameter
+from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packed, Packer
+from dynbatch.kernels.cuda.runtime.source import CudaSource
+from dynbatch.kernels.cuda.runtime.staging import Table, Upload
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 REAL = {"float32": "float", "float64": "double"}
-SCALARS: dict[str, type[np.generic]] = {
-    "bool": np.bool_,
-    "int": np.int32,
-    "unsigned": np.uint32,
-    "unsigned int": np.uint32,
-    "long long": np.int64,
-    "unsigned long long": np.uint64,
-    "float": np.float32,
-    "double": np.float64,
-}
 # Dynamic shared memory that any kernel may ask for; above it the driver wants to be told.
 DEFAULT_SHARED_BYTES = 48 * 1024
 
 # Blocks that a grid may have in its second and third dimension.
 MOST_ACROSS = 65535
 
-Argument = Array | np.generic | float | None
-"""An array of host or device, an address, a number, or None for NULL."""
-
-Cast = Callable[[Any], Argument]
-Arguments = Sequence[Argument]
 Dimensions = tuple[int, ...]
 """Of a grid, in blocks, or of a block, in threads: up to three."""
 
 
-class KernelArgument(NamedTuple):
-    """The type of a kernel parameter: `cast` converts a value to it.
+class Room:
+    """Where the driver reads the arguments of a launch; it copies them before it returns.
 
-    `table` is the dtype in which a host array is uploaded for a pointer; None for a number.
+    Attributes:
+        extra:   its address for the driver.
+        data, words, numbers: the arguments as bytes, pointers and ints.
     """
 
-    cast: Cast
-    table: DType | None
+    __slots__ = ("_memory", "data", "extra", "numbers", "words")
+
+    def __init__(self, packer: Packer) -> None:
+        self._memory = packer.room(1)[0]
+        self.extra: int = self._memory.ctypes.data
+        self.words = memoryview(self._memory[HEADER_WORDS:])
+        whole = self.words.cast("B")
+        self.data, self.numbers = whole[: packer.size], whole.cast("i")
+
+    def fill(self, packed: Packed, upload: Upload) -> None:
+        """Write arguments, with the addresses of their tables in an upload."""
+        self.data[:] = packed.data
+        for word, table in packed.tables:
+            self.words[word] = upload.address(table)
+
+
+class LoadedKernel:
+    """A compiled kernel on the device.
+
+    Attributes:
+        function: what the driver calls it.
+        room:     for the arguments of one launch at a time.
+    """
+
+    __slots__ = ("_compiled", "_shared", "function", "room")
+
+    def __init__(self, compiled: CompiledKernel, packer: Packer) -> None:
+        self._compiled = compiled
+        self._shared = DEFAULT_SHARED_BYTES
+        self.function = compiled.kernel.ptr
+        self.room = Room(packer)
+
+    def allow(self, shared: int) -> None:
+        """Tell the driver of the most dynamic shared memory that launches ask for."""
+        if shared > self._shared:
+            self._compiled.max_dynamic_shared_size_bytes = self._shared = shared
 
 
 class Kernels:
@@ -80,8 +102,9 @@ class Kernels:
         self.launches: Counter[str] = Counter()
         self._generated: dict[str, CudaSource] = {}
         self._modules: dict[str, CudaText] = {}
-        self._compiled: dict[str, CompiledKernel] = {}
-        self._arguments: dict[str, tuple[KernelArgument, ...]] = {}
+        self._loaded: dict[str, LoadedKernel] = {}
+        self._packers: dict[str, Packer] = {}
+        self.driver_launch = self.cupy.cuda.driver.launchKernel
 
     def add(self, generated: CudaSource) -> None:
         """Register the kernels of a generated source by name.
@@ -112,48 +135,54 @@ class Kernels:
             ShapeError: an array is not C-contiguous, or the number of arguments is wrong.
             OverflowError: an integer does not fit its parameter.
         """
-        if 0 in grid or 0 in block:  # CuPy would turn the 0 into 1
+        if 0 in grid or 0 in block:
             return
-        arguments = self.arguments(name, len(args))
-        values = [argument.cast(value) for argument, value in zip(arguments, args, strict=True)]
-        self.start(name, grid, block, values, shared)
+        packed = self.packer(name).pack(args, _no_table)
+        stream = self.cupy.cuda.get_current_stream().ptr
+        self.start(name, grid, block, packed, shared, Upload(0, 0, 0), stream)
 
-    def arguments(self, name: str, count: int) -> tuple[KernelArgument, ...]:
-        """The parameter types of the kernel `name`, without compiling it.
-
-        Raises:
-            ShapeError: the kernel does not have `count` parameters.
-        """
-        known = self._arguments.get(name)
+    def packer(self, name: str) -> Packer:
+        """The layout of the arguments of the kernel `name`, without compiling it."""
+        known = self._packers.get(name)
         if known is None:
             parameters = (self._generated.get(name) or source.home(name)).kernels[name]
-            known = tuple([_argument(name, each, self.dtype) for each in parameters])
-            self._arguments[name] = known
-        if len(known) != count:
-            raise ShapeError(f"{name} takes {len(known)} arguments, not {count}")
+            known = self._packers[name] = Packer(name, parameters, self.dtype)
         return known
 
     def start(
-        self, name: str, grid: Dimensions, block: Dimensions, values: Arguments, shared: int = 0
+        self,
+        name: str,
+        grid: Dimensions,
+        block: Dimensions,
+        packed: Packed,
+        shared: int,
+        upload: Upload,
+        stream: int,
     ) -> None:
-        """Launch with values already cast; no size is zero.
+        """Launch with packed arguments on the stream with that address; no size is zero.
 
         Raises:
             ShapeError: the grid is too large in its second or third dimension.
         """
-        if len(grid) > 1 and max(grid[1:]) > MOST_ACROSS:
-            raise ShapeError(
-                f"{name}: a grid of {' x '.join(map(str, grid))} blocks.\n"
-                f"  rule: at most {MOST_ACROSS} across; a block often takes 32 columns\n"
-                "  fix:  narrower rows"
-            )
-        kernel = self._compiled.get(name)
-        if kernel is None:
-            kernel = self._compiled[name] = self._compile(name)
+        if len(grid) > 1:
+            check_grid(name, grid)
+        kernel = self._loaded.get(name) or self.loaded(name)
         if shared > DEFAULT_SHARED_BYTES:
-            kernel.max_dynamic_shared_size_bytes = shared
+            kernel.allow(shared)
+        room = kernel.room
+        room.fill(packed, upload)
         self.launches[name] += 1
-        kernel(grid, block, values, shared_mem=shared)
+        self.driver_launch(
+            kernel.function, *in_three(grid), *in_three(block), shared, stream, 0, room.extra
+        )
+
+    def loaded(self, name: str) -> LoadedKernel:
+        """The kernel `name`, compiled and loaded when it is first wanted."""
+        known = self._loaded.get(name)
+        if known is None:
+            self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
+            known = self._loaded[name] = LoadedKernel(self._compile(name), self.packer(name))
+        return known
 
     def _compile(self, name: str) -> CompiledKernel:
         text = self._generated.get(name) or source.home(name)
@@ -165,45 +194,20 @@ class Kernels:
         return module.get_function(name)
 
 
-def _argument(kernel: str, parameter: KernelParameter, real: DType) -> KernelArgument:
-    """The type of a parameter, for one element type.
-
-    CuPy passes a Python int as 8 bytes and a float as a double, whatever the kernel reads.
-    """
-    where = f"{kernel}: argument {parameter.name!r}"
-    scalar = real.type if parameter.type == "REAL" else SCALARS.get(parameter.type)
-    if parameter.is_pointer:
-        dtype = np.dtype(scalar) if scalar else None
-        return KernelArgument(_pointer(where, dtype), dtype or np.dtype(np.uint8))
-    if scalar is None:
-        return KernelArgument(_as_it_is, None)  # a struct; its layout is the caller's affair
-    if issubclass(scalar, np.floating):
-        return KernelArgument(scalar, None)
-
-    def to_integer(value: Any) -> np.generic:
-        try:
-            return scalar(operator.index(value))
-        except TypeError:
-            raise DtypeError(f"{where} is an integer, not {value!r}") from None
-
-    return KernelArgument(to_integer, None)
+def in_three(extents: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A grid or block in three dimensions."""
+    return (*extents, 1, 1)[:3]
 
 
-def _as_it_is(value: Argument) -> Argument:
-    return value
+def check_grid(name: str, grid: Sequence[int]) -> None:
+    """Raise ShapeError where a grid is too large in its second or third dimension."""
+    if max(grid[1:]) > MOST_ACROSS:
+        raise ShapeError(
+            f"{name}: a grid of {' x '.join(map(str, grid))} blocks.\n"
+            f"  rule: at most {MOST_ACROSS} across; a block often takes 32 columns\n"
+            "  fix:  narrower rows"
+        )
 
 
-def _pointer(where: str, dtype: DType | None) -> Cast:
-    def to_pointer(value: Any) -> Argument:
-        if value is None:
-            return 0  # CuPy would hand the driver no argument at all, instead of a NULL
-        if isinstance(value, int):
-            return value
-        given = getattr(value, "dtype", None)
-        if given is not None and dtype is not None and given != dtype:
-            raise DtypeError(f"{where} points to {dtype}, not {given}")
-        if given is not None and not value.flags.c_contiguous:
-            raise ShapeError(f"{where} is not C-contiguous")
-        return value  # type: ignore[no-any-return]
-
-    return to_pointer
+def _no_table(array: Array, dtype: DType) -> Table:
+    raise DtypeError(f"a host array of {array.dtype}: only a queue makes it a table")

@@ -22,14 +22,14 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
-from dynbatch.kernels.cuda.runtime.launch import Arguments, Dimensions, KernelArgument, Kernels
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels
+from dynbatch.kernels.cuda.runtime.packing import Arguments, Packed
 from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
 from dynbatch.kernels.cuda.runtime.work import (
     HostCall,
     Launch,
     RepeatedLaunch,
-    Value,
     Work,
     refused,
 )
@@ -109,29 +109,22 @@ class Queue:
         if 0 in grid or 0 in block:
             return
         kernels = self.kernels(dtype)
-        values = self.ready(name, kernels.arguments(name, len(args)), args)
-        self.add(Launch(kernels, name, grid, block, values, shared, self.label))
+        packed = self.packed(kernels, name, args)
+        self.add(Launch(kernels, name, grid, block, packed, shared, self.label))
 
     def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
         """A kernel to launch many times with the same `args`, all but the last one."""
-        kernels = self.kernels(dtype)
-        arguments = kernels.arguments(name, len(args) + 1)[:-1]
-        return RepeatedLaunch(self, kernels, name, arguments, args)
+        return RepeatedLaunch(self, self.kernels(dtype), name, args)
 
     @property
     def upload(self) -> int:
         """The number of the next upload."""
         return self._staging.number
 
-    def ready(self, name: str, arguments: Iterable[KernelArgument], args: Arguments) -> list[Value]:
-        """The values of arguments; host arrays become `Table`s of the next upload."""
+    def packed(self, kernels: Kernels, name: str, args: Arguments) -> Packed:
+        """The arguments of a launch; host arrays become `Table`s of the next upload."""
         try:
-            return [
-                self._stage(value, table)
-                if isinstance(value, np.ndarray) and table is not None
-                else convert(value)
-                for (convert, table), value in zip(arguments, args, strict=True)
-            ]
+            return kernels.packer(name).pack(args, self.stage)
         except Exception as error:
             error.add_note(f"kernel {name}, for {self.label or 'no node'}")
             raise
@@ -202,11 +195,7 @@ class Queue:
                 self.uploads += 1
                 self.uploaded_bytes += upload.copied
             stream = self.cupy.cuda.get_current_stream().ptr
-            for item in waiting:
-                if isinstance(item, Fork):
-                    self._streams.run(item, partial(self._start, upload))
-                else:
-                    self._start(upload, stream, item)
+            self._start(upload, stream, waiting)
         finally:
             self._staging.done()
             self._tables.clear()
@@ -229,16 +218,24 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, upload: Upload, stream: int, work: Work) -> None:
+    def _start(self, upload: Upload, stream: int, waiting: Iterable[Work | Fork]) -> None:
+        """Start items in order; an error names the one that was refused."""
         try:
-            work.start(upload, stream)
+            for item in waiting:
+                if isinstance(item, Fork):
+                    self._streams.run(item, partial(self._start, upload))
+                else:
+                    item.start(upload, stream)
         except DynbatchError as error:
-            error.add_note(f"{work}, launched for {work.label or 'no node'}")
+            if not isinstance(item, Fork):  # whose own items have been named
+                error.add_note(f"{item}, launched for {item.label or 'no node'}")
             raise
         except Exception as error:
-            raise refused(error, str(work), work.label) from error
+            if isinstance(item, Fork):
+                raise
+            raise refused(error, str(item), item.label) from error
 
-    def _stage(self, array: Array, dtype: DType) -> Table:
+    def stage(self, array: Array, dtype: DType) -> Table:
         """The array's place in the staging buffer; one array has one place in a run."""
         known = self._tables.get((id(array), dtype.char))
         if known is not None:

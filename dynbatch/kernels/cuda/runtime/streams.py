@@ -7,6 +7,7 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CudaStream, CupyModule
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.work import Work
 
 # Streams besides the current one; further branches share them.
@@ -28,11 +29,11 @@ class SideStreams:
         self._cupy = cupy
         self._streams: list[CudaStream] = []
 
-    def run(self, fork: Fork, start: Callable[[int, Work], None]) -> None:
+    def run(self, fork: Fork, start: Callable[[int, Sequence[Work]], None]) -> None:
         """Start one item of each branch in turn, so that the device has work of all.
 
         Args:
-            start: (address of the stream, which is the current one then, work).
+            start: (address of the stream, which is the current one then, the work).
         """
         cuda = self._cupy.cuda
         count = min(len(fork.branches), MOST_STREAMS)
@@ -49,7 +50,7 @@ class SideStreams:
                     if item is not None:
                         stream = streams[number % count]
                         with stream:
-                            start(stream.ptr, item)
+                            start(stream.ptr, (item,))
         finally:
             for stream in streams:
                 main.wait_event(self._mark(stream))
@@ -62,8 +63,13 @@ class SideStreams:
 
 def joined(branches: Sequence[Sequence[Work]]) -> Iterable[Work | Fork]:
     """The branches as one fork, or one after the other if only one of them is long."""
-    long = [items for items in branches if len(items) >= WORTH_A_STREAM]
+    counts = [sum([_launches(item) for item in items]) for items in branches]
+    long = [items for n, items in zip(counts, branches, strict=True) if n >= WORTH_A_STREAM]
     if len(long) < 2:
         return chain.from_iterable(branches)
-    short = [items for items in branches if len(items) < WORTH_A_STREAM]
+    short = [items for n, items in zip(counts, branches, strict=True) if n < WORTH_A_STREAM]
     return [Fork(long), *chain.from_iterable(short)]
+
+
+def _launches(item: Work) -> int:
+    return item.launches if isinstance(item, PreparedLoop) else 1

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
-from dynbatch.backend import is_out_of_memory
+from dynbatch.backend import Array, DType, is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.runtime.launch import (
-    Argument,
-    Arguments,
-    Dimensions,
-    KernelArgument,
-    Kernels,
-)
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Room
+from dynbatch.kernels.cuda.runtime.packing import Arguments, Packed
 from dynbatch.kernels.cuda.runtime.staging import Table, Upload
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
-
-Value = Argument | Table
-"""An argument that was cast, or a table that the next flush brings up."""
 
 
 class Work(Protocol):
@@ -44,9 +34,8 @@ class WorkQueue(Protocol):
     @property
     def upload(self) -> int: ...
     def add(self, work: Work) -> None: ...
-    def ready(
-        self, name: str, arguments: Iterable[KernelArgument], args: Arguments
-    ) -> list[Value]: ...
+    def stage(self, array: Array, dtype: DType) -> Table: ...
+    def packed(self, kernels: Kernels, name: str, args: Arguments) -> Packed: ...
     def launch(
         self, dtype: DTypeLike, name: str, grid: Dimensions, block: Dimensions, args: Arguments
     ) -> None: ...
@@ -59,7 +48,7 @@ class Launch(NamedTuple):
     name: str
     grid: Dimensions
     block: Dimensions
-    values: Sequence[Value]
+    packed: Packed
     shared: int
     label: str
 
@@ -67,37 +56,32 @@ class Launch(NamedTuple):
         return f"kernel {self.name}"
 
     def start(self, upload: Upload, stream: int) -> None:
-        values = placed(self.values, upload)
-        self.kernels.start(self.name, self.grid, self.block, values, self.shared)
+        kernels, name, grid, block, packed, shared, _ = self
+        kernels.start(name, grid, block, packed, shared, upload, stream)
 
 
 class RepeatedLaunch:
     """A kernel that a run launches many times; only the last argument, an int, differs.
 
-    The arguments are staged and cast once for each flush, most often once for the run, so that the
-    many launches of a scan's loop cost little. Tables lie on the device for one flush only. If a
-    flush interrupts the loop, as before a user's node type, the next launch stages them again.
+    The arguments are staged and packed once for each flush, most often once for the run. Tables lie
+    on the device for one flush only. If a flush interrupts the loop, as before a user's node type,
+    the next launch stages them again. A loop that nothing interrupts is a `PreparedLoop`.
     """
 
-    __slots__ = ("_args", "_arguments", "_is_placed", "_queue", "_upload", "kernels", "name",
-                 "values")  # fmt: skip
+    __slots__ = ("_args", "_last", "_packed", "_placed", "_queue", "_room", "_upload", "kernels",
+                 "name")  # fmt: skip
 
-    def __init__(
-        self,
-        queue: WorkQueue,
-        kernels: Kernels,
-        name: str,
-        arguments: Sequence[KernelArgument],
-        args: Arguments,
-    ) -> None:
+    def __init__(self, queue: WorkQueue, kernels: Kernels, name: str, args: Arguments) -> None:
         self._queue = queue
         self.kernels = kernels
         self.name = name
-        self._arguments = arguments
         self._args = args
-        self.values: Sequence[Value] = ()
-        self._upload = -1  # which brings up the tables of `values`
-        self._is_placed = False
+        self._packed: Packed
+        packer = kernels.packer(name)
+        self._room = Room(packer)
+        self._last = packer.offsets[-1] // 4
+        self._upload = -1  # which brings up the tables of `_packed`
+        self._placed = -1  # which has given `_room` its addresses
 
     def launch(self, grid: int, block: int, last: int) -> None:
         """Queue a launch."""
@@ -105,15 +89,20 @@ class RepeatedLaunch:
             return
         queue = self._queue
         if self._upload != queue.upload:
-            self.values = queue.ready(self.name, self._arguments, self._args)
-            self._upload, self._is_placed = queue.upload, False
+            self._packed = queue.packed(self.kernels, self.name, [*self._args, 0])
+            self._upload = queue.upload
         queue.add(Repetition(self, grid, block, last, queue.label))
 
-    def values_of(self, upload: Upload) -> Arguments:
-        """The arguments but the last, with the addresses of their tables."""
-        if not self._is_placed:
-            self.values, self._is_placed = placed(self.values, upload), True
-        return self.values  # type: ignore[return-value]  # no table is left among them
+    def start(self, upload: Upload, stream: int, grid: int, block: int, last: int) -> None:
+        """Start one launch."""
+        kernels, name, room = self.kernels, self.name, self._room
+        kernel = kernels.loaded(name)
+        if self._placed != upload.number:
+            room.fill(self._packed, upload)
+            self._placed = upload.number
+        room.numbers[self._last] = last
+        kernels.launches[name] += 1
+        kernels.driver_launch(kernel.function, grid, 1, 1, block, 1, 1, 0, stream, 0, room.extra)
 
 
 class Repetition(NamedTuple):
@@ -129,9 +118,8 @@ class Repetition(NamedTuple):
         return f"kernel {self.repeated.name}"
 
     def start(self, upload: Upload, stream: int) -> None:
-        repeated = self.repeated
-        values = [*repeated.values_of(upload), np.int32(self.last)]
-        repeated.kernels.start(repeated.name, (self.grid,), (self.block,), values)
+        repeated, grid, block, last, _ = self
+        repeated.start(upload, stream, grid, block, last)
 
 
 class HostCall(NamedTuple):
@@ -145,11 +133,6 @@ class HostCall(NamedTuple):
 
     def start(self, upload: Upload, stream: int) -> None:
         self.function()
-
-
-def placed(values: Sequence[Value], upload: Upload) -> list[Argument]:
-    """Values with the addresses of their tables."""
-    return [upload.address(value) if isinstance(value, Table) else value for value in values]
 
 
 # What driver and compiler say where the GPU is newer than the compiler.

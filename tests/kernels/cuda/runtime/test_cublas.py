@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime.precision import multiplying, rounded
 
 SIZES = [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (31, 33, 32), (5, 1, 33), (1, 33, 5)]
@@ -83,3 +83,35 @@ def test_an_error_names_for_whom_the_product_was_made(cupy, dtype):
     with pytest.raises(BackendError, match=message) as caught:
         queue().flush()
     assert isinstance(caught.value.__cause__, cupy.cuda.cublas.CUBLASError)
+
+
+def test_products_of_a_batch_are_one_launch_and_read_their_addresses_from_a_table(cupy, dtype):
+    queue = Queue(cupy)
+    a, b, c = (normal(dtype, 3, 5, 5, seed=seed) for seed in range(3))
+    device = [cupy.asarray(x) for x in (a, b, c)]
+    a_places, b_places, c_places = (
+        [x.data.ptr + k * x.strides[0] for k in range(3)] for x in device
+    )
+    cublas = queue.cublas(dtype)
+    for beta in (0, 1):
+        cublas.gemm_batched(True, False, 5, 5, 5, a_places, 5, b_places[::-1], 5, beta, c_places, 5)
+    for empty in ((5, 0, 5), (0, 5, 5)):
+        cublas.gemm_batched(False, False, *empty, a_places, 5, b_places, 5, 0, c_places, 5)
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (2, 1)
+    close(device[2].get(), 2 * np.swapaxes(a, 1, 2) @ b[::-1], 5)
+    cublas.gemm_batched(False, False, 5, 5, 0, a_places, 5, b_places, 5, 0, c_places, 5)
+    queue.flush()
+    assert not device[2].get().any()
+
+
+def test_products_of_a_batch_whose_factors_are_rounded_go_one_by_one(cupy, dtype):
+    queue = Queue(cupy)
+    a, out = cupy.asarray(np.stack([np.eye(3, dtype=dtype)] * 2)), cupy.empty((2, 3, 3), dtype)
+    places = [[x.data.ptr + k * x.strides[0] for k in range(2)] for x in (a, out)]
+    with multiplying("bfloat16"):
+        cublas = queue.cublas(dtype)
+    cublas.gemm_batched(False, False, 3, 3, 3, places[0], 3, places[0], 3, 0, places[1], 3)
+    queue.flush()
+    np.testing.assert_array_equal(out.get(), a.get())
+    assert queue.launches == (2 if dtype == np.float32 else 1)

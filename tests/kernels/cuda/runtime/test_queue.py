@@ -278,14 +278,14 @@ class Watched(Cublas):
 
     def __init__(self, queue, pairs):
         super().__init__(queue, queue._handles, "float32")
-        self.started, gemm = 0, self._gemm
+        self.started, gemm = 0, self.function
 
         def noted(handle, *args):
             pairs.append((handle, queue.cupy.cuda.get_current_stream().ptr))
             self.started += 1
             gemm(handle, *args)
 
-        self._gemm = noted
+        self.function = noted
 
 
 def test_all_types_share_the_handle_of_a_stream_and_its_memory_is_counted(queue):
@@ -403,3 +403,13 @@ def failing(cause):
         raise cause
 
     return fail
+
+
+def test_arrays_of_a_queued_launch_live_until_it_is_started(queue):
+    x, weights = queue.cupy.asarray(np.ones(N, np.float32)), queue.cupy.zeros(N, np.float32)
+    weigh(queue, x, weights)
+    repeated = queue.repeated(np.float32, "weigh", (x, queue.cupy.zeros(N, np.float32)))
+    repeated.launch(2, 32, N)
+    del weights, repeated
+    queue.flush()
+    assert not x.get().any()

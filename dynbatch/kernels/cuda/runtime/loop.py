@@ -1,0 +1,229 @@
+"""`PreparedLoop`: kernels and products of many steps, which one item of the queue starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, compress, cycle, repeat
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, from_table
+from dynbatch.kernels.cuda.runtime.launch import Kernels, check_grid, in_three
+from dynbatch.kernels.cuda.runtime.packing import (
+    HEADER_WORDS,
+    POINTER,
+    Argument,
+    PerStep,
+    row_addresses,
+)
+from dynbatch.kernels.cuda.runtime.staging import Table, Upload
+from dynbatch.kernels.cuda.runtime.work import WorkQueue
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+Extent = int | Array
+"""A number, or an array of one for each step."""
+
+Start = Callable[..., None]
+
+
+class LoopQueue(WorkQueue, Protocol):
+    """The interface of a queue for prepared loops; implemented by `queue.Queue`."""
+
+    def kernels(self, dtype: DTypeLike) -> Kernels: ...
+    def cublas(self, dtype: DTypeLike) -> Cublas: ...
+
+
+class KernelItem(NamedTuple):
+    """A kernel in each step: its arguments in rows of words, and what they keep alive."""
+
+    kernels: Kernels
+    name: str
+    grid: tuple[Extent, ...]
+    block: tuple[Extent, ...]
+    shared: int
+    words: Array
+    tables: Sequence[tuple[int, Table]]
+    kept: Sequence[object]
+
+    def __str__(self) -> str:
+        return f"kernel {self.name}"
+
+    def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
+        """The function that starts a step, and its arguments; `count` launches are counted."""
+        kernels = self.kernels
+        kernel = kernels.loaded(self.name)
+        kernel.allow(self.shared)
+        for word, table in self.tables:
+            self.words[:, HEADER_WORDS + word] = upload.address(table)
+        kernels.launches[self.name] += count
+        rows = row_addresses(self.words)
+        numbers = (kernel.function, *self.grid, *self.block, self.shared, stream, 0, rows)
+        return kernels.driver_launch, numbers
+
+
+class ProductItem(NamedTuple):
+    """A product of cuBLAS in each step, `function(handle, *args)`.
+
+    table: from which the addresses among `args` are distances; None where they are none.
+    """
+
+    function: Start
+    args: Sequence[Extent]
+    handles: Handles
+    table: Table | None
+
+    def __str__(self) -> str:
+        return "a product of cuBLAS"
+
+    def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
+        """The function that starts a step, and its arguments; `count` products are counted."""
+        args = self.args
+        if self.table is not None:
+            args = from_table(args, upload.address(self.table))
+        self.handles.products += count
+        return self.function, (self.handles.of(stream), *args)
+
+
+class PreparedLoop:
+    """Steps of a loop, each the same kernels and products in turn, with other numbers.
+
+    All arguments of all steps are computed ahead, by NumPy, and the steps are started by one item
+    of the queue, without a call of a Python function for each launch:
+
+        loop = PreparedLoop(queue, dtype, steps)
+        loop.product(False, True, n, 4 * h, h, states, h, weights, h, 0, gates, 4 * h)
+        loop.kernel("gates", (-(-n * h // 128),), (128,), (*addresses, table, PerStep(numbers)))
+        queue.add(loop)
+
+    A number of a product, or an extent of a grid, is an int or an array of one for each step; an
+    argument of a kernel that differs from step to step is a `PerStep`. A step in which an extent is
+    0, or for which `where` says so, leaves the item out. Within a step the items run in the order
+    in which they were added.
+
+    The tables among the arguments belong to the next upload, so nothing may flush the queue
+    between the adding of a kernel and that of the loop.
+
+    Args:
+        queue: to which the loop will be added.
+        dtype: float32 or float64, of all its kernels and products.
+        steps: their number.
+
+    Attributes:
+        launches: kernels and products that it starts.
+    """
+
+    __slots__ = ("_cublas", "_items", "_kernels", "_name", "_present", "_queue", "label",
+                 "launches", "steps")  # fmt: skip
+
+    def __init__(self, queue: LoopQueue, dtype: DTypeLike, steps: int) -> None:
+        self.steps = steps
+        self.label = queue.label
+        self.launches = 0
+        self._queue = queue
+        self._kernels = queue.kernels(dtype)
+        self._cublas = queue.cublas(dtype)
+        self._items: list[KernelItem | ProductItem] = []
+        self._present: list[Array] = []  # of each item, the steps in which it runs
+        self._name = "a loop"
+
+    def __str__(self) -> str:
+        return self._name
+
+    def kernel(
+        self,
+        name: str,
+        grid: tuple[Extent, ...],
+        block: tuple[int, ...],
+        args: Sequence[Argument | PerStep],
+        shared: int = 0,
+        where: bool | Array = True,
+    ) -> None:
+        """Add a kernel to every step; see `Queue.launch`.
+
+        Raises:
+            DtypeError, ShapeError, OverflowError: as `Kernels.launch`.
+        """
+        packer = self._kernels.packer(name)
+        words, tables = packer.pack_steps(args, self.steps, self._queue.stage)
+        grid, block = in_three(grid), in_three(block)
+        check_grid(name, [int(np.max(extent)) for extent in grid])
+        item = KernelItem(self._kernels, name, grid, block, shared, words, tables, args)
+        self._add(item, (*grid, *block), where)
+
+    def product(
+        self, transpose_a: bool, transpose_b: bool, m: Extent, n: Extent, k: Extent,
+        a: Extent, lda: int, b: Extent, ldb: int, beta: int, c: Extent, ldc: int,
+        where: bool | Array = True,
+    ) -> None:  # fmt: skip
+        """Add C = op(A) op(B) + beta C to every step; see `Cublas.gemm`.
+
+        A step in which k is 0 is left out, whatever beta.
+        """
+        cublas = self._cublas
+        args = cublas.arguments(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, beta, c, ldc)
+        self._add(ProductItem(cublas.function, args, cublas.handles, None), (m, n, k), where)
+
+    def products(
+        self, transpose_a: bool, transpose_b: bool, m: Extent, n: Extent, k: Extent,
+        a: Array, lda: int, b: Array, ldb: int, beta: int, c: Array, ldc: int,
+        where: bool | Array = True,
+    ) -> None:  # fmt: skip
+        """Add several products of one size to every step; see `Cublas.gemm_batched`.
+
+        Args:
+            a, b, c: the addresses of the factors' and the sums' matrices, (steps, count), or
+                (count,) where they are those of every step.
+        """
+        cublas = self._cublas
+        count = c.shape[-1]
+        operands = [np.broadcast_to(each, (self.steps, count)) for each in (a, b, c)]
+        if cublas.batched is None:
+            for x, y, z in zip(*[each.T for each in operands], strict=True):
+                self.product(transpose_a, transpose_b, m, n, k, x, lda, y, ldb, beta, z, ldc, where)
+            return
+        pointers = np.stack(operands)
+        table = self._queue.stage(pointers, POINTER)
+        rows = np.arange(3 * self.steps).reshape(3, self.steps) * (count * POINTER.itemsize)
+        args = cublas.arguments(
+            transpose_a, transpose_b, m, n, k, rows[0], lda, rows[1], ldb, beta, rows[2], ldc
+        )
+        item = ProductItem(cublas.batched, (*args, count), cublas.handles, table)
+        self._add(item, (m, n, k, count), where)
+
+    def _add(
+        self, item: KernelItem | ProductItem, extents: Iterable[Extent], where: bool | Array
+    ) -> None:
+        present = np.full(self.steps, where)
+        for extent in extents:
+            present &= np.not_equal(extent, 0)
+        count = int(present.sum())
+        if count:
+            self._items.append(item)
+            self._present.append(present)
+            self.launches += count
+
+    def start(self, upload: Upload, stream: int) -> None:
+        """Start all steps."""
+        calls, columns = [], []
+        item: KernelItem | ProductItem | None = None
+        try:
+            for item, present in zip(self._items, self._present, strict=True):
+                call, args = item.ready(int(present.sum()), upload, stream)
+                calls.append(call)
+                columns.append(zip(*[self._each(arg) for arg in args], strict=True))
+            steps = chain.from_iterable(zip(*columns, strict=True))
+            order = np.stack(self._present, axis=1).ravel().tolist() if columns else ()
+            launches = zip(cycle(calls), cycle(self._items), steps, strict=False)
+            for call, item, args in compress(launches, order):  # noqa: B007  # named below
+                call(*args)
+        except Exception:
+            self._name = str(item)
+            raise
+
+    def _each(self, value: Extent) -> Iterable[int]:
+        """The value in each step."""
+        return value.tolist() if isinstance(value, np.ndarray) else repeat(int(value), self.steps)
