@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan.arguments import ScanForm
+from dynbatch.compiler.cuda import fused_product
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -39,7 +40,10 @@ def assert_device_equals_cpu(cell, batch):
 
 
 @each_case
-def test_a_scan_equals_the_cell_step_by_step(cuda, no_tail, name):
+@pytest.mark.parametrize("rows", [0, 128, exhaustive(2)])
+def test_a_scan_equals_the_cell_step_by_step(cuda, no_tail, monkeypatch, name, rows):
+    """With products of cuBLAS, with products in kernels of their own, and with both in turn."""
+    monkeypatch.setattr(fused_product, "FEW_ROWS", rows)
     assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(LENGTHS))
 
 
@@ -51,9 +55,10 @@ def test_the_last_steps_in_one_launch(cuda, monkeypatch, name, rows):
 
 
 @each_case
-@pytest.mark.parametrize("rows", [0, exhaustive(2)])
-def test_from_zeros_and_from_the_end(cuda, monkeypatch, name, rows):
+@pytest.mark.parametrize(("rows", "few"), [(0, 128), (0, 0), exhaustive(2, 128)])
+def test_from_zeros_and_from_the_end(cuda, monkeypatch, name, rows, few):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", few)
     batch = CASES[name].batch(LENGTHS, zeros=True)
     batch.reverse = True
     assert_device_equals_cpu(CASES[name].cell, batch)
@@ -107,9 +112,10 @@ def test_everything_is_kept_whatever_recompute_says(cuda):
 @pytest.mark.parametrize(
     "name", ["lstm", exhaustive("gru"), "additive_attention_in_the_recurrence"]
 )
-@pytest.mark.parametrize("rows", [0, 2])
-def test_no_thread_reads_what_another_writes(monkeypatch, name, rows):
+@pytest.mark.parametrize(("rows", "few"), [(0, 0), (0, 128), (2, 0)])
+def test_no_thread_reads_what_another_writes(monkeypatch, name, rows, few):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", few)
     with devices.device("gpu" if devices.has_gpu() else "checked"):
         assert_device_equals_cpu(CASES[name].cell, CASES[name].batch((3, 1, 0, 2)))
 
@@ -162,33 +168,16 @@ def launches_of(lengths, grad, cell="lstm"):
     return graph.statistics.launches, graph.statistics.uploads
 
 
-def test_weights_of_many_pieces_are_gathered_once_for_both_passes(cuda):
-    """With all else that comes before or after a loop. Here no token wants its gradient."""
-    names = ("gather_many", "gather_rows", "copy", "copy_rows", "accumulate")
-    counts = queue().kernels("float32").launches
-    found = []
-    for cell in ("lstm", "lstm_by_gates"):  # one weight of each kind; one for each gate
-        before = [counts[name] for name in names]
-        launches_of((4, 2), True, cell)
-        found.append([counts[name] - old for name, old in zip(names, before, strict=True)])
-    # The copy is of the bias to its gradient, and one of each gate more.
-    assert found == [[3, 0, 1, 0, 0], [3, 0, 5, 0, 0]]
-
-
 @pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
-def test_a_step_of_an_lstm_is_a_product_and_a_kernel(cuda, no_tail, cell):
-    launches, uploads = launches_of((4, 2), False, cell)
-    longer, _ = launches_of((9, 2), False, cell)
-    assert longer - launches == 5 * 2
-    assert uploads == 1
-
-
-@pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
-def test_its_backward_is_a_kernel_and_a_product(cuda, no_tail, cell):
-    launches, uploads = launches_of((4, 2), True, cell)
-    longer, _ = launches_of((9, 2), True, cell)
-    assert longer - launches == 5 * 4
-    assert uploads == 1
+@pytest.mark.parametrize(("rows", "forward", "both"), [(128, 1, 3), (0, 2, 4)])
+def test_launches_of_a_step_of_an_lstm(cuda, no_tail, monkeypatch, cell, rows, forward, both):
+    """Forward a product with the gates, back the gates' gradients and a product."""
+    monkeypatch.setattr(fused_product, "FEW_ROWS", rows)
+    for grad, expected in ((False, forward), (True, both)):
+        launches, uploads = launches_of((4, 2), grad, cell)
+        longer, _ = launches_of((9, 2), grad, cell)
+        assert longer - launches == 5 * expected
+        assert uploads == 1
 
 
 def test_a_tail_is_one_launch_however_long(cuda):
@@ -270,7 +259,7 @@ def scan_with_tail(barrier=None):
         program = two_maps.compiled(graph, ScanForm(2, (H, H), False), (), params)
         whole = program.on_device.source
         text = whole.text
-        found = list(BARRIER.finditer(text, text.index('#line 1 "cell_')))
+        found = list(BARRIER.finditer(text, text.index("// The products of a tail")))
         if barrier is not None:
             text = text[: found[barrier].start()] + text[found[barrier].end() :]
         kernels = Kernels(np.float32, queue().cupy)

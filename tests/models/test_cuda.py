@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
+from dynbatch.compiler.cuda import fused_product
 from dynbatch.kernels.cuda.runtime import queue as cuda_queue
 from dynbatch.kernels.cuda.runtime import streams
 from tests.marks import quick
@@ -148,19 +149,28 @@ def test_a_training_step_is_two_uploads(cuda, model):
     assert queue.uploads - before == 2
 
 
-def test_a_step_of_the_decoder_is_twelve_launches(cuda):
-    """Three products, two kernels of the cell and one of attention, forward and back."""
+@pytest.mark.parametrize(("rows", "expected"), [(128, [8, 0]), (0, [12, 6])])
+def test_launches_of_a_step_of_the_decoder(cuda, monkeypatch, rows, expected):
+    """Forward: the gates with their products, a product, attention, the tanh; and back.
+
+    Of many rows six are products of cuBLAS, three each way, beside kernels for the gates.
+    """
+    monkeypatch.setattr(fused_product, "FEW_ROWS", rows)
     model = models.Seq2Seq(8, 9, embed=5, hidden=6, rng=0).to("cuda")
+
+    queue = cuda_queue.queue()
 
     def launches(length):
         for parameter in model.parameters():
             parameter.zero_grad()
+        before, kernels = queue.launches, queue.kernels("float32").launches.total()
         with db.Graph("cuda", seed=0) as graph:
             losses = [model.loss(graph, source, [3] * length) for source in ([3, 4, 5], [7])]
             graph.backward(F.mean(losses))
-        return graph.statistics.launches
+        found = queue.launches - before
+        return np.array([found, found - queue.kernels("float32").launches.total() + kernels])
 
-    assert launches(9) - launches(8) == 12
+    assert (launches(9) - launches(8)).tolist() == expected
 
 
 def test_steps_leave_nothing_on_the_device(cuda):

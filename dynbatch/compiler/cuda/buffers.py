@@ -22,18 +22,29 @@ from dynbatch.compiler.program import Program
 class LaneLifetimes(Lifetimes):
     """When values are made and read if items run one after the other, and an item's lanes at once.
 
-    A lane loads an element's operands before it stores what it makes of them.
+    A lane loads an element's operands before it stores what it makes of them. Products that one
+    kernel can do together, with the group behind them, are read until its end.
     """
 
     def __init__(self, step: DevicePass, kept: Sequence[Value]) -> None:
         self._items = [*step.ahead, *step.items]
+        self._multiplied: dict[int, set[int]] = {}  # by the end of a run: its factors
         super().__init__(step, kept)
+        for run in step.runs:
+            end = len(step.ahead) + run.end
+            factors = [op.inputs[0] for op in step.products(run)]
+            self._multiplied[end] = {id(x.base) for x in factors}
+            for x in factors:
+                self._read[id(x.base)].append((end, x))
 
     def _timed(self, program: Program) -> list[tuple[int, Op]]:
         return [(at, op) for at, item in enumerate(self._items) for op in ops_of(item)]
 
     def _overwrites(self, made: Value, x: Value, offset: int) -> bool:
-        item = self._items[self._position(made)]
+        at = self._position(made)
+        item = self._items[at]
+        if id(x.base) in self._multiplied.get(at, ()):
+            return False
         if isinstance(item, Op):  # a product may be added to its second operand
             is_base = item.opcode is OpCode.LINEAR_GRADIENT and x in item.inputs[1:]
             return is_base and offset == 0 and x.width == made.width

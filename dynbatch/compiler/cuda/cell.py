@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
+from dynbatch.compiler.cuda import fused_product
 from dynbatch.compiler.cuda.emit import Kernel
+from dynbatch.compiler.cuda.fused_product import FusedProduct, fused_products
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.cuda.persistent import PRODUCTS, Tail
 from dynbatch.compiler.differentiate import BackwardProgram
+from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.runtime.precision import FULL, of_products
+
+Items = Sequence[Op | Kernel]
+
+
+class PassOnDevice:
+    """What a step of one pass runs.
+
+    Attributes:
+        groups: the kernels of its groups, by the number of the item. A group whose results all lie
+                where it found them has none.
+        fused:  the kernels that make products, most with a group.
+        items:  these groups, and products as operators, in order.
+        few:    the same with `fused`, for few rows.
+    """
+
+    def __init__(self, loop: Loop, step: DevicePass, name: str) -> None:
+        self.groups = {
+            number: Kernel(loop, f"{name}_{number}", step, number)
+            for number, item in enumerate(step.items)
+            if isinstance(item, KernelGroup)
+        }
+        self.groups = {number: kernel for number, kernel in self.groups.items() if kernel.lanes}
+        self.fused = fused_products(loop, step, name)
+        self.items = self._items(step, [])
+        self.few = self._items(step, self.fused)
+
+    def _items(self, step: DevicePass, fused: Sequence[FusedProduct]) -> Items:
+        found: dict[int, Op | Kernel] = {
+            number: item for number, item in enumerate(step.items) if isinstance(item, Op)
+        }
+        found |= self.groups
+        for kernel in fused:
+            for number in range(kernel.first, kernel.last + 1):
+                found.pop(number, None)
+            found[kernel.first] = kernel
+        return [found[number] for number in sorted(found)]
 
 
 class DeviceCell:
@@ -18,8 +59,7 @@ class DeviceCell:
 
     Attributes:
         loop:   what a step runs, and where everything lives.
-        forward, backward: the kernels of each pass's groups, by the number of the item. A group
-                whose results all lie where it found them has none.
+        forward, backward: both passes.
         tails:  the kernels for a scan's last steps, forward and back; none for a cell with
                 operators that have their own kernels.
         name:   what the names of its kernels begin with.
@@ -28,28 +68,27 @@ class DeviceCell:
 
     def __init__(self, backward: BackwardProgram) -> None:
         self.loop = loop = Loop(backward)
-        self.forward = _kernels(loop, loop.forward, "forward")
-        self.backward = _kernels(loop, loop.backward, "backward")
+        self.forward = PassOnDevice(loop, loop.forward, "forward")
+        self.backward = PassOnDevice(loop, loop.backward, "backward")
         self.tails: list[Tail] = []
         if not loop.program.generic:
             passes = ((loop.forward, self.forward), (loop.backward, self.backward))
-            self.tails = [Tail(loop, step, kernels) for step, kernels in passes]
+            self.tails = [Tail(loop, step, each.groups) for step, each in passes]
         # Named by content: equal cells share their kernels, and compilers their caches.
         digest = hashlib.sha256(self._text("cell").encode()).hexdigest()
         self.name = f"cell_{digest[:16]}"
         self.source = source.join(f"{self.name}.cu", self._text(self.name))
 
+    def is_few(self, rows: int, itemsize: int) -> bool:
+        """Whether a step of so many rows runs fused products, which round no factors."""
+        weight_bytes = self.loop.weights * itemsize
+        is_small = rows <= fused_product.FEW_ROWS and weight_bytes <= fused_product.WEIGHT_BYTES
+        return is_small and (of_products() == FULL or itemsize > 4)
+
     def _text(self, name: str) -> str:
-        kernels: list[Kernel | Tail] = [*self.forward.values(), *self.backward.values()]
-        kernels += self.tails
-        texts = [kernel.text(name) for kernel in kernels]
-        return "\n\n".join([PRODUCTS, *texts] if self.tails else texts)
-
-
-def _kernels(loop: Loop, step: DevicePass, name: str) -> dict[int, Kernel]:
-    kernels = {
-        number: Kernel(loop, f"{name}_{number}", step, number)
-        for number, item in enumerate(step.items)
-        if isinstance(item, KernelGroup)
-    }
-    return {number: kernel for number, kernel in kernels.items() if kernel.lanes}
+        passes = (self.forward, self.backward)
+        kernels: list[Kernel | Tail] = [k for each in passes for k in each.groups.values()]
+        kernels += [kernel for each in passes for kernel in each.fused]
+        heads = ['#include "tile_product.cuh"\n'] if self.forward.fused else []
+        heads += [PRODUCTS] if self.tails else []
+        return "\n\n".join([*heads, *[kernel.text(name) for kernel in [*kernels, *self.tails]]])

@@ -17,8 +17,6 @@ from dynbatch.compiler.cuda.scalars import statement
 from dynbatch.compiler.ir import OpCode, Origin, Value
 from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane, LaneNames, loaded, names_of
 
-THREADS = 256
-
 STEP = "const long long s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];"
 
 
@@ -72,9 +70,11 @@ class Kernel:
         name:   of the kernel within its cell.
         arrays: what it takes.
         lanes:  width and lines of each, which find `row` and column `j`, and s, n and p.
-        width:  columns of all lanes together: a row's threads.
         stores: names of the arrays that it writes.
+        block:  threads of a block.
     """
+
+    block = 256
 
     def __init__(self, loop: Loop, name: str, step: DevicePass, number: int) -> None:
         self.loop = loop
@@ -83,16 +83,18 @@ class Kernel:
         self.lanes: list[tuple[int, list[str]]] = []
         self.stores: set[str] = set()
         item = step.items[number]
-        assert isinstance(item, KernelGroup)
-        for lane in item.lanes:
+        for lane in item.lanes if isinstance(item, KernelGroup) else ():
             names = names_of(lane, lambda segment: step.leaves(Value.columns(*segment), number))
             stores = [(name, x) for name, x in names.stores if not self._is_there(lane, x)]
             if stores:
-                self.lanes.append((lane.width, self._lines(names._replace(stores=stores))))
+                self._add_lane(lane, names._replace(stores=stores))
 
-    @property
-    def width(self) -> int:
-        return sum([width for width, _ in self.lanes])
+    def _add_lane(self, lane: Lane, names: LaneNames) -> None:
+        self.lanes.append((lane.width, self._lines(names)))
+
+    def grid(self, rows: int) -> int:
+        """The number of blocks for so many rows."""
+        return -(-rows * sum([width for width, _ in self.lanes]) // self.block)
 
     def text(self, prefix: str) -> str:
         """The whole kernel; its name follows the prefix."""

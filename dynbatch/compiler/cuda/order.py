@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.lanes import FUSED, Item, KernelGroup, find_cuts, lanes_of, ops_of
 from dynbatch.compiler.program import Program
 from dynbatch.kernels import binary
 from dynbatch.kernels.unary import arithmetic
+
+PRODUCTS = (OpCode.LINEAR, OpCode.LINEAR_GRADIENT)
+
+
+class ProductRun(NamedTuple):
+    """Products that follow each other and do not read each other, so that one kernel can do all.
+
+    first, last: the numbers of the first and of the last.
+    group:       the group behind them, which that kernel can do too, if there is one.
+    """
+
+    first: int
+    last: int
+    group: int | None
+
+    @property
+    def end(self) -> int:
+        """The number of the last item."""
+        return self.last if self.group is None else self.group
 
 
 class DevicePass(Program):
@@ -17,6 +37,7 @@ class DevicePass(Program):
     Attributes:
         items: of a step, in order: operators that stand alone, and groups of the others.
         kept:  values that are read after the step.
+        runs:  its products, those that one kernel can do together.
     """
 
     def __init__(self, program: Program, kept: Sequence[Value]) -> None:
@@ -25,6 +46,7 @@ class DevicePass(Program):
         self.ahead = program.ahead
         self.kept = kept
         self.items = _items(_add_to_sums(_copy_apart(program.ops), kept))
+        self.runs = _runs(self.items)
         self.ops = [op for item in self.items for op in ops_of(item)]
         self._reads: dict[int, list[tuple[int, Value]]] = {}
         for value in kept:
@@ -32,6 +54,10 @@ class DevicePass(Program):
         for number, item in enumerate(self.items):
             for x in [x for op in ops_of(item) for x in op.inputs]:
                 self._reads.setdefault(id(x.base), []).append((number, x))
+
+    def products(self, run: ProductRun) -> list[Op]:
+        """The products of a run."""
+        return [op for item in self.items[run.first : run.last + 1] for op in ops_of(item)]
 
     def leaves(self, value: Value, number: int) -> bool:
         """Whether anything but an item reads columns of a value that the item makes."""
@@ -73,6 +99,25 @@ def _items(ops: Sequence[Op]) -> list[Item]:
         KernelGroup(tuple(each), lanes_of(each, cuts)) if each[0].opcode in FUSED else each[0]
         for each in rounds
     ]
+
+
+def _runs(items: Sequence[Item]) -> list[ProductRun]:
+    """The products of a step, those together that follow each other and do not read each other."""
+    runs: list[ProductRun] = []
+    made: set[int] = set()
+    for number, item in enumerate(items):
+        follows = bool(runs) and runs[-1].end == number - 1 and runs[-1].group is None
+        if isinstance(item, KernelGroup):
+            if follows:
+                runs[-1] = runs[-1]._replace(group=number)
+        elif item.opcode in PRODUCTS:
+            if follows and not made & {id(x.base) for x in item.inputs}:
+                runs[-1] = runs[-1]._replace(last=number)
+            else:
+                runs.append(ProductRun(number, number, None))
+                made = set()
+            made.add(id(item.output))
+    return runs
 
 
 def _reads(op: Op, other: Op) -> bool:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import wide_rooms
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda import persistent as tail
-from dynbatch.compiler.cuda.cell import DeviceCell
-from dynbatch.compiler.cuda.emit import THREADS, Kernel
+from dynbatch.compiler.cuda.cell import DeviceCell, PassOnDevice
+from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.ir import Op, OpCode
-from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
-Launches = dict[int, tuple[Kernel, RepeatedLaunch]]
-"""The kernels of a pass, by the number of the item, each with its arguments."""
+Launches = dict[str, RepeatedLaunch]
+"""The kernels of a pass with their arguments, by name."""
 
 
 class DeviceScanRun:
@@ -42,9 +38,10 @@ class DeviceScanRun:
 
     @staticmethod
     def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves: all packed ones, and weights that it gathered."""
-        rows, loop = sum([node.length for node in batch.nodes]), batch.first.cell.on_device.loop
-        return {b.name: (rows, b.width) for b in loop.storage.packed} | wide_rooms(loop)
+        """The values that forward leaves: all packed ones."""
+        rows = sum([node.length for node in batch.nodes])
+        packed = batch.first.cell.on_device.loop.storage.packed
+        return {b.name: (rows, b.width) for b in packed}
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
@@ -55,11 +52,13 @@ class DeviceScanRun:
         sentences = len(batch.nodes)
         states = sum([v.width for v in program.states])
         streams = sum([v.width for v in program.streams])
-        total: int = tokens * streams + sentences * states
+        pieces = [(p.width, op.inputs[0].width) for op in program.linear_maps for p in op.pieces]
+        weights: int = sum([width * (inner + 1) for width, inner in pieces])
+        total: int = tokens * streams + sentences * states + weights
         if not backward:
-            total += sentences * sum([b.width for b in loop.storage.temporary])
-            kept = DeviceScanRun.saved(batch).values()
-            return total + (0 if batch.keeps else sum([rows * width for rows, width in kept]))
+            temporary = sum([b.width for b in loop.storage.temporary])
+            packed = 0 if batch.keeps else sum([b.width for b in loop.storage.packed])
+            return total + sentences * temporary + tokens * packed
         per_token = sum([b.width for b in loop.gradients.packed]) + streams + loop.width
         per_token += sum([state.width for state in loop.found])
         per_sentence = sum([b.width for b in loop.gradients.temporary]) + 2 * states
@@ -72,36 +71,33 @@ class DeviceScanRun:
         batch, rows, loop = self.batch, self.rows, self.loop
         self._cublas = rows.queue.cublas(batch.dtype)
         scratch = Scratch(batch.scratch)
-        kept = batch.saved
-        if not batch.keeps:
-            kept = {name: scratch.take(*size) for name, size in self.saved(batch).items()}
         for b in loop.storage.packed:
-            rows.matrices[b.name] = matrix_of(kept[b.name])
+            if batch.keeps:
+                rows.matrices[b.name] = matrix_of(batch.saved[b.name])
+            else:
+                rows.add_matrix(b.name, scratch, rows.tokens, b.width)
         for b in loop.storage.temporary:
             rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
-        gathers = RowGathers(rows.queue, batch.dtype)
-        rows.start(scratch, kept, gathers)
-        memories = rows.sorted_memories(gathers) if loop.program.generic else []
-        gathers.run()
+        rows.start(scratch)
         for op in loop.program.ahead:
             self._map(op, rows.whole(op.inputs[0]), rows.whole(op.output), rows.tokens)
+        memories = rows.sorted_memories() if loop.program.generic else []
         self._generic = DeviceGenericSteps(rows, batch, memories, rows.sentences.size)
         launches = self._repeated(self.cell.forward)
         first = self._first_of_tail()
         for t in range(first):
-            self._step(loop.forward, launches, t)
+            self._step(self.cell.forward, launches, t)
         self._launch_tail(0, first)
         self._outputs(y)
 
-    def _step(self, step: DevicePass, launches: Launches, t: int) -> None:
+    def _step(self, step: PassOnDevice, launches: Launches, t: int) -> None:
         """All items of a step, forward or back."""
         _, _, n, p = self.rows.steps[t]
-        for number, item in enumerate(step.items):
-            if isinstance(item, KernelGroup):
-                if number in launches:
-                    kernel, launch = launches[number]
-                    if p >= 0 or not kernel.stores <= self._unwanted:
-                        launch.launch(-(-n * kernel.width // THREADS), THREADS, t)
+        is_few = self.cell.is_few(n, self.batch.dtype.itemsize)
+        for item in step.few if is_few else step.items:
+            if isinstance(item, Kernel):
+                if p >= 0 or not item.stores <= self._unwanted:
+                    launches[item.name].launch(item.grid(n), item.block, t)
             elif item.opcode is OpCode.GENERIC:
                 self._generic.forward(item, t)
             elif item.opcode is OpCode.GENERIC_GRADIENT:
@@ -133,14 +129,13 @@ class DeviceScanRun:
         if bias is not None and id(op.output) not in self.loop.inline_maps:
             arrays.add_bias(out.view(count), bias.array.reshape(-1))
 
-    def _repeated(self, kernels: dict[int, Kernel]) -> Launches:
+    def _repeated(self, step: PassOnDevice) -> Launches:
         """The kernels of a pass with their matrices."""
         launches = {}
-        for number, kernel in kernels.items():
+        for kernel in [item for item in [*step.items, *step.few] if isinstance(item, Kernel)]:
             args = [*self.rows.addresses(kernel.arrays.names), self.rows.table]
             name = f"{self.cell.name}_{kernel.name}"
-            launch = self.rows.queue.repeated(self.batch.dtype, name, args)
-            launches[number] = kernel, launch
+            launches[kernel.name] = self.rows.queue.repeated(self.batch.dtype, name, args)
         return launches
 
     def _first_of_tail(self) -> int:
@@ -161,18 +156,17 @@ class DeviceScanRun:
             self.rows.queue.launch(self.batch.dtype, name, grid, block, args)
 
     def _outputs(self, y: Ragged) -> None:
-        rows, column, gathers = self.rows, 0, RowGathers(self.rows.queue, self.batch.dtype)
+        rows, column = self.rows, 0
         out = matrix_of(y.values)
         for value in self.loop.program.exports:
-            gathers.pick(rows.whole(value), rows.inverse, out.part(0, column, value.width))
+            rows.pick(rows.whole(value), rows.inverse, out.part(0, column, value.width))
             column += value.width
         index, last = -1 - np.arange(rows.sentences.size), rows.shard.last()
         index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
             init = rows.inits[k]
             other = None if init is None else matrix_of(init.values)
-            gathers.pick(rows.whole(value), index, matrix_of(self.batch.ports[k].values), other)
-        gathers.run()
+            rows.pick(rows.whole(value), index, matrix_of(self.batch.ports[k].values), other)
 
     # Backward -------------------------------------------------------------------------------------
 
@@ -182,13 +176,10 @@ class DeviceScanRun:
         self._cublas = rows.queue.cublas(batch.dtype)
         rows.read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
         scratch = Scratch(batch.scratch)
-        gathers = RowGathers(rows.queue, batch.dtype)
-        rows.start(scratch, batch.saved, gathers)
-        self._start_backward(scratch, gathers, dy, dxs)
-        scan_gradients = ScanGradients(rows, scratch, gathers)
+        rows.start(scratch)
+        self._start_backward(scratch, dy, dxs)
         sink = ShardGradients()
-        memory_gradients = rows.sorted_memories(gathers, zeros=True) if self._generic else []
-        gathers.run()
+        memory_gradients = rows.sorted_memories(zeros=True) if self._generic else []
         self._generic.begin_backward(memory_gradients, sink)
         first, steps = self._first_of_tail(), len(rows.steps)
         self._launch_tail(1, first)
@@ -199,26 +190,25 @@ class DeviceScanRun:
             launches.append(self._repeated(cell.backward))
             rows.turn()
         for t in range(first - 1, -1, -1):
-            self._step(self.loop.backward, launches[(first - 1 - t) % 2], t)
+            self._step(cell.backward, launches[(first - 1 - t) % 2], t)
             rows.turn()
         self._generic.finish()
         gradients = batch.parameter_gradients()
         sink.pass_on(gradients)
+        scan_gradients = ScanGradients(rows, scratch)
         scan_gradients.parameters(gradients)
         scan_gradients.inputs(dxs, memory_gradients)
         batch.saved.clear()  # gradients have taken its place: no second backward
 
-    def _start_backward(
-        self, scratch: Scratch, gathers: RowGathers, dy: Ragged, dxs: tuple[Ragged | None, ...]
-    ) -> None:
+    def _start_backward(self, scratch: Scratch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
         rows, loop = self.rows, self.loop
         packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
-        gathers.pick(matrix_of(dy.values), rows.shard.order, packed)
+        rows.pick(matrix_of(dy.values), rows.shard.order, packed)
         for names, state in zip(loop.carried, loop.program.states, strict=True):
             given = matrix_of(self.batch.port_gradients[state.number].values)
             for name in names:
                 carried = rows.add_matrix(name, scratch, rows.sentences.size, state.width)
-                gathers.pick(given, rows.sentences, carried)
+                rows.pick(given, rows.sentences, carried)
         reached = self.batch.first.cell.reached
         for k, value in enumerate(loop.program.streams):
             rows.matrices[f"dX{k}"] = None
