@@ -166,6 +166,14 @@ class Operation(Recorded):
         """Whether backward reads an input, the output or a saved array."""
         return bool(cls.retains.inputs) or cls.retains.output or cls.saves
 
+    @classmethod
+    def uses_output(cls, batch: Batch) -> bool:
+        """Whether backward gains by the output where something else keeps it up to then.
+
+        `batch.output` is None where nothing does. No scan asks: see `retains`.
+        """
+        return False
+
     # What it reads ------------------------------------------------------------------------------
 
     def all_parameters(self) -> tuple[Parameter, ...]:

@@ -115,6 +115,7 @@ class LifetimeWalk:
         self._ownerless = graph.without_gradient
         self._cleared: list[Block] = []
         self._adding: set[Block] = set()
+        self._retained: set[Block] = set()  # read as inputs by backward
         loss = graph.loss
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
@@ -188,6 +189,8 @@ class LifetimeWalk:
                 packings.append(None)
                 continue
             self._read(source.blocks, until)
+            if reads is not None:
+                self._retained.update(source.blocks)
             packings.append(
                 None
                 if source.is_view
@@ -216,7 +219,9 @@ class LifetimeWalk:
         if retains.inputs and not step.is_structural:
             reads = [retains.input(position) for position in range(len(step.sources))]
             packings = self._read_inputs(step, time, until, reads)
-        if retains.output:
+        is_kept = step.block in self._retained
+        output = retains.output or (is_kept and node_type.uses_output(step.batch))
+        if output:
             self._read([step.block], until)
         placement = self.recomputed.get(step) or self.placements.get(step)
         if placement is not None:
@@ -233,7 +238,7 @@ class LifetimeWalk:
                 elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
             )
             workspace = row, elements
-        self._add_backward(step, time, packings, workspace)
+        self._add_backward(step, time, packings, workspace, output)
         if self.pairs is not None:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
@@ -241,7 +246,7 @@ class LifetimeWalk:
         row = self.gradients.get(step.block)
         if row is not None:
             self.table.lasts[row] = max(self.table.lasts[row], time)
-        self._add_backward(step, time, (), None)
+        self._add_backward(step, time, (), None, False)
 
     def _add_backward(
         self,
@@ -249,6 +254,7 @@ class LifetimeWalk:
         time: int,
         packings: tuple[int | None, ...],
         workspace: tuple[int, int] | None,
+        output: bool,
     ) -> None:
         owned = NOBODY
         if step.parameters:
@@ -261,7 +267,9 @@ class LifetimeWalk:
             self._begin_gradient(block, time)
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])
         deferred = self._graph.deferred.get(step, NOBODY)
-        self.backward[step] = BackwardPlacement(packings, targets, workspace, owned, deferred)
+        self.backward[step] = BackwardPlacement(
+            packings, targets, workspace, owned, deferred, output
+        )
 
     def _target(
         self, step: StepRun, source: BatchInput, time: int, begun: Sequence[Block]

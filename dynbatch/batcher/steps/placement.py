@@ -52,6 +52,7 @@ class BackwardPlacement(NamedTuple):
     workspace: place and elements of scratch.
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  parameters whose products are made together with those of other steps.
+    output:    whether the step reads its own output.
     """
 
     packings: tuple[int | None, ...]
@@ -59,3 +60,4 @@ class BackwardPlacement(NamedTuple):
     workspace: tuple[int, int] | None
     owned: frozenset[int]
     deferred: frozenset[int]
+    output: bool

@@ -50,8 +50,9 @@ class StepRun:
     __slots__ = (
         "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "fused",
         "gradients", "is_structural", "lower_bound", "node_type", "nodes", "num_batches",
-        "num_nodes", "parameters", "planned", "prepare_seconds", "repacked", "saved", "scratch",
-        "sources", "spans", "stage", "targets", "workspace", "workspace_backward",
+        "num_nodes", "parameters", "planned", "prepare_seconds", "reads_output", "repacked",
+        "saved", "scratch", "sources", "spans", "stage", "targets", "workspace",
+        "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, xp: ArrayModule) -> None:
@@ -78,6 +79,7 @@ class StepRun:
         self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
         self.workspace_backward: tuple[int, int] | None = None
+        self.reads_output = False
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
         self._needs: dict[tuple[bool, int], Needs] = {}  # by settings of the batch
@@ -158,6 +160,7 @@ class StepRun:
             row, elements = placement.workspace
             self.workspace_backward = offsets[row], elements
         self.gradients = StepGradients(set(placement.owned), placement.deferred)
+        self.reads_output = placement.output
 
     # Kernels --------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class StepRun:
             [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
              for position, source in enumerate(self.sources)]
         )  # fmt: skip
-        batch.output = self.block.values() if retains.output else None
+        batch.output = self.block.values() if self.reads_output else None
         batch.gradients = self.gradients
         batch.port_gradients = [port.gradients() for port in self.block.ports]
         batch.launches += 1

@@ -142,7 +142,7 @@ def dot_attention_of_pages(
 @has_cuda("queries")
 @has_c
 def dot_attention_backward(
-    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, out: Array | None, dout: Array,
     wanted: AttentionGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`. With p = exp(score - log_sum) and dp_ij = dout_i · v_j:
@@ -154,6 +154,8 @@ def dot_attention_backward(
 
     Args:
         log_sums: (N_q, heads), as forward left them.
+        out:      (N_q, E), as forward left it, or None: on a GPU Σ_j p_ij dp_ij = dout_i · out_i
+            saves a pass over the keys.
         dout:     (N_q, E).
         scratch:  `workspace_backward` elements.
     """

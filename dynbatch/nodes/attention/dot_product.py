@@ -80,6 +80,10 @@ class DotProductAttention(AttentionBase):
         return {"log_sums": (sum(batch.input_rows(0)), batch.first.heads)}
 
     @classmethod
+    def uses_output(cls, batch: Batch) -> bool:
+        return batch.xp is not np and max(batch.input_rows(0)) > 1
+
+    @classmethod
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
         masks = cls.masks(batch)
@@ -160,7 +164,10 @@ class DotProductAttention(AttentionBase):
             if table is not None and not table.frozen:
                 wanted = wanted._replace(bias=batch.parameter_gradients().buffer(table))
             scratch, scoring = cls.scratch(batch), cls.scoring(batch, masks)
-            kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
+            out = None if batch.output is None else batch.output.values
+            kernels.dot_attention_backward(
+                packed, scoring, log_sums, out, dy.values, wanted, scratch
+            )
 
 
 class DropoutAttention(DotProductAttention):

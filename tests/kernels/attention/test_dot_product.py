@@ -45,7 +45,7 @@ def forward(packed, heads, masks, shared=1, bias=None):
 def backward(packed, heads, masks, log_sums, dout, wanted, shared=1, bias=None):
     scoring = Scoring(heads, SCALES.astype(dout.dtype), masks, shared, bias)
     scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, scoring), dout.dtype)
-    attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    attention.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
 
 
 def written_out(packed, heads, masks, bias=None):

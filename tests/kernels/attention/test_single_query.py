@@ -63,7 +63,7 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
     dout = np.random.default_rng(9).standard_normal((COUNT, VALUE_WIDTH))
     gradients = fresh(packed)
     attention.dot_attention_backward(
-        packed, scoring, expected[1], dout, AttentionGradients(*gradients), scratch
+        packed, scoring, expected[1], None, dout, AttentionGradients(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
     later, at_once = DeferredGradients(sum(KEYS)), fresh(packed, 10.0)

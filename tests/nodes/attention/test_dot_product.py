@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.attention import dot_product as cuda_kernels
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.batch import Batch
 from dynbatch.testing import check_batching, check_gradient
@@ -313,3 +314,29 @@ def test_a_mask_that_is_not_boolean_and_a_window_that_is_no_integer_are_refused(
             F.attention(q, k, v, mask=np.zeros(5))
         with pytest.raises(DtypeError, match=r"window=1\.5"):
             F.attention(q, k, v, window=1.5)
+
+
+@pytest.mark.parametrize("keeper", ["linear", "none"])
+def test_a_gpu_reads_the_output_in_backward_where_another_node_keeps_it(cuda, monkeypatch, keeper):
+    launched = cuda_kernels.attend_backward
+    read, rng = [], np.random.default_rng(4)
+    weight = db.Parameter(rng.standard_normal((VALUE_WIDTH, VALUE_WIDTH)))
+
+    def attend_backward(packed, scoring, log_sums, out, *rest):
+        read.append(out is not None)
+        launched(packed, scoring, log_sums, out, *rest)
+
+    def differentiated(device):
+        weight.to(device)
+        with db.Graph(device=device, dtype=np.float64) as graph:
+            inputs = [F.input(graph, x).keep() for x in arrays(5, 70, 1, np.float64)]
+            seen = F.attention(*inputs)
+            if keeper == "linear":
+                seen = F.linear(seen, weight)
+            graph.backward(F.sum(F.sum(F.tanh(seen))))
+            return [node.gradient for node in inputs]
+
+    monkeypatch.setattr(cuda_kernels, "attend_backward", attend_backward)
+    for expected, found in zip(differentiated("cpu"), differentiated("cuda"), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    assert read == [keeper == "linear"]

@@ -68,7 +68,7 @@ def dot_attention(
 
 
 def dot_attention_backward(
-    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, out: Array | None, dout: Array,
     wanted: AttentionGradients, scratch: Array,
 ) -> Any:  # fmt: skip
     functions = _library.functions(dout.dtype)

@@ -64,7 +64,7 @@ def dot_attention_of_pages(
 
 
 def dot_attention_backward(
-    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, out: Array | None, dout: Array,
     wanted: AttentionGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
@@ -72,7 +72,7 @@ def dot_attention_backward(
     For sentences with one query the first launch does everything, unless heads share keys or there
     is a bias or dropout. The gradient of a bias takes a launch and a sum.
     """
-    attend_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    attend_backward(packed, scoring, log_sums, out, dout, wanted, scratch)
 
 
 def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None) -> None:
@@ -89,7 +89,7 @@ def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Arra
 
 
 def attend_backward(
-    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, out: Array | None, dout: Array,
     wanted: AttentionGradients, scratch: Array | None,
 ) -> None:  # fmt: skip
     """`dot_attention_backward`; without masks every query sees every key.
@@ -105,9 +105,10 @@ def attend_backward(
     tables = (*_tables(packed, scoring), *extension)
     of_keys = (wanted.keys, wanted.values, wanted.accumulate)
     alone = not kind and scoring.shared == 1
-    own: tuple[Argument, ...] = () if kind else of_keys
-    args: tuple[Argument, ...] = (*arrays, wanted.queries, *own, tiles, *tables)
-    block = _block(queries) if alone else (THREADS,)
+    own: tuple[Argument, ...] = () if kind else of_keys if alone else (None, None, False)
+    given = (*arrays[:4], out, *arrays[4:])
+    args: tuple[Argument, ...] = (*given, wanted.queries, *own, tiles, *tables)
+    block = (THREADS,) if kind else _block(queries)
     launch(dout, f"dot_attention_backward{kind}", (blocks, scoring.heads), block, args)
     if wanted.bias is not None and scratch is not None:
         sums = scratch[log_sums.size :]

@@ -29,7 +29,7 @@ def dot_attention_backward(
     log_sums: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`, in one launch."""
-    attend_backward(packed, Scoring(1, scales, ()), log_sums, dout, wanted, None)
+    attend_backward(packed, Scoring(1, scales, ()), log_sums, None, dout, wanted, None)
 
 
 def additive_attention(

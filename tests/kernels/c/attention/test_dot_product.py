@@ -117,7 +117,7 @@ class Case:
         table = np.empty_like(bias.numbers) if bias is not None and has_table else None
         wanted = AttentionGradients(dq, dk, dv, self.accumulate, bias=table)
         scratch = np.empty(kernels.workspace_backward(out, *lengths, scoring), dtype)
-        kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+        kernels.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
         return [out, log_sums, dq, dk, dv, *([] if table is None else [table])]
 
 
@@ -259,9 +259,9 @@ def test_keys_that_are_their_own_values_add_both_gradients() -> None:
     scratch = np.empty(kernels.workspace_backward(out, [9], [9], scoring))
     apart, once = np.ones((2, 9, 8)), np.ones((9, 8))
     wanted = AttentionGradients(None, apart[0], apart[1], True)
-    kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    kernels.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
     wanted = AttentionGradients(None, once, once, True)
-    kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    kernels.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
     np.testing.assert_allclose(once, apart[0] + apart[1] - 1, rtol=1e-12)
 
 

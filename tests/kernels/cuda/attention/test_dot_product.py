@@ -21,7 +21,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 def exercise(kernels):
     """Several tiles on both sides, two heads of queries; a lone query of two chunks of keys."""
-    for queries, keys, heads in ((40, 70, 2), (1, 300, 1)):
+    for queries, keys, heads in ((40, 70, 2), (3, 5, 1), (1, 300, 1)):
         q, dout, out, dq, k, v, dk, dv = [
             fake_cupy.zeros((rows, width), np.float32)
             for rows, width in [(queries, 33 * heads)] * 4 + [(keys, 33)] * 4
@@ -37,8 +37,9 @@ def exercise(kernels):
         pages = (place, fake_cupy.zeros(1, np.int32), None, keys, 0, 0)
         args = (q, *pages, out, *tables)
         kernels.launch("dot_attention_of_pages", (tiles, heads), (256,), args)
-        args = (q, k, v, log_sums, dout, means, dq, dk, dv, False, *tables)
-        kernels.launch("dot_attention_backward", (tiles, heads), (256,), args)
+        for known in (out, None):
+            args = (q, k, v, log_sums, known, dout, means, dq, dk, dv, False, *tables)
+            kernels.launch("dot_attention_backward", (tiles, heads), (256,), args)
         args = (q, k, v, log_sums, dout, means, dk, dv, False, *tables)
         kernels.launch("dot_attention_backward_keys", (-(-keys // 32), 1), (256,), args)
         table = fake_cupy.zeros((300, heads), np.float32)  # more rows than threads
@@ -93,19 +94,19 @@ def forward(packed, scoring, out, log_sums):
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
 
 
-def backward(packed, scoring, log_sums, dout, wanted):
+def backward(packed, scoring, log_sums, out, dout, wanted):
     scratch = room(dout, attention.workspace_backward(dout, *lengths_of(packed), scoring))
-    attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    attention.dot_attention_backward(packed, scoring, log_sums, out, dout, wanted, scratch)
 
 
-def log_sums_of(packed, scoring):
-    """As the NumPy kernel leaves them."""
+def forward_results(packed, scoring):
+    """log_sums and out as the NumPy kernel leaves them."""
     if scoring.bias is not None and isinstance(scoring.bias.numbers, Values):
         scoring = scoring._replace(bias=scoring.bias._replace(numbers=scoring.bias.numbers.array))
     log_sums = np.empty((packed.queries.shape[0], scoring.heads), packed.queries.dtype)
     out = np.empty((packed.queries.shape[0], out_width(packed, scoring)), packed.queries.dtype)
     forward(packed, scoring, out, log_sums)
-    return log_sums
+    return log_sums, out
 
 
 def on_device(packed):
@@ -128,15 +129,16 @@ def assert_forward(packed, scoring, keeps=True):
         assert_versions_agree(forward, on_device(packed), scoring, out, log_sums, **TOLERANCE)
 
 
-def assert_backward(packed, scoring, wanted, count=2):
+def assert_backward(packed, scoring, wanted, count=2, knows_out=True):
     rng = np.random.default_rng(7)
     dout = rng.standard_normal((packed.queries.shape[0], out_width(packed, scoring)))
-    log_sums, dout = log_sums_of(packed, scoring), dout.astype(packed.queries.dtype)
+    log_sums, out = [Values(x) for x in forward_results(packed, scoring)]
+    out = out if knows_out else None
+    dout = Values(dout.astype(packed.queries.dtype))
     with launches(count):
         assert_versions_agree(
-            backward, on_device(packed), scoring, Values(log_sums), Values(dout), wanted,
-            **TOLERANCE,
-        )  # fmt: skip
+            backward, on_device(packed), scoring, log_sums, out, dout, wanted, **TOLERANCE
+        )
 
 
 def wanted_of(packed, accumulate=False):
@@ -158,13 +160,14 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("knows_out", [True, False])
 @pytest.mark.parametrize(("lengths", "heads", "widths", "kind"), CASES)
-def test_forward_and_backward(cupy, dtype, lengths, heads, widths, kind):
+def test_forward_and_backward(cupy, dtype, lengths, heads, widths, kind, knows_out):
     packed = packed_of(dtype, lengths, widths)
     scoring = scoring_of(dtype, lengths, heads, kind, widths[0])
     assert_forward(packed, scoring)
     several = any(queries != 1 and keys for queries, keys in lengths)
-    assert_backward(packed, scoring, wanted_of(packed), count=1 + several)
+    assert_backward(packed, scoring, wanted_of(packed), 1 + several, knows_out)
 
 
 @pytest.mark.parametrize(
@@ -194,13 +197,13 @@ def test_gradients_of_keys_and_values_are_added_and_of_queries_overwritten(cupy,
 def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtype):
     packed, scoring = packed_of(dtype, SHORT, (4, 4)), scoring_of(dtype, SHORT)
     packed = packed._replace(values=packed.keys)
-    log_sums, dout = log_sums_of(packed, scoring), packed.queries[::-1].copy()
+    (log_sums, out), dout = forward_results(packed, scoring), packed.queries[::-1].copy()
     found = []
     for array in (np.array, cupy.asarray):
         given = PackedAttention(*[array(x) for x in packed[:3]], *packed[3:])
         dq, total = array(np.zeros_like(packed.queries)), array(np.ones_like(packed.keys))
         wanted = AttentionGradients(dq, total, total, True)
-        backward(given, scoring, array(log_sums), array(dout), wanted)
+        backward(given, scoring, array(log_sums), array(out), array(dout), wanted)
         found.append(total)
     queue().flush()
     tolerance = {np.float32: 1e-5, np.float64: 1e-13}[dtype.type]
@@ -278,7 +281,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         gradients = [cupy.empty(x.shape, dtype) for x in arrays]
         packed = PackedAttention(*arrays, *given[3:])
         forward(packed, how, out, log_sums)
-        backward(packed, how, log_sums, out, AttentionGradients(*gradients))
+        backward(packed, how, log_sums, out, out, AttentionGradients(*gradients))
         queue().flush()
         return [x.get() for x in (out, log_sums, *gradients)]
 

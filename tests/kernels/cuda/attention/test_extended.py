@@ -76,7 +76,8 @@ def test_dropout(cupy, dtype, lengths, heads, shared, widths, kind, has_bias):
         scoring = biased(scoring)
         wanted = wanted._replace(bias=like(scoring.bias.numbers.array))
     assert_forward(packed, scoring)
-    assert_backward(packed, scoring, wanted, count=4 if has_bias else 2)
+    for knows_out in (True, False):
+        assert_backward(packed, scoring, wanted, 4 if has_bias else 2, knows_out)
 
 
 def test_all_or_nothing_may_be_dropped(cupy, dtype):

@@ -21,8 +21,8 @@
 //     warp 7   queries 28 … 31             What is summed over tiles lies in the output itself.
 //
 // A sentence with one query, as in a decoder's step, has its keys shared by the warps instead, and
-// all its gradients made by one block; backward does so only where each head of queries has keys of
-// its own. Block 256, or 512 where all sentences are of that kind.
+// all its gradients made by one block where each head of queries has keys of its own. Block 256, or
+// 512 where all sentences are of that kind.
 //
 // Source: Dao et al. 2022 (FlashAttention), arXiv:2205.14135: running maximum and sum of a row of
 // scores, and scores made again in backward.
@@ -68,7 +68,7 @@ struct Drop {
 // One head of one sentence, and the tile that this block does: in shared memory, to save registers.
 // Rows of a matrix that is NULL begin at NULL.
 struct Work {
-    Input q, k, v, dy;
+    Input q, k, v, out, dy;
     Output y, dq, dk, dv;
     REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
     REAL scale;
@@ -168,7 +168,7 @@ struct Tables {
         work.dy = head_of(dout, work.query, value_width, head, heads);
         work.dk = of_keys(dkeys, work.key, key_width, head);
         work.dv = of_keys(dvalues, work.key, value_width, head);
-        work.means = means + work.query * heads + head;
+        work.means = means ? means + work.query * heads + head : nullptr;
     }
 
     // After `find`.

@@ -1,7 +1,8 @@
 // Gradients of dot-product attention; tables, grids and blocks are those of the header.
 //
 // p = exp(score - log_sum), dp_ij = dout_i · v_j, mean_i = Σ_j p_ij dp_ij and
-// ds = scale * p * (dp - mean).
+// ds = scale * p * (dp - mean). A mean is dout_i · out_i too, since out_i = Σ_j p_ij v_j: where
+// `out` is there, keys are gone through once for the gradients of queries.
 
 #include "dot_product.cuh"
 
@@ -16,11 +17,26 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
     const int low = work.low(work.first), high = work.high(work.first + count);
     __shared__ Four weights[WARPS][SIDE], slopes[WARPS][SIDE];
-    Four &p = weights[own / ROWS][lane], &dp = slopes[own / ROWS][lane], mean = {};
-    for (int pass = 0; pass < (work.dq.first ? 2 : 1); ++pass) {
+    __shared__ REAL means[SIDE];
+    Four &p = weights[own / ROWS][lane], &dp = slopes[own / ROWS][lane];
+    auto add_to_mean = [&](int r, REAL number) {
+        number = warp_reduce<Add>(number);
+        if (lane == 0) means[r] += number;
+    };
+    const bool knows_out = work.out.first;
+#pragma unroll 1
+    for (int r = own; r < own + ROWS; ++r) {
+        if (lane == 0) means[r] = 0;
+        if (!knows_out || r >= count) continue;
+        const REAL *dy = work.dy.row(work.first + r), *out = work.out.row(work.first + r);
+        REAL sum = 0;
+        for (int c = lane; c < work.dy.width; c += WARP) sum += dy[c] * out[c];
+        add_to_mean(r, sum);
+    }
+    for (int pass = knows_out; pass < (work.dq.first ? 2 : 1); ++pass) {
         for (int start = low; start < high; start += SIDE) {
             const int seen = min(SIDE, high - start);
-            if (pass == 0 || high - low > SIDE) {  // the only tile is still there
+            if (pass == knows_out || high - low > SIDE) {  // the only tile is still there
                 p = products(work.q.from(work.first), count, work.k.from(start), seen);
                 dp = products(work.dy.from(work.first), count, work.v.from(start), seen);
 #pragma unroll 1
@@ -34,25 +50,20 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
                 }
             }
             if (own >= count) continue;  // the same for the whole warp
-            if (pass == 0) {
+            __syncwarp();                // the means are there
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) mean.of[r] += p.of[r] * dp.of[r];
-                continue;
+            for (int r = 0; r < ROWS; ++r) {
+                if (pass == 0) add_to_mean(own + r, p.of[r] * dp.of[r]);
+                else p.of[r] = slope(p.of[r], dp.of[r], means[own + r], work.scale);
             }
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-                p.of[r] = slope(p.of[r], dp.of[r], mean.of[r], work.scale);
+            if (pass == 0) continue;
             weighted_sums(weights[own / ROWS], work.k.from(start), seen,
                 [&](int c, Four sum) { put(work.dq, row, count - own, c, sum, start > low); });
         }
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-            if (pass == 0) mean.of[r] = warp_reduce<Add>(mean.of[r]);
     }
+    for (int r = own; lane == 0 && r < min(own + ROWS, count); ++r)
+        work.means[(work.first + r) * work.heads] = means[r];
     if (low >= high) clear(work.dq, row, min(row + ROWS, work.queries), lane, WARP);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-        if (lane == 0 && own + r < count) work.means[(row + r) * work.heads] = mean.of[r];
 }
 
 // All gradients that are wanted of a sentence with one query.
@@ -99,6 +110,7 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
         }
         if (pass == 0) mean = warp_reduce<Add>(mean);  // every warp makes it for itself
     }
+    if (threadIdx.x == 0 && work.means) work.means[0] = mean;
     if (high <= 0) clear(work.dq, 0, 1, threadIdx.x, blockDim.x);
     if (!accumulate) {
         clear(work.dv, max(0, high), work.keys, threadIdx.x, blockDim.x);
@@ -154,46 +166,49 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
 
 template <bool EXTENDED>
 __device__ __forceinline__ void queries_block(const REAL* queries, const REAL* keys,
-    const REAL* values, REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys,
-    REAL* dvalues, bool accumulate, Tables tables, Extension extension) {
+    const REAL* values, REAL* log_sums, const REAL* out, const REAL* dout, REAL* means,
+    REAL* dqueries, REAL* dkeys, REAL* dvalues, bool accumulate, Tables tables,
+    Extension extension) {
     __shared__ Work work;
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y);
         tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
+        work.out = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
         work.dq = tables.head_of(dqueries, work.query, tables.key_width, blockIdx.y, tables.heads);
     }
     __syncthreads();
-    if (!EXTENDED && work.queries == 1 && tables.shared == 1) slopes_alone(work, accumulate);
+    if (!EXTENDED && work.queries == 1) slopes_alone(work, accumulate);
     else slopes_of_queries<EXTENDED>(work);
 }
 
-// Gradients of queries; where a sentence has one query, of its keys and values too, unless heads of
-// queries share these. Those that are NULL are not wanted; dkeys and dvalues are added to if
-// `accumulate`, and may then be the same. Overwrites means.
+// Gradients of queries; where a sentence has one query, of its keys and values too. Those that are
+// NULL are not wanted, or are made by dot_attention_backward_keys; dkeys and dvalues are added to
+// if `accumulate`, and may then be the same. Overwrites means unless it is NULL.
 extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
-        REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys, REAL* dvalues,
-        bool accumulate, const long long* tiles, const long long* query_offsets,
+        REAL* log_sums, const REAL* out, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys,
+        REAL* dvalues, bool accumulate, const long long* tiles, const long long* query_offsets,
         const long long* key_offsets, const REAL* scales, const long long* masks,
         const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
-    queries_block<false>(queries, keys, values, log_sums, dout, means, dqueries, dkeys, dvalues,
-        accumulate, tables, {});
+    queries_block<false>(queries, keys, values, log_sums, out, dout, means, dqueries, dkeys,
+        dvalues, accumulate, tables, {});
 }
 
 // Gradients of queries, with a bias and dropout. Overwrites means.
-extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_extended(
-    const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
-    REAL* means, REAL* dqueries, const long long* tiles, const long long* query_offsets,
-    const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
-    int sentences, int heads, int shared, int key_width, int value_width, const REAL* bias,
-    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_backward_extended(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* out, const REAL* dout, REAL* means, REAL* dqueries,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
+        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        const unsigned* streams, unsigned bound, REAL scale) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
-    queries_block<true>(queries, keys, values, log_sums, dout, means, dqueries, nullptr, nullptr,
-        false, tables, {bias, rows, zero, streams, bound, scale});
+    queries_block<true>(queries, keys, values, log_sums, out, dout, means, dqueries, nullptr,
+        nullptr, false, tables, {bias, rows, zero, streams, bound, scale});
 }
 
 template <bool EXTENDED>
