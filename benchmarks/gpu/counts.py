@@ -99,10 +99,14 @@ def counting() -> Iterator[dict[str, Counts]]:
 
     def counted_product(
         kind: Any, handle: int, transa: int, transb: int, m: int, n: int, k: int,
-        alpha: int, a: Any, b: Any, beta: int, c: Any, count: int,
+        alpha: int, a: int, lda: int, b: int, ldb: int, beta: int, c: int, ldc: int,
+        count: int | None = None, precision: str = "",
     ) -> None:  # fmt: skip
-        products(kind, handle, transa, transb, m, n, k, alpha, a, b, beta, c, count)
-        dtype = np.dtype(kind)
+        products(
+            kind, handle, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, count,
+            precision,
+        )  # fmt: skip
+        count, dtype = 1 if count is None else count, np.dtype(kind)
         adds = bool(cublas._scalar(beta, dtype))
         touched = (m * k + k * n + (1 + adds) * m * n) * count * dtype.itemsize
         found["gemm"].add(Counts(1, 2 * m * n * k * count, touched, touched))
