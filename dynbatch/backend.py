@@ -21,7 +21,8 @@ ArrayModule = Any
 
 NAMES = ("cpu", "cuda")
 
-LEAST_OF_CUDA_13 = 75
+LEAST_CAPABILITY = {13: 75, 12: 60}
+"""The oldest GPUs, by CUDA's version: Turing, where CUDA 13 begins, and Pascal under CUDA 12."""
 
 _stand_in: list[ArrayModule] = []
 
@@ -128,17 +129,23 @@ def require_gpu(module: ArrayModule) -> None:
 
 
 def _require_capability(module: ArrayModule) -> None:
-    """Refuse GPUs older than Turing under CUDA 13, whose compiler names neither GPU nor reason."""
-    cuda = module.cuda.runtime.runtimeGetVersion() // 1000
+    """Refuse older GPUs: CUDA 13's compiler would name neither them nor the reason."""
+    cuda = min(module.cuda.runtime.runtimeGetVersion() // 1000, max(LEAST_CAPABILITY))
     capability = int(module.cuda.Device().compute_capability)
-    if cuda >= 13 and capability < LEAST_OF_CUDA_13:
+    least = LEAST_CAPABILITY.get(cuda, 0)
+    if capability < least:
+        fits = capability >= LEAST_CAPABILITY[12]
+        older = "pip uninstall cupy-cuda13x, then pip install 'dynbatch[cuda12]', or "
         raise BackendError(
-            f"CUDA is not available: this GPU has capability {capability // 10}.{capability % 10}, "
+            f"CUDA is not available: this GPU has capability {_dotted(capability)}, "
             f"and CuPy is built for CUDA {cuda}.\n"
-            "  rule: CUDA 13 needs capability 7.5 or more\n"
-            "  fix:  pip uninstall cupy-cuda13x, then pip install 'dynbatch[cuda12]', or use "
-            'device="cpu"'
+            f"  rule: with CUDA {cuda}, capability {_dotted(least)} or more\n"
+            f'  fix:  {older if fits else ""}use device="cpu"'
         )
+
+
+def _dotted(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

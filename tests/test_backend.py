@@ -91,3 +91,10 @@ def test_a_gpu_that_cuda_13_does_not_know_is_named_with_the_version_that_does():
         backend.require_gpu(card("70", 13000))
     for capability, cuda in (("70", 12090), ("75", 13000), ("90", 13010), ("121", 13000)):
         backend.require_gpu(card(capability, cuda))
+
+
+def test_a_gpu_that_is_too_old_for_every_cuda_is_sent_to_none_of_them():
+    for cuda in (12090, 13000):
+        with pytest.raises(BackendError, match=r"capability 5\.2") as found:
+            backend.require_gpu(card("52", cuda))
+        assert "cuda12" not in str(found.value) and 'device="cpu"' in str(found.value)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.rows import add_rows_at, gather_rows
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 
 
 class GatherTable(NamedTuple):
@@ -26,6 +26,7 @@ class GatherTable(NamedTuple):
     starts: Array | None = None
 
 
+@has_cuda(4)
 @has_c
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
     """out[n] = the sum of the terms of row n, in their order, for first <= n < end.
@@ -46,6 +47,7 @@ def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, o
             add_rows_at(rows, targets, out)
 
 
+@has_cuda()
 @has_c
 def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
@@ -59,6 +61,33 @@ def give_back(
         gradient = gradients[number]
         if gradient is not None:
             add_rows_at(dy[targets], table.rows[terms], gradient)
+
+
+def readers_table(count: int, tables: Sequence[tuple[GatherTable, int]]) -> GatherTable:
+    """The table that gathers the gradient of an array from those of the rows that read it.
+
+    Row r is the sum of row n of source k for each term of row n of table k that is row r of the
+    array: first those of table 0, in the order of n.
+
+    Args:
+        count:  rows of the array.
+        tables: with the number that the array has among those that the table reads.
+    """
+    read, rows, of = [], [], []
+    for k, (table, number) in enumerate(tables):
+        readers = np.arange(table.rows.size)
+        if table.starts is not None:
+            readers = np.repeat(np.arange(table.starts.size - 1), np.diff(table.starts))
+        chosen = slice(None) if table.of is None else np.flatnonzero(table.of == number)
+        read.append(table.rows[chosen])
+        rows.append(readers[chosen])
+        of.append(np.full(rows[-1].size, k))
+    targets = np.concatenate(read)
+    # NumPy sorts numbers of 16 bits in linear time.
+    order = np.argsort(targets.astype(np.uint16) if count <= 1 << 16 else targets, kind="stable")
+    starts = np.append(0, np.cumsum(np.bincount(targets, minlength=count)))
+    sources = np.concatenate(of)[order] if len(tables) > 1 else None
+    return GatherTable(np.concatenate(rows)[order], sources, starts)
 
 
 def _by_source(table: GatherTable, first: int, end: int) -> Iterator[tuple[int, Array, Array]]:

@@ -168,6 +168,19 @@ def launches_of(lengths, grad, cell="lstm"):
     return graph.statistics.launches, graph.statistics.uploads
 
 
+def test_weights_of_many_pieces_are_gathered_once_for_both_passes(cuda):
+    """With all else that comes before or after a loop. Here no token wants its gradient."""
+    names = ("gather_many", "gather_rows", "copy", "copy_rows", "accumulate")
+    counts = queue().kernels("float32").launches
+    found = []
+    for cell in ("lstm", "lstm_by_gates"):  # one weight of each kind; one for each gate
+        before = [counts[name] for name in names]
+        launches_of((4, 2), True, cell)
+        found.append([counts[name] - old for name, old in zip(names, before, strict=True)])
+    # The copy is of the bias to its gradient, and one of each gate more.
+    assert found == [[3, 0, 1, 0, 0], [3, 0, 5, 0, 0]]
+
+
 @pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
 @pytest.mark.parametrize(("rows", "forward", "both"), [(128, 1, 3), (0, 2, 4)])
 def test_launches_of_a_step_of_an_lstm(cuda, no_tail, monkeypatch, cell, rows, forward, both):

@@ -1,7 +1,10 @@
 """Compile CUDA C++ with NVRTC: a real device binary, with no GPU, driver, CuPy or header.
 
 Needs only the wheel nvidia-cuda-nvrtc, which brings one library. ptxas runs inside it, so what it
-says about registers, spills and shared memory is what a device will get.
+says about registers, spills and shared memory is what a device will get. CUDA 13 compiles for
+Turing and newer; for older GPUs the compiler of CUDA 12 is looked for in a folder of its own:
+
+    .venv/bin/pip install --target .venv/nvrtc12 "nvidia-cuda-nvrtc-cu12==12.*"
 """
 
 from __future__ import annotations
@@ -9,13 +12,15 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What CuPy adds to every compilation (cupy/cuda/compiler.py).
-CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+from dynbatch.backend import LEAST_CAPABILITY
+
+CUDA_12 = Path(sys.prefix) / "nvrtc12"
 _RESOURCES = re.compile(
     r"Function properties for (\w+)\n[^\n]*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
     r"(\d+) bytes spill loads\n[^\n]*Used (\d+) registers(?:[^\n]*? (\d+) bytes smem)?"
@@ -35,9 +40,21 @@ class CompileError(SyntaxError):
     """What NVRTC says about a source text."""
 
 
-def missing() -> str | None:
-    """Why nothing can be compiled here, or None."""
-    return None if _library_path() else "nvidia-cuda-nvrtc is not installed (pip install)"
+def missing(architecture: int = LEAST_CAPABILITY[13]) -> str | None:
+    """Why nothing can be compiled for an architecture here, or None."""
+    if _library_path(architecture):
+        return None
+    wanted = (
+        "nvidia-cuda-nvrtc" if _is_new(architecture) else f"nvidia-cuda-nvrtc-cu12 in {CUDA_12}"
+    )
+    return f"{wanted} is not installed (pip install)"
+
+
+def cupy_options(architecture: int, options: Sequence[str]) -> tuple[str, ...]:
+    """What CuPy gives the compiler for a `RawModule` with these options, but for folders of headers
+    (cupy/cuda/compiler.py): sources here include nothing from outside."""
+    added = ("-ftz=true", f"-arch=sm_{architecture}", "--device-as-default-execution-space")
+    return (*options, *added)
 
 
 def compile_kernels(
@@ -49,28 +66,23 @@ def compile_kernels(
         text:         CUDA C++.
         name:         what messages call the text.
         architecture: e.g. 80 for sm_80.
-        options:      e.g. "-DREAL=float".
+        options:      those of the `RawModule`, e.g. "-DREAL=float".
 
     Raises:
         CompileError: the compiler refuses, also for too much shared memory.
     """
-    library, program = _library(), ctypes.c_void_p()
+    library, program = _library(_is_new(architecture)), ctypes.c_void_p()
     _require(
+        library,
         library.nvrtcCreateProgram(
             ctypes.byref(program), text.encode(), name.encode(), 0, None, None
-        )
+        ),
     )
     try:
-        given = (
-            f"--gpu-architecture=sm_{architecture}",
-            "--ptxas-options=-v",
-            "-std=c++17",
-            *CUPY_OPTIONS,
-            *options,
-        )
+        given = ("--ptxas-options=-v", *cupy_options(architecture, ("-std=c++17", *options)))
         array = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
         failed = library.nvrtcCompileProgram(program, len(given), array)
-        log = _log(program)
+        log = _log(library, program)
         if failed:
             raise CompileError(f"{name} for sm_{architecture}:\n{log}")
         return {
@@ -83,22 +95,27 @@ def compile_kernels(
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _log(program: Any) -> str:
+def _log(library: ctypes.CDLL, program: Any) -> str:
     size = ctypes.c_size_t()
-    _require(_library().nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+    _require(library, library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
-    _require(_library().nvrtcGetProgramLog(program, buffer))
+    _require(library, library.nvrtcGetProgramLog(program, buffer))
     return buffer.value.decode()
 
 
-def _require(result: int) -> None:
+def _require(library: ctypes.CDLL, result: int) -> None:
     if result:
-        raise RuntimeError(_library().nvrtcGetErrorString(result).decode())
+        raise RuntimeError(library.nvrtcGetErrorString(result).decode())
+
+
+def _is_new(architecture: int) -> bool:
+    """Whether the compiler of CUDA 13 knows it."""
+    return architecture >= LEAST_CAPABILITY[13]
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    path = _library_path()
+def _library(is_new: bool) -> ctypes.CDLL:
+    path = _library_path(LEAST_CAPABILITY[13 if is_new else 12])
     assert path is not None
     for builtins in path.parent.glob("libnvrtc-builtins.so*"):
         if ".alt." not in builtins.name:  # not found by itself: the wheel has no rpath
@@ -109,10 +126,11 @@ def _library() -> ctypes.CDLL:
 
 
 @cache
-def _library_path() -> Path | None:
+def _library_path(architecture: int) -> Path | None:
+    if not _is_new(architecture):
+        return next(CUDA_12.glob("nvidia/*/lib/libnvrtc.so.12"), None)
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
-        for path in sorted(Path(root).glob("c*/lib/libnvrtc.so.*"), reverse=True):
-            if ".alt." not in path.name:
-                return path
+        for path in sorted(Path(root).glob("cu*/lib/libnvrtc.so.13")):
+            return path
     return None

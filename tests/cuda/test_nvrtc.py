@@ -11,30 +11,67 @@ from tests.marks import quick
 if nvrtc.missing():
     pytest.skip(nvrtc.missing(), allow_module_level=True)
 
+# Data centre cards, those for everybody, and Pascal's, of which an 11 GB GTX 1080 Ti is one.
 ARCHITECTURES = (75, 80, 90)
-# Consumer cards and newer ones.
-OTHERS = (86, 89, 100, 120)
+CONSUMER = (86, 89, 100, 120)
+PASCAL = (60, 61)
 # A multiprocessor has 65,536 registers, and 2,048 threads at most (1,024 on sm_75): at 64 registers
 # half of them fit. A spill, or an array that is not kept in registers, goes to slow local memory.
 REGISTERS = 64
 SHARED_BYTES = 48 * 1024
+# Its compiler gives a ragged product in double four more, on cards that are slow in double anyway:
+# a block less a multiprocessor, and no spill.
+REGISTERS_OF_PASCAL_IN_DOUBLE = 68
 
 
-BUILDS = [*product((*OTHERS, *ARCHITECTURES), ("float", "double"))]
+BUILDS = [*product((*CONSUMER, *ARCHITECTURES, *PASCAL), ("float", "double"))]
 
 
 @pytest.mark.parametrize(("architecture", "real"), quick([(90, "float")], BUILDS))
 @pytest.mark.parametrize("name", source.names())
 def test_every_source_compiles_within_its_budget(name, real, architecture):
+    if why := nvrtc.missing(architecture):
+        pytest.skip(why)
     text = source.read(name)
     compiled = nvrtc.compile_kernels(text.text, name, architecture, (f"-DREAL={real}",))
     assert set(compiled) == set(text.kernels)
+    is_old_double = architecture in PASCAL and real == "double"
     for kernel, taken in compiled.items():
-        assert taken.registers <= REGISTERS, kernel
+        registers = REGISTERS_OF_PASCAL_IN_DOUBLE if is_old_double else REGISTERS
+        assert taken.registers <= registers, kernel
         # Attention in double spills two numbers on sm_120, whose cards are slow in double anyway.
-        most = 16 if architecture in OTHERS else 0
+        most = 16 if architecture in CONSUMER else 0
         assert max(taken.spilled_bytes, taken.stack_bytes) <= most, kernel
         assert taken.shared_bytes <= SHARED_BYTES, kernel
+
+
+def test_the_options_are_those_that_cupy_passes(monkeypatch):
+    """CuPy itself is asked, which needs no GPU up to the moment when it would compile."""
+    pytest.importorskip("cupy")
+    from cupy._core import core
+    from cupy.cuda import compiler
+
+    class Compiling(Exception):
+        pass
+
+    class Program:
+        def __init__(self, *_, **__):
+            pass
+
+        def compile(self, options, _):
+            raise Compiling(options)
+
+    monkeypatch.setattr(compiler, "_NVRTCProgram", Program)
+    monkeypatch.setattr(compiler, "_preprocess", lambda *_: "")
+    # It asks the device for no more than this, given the architecture.
+    undecorated = compiler._get_arch_for_options_for_nvrtc.__wrapped__
+    monkeypatch.setattr(compiler, "_get_arch_for_options_for_nvrtc", undecorated)
+    ours = ("-std=c++17", "-DREAL=float")
+    given = core.assemble_cupy_compiler_options(ours)
+    with pytest.raises(Compiling) as found:
+        compiler._compile_with_cache_cuda("", given, "90", cache_in_memory=True)
+    (options,) = found.value.args
+    assert nvrtc.cupy_options(90, ours) == tuple([o for o in options if o[:2] != "-I"])
 
 
 def test_an_error_names_file_and_line():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.gathers import GatherTable, gather, give_back
+from dynbatch.kernels.gathers import GatherTable, gather, give_back, readers_table
 
 
 def case(sums, several, seed=0, width=5):
@@ -58,3 +58,14 @@ def test_gradients_that_nobody_asks_for_are_left_out():
     dy, wanted = np.ones((7, 5)), np.zeros((9, 5))
     give_back(dy, table, 0, 7, [None, wanted])
     assert wanted.sum() == 5 * np.count_nonzero(table.of == 1)
+
+
+def test_readers_of_a_row_are_in_order():
+    first = GatherTable(np.array([1, 0, 1]))
+    second = GatherTable(np.array([1, 1, 2, 0]), np.array([0, 1, 0, -1]), np.array([0, 0, 3, 4]))
+    rows, of, starts = readers_table(4, [(first, 0), (second, 0)])
+    assert (rows.tolist(), of.tolist(), starts.tolist()) == (
+        [1, 0, 2, 1, 1],
+        [0, 0, 0, 1, 1],
+        [0, 1, 4, 5, 5],
+    )

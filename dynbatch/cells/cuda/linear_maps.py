@@ -2,45 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.linear_maps import ParameterRows
-from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.buffers import Role, array_name
+from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
+from dynbatch.parameter import Array
 
 
-def wide_weight(op: Op, scratch: Scratch) -> DeviceMatrix:
-    """(O, K) rows of all pieces; the parameter itself where there is one piece, all of it."""
-    piece, inner = op.pieces[0], op.inputs[0].width
-    if len(op.pieces) == 1 and piece.width == piece.weight.shape[0]:
-        return matrix_of(piece.weight.value)
-    wide = scratch.take(op.output.width, inner)
-    for piece in op.pieces:
-        rows = piece.weight.value[piece.first : piece.first + piece.width]
-        arrays.copy(rows, wide[piece.column : piece.column + piece.width])
-    return matrix_of(wide)
+def wide_rooms(loop: Loop) -> dict[str, tuple[int, int]]:
+    """Rows and width of the wide weights (O, K) and biases (1, O) that no parameter alone holds."""
+    rooms: dict[str, tuple[int, int]] = {}
+    for op in loop.program.linear_maps:
+        number, width = loop.maps[id(op)], op.output.width
+        if _weight_alone(op) is None:
+            rooms[array_name(Role.WEIGHT, number)] = width, op.inputs[0].width
+        if op.has_bias and _bias_alone(op) is None:
+            rooms[array_name(Role.BIAS, number)] = 1, width
+    return rooms
 
 
-def wide_bias(op: Op, scratch: Scratch) -> DeviceMatrix | None:
-    """(1, O) sums of all pieces' biases; None without any."""
-    if not any([piece.biases for piece in op.pieces]):
-        return None
+def wide_maps(
+    loop: Loop, rooms: Mapping[str, Array], gathers: RowGathers | None
+) -> dict[str, DeviceMatrix | None]:
+    """Weights and biases by their names: of all pieces, or a parameter itself; None for no bias.
+
+    Args:
+        rooms:   the arrays of `wide_rooms`.
+        gathers: fill them; None where they are filled.
+    """
+    found: dict[str, DeviceMatrix | None] = {}
+    for op in loop.program.linear_maps:
+        number = loop.maps[id(op)]
+        for name, alone, gather in (
+            (array_name(Role.WEIGHT, number), _weight_alone(op), _gather_weight),
+            (array_name(Role.BIAS, number), _bias_alone(op), _gather_bias),
+        ):
+            found[name] = None
+            if alone is not None:
+                found[name] = matrix_of(alone)
+            elif name in rooms:
+                found[name] = wide = matrix_of(rooms[name])
+                if gathers is not None:
+                    gather(op, wide, gathers)
+    return found
+
+
+def _weight_alone(op: Op) -> Array | None:
+    """The parameter that is the whole of a wide weight."""
     piece = op.pieces[0]
-    if len(op.pieces) == len(piece.biases) == 1 and piece.width == piece.biases[0][0].size:
-        return matrix_of(piece.biases[0][0].value.reshape(1, -1))
-    wide = scratch.take(1, op.output.width)
+    is_alone = len(op.pieces) == 1 and piece.width == piece.weight.shape[0]
+    return piece.weight.value if is_alone else None
+
+
+def _bias_alone(op: Op) -> Array | None:
+    piece = op.pieces[0]
+    is_alone = len(op.pieces) == len(piece.biases) == 1
+    is_alone = is_alone and piece.width == piece.biases[0][0].size
+    return piece.biases[0][0].value.reshape(1, -1) if is_alone else None
+
+
+def _gather_weight(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
     for piece in op.pieces:
-        out = wide[0, piece.column : piece.column + piece.width]
-        if not piece.biases:
-            arrays.fill(out, 0)
-        for number, (bias, first) in enumerate(piece.biases):
-            part = bias.value[first : first + piece.width]
-            if number:
-                arrays.accumulate(part, out)
-            else:
-                arrays.copy(part, out)
-    return matrix_of(wide)
+        rows = matrix_of(piece.weight.value).part(piece.first, 0, wide.width)
+        gathers.pick(rows, piece.width, wide.part(piece.column, 0, wide.width))
+
+
+def _gather_bias(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
+    """The sums of each piece's biases: the first of each in one launch with all the others."""
+    for piece in op.pieces:
+        out = wide.part(0, piece.column, piece.width)
+        parts = [bias.value[first : first + piece.width] for bias, first in piece.biases]
+        if not parts:
+            gathers.pick(wide, np.array([-1]), out)
+            continue
+        gathers.pick(matrix_of(parts[0].reshape(1, -1)), 1, out)
+        for part in parts[1:]:
+            place = out.array.reshape(-1)[out.offset : out.offset + out.width]
+            gathers.then(partial(arrays.accumulate, part, place))
 
 
 def weight_gradients(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import DType
-from dynbatch.cells.cuda.linear_maps import wide_bias, wide_weight
+from dynbatch.cells.cuda.gathers import RowGathers
+from dynbatch.cells.cuda.linear_maps import wide_maps
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda.loop import Loop
@@ -45,12 +46,9 @@ class LoopRows:
         matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
         return matrix
 
-    def add_weights(self, scratch: Scratch) -> None:
-        """The wide weights of all linear maps, and their biases."""
-        for op in self.loop.program.linear_maps:
-            number = self.loop.maps[id(op)]
-            self.matrices[f"V{number}"] = wide_weight(op, scratch)
-            self.matrices[f"b{number}"] = wide_bias(op, scratch)
+    def add_weights(self, rooms: Mapping[str, Array], gathers: RowGathers | None) -> None:
+        """The wide weights of all linear maps, and their biases; see `wide_maps`."""
+        self.matrices |= wide_maps(self.loop, rooms, gathers)
 
     def matrix(self, name: str) -> DeviceMatrix:
         """An existing matrix."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array
+from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.move import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import ROWS_OF_BLOCK, row_grid, segment_blocks
 
@@ -34,6 +37,49 @@ def pick_rows(
     grid, block = row_grid(len(index), width)
     args = (*source, *(other or (None, 0)), index, *target, len(index), width)
     queue.launch(dtype, "gather_rows", grid, block, args)
+
+
+class RowGather(NamedTuple):
+    """target[i] = source[places[i]], or other[-1 - places[i]] where the place is negative.
+
+    source, target: address and stride, in elements from a row to the next.
+    places: (rows,) integers of the host; the number of rows where they are 0, 1, 2 …
+    other:  None for zeros.
+    """
+
+    source: tuple[int, int]
+    places: Array | int
+    target: tuple[int, int]
+    width: int
+    other: tuple[int, int] | None = None
+
+
+def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) -> None:
+    """Carry out gathers in one launch; no target is read or written by another gather.
+
+    Raises:
+        ShapeError: a gather has 2^32 elements or more.
+    """
+    itemsize, base, total, used = np.dtype(dtype).itemsize, 0, 0, 0
+    entries: list[tuple[int, ...]] = []
+    indices: list[Array] = []
+    for source, places, target, width, other in gathers:
+        rows, first = (places, -1) if isinstance(places, int) else (len(places), used)
+        if rows * width >= 1 << 32:
+            raise ShapeError(f"a gather of {rows * width} elements; the most is {(1 << 32) - 1}")
+        if not rows * width:
+            continue
+        if not isinstance(places, int):
+            indices.append(places)
+            used += rows
+        base = base or target[0]
+        begin, aside, end = [(x - base) // itemsize for x, _ in (source, other or source, target)]
+        step = other[1] if other else -1
+        entries.append((total, begin, source[1], aside, step, first, end, target[1], width))
+        total += rows * width
+    table = np.array(entries, np.int64)
+    args = (base, table, np.concatenate(indices) if indices else None, len(entries), total)
+    queue.launch(dtype, "gather_many", (-(-total // TILE),), (THREADS,), args)
 
 
 class RowTable(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 from dynbatch.errors import ShapeError
 from dynbatch.kernels import move as kernels
 from dynbatch.kernels.cuda import move
-from dynbatch.kernels.cuda.rows import row_table
+from dynbatch.kernels.cuda.rows import RowGather, gather_many, row_table
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import launches
@@ -25,6 +25,35 @@ def exercise(kernels):
     segments = table.targets.size
     args = (rows, *[fake_cupy.asarray(part) for part in table], out, segments, 3, True)
     kernels.launch("add_rows", (-(-segments // 8), 1), (32, 8), args)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 1025])
+def test_many_gathers_are_one_launch(cupy, dtype, rows):
+    """Rows by index, with others or zeros where it is negative, rows in order, and no rows."""
+    rng = np.random.default_rng(rows)
+    source, other = normal(dtype, 40, 33), normal(dtype, 7, 5)
+    index = rng.integers(-7, 40, rows)
+    x, y, target = map(cupy.asarray, (source, other, np.zeros((3, rows, 8), dtype)))
+    copied, nothing = cupy.asarray(np.zeros((40, 2), dtype)), cupy.empty((0, 4), dtype)
+    item, wide = target.itemsize, (x.data.ptr + 3 * x.itemsize, 33)
+    places = [target.data.ptr + item * (8 * rows * k + 2) for k in range(3)]
+    gathers = [
+        RowGather(wide, index, (places[0], 8), 5, (y.data.ptr, 5)),
+        RowGather(wide, np.arange(0), (nothing.data.ptr, 4), 4),
+        RowGather(wide, index, (places[1], 8), 1),
+        RowGather(wide, 40, (copied.data.ptr, 2), 2),
+        RowGather(wide, np.maximum(index, 0), (places[2], 8), 6),
+    ]
+    with launches(1):
+        gather_many(queue(), np.dtype(dtype), gathers)
+        queue().flush()
+    expected, found = np.zeros((3, rows, 8), dtype), target.get()
+    outside = (index < 0)[:, None]
+    expected[0, :, 2:7] = np.where(outside, other[-1 - index.clip(max=-1)], source[index, 3:8])
+    expected[1, :, 2:3] = np.where(outside, 0, source[index, 3:4])
+    expected[2, :, 2:8] = source[index.clip(0), 3:9]
+    assert np.array_equal(found, expected)
+    assert np.array_equal(copied.get(), source[:, 3:5])
 
 
 def concat_of_a_mini_batch():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.scan.prefix import prefix_layout
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
-from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.rows import pick_rows
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -36,6 +37,7 @@ class ScanRows(LoopRows):
         self.inverse = np.argsort(self.shard.order)
         self.tokens: int = self.shard.rows
         self.given: tuple[bool, ...] = batch.first.given_states
+        self._has_weights = False
         self.read(xs)
 
     def read(self, xs: tuple[Ragged, ...]) -> None:
@@ -46,18 +48,23 @@ class ScanRows(LoopRows):
         self.streams, self.memories = xs[:streams], xs[states:]
         self.inits = [next(inits) if given else None for given in self.given]
 
-    def start(self, scratch: Scratch) -> None:
-        """Streams in prefix order, initial states, weights: the same for both passes."""
+    def start(self, scratch: Scratch, weights: Mapping[str, Array], gathers: RowGathers) -> None:
+        """Streams in prefix order, initial states, weights: for either pass.
+
+        Args:
+            weights: the arrays of `wide_rooms`, which backward finds filled.
+        """
         loop = self.loop
         for k, (stream, value) in enumerate(zip(self.streams, loop.program.streams, strict=True)):
             rows = self.add_matrix(f"X{k}", scratch, self.tokens, value.width)
-            self.pick(matrix_of(stream.values), self.shard.order, rows)
+            gathers.pick(matrix_of(stream.values), self.shard.order, rows)
         for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
             self.matrices[f"I{k}"] = None
             if init is not None:
                 rows = self.add_matrix(f"I{k}", scratch, self.sentences.size, state.width)
-                self.pick(matrix_of(init.values), self.sentences, rows)
-        self.add_weights(scratch)
+                gathers.pick(matrix_of(init.values), self.sentences, rows)
+        self.add_weights(weights, None if self._has_weights else gathers)
+        self._has_weights = True
 
     # Where things are -----------------------------------------------------------------------------
 
@@ -78,35 +85,14 @@ class ScanRows(LoopRows):
         left = self.loop.program.following[base.number]
         return self._part(left.base, left.column + value.column, value.width, p)
 
-    # Copies ---------------------------------------------------------------------------------------
-
-    # They go by address. A flush before a node type of the user's ends what the queue kept until
-    # then, so that arrays of this run only are kept anew for the copy.
-
-    def pick(
-        self,
-        source: DeviceMatrix,
-        index: Array,
-        out: DeviceMatrix,
-        other: DeviceMatrix | None = None,
-    ) -> None:
-        """out[i] = source[index[i]], or other[-1 - index[i]] where the index is negative."""
-        self.queue.keep(source.array, out.array)
-        place = None if other is None else (other.address, other.stride)
-        pick_rows(
-            self.queue, self.dtype, (source.address, source.stride), place, index,
-            (out.address, out.stride), out.width,
-        )  # fmt: skip
-
-    def sorted_memories(self, zeros: bool = False) -> list[Ragged]:
+    def sorted_memories(self, gathers: RowGathers, zeros: bool = False) -> list[Ragged]:
         """Each memory's rows in the order of the sentences, or as many zeros."""
         memories = []
         for memory in self.memories:
             index, lengths = memory_rows(memory, self.shard.sentences)
             rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
             if zeros:
-                arrays.fill(rows, 0)
-            else:
-                self.pick(matrix_of(memory.values), index, matrix_of(rows))
+                index = np.full(index.size, -1)
+            gathers.pick(matrix_of(memory.values), index, matrix_of(rows))
             memories.append(Ragged(rows, lengths.tolist()))
         return memories

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
+from dynbatch.cells.cuda.linear_maps import wide_rooms
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
@@ -38,10 +40,9 @@ class DeviceScanRun:
 
     @staticmethod
     def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves: all packed ones."""
-        rows = sum([node.length for node in batch.nodes])
-        packed = batch.first.cell.on_device.loop.storage.packed
-        return {b.name: (rows, b.width) for b in packed}
+        """The values that forward leaves: all packed ones, and weights that it gathered."""
+        rows, loop = sum([node.length for node in batch.nodes]), batch.first.cell.on_device.loop
+        return {b.name: (rows, b.width) for b in loop.storage.packed} | wide_rooms(loop)
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
@@ -52,13 +53,11 @@ class DeviceScanRun:
         sentences = len(batch.nodes)
         states = sum([v.width for v in program.states])
         streams = sum([v.width for v in program.streams])
-        pieces = [(p.width, op.inputs[0].width) for op in program.linear_maps for p in op.pieces]
-        weights: int = sum([width * (inner + 1) for width, inner in pieces])
-        total: int = tokens * streams + sentences * states + weights
+        total: int = tokens * streams + sentences * states
         if not backward:
-            temporary = sum([b.width for b in loop.storage.temporary])
-            packed = 0 if batch.keeps else sum([b.width for b in loop.storage.packed])
-            return total + sentences * temporary + tokens * packed
+            total += sentences * sum([b.width for b in loop.storage.temporary])
+            kept = DeviceScanRun.saved(batch).values()
+            return total + (0 if batch.keeps else sum([rows * width for rows, width in kept]))
         per_token = sum([b.width for b in loop.gradients.packed]) + streams + loop.width
         per_token += sum([state.width for state in loop.found])
         per_sentence = sum([b.width for b in loop.gradients.temporary]) + 2 * states
@@ -71,17 +70,19 @@ class DeviceScanRun:
         batch, rows, loop = self.batch, self.rows, self.loop
         self._cublas = rows.queue.cublas(batch.dtype)
         scratch = Scratch(batch.scratch)
+        kept = batch.saved
+        if not batch.keeps:
+            kept = {name: scratch.take(*size) for name, size in self.saved(batch).items()}
         for b in loop.storage.packed:
-            if batch.keeps:
-                rows.matrices[b.name] = matrix_of(batch.saved[b.name])
-            else:
-                rows.add_matrix(b.name, scratch, rows.tokens, b.width)
+            rows.matrices[b.name] = matrix_of(kept[b.name])
         for b in loop.storage.temporary:
             rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
-        rows.start(scratch)
+        gathers = RowGathers(rows.queue, batch.dtype)
+        rows.start(scratch, kept, gathers)
+        memories = rows.sorted_memories(gathers) if loop.program.generic else []
+        gathers.run()
         for op in loop.program.ahead:
             self._map(op, rows.whole(op.inputs[0]), rows.whole(op.output), rows.tokens)
-        memories = rows.sorted_memories() if loop.program.generic else []
         self._generic = DeviceGenericSteps(rows, batch, memories, rows.sentences.size)
         launches = self._repeated(self.cell.forward)
         first = self._first_of_tail()
@@ -156,17 +157,18 @@ class DeviceScanRun:
             self.rows.queue.launch(self.batch.dtype, name, grid, block, args)
 
     def _outputs(self, y: Ragged) -> None:
-        rows, column = self.rows, 0
+        rows, column, gathers = self.rows, 0, RowGathers(self.rows.queue, self.batch.dtype)
         out = matrix_of(y.values)
         for value in self.loop.program.exports:
-            rows.pick(rows.whole(value), rows.inverse, out.part(0, column, value.width))
+            gathers.pick(rows.whole(value), rows.inverse, out.part(0, column, value.width))
             column += value.width
         index, last = -1 - np.arange(rows.sentences.size), rows.shard.last()
         index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
             init = rows.inits[k]
             other = None if init is None else matrix_of(init.values)
-            rows.pick(rows.whole(value), index, matrix_of(self.batch.ports[k].values), other)
+            gathers.pick(rows.whole(value), index, matrix_of(self.batch.ports[k].values), other)
+        gathers.run()
 
     # Backward -------------------------------------------------------------------------------------
 
@@ -176,10 +178,13 @@ class DeviceScanRun:
         self._cublas = rows.queue.cublas(batch.dtype)
         rows.read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
         scratch = Scratch(batch.scratch)
-        rows.start(scratch)
-        self._start_backward(scratch, dy, dxs)
+        gathers = RowGathers(rows.queue, batch.dtype)
+        rows.start(scratch, batch.saved, gathers)
+        self._start_backward(scratch, gathers, dy, dxs)
+        scan_gradients = ScanGradients(rows, scratch, gathers)
         sink = ShardGradients()
-        memory_gradients = rows.sorted_memories(zeros=True) if self._generic else []
+        memory_gradients = rows.sorted_memories(gathers, zeros=True) if self._generic else []
+        gathers.run()
         self._generic.begin_backward(memory_gradients, sink)
         first, steps = self._first_of_tail(), len(rows.steps)
         self._launch_tail(1, first)
@@ -195,20 +200,21 @@ class DeviceScanRun:
         self._generic.finish()
         gradients = batch.parameter_gradients()
         sink.pass_on(gradients)
-        scan_gradients = ScanGradients(rows, scratch)
         scan_gradients.parameters(gradients)
         scan_gradients.inputs(dxs, memory_gradients)
         batch.saved.clear()  # gradients have taken its place: no second backward
 
-    def _start_backward(self, scratch: Scratch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
+    def _start_backward(
+        self, scratch: Scratch, gathers: RowGathers, dy: Ragged, dxs: tuple[Ragged | None, ...]
+    ) -> None:
         rows, loop = self.rows, self.loop
         packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
-        rows.pick(matrix_of(dy.values), rows.shard.order, packed)
+        gathers.pick(matrix_of(dy.values), rows.shard.order, packed)
         for names, state in zip(loop.carried, loop.program.states, strict=True):
             given = matrix_of(self.batch.port_gradients[state.number].values)
             for name in names:
                 carried = rows.add_matrix(name, scratch, rows.sentences.size, state.width)
-                rows.pick(given, rows.sentences, carried)
+                gathers.pick(given, rows.sentences, carried)
         reached = self.batch.first.cell.reached
         for k, value in enumerate(loop.program.streams):
             rows.matrices[f"dX{k}"] = None

@@ -18,6 +18,34 @@ extern "C" __global__ void gather_rows(const REAL* source, int source_stride, co
     target[(long long)n * target_stride + column] = place ? place[column] : (REAL)0;
 }
 
+// Many gathers of rows in one launch. A row of `table` is one gather, in elements from `base`:
+//
+//     first  source  source_stride  other  other_stride  index  target  target_stride  width
+//
+// `first` counts the elements of the gathers before, and `index` is where its part of the indices
+// begins; -1 takes row n of the source for row n. An other_stride of -1 stands for zeros. No target
+// may be read or written by another gather. Block 256, grid total / TILE.
+extern "C" __global__ void gather_many(
+    REAL* base, const long long* table, const int* indices, int count, long long total) {
+    constexpr int COLUMNS = 9;
+    const long long begin = (long long)blockIdx.x * TILE, end = min(begin + TILE, total);
+    const int low = find_segment(table, COLUMNS, 0, count, begin);
+    const int high = find_segment(table, COLUMNS, low, count, end - 1) + 1;
+    for (long long e = begin + threadIdx.x; e < end; e += blockDim.x) {
+        const long long* gather =
+            table + (long long)find_segment(table, COLUMNS, low, high, e) * COLUMNS;
+        const unsigned element = e - gather[0], width = gather[8];
+        const unsigned n = element / width, column = element % width;
+        const long long from = gather[5] < 0 ? (long long)n : indices[gather[5] + n];
+        REAL found = 0;
+        if (from >= 0)
+            found = base[gather[1] + from * gather[2] + column];
+        else if (gather[4] >= 0)
+            found = base[gather[3] + (-1 - from) * gather[4] + column];
+        base[gather[6] + n * gather[7] + column] = found;
+    }
+}
+
 // Sums of source rows, each to one target row:
 //
 //     target[targets[k]] (+)= Σ source[sources[i]],  offsets[k] <= i < offsets[k + 1],  k < segments

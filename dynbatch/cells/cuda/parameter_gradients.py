@@ -1,0 +1,66 @@
+"""`LoopGradients`: what a loop's linear maps leave for one product each after the last step."""
+
+from __future__ import annotations
+
+from dynbatch.cells.cuda.linear_maps import bias_gradients, weight_gradients
+from dynbatch.cells.cuda.matrices import DeviceMatrix
+from dynbatch.cells.cuda.rows import LoopRows
+from dynbatch.cells.linear_maps import ParameterRows
+from dynbatch.compiler.ir import Op
+from dynbatch.kernels import arrays
+from dynbatch.nodes.batch import Gradients
+
+
+class LoopGradients:
+    """Gradients of parameters, and of streams whose maps were made ahead.
+
+    Args:
+        count: rows of all steps together.
+    """
+
+    def __init__(self, rows: LoopRows, count: int) -> None:
+        self.rows = rows
+        self.loop = rows.loop
+        self.count = count
+        self._written = {*self.loop.backward_program.of_streams}
+
+    def parameters(self, gradients: Gradients) -> None:
+        """Make the gradients of all linear maps: weights, biases and the tokens they multiplied."""
+        into, rows, program = ParameterRows(gradients), self.rows, self.loop.program
+        for number, value in sorted(self.loop.backward_program.of_maps.items()):
+            op = program.linear_maps[number]
+            dy, x = rows.whole(value), self._multiplied(op)
+            zero = self._zero_rows(op)
+            x_read, dy_read = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
+            weight_gradients(rows.queue, into, op, x_read, dy_read, self.count - zero)
+            bias_gradients(rows.queue, into, op, dy)
+            if op in program.ahead:
+                self._stream_gradient(op, dy)
+
+    def _zero_rows(self, op: Op) -> int:
+        """How many of the first rows that a map multiplied are zeros."""
+        return 0
+
+    def _multiplied(self, op: Op) -> DeviceMatrix:
+        """All rows that a linear map multiplied, packed."""
+        (value,) = op.inputs
+        return self.rows.whole(value)
+
+    def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> None:
+        """dx (+)= dy W for all rows."""
+        (x,) = op.inputs
+        rows = self.rows
+        stream = rows.matrices[f"dX{x.base.number}"]
+        if stream is None:
+            return
+        out = stream.part(0, x.column, x.width)
+        if x.base.number not in self._written and not x.is_whole():
+            arrays.fill(stream.array, 0)
+            self._written.add(x.base.number)
+        weight = rows.matrix(f"V{self.loop.maps[id(op)]}")
+        rows.queue.cublas(rows.dtype).gemm(
+            False, False, self.count, weight.width, op.output.width,
+            dy.address, dy.stride, weight.address, weight.stride,
+            int(x.base.number in self._written), out.address, out.stride,
+        )  # fmt: skip
+        self._written.add(x.base.number)

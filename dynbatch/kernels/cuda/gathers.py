@@ -1,0 +1,152 @@
+"""Launches of `gathers.cu`: sums of rows of several arrays, by tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dynbatch.backend import Array
+from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.kernels.cuda.runtime.queue import Queue, queue
+from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
+from dynbatch.kernels.gathers import GatherTable, readers_table
+
+FIELDS, ROWS_OF_BLOCK, THREADS = 10, 8, 256  # as in gathers.cu
+TILE = 32  # columns of a warp
+
+Place = tuple[int, int]
+"""The address of a row, and the elements from it to the next."""
+
+
+class RowSums(NamedTuple):
+    """An array whose rows are sums of rows of others.
+
+    out:     its place; it has `height` rows of `width` columns.
+    table:   the terms of each row; None for the same row of the one source.
+    sources: the places of the arrays that terms come from.
+    adds:    whether sums are added to what is there.
+    """
+
+    out: Place
+    width: int
+    height: int
+    table: GatherTable | None
+    sources: Sequence[Place]
+    adds: bool = False
+
+
+class SumLaunches:
+    """Launches of `sum_terms` for several arrays at once.
+
+    Args:
+        sums: the arrays; their addresses must stay valid until the queue is flushed.
+    """
+
+    def __init__(self, queue: Queue, dtype: DTypeLike, sums: Sequence[RowSums]) -> None:
+        self._queue = queue
+        self._dtype = np.dtype(dtype)
+        self._terms: list[Array] = [np.zeros(1, np.int64)]  # a table has an element at least
+        self._used = 1
+        self._known: dict[int, int] = {}
+        sums = [each for each in sums if each.width and each.height]
+        base = sums[0].out[0] if sums else 0
+        numbers: list[int] = []
+        places: list[int] = []
+        self._tiles = 0
+        for out, width, height, table, sources, adds in sums:
+            rows, of, starts = table or (None, None, None)
+            numbers += [self._tiles, width, self._distance(out[0], base), out[1], height]
+            numbers += [self._enter(rows), self._enter(of), self._enter(starts)]
+            numbers += [len(sums) * FIELDS + len(places), adds]
+            for address, stride in sources:
+                places += [self._distance(address, base), stride]
+            self._tiles += -(-width // TILE)
+        self._rows = max([each.height for each in sums], default=0)
+        tables = np.array([*numbers, *places], np.int64)
+        self._args = base, tables, np.concatenate(self._terms)
+        self._count = len(sums)
+
+    def _distance(self, address: int, base: int) -> int:
+        return (address - base) // self._dtype.itemsize
+
+    def _enter(self, table: Array | None) -> int:
+        """Where a table lies among the terms; -1 for none."""
+        if table is None:
+            return -1
+        known = self._known.get(id(table))
+        if known is None:
+            known = self._known[id(table)] = self._used
+            self._terms.append(table)
+            self._used += table.size
+        return known
+
+    def launch(self) -> None:
+        """Make all rows in one launch."""
+        steps = np.array([[0, self._rows, -1]], np.int32)
+        grid = (self.blocks(self._rows),)
+        args = (*self._args, steps, self._count, self._tiles, 0)
+        self._queue.launch(self._dtype, "sum_terms", grid, (THREADS,), args)
+
+    def repeated(self, steps: Array) -> RepeatedLaunch:
+        """Launches for the rows of one of the steps each.
+
+        Args:
+            steps: (T, 3) its first row and number of rows, and what is not read.
+        """
+        args = (*self._args, steps, self._count, self._tiles)
+        return self._queue.repeated(self._dtype, "sum_terms", args)
+
+    def blocks(self, rows: int) -> int:
+        """Blocks of a launch for so many rows."""
+        return -(-rows // ROWS_OF_BLOCK) * self._tiles
+
+
+def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
+    """out[n] = the sum of the terms of row n, in their order, for first <= n < end."""
+    part = out[first:end]
+    places = [_place(x) for x in sources]
+    _sum(out, [RowSums(_place(part), out.shape[1], end - first, _cut(table, first, end), places)])
+    queue().keep(out, *sources)
+
+
+def give_back(
+    dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
+) -> None:
+    """Add dy[n] to the gradient of each term of row n, for n = first, …, end - 1 in this order."""
+    part, place = _cut(table, first, end), _place(dy[first:end])
+    sums = [
+        RowSums(_place(dx), dx.shape[1], len(dx), readers_table(len(dx), [(part, k)]), [place],
+                adds=True)
+        for k, dx in enumerate(gradients) if dx is not None
+    ]  # fmt: skip
+    _sum(dy, sums)
+    queue().keep(dy, *[dx for dx in gradients if dx is not None])
+
+
+def _sum(like: Array, sums: Sequence[RowSums]) -> None:
+    SumLaunches(queue(), like.dtype, sums).launch()
+
+
+def _cut(table: GatherTable, first: int, end: int) -> GatherTable:
+    """The table of some rows, counted from the first."""
+    rows, of, starts = table
+    if starts is None:
+        return GatherTable(rows[first:end], None if of is None else of[first:end])
+    low, high = starts[first], starts[end]
+    cut = None if of is None else of[low:high]
+    return GatherTable(rows[low:high], cut, starts[first : end + 1] - low)
+
+
+def _place(array: Array) -> Place:
+    """The place of an array's rows, each of which is contiguous.
+
+    Raises:
+        ShapeError: they are not.
+    """
+    if array.size and array.shape[1] > 1 and array.strides[1] != array.itemsize:
+        raise ShapeError(f"rows of an array {array.shape} with strides {array.strides}")
+    return device_address(array), array.strides[0] // array.itemsize
