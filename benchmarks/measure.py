@@ -26,9 +26,11 @@ class Contender(ABC):
         name:         what reports call it.
         is_bucketed:  runs on length-bucketed batches instead of the random ones.
         is_exact:     computes the loss of each sentence alone, whatever it is batched with.
+        precision:    of its products; only those of "float32" agree with dynbatch's.
     """
 
     name: str
+    precision: str = "float32"
     is_bucketed: bool = False
     is_exact: bool = True
 

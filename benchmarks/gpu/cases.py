@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lengths import REAL_TEXT_SIGMA, Batch, Corpus
+from benchmarks.lengths import Batch, Corpus
 from benchmarks.measure import Contender
 from benchmarks.networks import initial_values
 from benchmarks.peers import build_peers
@@ -17,9 +17,13 @@ from benchmarks.workloads import WORKLOADS, Workload
 from benchmarks.workloads.contender import DynbatchContender
 
 OURS = "dynbatch"
+TRANSFORMERS = ("pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-varlen")
 PEERS = {
-    "tagger": ("pytorch-padded", "pytorch-packed"),
-    "seq2seq": ("pytorch-padded", "pytorch-select"),
+    "tagger": ("pytorch-padded", "pytorch-packed", "pytorch-bucketed"),
+    "seq2seq": ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed"),
+    "tree": ("pytorch-levels",),
+    "transformer": TRANSFORMERS,
+    "bert_layer": TRANSFORMERS,
 }
 SEED = 1
 THREADS = 4  # of the host
@@ -31,7 +35,7 @@ class Case:
 
     Args:
         batch:   sentences.
-        hidden:  width of the LSTMs.
+        hidden:  width of the LSTMs, or of a Transformer.
         batches: different mini-batches, random ones.
         rounds:  times that each is measured.
     """
@@ -51,12 +55,23 @@ class Case:
         return WORKLOADS[self.workload].with_hidden(self.hidden)
 
     def corpus(self) -> Corpus:
-        return self.model.corpus(REAL_TEXT_SIGMA)
+        model = self.model
+        return model.corpus(model.sigma)
 
     def data(self) -> list[Batch]:
         """The mini-batches: the same in every process."""
         rng = np.random.default_rng(SEED)
         return self.corpus().random_batches(rng, self.batches, self.batch)
+
+    def bucketed(self) -> list[Batch]:
+        """As many mini-batches of like lengths, with as many tokens."""
+        tokens = round(np.mean([batch.num_tokens for batch in self.data()]))
+        rng = np.random.default_rng(SEED + 1)
+        return self.corpus().bucketed_batches(rng, self.batches, tokens, self.batch)
+
+    def batches_of(self, side: Contender) -> list[Batch]:
+        """Those that a side runs on."""
+        return self.bucketed() if side.is_bucketed else self.data()
 
     def ours(self, device: str = "cuda") -> DynbatchContender:
         """dynbatch's side, with the values that every side of every process has."""
@@ -77,8 +92,15 @@ class Case:
         return initial_values(self.model.sizes, np.random.default_rng(SEED))
 
 
-CASES = tuple(
-    Case(workload, batch, hidden) for workload in PEERS for batch, hidden in ((64, 256), (128, 512))
+# What tells most comes first, should a machine be lost.
+CASES = (
+    Case("tagger", 64, 256),
+    Case("seq2seq", 64, 256),
+    Case("tree", 64, 150),
+    Case("transformer", 64, 256),
+    Case("bert_layer", 32, 768),
+    Case("seq2seq", 128, 512),
+    Case("tagger", 128, 512),
 )
 
 

@@ -28,11 +28,13 @@ class Job:
         name:          what the report calls it.
         command:       program and arguments.
         limit_seconds: after which it is ended, with the processes that it started.
+        needs:         a program without which it does not run; that of the command if empty.
     """
 
     name: str
     command: Sequence[str]
     limit_seconds: float
+    needs: str = ""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def measure(case: Case, side: str, peer_device: str = "cuda") -> dict[str, Any]:
 
 def _train(case: Case, side: Contender) -> None:
     for _ in range(2):
-        for batch in case.data():
+        for batch in case.batches_of(side):
             side.train(side.prepare(batch))
     side.wait()
 

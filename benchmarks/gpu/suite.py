@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,19 +25,25 @@ STALL_SECONDS = 75  # without a test that ends; kernels are compiled meanwhile
 ALL_RAN = (0, 1, 5)  # pytest's status: passed, some failed, none to run
 _RESTARTS = 12  # of one process
 _SHOWN = 25  # failures in the result
+# What compute-sanitizer says of a kernel, and the line of pytest's that names the test.
+_FINDING = re.compile(r"^=+ .*(Invalid|hazard|Misaligned|Uninitialized|Program hit|Error: Race)")
+_TEST = re.compile(r"^(\S+\.py::\S+)")
 
 
 class Shard:
     """One process after the other, each going on where the last ended."""
 
-    def __init__(self, paths: Sequence[str], number: int, count: int, folder: Path) -> None:
+    def __init__(
+        self, paths: Sequence[str], number: int, count: int, folder: Path, under: Sequence[str] = ()
+    ) -> None:
         self.record = folder / f"{number}.jsonl"
         self._log = folder / f"{number}.log"
         self._command = [
+            *under,
             *(sys.executable, "-m", "pytest", "-p", "tests.cuda.on_gpu", "-p", "no:cacheprovider"),
             *(f"--gpu-shard={number}/{count}", f"--gpu-record={self.record}"),
             # Warnings are CI's affair: other versions of NumPy and CuPy warn of other things.
-            *("-q", "-W", "default", "--continue-on-collection-errors", *paths),
+            *("-vv" if under else "-q", "-W", "default", "--continue-on-collection-errors", *paths),
         ]
         self._starts = 0
         self._begin()
@@ -74,16 +82,32 @@ class Shard:
         self._process.kill()
         self._process.wait()
 
+    def findings(self) -> list[str]:
+        """What a program that watches the tests said of kernels, each with the test before it."""
+        test, found = "", []
+        for line in self._log.read_text(errors="replace").splitlines():
+            if name := _TEST.match(line):
+                test = name[1]
+            if _FINDING.match(line):
+                found.append(f"{test}: {line.strip('= ')}")
+        return found
+
     def log_tail(self) -> str:
         """The end of what its processes printed."""
         return self._log.read_text(errors="replace")[-1500:]
 
 
-def run(paths: Sequence[str], shards: int, limit_seconds: float) -> dict[str, Any]:
-    """Run the tests below `paths`; returns the counts and what failed."""
+def run(
+    paths: Sequence[str], shards: int, limit_seconds: float, under: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run the tests below `paths`; returns the counts and what failed.
+
+    Args:
+        under: a command that runs another and watches its kernels, as compute-sanitizer.
+    """
     deadline = time.monotonic() + limit_seconds
     with tempfile.TemporaryDirectory() as folder:
-        running = [Shard(paths, k, shards, Path(folder)) for k in range(shards)]
+        running = [Shard(paths, k, shards, Path(folder), under) for k in range(shards)]
         waiting = list(running)
         while waiting and time.monotonic() < deadline:
             waiting = [shard for shard in waiting if not shard.is_done()]
@@ -93,6 +117,8 @@ def run(paths: Sequence[str], shards: int, limit_seconds: float) -> dict[str, An
         found = summary([_read(shard.record) for shard in running])
         if not found["collected"]:
             found["log"] = running[0].log_tail()
+        if under:
+            found["findings"] = [line for shard in running for line in shard.findings()][:_SHOWN]
     return found | {"time_ran_out": bool(waiting)}
 
 
@@ -151,10 +177,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("paths", nargs="*", default=["tests"])
     options.add_argument("--shards", type=int, default=4)
     options.add_argument("--limit", type=float, default=170.0, help="seconds")
+    options.add_argument("--under", default="", help="a command that watches kernels, in quotes")
     given = options.parse_args(arguments)
-    found = run(given.paths, given.shards, given.limit)
+    found = run(given.paths, given.shards, given.limit, shlex.split(given.under))
     print(json.dumps(found))
-    return 0 if found["passed"] and not found["failed"] and not found["not_run"] else 1
+    if not found["passed"] or found["failed"]:
+        return 1
+    # Under another program tests are slow: those that time is left for must be without a finding.
+    return int(bool(found["findings"] if given.under else found["not_run"]))
 
 
 if __name__ == "__main__":

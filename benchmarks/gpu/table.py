@@ -17,8 +17,8 @@ def as_text(report: Report) -> str:
     parts = report["parts"]
     lines = [*machine.lines(report["machine"]), "", *_parts(parts), ""]
     for name, part in parts.items():
-        if name == "tests" and part["found"]:
-            lines += [*_tests(part["found"]), ""]
+        if "collected" in part["found"]:
+            lines += [*_tests(name, part["found"]), ""]
         elif name.startswith("correct") and part["found"]:
             lines += _correct(part["found"])
     for name, part in parts.items():
@@ -37,9 +37,9 @@ def _parts(parts: Report) -> Iterator[str]:
         yield from (f"    {line}" for line in part["said"].splitlines()[-12:] if has_no_result)
 
 
-def _tests(found: Report) -> Iterator[str]:
+def _tests(name: str, found: Report) -> Iterator[str]:
     yield (
-        f"tests on the card: {found['passed']} passed, {found['failed']} failed, "
+        f"{name} on the card: {found['passed']} passed, {found['failed']} failed, "
         f"{found['skipped']} skipped, {found['not_run']} not run, of {found['collected']}"
     )
     for path, module in found["files_without"].items():
@@ -48,6 +48,7 @@ def _tests(found: Report) -> Iterator[str]:
     for failure in found["failures"]:
         yield f"  FAILED {failure['test']}"
         yield from (f"      {line}" for line in failure["why"].splitlines()[-4:])
+    yield from (f"  FOUND {finding}" for finding in found.get("findings", ()))
     if "log" in found:
         yield from (f"  {line}" for line in found["log"].splitlines()[-12:])
 
@@ -80,7 +81,8 @@ def _speed(found: Report) -> Iterator[str]:
             f"{100 * side['host_share']:.0f}", _or_dash(side["device_ms"], 1.0, 2),
             _or_dash(side["busy"], 100.0, 0),
         )  # fmt: skip
-        yield f"{name:16}" + "".join(f"{number:>10}" for number in numbers)
+        note = "" if side["precision"] == "float32" else f"  {side['precision']}"
+        yield f"{name:16}" + "".join(f"{number:>10}" for number in numbers) + note
     yield from (f"{name:16}not run: {why}" for name, why in found["skipped"].items())
     ours = found["sides"][OURS]
     yield (

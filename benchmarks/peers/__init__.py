@@ -128,11 +128,18 @@ def _transformer_forms(
         BySentence,
         NestedTransformer,
         PaddedTransformer,
+        VarlenTransformer,
     )
+
+    def varlen() -> Contender:
+        if device == "cpu":
+            raise PeerUnavailable("PyTorch has flash attention for varying lengths on a GPU only.")
+        return VarlenTransformer(sizes, values, device)
 
     return {
         "pytorch-padded": lambda: PaddedTransformer(sizes, values, device=device),
         "pytorch-bucketed": lambda: PaddedTransformer(sizes, values, True, device),
         "pytorch-nested": lambda: NestedTransformer(sizes, values, device),
         "pytorch-by-sentence": lambda: BySentence(sizes, values, device),
+        "pytorch-varlen": varlen,
     }

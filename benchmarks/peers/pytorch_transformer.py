@@ -1,4 +1,4 @@
-"""The Transformers in PyTorch: padded, in nested tensors, and packed by hand.
+"""The Transformers in PyTorch: padded, in nested tensors, packed by hand, and with flash attention.
 
 All have one product for queries, keys and values, which attention reads as views, and
 `scaled_dot_product_attention`, which stores no scores. What differs is how they deal with lengths.
@@ -6,9 +6,10 @@ All have one product for queries, keys and values, which attention reads as view
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -255,11 +256,13 @@ class NestedTransformer(PackedTransformer):
     On a CPU, PyTorch 2.13 has one kernel for attention in nested tensors, which wants its three
     inputs contiguous, hence three products. It has none that is causal ("No viable backend"): there
     queries, keys and values are padded for attention, and what it returns is nested again, by the
-    operator that PyTorch keeps to itself, as no gradient passes `torch.nested.narrow`.
+    operator that PyTorch keeps to itself, as no gradient passes `torch.nested.narrow`. On a GPU
+    there are causal ones.
     """
 
     def __init__(self, sizes: Sizes, values: Mapping[str, Array], device: str = "cpu") -> None:
-        attention = SelfAttention if isinstance(sizes, TransformerSizes) else ThreeProducts
+        self.pads = isinstance(sizes, TransformerSizes) and device == "cpu"
+        attention = SelfAttention if self.pads else ThreeProducts
         super().__init__("pytorch-nested", sizes, values, device, attention)
 
     def states(self, x: Tensor, prepared: Packed) -> Tensor:
@@ -272,9 +275,53 @@ class NestedTransformer(PackedTransformer):
 
         def attend(qkv: list[Tensor]) -> Tensor:
             heads = [part.unflatten(-1, (model.heads, -1)).transpose(1, 2) for part in qkv]
-            return scaled_dot_product_attention(*heads).transpose(1, 2).flatten(-2)
+            seen = scaled_dot_product_attention(*heads, is_causal=model.is_causal)
+            return seen.transpose(1, 2).flatten(-2)
 
         nested = torch.nested.nested_tensor_from_jagged(x, prepared.offsets, **bounds)
-        made = model.encoder(nested, attend_padded if model.is_causal else attend)
+        made = model.encoder(nested, attend_padded if self.pads else attend)
         states: Tensor = made.values()
         return states
+
+
+class VarlenTransformer(PackedTransformer):
+    """Rows of all sentences in one matrix, products in bfloat16 with float32 weights (autocast),
+    and flash attention for sequences of any lengths, which a GPU alone has."""
+
+    precision = "bfloat16"
+
+    def __init__(self, sizes: Sizes, values: Mapping[str, Array], device: str = "cuda") -> None:
+        super().__init__("pytorch-varlen", sizes, values, device)
+
+    def arrange(self, batch: Batch) -> Packed:
+        packed = super().arrange(batch)
+        return replace(packed, offsets=packed.offsets.to(torch.int32))
+
+    def forward(self, prepared: Packed) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16):
+            return super().forward(prepared)
+
+    def states(self, x: Tensor, prepared: Packed) -> Tensor:
+        model, longest = self.model, max(prepared.lengths)
+
+        def attend(qkv: Tensor) -> Tensor:
+            heads = qkv.unflatten(-1, (3, model.heads, -1)).unbind(1)  # type: ignore[no-untyped-call]
+            return flash_attention(*heads, prepared.offsets, longest, model.is_causal).flatten(1)
+
+        states: Tensor = model.encoder(x, attend)
+        return states
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, is_causal: bool
+) -> Tensor:
+    """Attention within each of the sequences that lie behind one another, (N, H, D) each."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    # PyTorch 2.10 calls it `is_causal`, later ones a window.
+    has_window = "window_size" in inspect.signature(varlen_attn).parameters
+    causal = {"window_size": (-1, 0)} if has_window else {"is_causal": True}
+    seen: Tensor = varlen_attn(
+        query, key, value, offsets, offsets, longest, longest, **(causal if is_causal else {})
+    )
+    return seen

@@ -11,12 +11,14 @@ already do not run again. A CUDA error that stays, as an illegal address does, e
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cuda import devices
+from tests.cuda.compiling import one_compiles
 
 DEVICE_LOST = 70  # exit status
 _WHY_LENGTH = 1500
@@ -29,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--gpu-record"):
+        shared = ExitStack()
+        shared.enter_context(one_compiles())
+        config.add_cleanup(shared.close)
         config.pluginmanager.register(Record(config.getoption("--gpu-record")), "gpu-record")
 
 

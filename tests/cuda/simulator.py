@@ -212,7 +212,7 @@ def _build(kind: str, unit: str, options: list[str], link: list[str]) -> Path:
     folder = _cache_folder()
     built = folder / f"{kind}-{key}.so"
     if not built.exists():
-        with _alone(folder / f"{key}.lock"):
+        with alone(folder / f"{key}.lock"):
             if not built.exists():
                 _build_anew(built, unit, options, link)
     return built
@@ -229,7 +229,7 @@ def _build_anew(built: Path, unit: str, options: list[str], link: list[str]) -> 
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
     """One process at a time is inside: tests that run side by side build each library once."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -60,6 +60,42 @@ def test_every_test_is_accounted_for(folder, monkeypatch):
     assert found["skip_reasons"] == ["Skipped: for a reason"]
 
 
+def test_what_a_watching_program_says_is_told_with_the_test(tmp_path):
+    shard = object.__new__(suite.Shard)
+    shard._log = tmp_path / "0.log"
+    shard._log.write_text("""========= COMPUTE-SANITIZER
+tests/a.py::test_one[gpu] PASSED [ 50%]
+tests/a.py::test_two[gpu-float32]
+========= Invalid __global__ write of size 4 bytes
+=========     at spread+0x10 in spread.cu:12
+========= Error: Race reported between Write access at 0x1 and Read access at 0x2
+========= ERROR SUMMARY: 2 errors
+""")
+    assert shard.findings() == [
+        "tests/a.py::test_two[gpu-float32]: Invalid __global__ write of size 4 bytes",
+        "tests/a.py::test_two[gpu-float32]: Error: Race reported between Write access at 0x1 and "
+        "Read access at 0x2",
+    ]
+
+
+@pytest.mark.exhaustive
+def test_tests_run_under_another_program(folder):
+    """It is started in front of Python, and a finding fails what passed."""
+    under = [sys.executable, str(folder / "watcher.py")]
+    (folder / "watcher.py").write_text(
+        "import subprocess, sys\n"
+        "status = subprocess.run(sys.argv[1:]).returncode\n"
+        "print('========= Invalid __shared__ read of size 8 bytes', flush=True)\n"
+        "raise SystemExit(status)\n"
+    )
+    (folder / "test_some.py").write_text("def test_passes(cuda): pass\n")
+    for name in ("test_other.py", "test_wrong.py"):
+        (folder / name).unlink()
+    found = suite.run([str(folder)], 1, 60, under)
+    assert (found["passed"], found["failed"], len(found["findings"])) == (1, 0, 1)
+    assert "test_passes: Invalid __shared__ read" in found["findings"][0]
+
+
 def test_no_time_is_said(folder):
     found = suite.run([str(folder)], 1, 0.0)
     assert found["time_ran_out"] and found["collected"] == 0 and "log" in found

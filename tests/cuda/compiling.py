@@ -1,0 +1,37 @@
+"""Processes that need one kernel at the same time do not compile it all at once.
+
+CuPy keeps what it compiled in a folder, which every process looks into first; while one compiles,
+the others wait, and then find it there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.launch import Kernels
+from tests.cuda.simulator import alone
+
+
+@contextmanager
+def one_compiles(folder: Path | None = None) -> Iterator[None]:
+    """Inside, no two processes of this user compile one module for one element type together."""
+    locks = folder or Path(tempfile.gettempdir(), f"dynbatch-{os.getuid()}", "compiling")
+    locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+    compile_one = Kernels._compile
+
+    def compile_alone(self: Kernels, name: str) -> Any:
+        text = (self._generated.get(name) or source.home(name)).text
+        key = hashlib.sha256(f"{self.dtype} {text}".encode()).hexdigest()[:24]
+        with alone(locks / f"{key}.lock"):
+            return compile_one(self, name)
+
+    with mock.patch.object(Kernels, "_compile", compile_alone):
+        yield
