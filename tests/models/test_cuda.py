@@ -149,11 +149,12 @@ def test_a_training_step_is_two_uploads(cuda, model):
     assert queue.uploads - before == 2
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(128, [8, 0]), (0, [12, 6])])
+@pytest.mark.parametrize(("rows", "expected"), [(128, [7, 0]), (0, [12, 6])])
 def test_launches_of_a_step_of_the_decoder(cuda, monkeypatch, rows, expected):
-    """Forward: the gates with their products, a product, attention, the tanh; and back.
+    """Forward: the gates with their products, a product, attention, the tanh.
 
-    Of many rows six are products of cuBLAS, three each way, beside kernels for the gates.
+    Back: the last products of a step with the tanh of the next, attention, the gates with their
+    product. Of many rows six are products of cuBLAS, three each way, beside kernels for the gates.
     """
     monkeypatch.setattr(fused_product, "FEW_ROWS", rows)
     model = models.Seq2Seq(8, 9, embed=5, hidden=6, rng=0).to("cuda")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from dynbatch.compiler.cuda import fused_product
+from dynbatch.compiler.cuda.across_steps import ProductAcrossSteps, product_across_steps
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.fused_product import FusedProduct, fused_products
 from dynbatch.compiler.cuda.loop import Loop
@@ -29,6 +30,7 @@ class PassOnDevice:
         fused:  the kernels that make products, most with a group.
         items:  these groups, and products as operators, in order.
         few:    the same with `fused`, for few rows.
+        across: of backward, the last of `few` and the first of the step that runs next in one.
     """
 
     def __init__(self, loop: Loop, step: DevicePass, name: str) -> None:
@@ -41,6 +43,19 @@ class PassOnDevice:
         self.fused = fused_products(loop, step, name)
         self.items = self._items(step, [])
         self.few = self._items(step, self.fused)
+        self.across: ProductAcrossSteps | None = None
+        if step is loop.backward and self.fused and self.few[-1] is self.fused[-1]:
+            self.across = product_across_steps(loop, step)
+
+    def items_of_few(self, goes_on: bool, is_followed: bool) -> Items:
+        """What a step of few rows runs.
+
+        Args:
+            goes_on:     it does the last products of the step before it, too.
+            is_followed: the step behind does its last products.
+        """
+        first: Items = [self.across] if goes_on and self.across else self.few[:1]
+        return [*first, *self.few[1 : len(self.few) - is_followed]]
 
     def _items(self, step: DevicePass, fused: Sequence[FusedProduct]) -> Items:
         found: dict[int, Op | Kernel] = {
@@ -89,6 +104,7 @@ class DeviceCell:
         passes = (self.forward, self.backward)
         kernels: list[Kernel | Tail] = [k for each in passes for k in each.groups.values()]
         kernels += [kernel for each in passes for kernel in each.fused]
+        kernels += filter(None, [self.backward.across])
         heads = ['#include "tile_product.cuh"\n'] if self.forward.fused else []
         heads += [PRODUCTS] if self.tails else []
         return "\n\n".join([*heads, *[kernel.text(name) for kernel in [*kernels, *self.tails]]])

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.cuda.emit import STEP, Kernel
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.cuda.order import DevicePass, ProductRun
+from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.ir import Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Lane, LaneNames
 
@@ -76,18 +76,24 @@ class FusedProduct(Kernel):
     """The text of one kernel for a run of products, with the group behind them or without.
 
     Attributes:
-        first, last: the numbers of the items that it does.
         fits:        whether this way is open: where lanes need too many columns, or some products
                      for some sums only, it is not.
+
+    Args:
+        first, last: the numbers of the items that it does; the last is a group, or a product.
     """
 
     block = 512
 
-    def __init__(self, loop: Loop, name: str, step: DevicePass, run: ProductRun, group: bool):
-        self.first, self.last = run.first, run.end if group else run.last
+    rows = "n"  # of the products
+
+    def __init__(
+        self, loop: Loop, name: str, step: DevicePass, products: Sequence[Op], first: int, last: int
+    ) -> None:
+        self.first, self.last = first, last
         self.fits = True
         self._pass = step
-        self._products = {id(op.output): op for op in step.products(run)}
+        self._products = {id(self._value(op)): op for op in products}
         self._pieces = Pieces({}, set(), [])
         self._made: set[tuple[int, int]] = set()  # columns of products that lanes have
         self.tile_lanes: list[ProductLane] = []
@@ -138,7 +144,7 @@ class FusedProduct(Kernel):
 
     def _add_rest(self, op: Op) -> None:
         """Lanes that only store: the columns of a product that no lane of the group has."""
-        value = op.output
+        value = self._value(op)
         left = [c for c in range(value.width) if (id(value), c) not in self._made]
         left = [c for c in left if self._leaves(ColumnRange(value, c, 1))]
         for _, each in groupby(enumerate(left), lambda pair: pair[1] - pair[0]):
@@ -146,8 +152,20 @@ class FusedProduct(Kernel):
             segment = ColumnRange(value, found[0], len(found))
             self._pieces = Pieces({segment.key: 0}, {segment.key}, [(op, [found[0]])])
             line = self._store(self._sum(segment, True), segment)
-            guard = "" if op.is_linear else self._given(op)
+            guard = self._guard(op)
             self.tile_lanes.append(ProductLane(len(found), self._pieces.terms, [line], guard))
+
+    def _value(self, op: Op) -> Value:
+        """What the group reads of a product."""
+        return op.output
+
+    def _needed(self, op: Op) -> str:
+        """The condition without which a product adds nothing."""
+        return self._given(op) if op.is_linear else ""
+
+    def _guard(self, op: Op) -> str:
+        """The condition for which a product is made that lanes only store."""
+        return "" if op.is_linear else self._given(op)
 
     def _has_room(self, op: Op) -> bool:
         """Whether what a product is added to is read where the product is written."""
@@ -181,6 +199,11 @@ class FusedProduct(Kernel):
             terms.append(f"{bias}[{segment.first} + j]")
         return " + ".join(terms)
 
+    def _factor(self, op: Op) -> str:
+        """The statements that give the address of what a product multiplies, in row r of a tile."""
+        address = self.arrays.address(op.inputs[0])
+        return f"const long long row = first_row + r; return {address};"
+
     def _given(self, op: Op) -> str:
         """The condition that the state is not all zeros that a product, or its map, multiplies."""
         source = op.source or op
@@ -194,17 +217,16 @@ class FusedProduct(Kernel):
         inner, outer = source.inputs[0].width, source.output.width
         weight = self.arrays.name(Role.WEIGHT, self.loop.maps[id(source)])
         column = f"({_chosen(firsts, f'c / {columns}')} + first + c % {columns})"
+        depth, at, step = outer, column, inner
         if op.is_linear:
-            depth, at, step, given = inner, f"(long long){column} * {inner}", 1, self._given(op)
-        else:
-            depth, at, step, given = outer, column, inner, ""
+            depth, at, step = inner, f"(long long){column} * {inner}", 1
+        given = self._needed(op)
         length = f"{given} ? {depth} : 0" if given else str(depth)
         is_column = f"c < {len(firsts) * columns} && c % {columns} < width - first"
         return (
             f"multiply_tile<{'true' if op.is_linear else 'false'}, {step}>(sums, shared, {length}, "
-            f"n - first_row, [&](int r) -> const REAL* {{ const long long row = first_row + r; "
-            f"return {self.arrays.address(op.inputs[0])}; }}, [&](int c) -> const REAL* {{ "
-            f"return {is_column} ? {weight} + {at} : nullptr; }});"
+            f"{self.rows} - first_row, [&](int r) -> const REAL* {{ {self._factor(op)} }}, "
+            f"[&](int c) -> const REAL* {{ return {is_column} ? {weight} + {at} : nullptr; }});"
         )
 
     # The kernel -----------------------------------------------------------------------------------
@@ -221,13 +243,17 @@ class FusedProduct(Kernel):
                 f'extern "C" __global__ void {bounds} {prefix}_{self.name}'
                 f"({pointers}const int* steps, int t) {{",
                 "    __shared__ __align__(16) REAL shared[TILE_SHARED];",
-                f"    {STEP.replace('long long', 'int')}",  # which take fewer registers
+                *[f"    {line}" for line in self._begin()],
                 f"    const int first_row = blockIdx.x / {tiles} * TILE_ROWS;",
                 f"    int tile = blockIdx.x % {tiles};",
                 *body,
                 "}",
             ]
         )
+
+    def _begin(self) -> list[str]:
+        """Lines that say which rows there are."""
+        return [STEP.replace("long long", "int")]  # which take fewer registers
 
     def _lane_text(self, lane: ProductLane) -> list[str]:
         columns, guard = lane.columns, f" && ({lane.guard})" if lane.guard else ""
@@ -261,9 +287,10 @@ def fused_products(loop: Loop, step: DevicePass, name: str) -> list[FusedProduct
     found = []
     for run in step.runs:
         name_of_run = f"{name}_products_{run.first}"
-        kernel = FusedProduct(loop, name_of_run, step, run, group=run.group is not None)
+        products = step.products(run)
+        kernel = FusedProduct(loop, name_of_run, step, products, run.first, run.end)
         if run.group is not None and not kernel.fits:
-            kernel = FusedProduct(loop, name_of_run, step, run, group=False)
+            kernel = FusedProduct(loop, name_of_run, step, products, run.first, run.last)
         if kernel.fits and kernel.tile_lanes:
             found.append(kernel)
     return found

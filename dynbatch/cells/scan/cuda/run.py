@@ -13,7 +13,7 @@ from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda import persistent as tail
-from dynbatch.compiler.cuda.cell import DeviceCell, PassOnDevice
+from dynbatch.compiler.cuda.cell import DeviceCell, Items, PassOnDevice
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, OpCode
@@ -87,15 +87,27 @@ class DeviceScanRun:
         launches = self._repeated(self.cell.forward)
         first = self._first_of_tail()
         for t in range(first):
-            self._step(self.cell.forward, launches, t)
+            few = self._is_few(t)
+            self._step(self.cell.forward.few if few else self.cell.forward.items, launches, t)
         self._launch_tail(0, first)
         self._outputs(y)
 
-    def _step(self, step: PassOnDevice, launches: Launches, t: int) -> None:
+    def _is_few(self, t: int) -> bool:
+        """Whether a step has few rows, so that kernels make products."""
+        return self.cell.is_few(self.rows.steps[t][2], self.batch.dtype.itemsize)
+
+    def _items_back(self, t: int, goes_on: bool) -> tuple[Items, bool]:
+        """What step t of backward runs, and whether the one behind goes on with its products."""
+        step = self.cell.backward
+        if not self._is_few(t):
+            return step.items, False
+        is_followed = step.across is not None and t > 0 and self._is_few(t - 1)
+        return step.items_of_few(goes_on, is_followed), is_followed
+
+    def _step(self, items: Items, launches: Launches, t: int) -> None:
         """All items of a step, forward or back."""
         _, _, n, p = self.rows.steps[t]
-        is_few = self.cell.is_few(n, self.batch.dtype.itemsize)
-        for item in step.few if is_few else step.items:
+        for item in items:
             if isinstance(item, Kernel):
                 if p >= 0 or not item.stores <= self._unwanted:
                     launches[item.name].launch(item.grid(n), item.block, t)
@@ -133,7 +145,8 @@ class DeviceScanRun:
     def _repeated(self, step: PassOnDevice) -> Launches:
         """The kernels of a pass with their matrices."""
         launches = {}
-        for kernel in [item for item in [*step.items, *step.few] if isinstance(item, Kernel)]:
+        every = [*step.items, *step.few, step.across]
+        for kernel in [item for item in every if isinstance(item, Kernel)]:
             args = [*self.rows.addresses(kernel.arrays.names), self.rows.table]
             name = f"{self.cell.name}_{kernel.name}"
             launches[kernel.name] = self.rows.queue.repeated(self.batch.dtype, name, args)
@@ -194,8 +207,10 @@ class DeviceScanRun:
         for _ in range(2):
             launches.append(self._repeated(cell.backward))
             rows.turn()
+        goes_on = False
         for t in range(first - 1, -1, -1):
-            self._step(cell.backward, launches[(first - 1 - t) % 2], t)
+            items, goes_on = self._items_back(t, goes_on)
+            self._step(items, launches[(first - 1 - t) % 2], t)
             rows.turn()
         self._generic.finish()
         gradients = batch.parameter_gradients()
