@@ -12,6 +12,8 @@ from dynbatch.parameter import Parameter
 class ShardGradients:
     """Parameter gradients of one shard's generic operators, summed over steps, then passed on."""
 
+    later = False  # the next step's are added to it
+
     def __init__(self) -> None:
         self._sums: dict[int, tuple[Parameter, Array]] = {}
         self._pending: dict[int, tuple[Parameter, Array]] = {}

@@ -47,11 +47,12 @@ def add_bias(rows: Array, bias: Array) -> None:
 
 @has_cuda()
 @has_c
-def sum_rows(rows: Array, out: Array) -> None:
+def sum_rows(rows: Array, out: Array, later: bool = False) -> None:
     """out = Σ_n rows[n]: zeros of no rows.
 
     Args:
-        out: (D,), overwritten.
+        out:   (D,), overwritten.
+        later: on a GPU `out` may be written with others, when the queue is settled.
     """
     np.sum(rows, axis=0, out=out)
 

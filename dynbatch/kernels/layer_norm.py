@@ -155,12 +155,13 @@ def layer_norm_backward(
 @has_cuda()
 @has_c
 def layer_norm_parameters(
-    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None
+    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None, later: bool = False
 ) -> None:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows.
 
     Args:
         dweight, dbias: (D,), overwritten; None where it is not wanted.
+        later: on a GPU they may be written with others, when the queue is settled.
     """
     parts, wanted = list(blocks(*dy.shape)), (dweight, dbias)
     if len(parts) == 1:

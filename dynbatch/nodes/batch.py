@@ -13,7 +13,13 @@ from dynbatch.ragged import Ragged
 
 
 class Gradients(Protocol):
-    """Takes the gradients of parameters from node types; they are summed after the kernels."""
+    """Takes the gradients of parameters from node types; they are summed after the kernels.
+
+    Attributes:
+        later: whether a buffer may be filled as late as that.
+    """
+
+    later: bool
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
         """Add dyᵀ x to a parameter (O, I), for x (N, I) and dy (N, O), in one product."""

@@ -107,8 +107,9 @@ class FeatureNormalization(Operation):
             # One parameter may be both: each of its buffers is written before the next is given.
             turns = [pair] if pair[0] is not pair[1] else [[pair[0], None], [None, pair[1]]]
             for turn in turns:
-                buffers = [None if p is None else gradients.buffer(p) for p in turn]
-                kernels.layer_norm_parameters(dy.values, normals, *buffers)
+                dweight, dbias = [None if p is None else gradients.buffer(p) for p in turn]
+                later = gradients.later
+                kernels.layer_norm_parameters(dy.values, normals, dweight, dbias, later)
         if dx is not None:  # last: it may be written over dy
             rstd, is_centred = saved["rstd"][:, 0], "mean" in cls.statistics
             kernels.layer_norm_backward(

@@ -79,7 +79,7 @@ class LinearMap(Operation):
                 blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
         gradients.outer(node.weight, batch.input(0).values, dy.values)
         if node.bias is not None and not node.bias.frozen:
-            arrays.sum_rows(dy.values, gradients.buffer(node.bias))
+            arrays.sum_rows(dy.values, gradients.buffer(node.bias), gradients.later)
 
 
 NUMBERS_OF_A_PRODUCT = 9

@@ -58,6 +58,8 @@ class StepActions:
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:
         """Add the gradients that steps left for parameters to their `grad`."""
+        if self.device.is_cuda:
+            queue().settle()
         commit(gradients)
 
     def flush(self) -> None:

@@ -25,6 +25,8 @@ class StepGradients:
         deferred: parameters that several steps use. Their products are gathered and made at once.
     """
 
+    later = True
+
     def __init__(self, owned: set[int], deferred: Collection[int]) -> None:
         self._owned = owned
         self._deferred = deferred

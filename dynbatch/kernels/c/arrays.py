@@ -20,7 +20,7 @@ def fill(out: Array, number: float) -> Any:
     return share("set", (out,), (number,))
 
 
-def sum_rows(rows: Array, out: Array) -> Any:
+def sum_rows(rows: Array, out: Array, later: bool = False) -> Any:
     functions = _library.functions(out.dtype)
     if functions is None or not (has_rows(out, rows) and is_packed(out)):
         return NotImplemented

@@ -51,7 +51,7 @@ def layer_norm_backward(
 
 
 def layer_norm_parameters(
-    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None
+    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None, later: bool = False
 ) -> Any:
     functions, width = _library.functions(dy.dtype), dy.shape[1]
     if functions is None or not (has_rows(dy) and is_packed(dy[:0], dweight, dbias)):

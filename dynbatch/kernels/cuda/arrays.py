@@ -17,7 +17,8 @@ from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
-from dynbatch.kernels.cuda.walks import by_elements, over_elements
+from dynbatch.kernels.cuda.sums import sum_later, sum_parts
+from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, by_elements, over_elements
 from dynbatch.kernels.segment import sum_segments
 
 THREADS = 256
@@ -96,9 +97,12 @@ def add_bias(rows: Array, bias: Array) -> None:
     _over_elements(rows, "add_bias", (rows, bias, rows.shape[1]))
 
 
-def sum_rows(rows: Array, out: Array) -> None:
+def sum_rows(rows: Array, out: Array, later: bool = False) -> None:
     """out = Σ_n rows[n]: zeros of no rows."""
-    sum_segments(rows, np.array([0, len(rows)]), out.reshape(1, -1))
+    if later and len(rows) > PART_OF_COLUMNS:
+        sum_later(sum_parts(rows), out)
+    else:
+        sum_segments(rows, np.array([0, len(rows)]), out.reshape(1, -1))
 
 
 def expand(x: Array, repeats: Array | None, out: Array) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
+from dynbatch.kernels.cuda.sums import sum_later
 from dynbatch.kernels.cuda.walks import (
     PART_OF_COLUMNS,
     ROWS_OF_BLOCK,
@@ -36,16 +37,25 @@ def layer_norm_backward(
     _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out, add))
 
 
-def layer_norm_parameters(dy: Array, normals: Normals, dweight: Array, dbias: Array) -> None:
+def layer_norm_parameters(
+    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None, later: bool = False
+) -> None:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows."""
     rows, width = dy.shape
     x, statistics = normals.rows, (normals.shift, normals.factor)
+    wanted = (dweight, dbias)
     while rows > PART_OF_COLUMNS:
         parts, _ = split_segments(np.array([0, rows]), PART_OF_COLUMNS)
         rows = len(parts) - 1
-        sums = [queue().empty((rows, width), dy.dtype) for _ in range(2)]
+        sums = [None if o is None else queue().empty((rows, width), dy.dtype) for o in wanted]
         over_segments("layer_norm_parameters", (dy, x, *statistics, *sums), parts, width)
-        (x, dy), statistics = sums, (None, None)  # x and dy are sums of parts now
+        if later:
+            for of_parts, out in zip(sums, wanted, strict=True):
+                if of_parts is not None and out is not None:
+                    sum_later(of_parts, out)
+            return
+        x, dy = [dy if of_parts is None else of_parts for of_parts in sums]
+        statistics = None, None  # x and dy are sums of parts now
     arrays = (dy, x, *statistics, dweight, dbias)
     over_segments("layer_norm_parameters", arrays, np.array([0, rows]), width)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class Queue:
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
         self._kept: list[Array] = []
+        self._postponed: dict[Callable[[list[Any]], None], list[Any]] = {}
 
     @property
     def launches(self) -> int:
@@ -153,6 +154,19 @@ class Queue:
         if self._at_once:
             self.flush()
 
+    def postpone(self, work: Callable[[list[Any]], None], item: object) -> None:
+        """Have `work` queue launches for all such items together, when the queue is settled."""
+        self._postponed.setdefault(work, []).append(item)
+        if self._at_once:
+            self.flush()
+
+    def settle(self) -> None:
+        """Queue what was postponed."""
+        while self._postponed:
+            postponed, self._postponed = self._postponed, {}
+            for work, items in postponed.items():
+                work(items)
+
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Start all queued work, and inside the block start new work immediately.
@@ -177,7 +191,7 @@ class Queue:
         self._kept += arrays
 
     def flush(self) -> None:
-        """Upload the tables, then start all queued work in order.
+        """Settle the queue, upload the tables, then start all queued work in order.
 
         Within `side_by_side` this is the work queued before, then the tasks so far, one by one. The
         queue is empty afterwards, even after an error.
@@ -186,6 +200,7 @@ class Queue:
             BackendError: the device refused something; says for which node and batch.
             OutOfMemory:  it had no memory for it.
         """
+        self.settle()
         waiting = list(chain(*self._earlier, self._waiting))
         for items in (*self._earlier, self._waiting):
             items.clear()
@@ -214,6 +229,7 @@ class Queue:
     def discard(self) -> None:
         """Drop all queued work: its run failed."""
         self._waiting.clear()
+        self._postponed.clear()
         self._staging.discard()
         self._tables.clear()
         self._kept.clear()

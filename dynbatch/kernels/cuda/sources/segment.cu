@@ -28,6 +28,26 @@ extern "C" __global__ void reduce_segments(const REAL* x, REAL* out, const int* 
     else run_segments(Reduction<Min>{{}, x, out, width, empty}, segments);
 }
 
+// Sums of the rows of several matrices, each into an array of its own. A table row for each, places
+// in elements from `base`:
+//
+//     first block    matrix    rows    width    sum
+//
+// Block 256, a column to a thread; grid: the blocks of all.
+extern "C" __global__ void sum_parts(REAL* base, const long long* entries, int count) {
+    enum { FIRST, MATRIX, ROWS, COLUMNS, SUM, ENTRY };
+    const int k = find_segment(entries, ENTRY, 0, count, blockIdx.x);
+    const long long* entry = entries + (long long)k * ENTRY;
+    const int rows = entry[ROWS], width = entry[COLUMNS];
+    const int column = ((int)blockIdx.x - (int)entry[FIRST]) * (int)blockDim.x + (int)threadIdx.x;
+    if (column >= width) return;
+    const REAL* part = base + entry[MATRIX] + column;
+    REAL sum = 0;
+#pragma unroll 4
+    for (int n = 0; n < rows; ++n) sum += part[(long long)n * width];
+    base[entry[SUM] + column] = sum;
+}
+
 // out[n] = values[k] for every row n of segment k. Grid and block as for `over_elements`.
 extern "C" __global__ void spread_segments(const REAL* values, REAL* out, const int* offsets,
     int length, int count, int width, long long total) {
