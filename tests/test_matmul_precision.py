@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch import optim
 from dynbatch.compiler.cuda import persistent
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime.library import reference_only
+from dynbatch.kernels.cuda.runtime.cublas import Cublas
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.precision import multiplying, rounded
 from dynbatch.testing.precision import dense_gradient
-from tests.models.test_cuda import MODELS
+from tests.models.test_cuda import MODELS, PAIRS, Trees
+from tests.reference_models import sentences
 
 ROUNDED = ["tf32", "bfloat16"]
 WIDTH = 40  # enough for a loop of its own in C
@@ -159,3 +161,69 @@ def test_a_graph_says_its_precision_and_refuses_what_it_has_not():
         assert graph.matmul == "tf32"
     with pytest.raises(ArgumentError, match="graph of float64"):
         db.Graph(dtype="float64", matmul="bfloat16")
+
+
+class Widths:
+    """Models whose features fill rows of 16 bytes, with tags and words that do not."""
+
+    @staticmethod
+    def tagger():
+        embed, wide = models.Embedding(20, 8, rng=0), models.Linear(16, 45, rng=2)
+        lstm = models.LSTM(8, 8, layers=2, bidirectional=True, rng=1)
+        narrow, project = models.Linear(45, 16, rng=3), models.Linear(16, 5, rng=4)
+        parts = (embed, lstm, wide, narrow, project)
+        parameters = [p for part in parts for p in part.parameters()]
+
+        def losses(graph):
+            return [
+                F.cross_entropy(project(narrow(F.tanh(wide(lstm(embed(graph, ids)))))), tags)
+                for ids, tags in sentences((3, 1, 7, 0, 2))
+            ]
+
+        return parameters, losses
+
+    @staticmethod
+    def seq2seq():
+        model = models.Seq2Seq(8, 9, embed=8, hidden=12, rng=0)
+        return model.parameters(), lambda graph: [model.loss(graph, *pair) for pair in PAIRS]
+
+    @staticmethod
+    def tree():
+        model = Trees(models.ChildSumTreeLSTM, {3: [-1, 0, 0], 2: [1, -1]})
+        model.embed, model.project = models.Embedding(20, 8, rng=0), models.Linear(12, 5, rng=2)
+        model.tree_lstm = models.ChildSumTreeLSTM(8, 12, rng=1)
+        return model.parameters(), model.losses
+
+    @staticmethod
+    def transformer():
+        model = models.TransformerEncoder(2, 16, 4, 32, rng=0)
+        embed, project = models.Embedding(20, 16, rng=0), models.Linear(16, 5, rng=2)
+        parameters = [p for part in (embed, model, project) for p in part.parameters()]
+
+        def losses(graph):
+            return [
+                F.cross_entropy(project(model(embed(graph, words))), tags)
+                for words, tags in sentences((3, 1, 7, 2))
+            ]
+
+        return parameters, losses
+
+
+@pytest.mark.parametrize("name", ["tagger", "seq2seq", "tree", "transformer"])
+def test_rows_of_whole_16_bytes_lie_where_tensor_cores_load_them(cuda, monkeypatch, name):
+    """A matrix whose rows are a multiple of 16 bytes apart begins at one, too."""
+    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)
+    gemm, seen = Cublas.gemm, []
+
+    def watched(self, *args):
+        seen.extend([args[5:7], args[7:9], args[10:]])
+        gemm(self, *args)
+
+    monkeypatch.setattr(Cublas, "gemm", watched)
+    parameters, losses = getattr(Widths, name)()
+    for each in parameters:
+        each.to("cuda")
+    with db.Graph("cuda", matmul="tf32") as graph:
+        graph.backward(F.mean(losses(graph)))
+    matrices = [(address, ld) for address, ld in seen if ld % 4 == 0]
+    assert len(matrices) > 20 and not [m for m in matrices if m[0] % 16]

@@ -68,15 +68,19 @@ def largest(arrays: Iterable[Array]) -> float:
 
 
 def rounding(expected: Array, scale: float) -> float:
-    """The rounding error to allow; `scale` is the largest operand.
+    """The rounding error to allow; `scale` is the largest operand."""
+    return tolerance_of(expected.dtype.name, of_products()) * max(scale, magnitude(expected))
+
+
+def tolerance_of(dtype: str, precision: str) -> float:
+    """The difference to allow, as a share of the largest element.
 
     Rounded factors of products may each be off by 2^-bits: a GPU may cut where we go to the
     nearest, keeps them whole in kernels of our own, and rounds apart what lies at a boundary.
     """
-    tolerance, precision = TOLERANCES[expected.dtype.name], of_products()
-    if precision != FULL:
-        tolerance = max(tolerance, 2.0 ** (1 - MANTISSA_BITS[precision]))
-    return tolerance * max(scale, magnitude(expected))
+    if precision == FULL:
+        return TOLERANCES[dtype]
+    return max(TOLERANCES[dtype], 2.0 ** (1 - MANTISSA_BITS[precision]))
 
 
 def differing(actual: Array, expected: Array, tolerance: float) -> Array:

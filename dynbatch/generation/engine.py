@@ -29,6 +29,7 @@ from dynbatch.generation.requests import (
     TokenEvent,
 )
 from dynbatch.generation.streaming import Detokenizer
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.evaluating import evaluating
@@ -63,6 +64,8 @@ class Engine:
                     kernels do not run too. Where they run, it is so by itself and costs nothing.
                     Without them products are made in small tiles: what this costs is measured and
                     printed in a line.
+        matmul:     what factors of products with weights are rounded to: "float32", "tf32" or
+                    "bfloat16", as in `Graph`, which raises what it refuses.
 
     Raises:
         ArgumentError: `batch_invariant` cannot hold: on a GPU, or with
@@ -74,7 +77,7 @@ class Engine:
         self, model: Any, config: GenerationConfig | None = None, *,
         tokenizer: Detokenizer | None = None, step_tokens: int = 2048,
         memory_limit: int | str | None = None, positions: int | None = None,
-        batch_invariant: bool = False,
+        batch_invariant: bool = False, matmul: str = FULL,
     ) -> None:  # fmt: skip
         self._model = model
         self._config = GenerationConfig() if config is None else config
@@ -82,7 +85,7 @@ class Engine:
         self._step_tokens = size(self, "step_tokens", step_tokens)
         own = getattr(model, "positions", None)  # which may be a table of its own
         self._positions = own if positions is None and isinstance(own, int) else positions
-        self._continuation = Continuation(model)
+        self._continuation = Continuation(model, matmul)
         with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)
         self._vocab = program.width
@@ -94,7 +97,7 @@ class Engine:
         self._count = 0
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
         if switch(self, "batch_invariant", batch_invariant):
-            probe = partial(Engine, model, positions=positions)
+            probe = partial(Engine, model, positions=positions, matmul=matmul)
             self._products = invariant_products(probe, self._vocab, self._positions, place)
 
     # Requests -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from dynbatch.generation.engine import Engine
 from dynbatch.generation.processing import Hook
 from dynbatch.generation.requests import Generated
 from dynbatch.generation.streaming import Detokenizer
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.evaluating import evaluating
 
 
@@ -22,7 +23,7 @@ def generate(
     model: Any, prompts: Sequence[ArrayLike | str], config: GenerationConfig | None = None, *,
     tokenizer: Detokenizer | None = None, process: Hook | None = None,
     step_tokens: int = 2048, memory_limit: int | str | None = None, positions: int | None = None,
-    batch_invariant: bool = False, **changes: Any,
+    batch_invariant: bool = False, matmul: str = FULL, **changes: Any,
 ) -> list[list[Generated]]:  # fmt: skip
     """Write on for prompts, or write from sources, all side by side.
 
@@ -32,7 +33,7 @@ def generate(
         config:    how tokens are chosen, and when a result ends; `changes` override single fields.
         tokenizer: makes text of ids.
         process:   a hook (logits (V,), ids so far (T,)) -> logits (V,).
-        step_tokens, memory_limit, positions, batch_invariant: as `Engine`.
+        step_tokens, memory_limit, positions, batch_invariant, matmul: as `Engine`.
 
     Returns:
         For each prompt its results, the best first. With a `seed` prompt k draws from seed + k, so
@@ -56,7 +57,7 @@ def generate(
     config = replace(GenerationConfig() if config is None else config, **changes)
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
-        positions=positions, batch_invariant=batch_invariant,
+        positions=positions, batch_invariant=batch_invariant, matmul=matmul,
     )  # fmt: skip
     with engine, evaluating(model):  # once, rather than in each step
         numbers = []

@@ -25,6 +25,7 @@ from dynbatch.generation.pages import Caches
 from dynbatch.generation.prepared import PreparedStep, value_of
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
@@ -39,12 +40,16 @@ class Continuation:
     encoder-decoder has `encode(graph, source)`, a node or several, `decode(graph, ids, *encoded)`
     (T, D), `predict(hidden)`, the logits, and `start`, its decoder's first id.
 
+    Args:
+        matmul: of its graphs (see `Graph`).
+
     Raises:
         GraphError: it is not causal, or its operators depend on lengths or on ids.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, matmul: str = FULL) -> None:
         self._model = model
+        self._matmul = matmul
         self.has_source = has_source(model)
         self._block = BlockFunction(decoded_logits if self.has_source else logits_of)
         self._programs: dict[int, Resumed] = {}
@@ -54,7 +59,7 @@ class Continuation:
 
     def graph(self) -> Graph:
         """A graph where the model is."""
-        graph = Graph(self.device, self.dtype, grad=False)
+        graph = Graph(self.device, self.dtype, grad=False, matmul=self._matmul)
         graph.advises = False  # a single request has nothing to batch
         return graph
 

@@ -36,6 +36,7 @@ class Introspection:
     device: Device
     dtype: DType
     policy: str | Policy
+    matmul: str
     grad: bool
     seed: int
     tables: list[CallTable]
@@ -153,6 +154,7 @@ class Introspection:
                 "policy": policy_name(self.policy),
                 "grad": self.grad,
                 "seed": self.seed,
+                "matmul": self.matmul,
                 "folds": [[places[node], places[reader]] for node, reader in self._folds.pairs()],
                 "kept": sorted([places[index] for index in self._kept]),
                 "runs": [

@@ -15,10 +15,11 @@ from typing import Any
 
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.cells.calls.call import Call, ResultPart
-from dynbatch.debugging.difference import TOLERANCES
+from dynbatch.debugging.difference import tolerance_of
 from dynbatch.debugging.dump import Reader, read
 from dynbatch.errors import DynbatchError, FreedError, GraphError
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.policies import Outcome, difference
@@ -70,7 +71,7 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
 
     Args:
         options: arguments of `Graph`, in place of the dumped graph's: device, policy, check, guard,
-                 pool.
+                 matmul, pool.
 
     Raises:
         GraphError: the file does not hold a graph, a node type cannot be imported, or the policy
@@ -84,6 +85,7 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
             "  rule: a file holds no code, so not the function of a policy\n"
             "  fix:  load_graph(path, policy=the_function), or the name of a policy of ours"
         )
+    given["matmul"] = document.get("matmul", FULL)  # older files have none
     graph = Graph(**(given | options))
     reader = Reader(document, arrays, graph.device)
     nodes = reader.graph(document, graph)
@@ -112,12 +114,16 @@ def replay(
 
     Args:
         tolerance: times the largest element of an array, at least 1. Default: 1e-4 for float32,
-                   1e-9 for float64.
-        options:   arguments of `Graph`: device, check, guard.
+                   1e-9 for float64, 2^-9 with factors rounded to TF32, 2^-6 to bfloat16.
+        options:   arguments of `Graph`: device, check, guard, matmul.
 
     Returns:
         The first difference or error in words; None if there is none.
     """
+    if tolerance is None:
+        document, _ = read(Path(path))
+        matmul = options.get("matmul") or document.get("matmul", FULL)
+        tolerance = tolerance_of(document["dtype"], matmul)
     expected = _outcome(path, "one_by_one", False, options)
     for policy in policies:
         found = _outcome(path, policy, False, options)
@@ -130,15 +136,14 @@ def replay(
 
 
 def _compared(
-    policy: str, found: Outcome | str, expected: Outcome | str, tolerance: float | None
+    policy: str, found: Outcome | str, expected: Outcome | str, tolerance: float
 ) -> str | None:
     if isinstance(found, str) or isinstance(expected, str):
         if isinstance(found, str) and isinstance(expected, str):
             return None  # both raise; `replay` reports the error of one by one
         name, error = (policy, found) if isinstance(found, str) else ("one_by_one", expected)
         return f"under {name} only: {error}"
-    array = next(iter(expected.values()))
-    return difference(f"under {policy}", found, expected, tolerance or TOLERANCES[array.dtype.name])
+    return difference(f"under {policy}", found, expected, tolerance)
 
 
 def _outcome(

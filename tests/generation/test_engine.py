@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, VocabularyError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
@@ -49,6 +50,20 @@ def test_log_probabilities_are_the_models_own():
     scores -= rows.max(1, keepdims=True)
     np.testing.assert_allclose(one.log_probs, scores[range(len(one.tokens)), one.tokens], atol=1e-5)
     assert one.score == pytest.approx(sum(one.log_probs))
+
+
+def test_factors_of_products_are_rounded_as_in_a_graph(device):
+    model, (prompt, *_) = tiny("gpt2").eval().to(device), prompts()[2:]
+    ((one, *_),) = db.generate(model, [prompt], max_new_tokens=12, matmul="bfloat16")
+    ids, rows = np.concatenate([prompt, one.tokens]), slice(prompt.size - 1, -1)
+    found = []
+    for matmul in ("bfloat16", "float32"):
+        with db.Graph(device, grad=False, matmul=matmul) as graph:
+            log_probs = F.log_softmax(model.logits(graph, ids)).value[rows]
+        found.append(np.abs(log_probs[range(12), one.tokens] - one.log_probs).mean())
+    assert found[0] < found[1] / 10
+    with pytest.raises(ArgumentError, match="matmul is 'half'"):
+        Engine(model, matmul="half")
 
 
 def test_samples_of_one_prompt_share_its_pages_and_its_reading():
