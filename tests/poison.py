@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 
 from dynbatch.batcher.execution.executor import Executor
+from dynbatch.kernels import arrays
 from dynbatch.memory import Interval
 
 
@@ -24,7 +25,7 @@ def poisoned_memory() -> Iterator[None]:
     def allocate_poisoned(self, plan):
         arena, memory = allocate(self, plan), plan.memory
         assert_disjoint(memory.intervals)
-        arena.fill(np.nan)
+        arrays.fill(arena, np.nan)
         plans[id(arena)] = memory
         return arena
 
@@ -34,7 +35,7 @@ def poisoned_memory() -> Iterator[None]:
         (time,) = [t for t, other in enumerate(memory.stages) if other is stage]
         for interval in memory.intervals:
             if interval.last == time:
-                arena[interval.offset : interval.offset + interval.size] = np.nan
+                arrays.fill(arena[interval.offset : interval.offset + interval.size], np.nan)
         if stage is memory.stages[-1]:
             del plans[id(arena)]  # so that this tool keeps no node alive
         return seconds

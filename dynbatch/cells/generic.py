@@ -13,7 +13,7 @@ from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.kernels.c.attention.steps import AttentionSteps
-from dynbatch.kernels.rows import add_rows_at
+from dynbatch.kernels.rows import add_rows_at, gather_rows
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged
@@ -237,7 +237,10 @@ class GenericStep:
         if t not in self._chosen:
             return self._first(x, n, self.memories[x], False)
         rows, lengths = self._rows_of(t, x)
-        return Ragged(self.memories[x].values[rows], lengths)
+        values = self.memories[x].values
+        chosen = self._batch.xp.empty((rows.size, values.shape[1]), self._batch.dtype)
+        gather_rows(values, rows, chosen)
+        return Ragged(chosen, lengths)
 
     def _rows_of(self, t: int, x: int) -> tuple[Array, list[int]]:
         """The rows of a memory that a step reads, and how many of each sentence."""

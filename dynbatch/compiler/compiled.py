@@ -57,6 +57,9 @@ class CompiledLoop:
     reads_first_memories: ClassVar[bool] = True
     """Whether each step reads the first memories, in order, as those of a scan do."""
 
+    overwrites: ClassVar[bool] = True
+    """Whether a GPU's backward may write where it has read what forward left."""
+
     def __init__(self, program: LoopProgram) -> None:
         self.uid = next(_uids)
         self.program = program
@@ -91,6 +94,11 @@ class CompiledLoop:
         """This loop in C."""
         attends = self.reads_first_memories and all(map(has_steps, self.program.generic))
         return NativeLoop(self.storage, self.backward_program, self.gradients, self.numpy, attends)
+
+    @cached_property
+    def on_device(self) -> DeviceCell:
+        """This loop for a GPU."""
+        return DeviceCell(self.backward_program, self.overwrites)
 
     def _place_values(self) -> None:
         """Look up the values' places, once for all mini-batches."""
@@ -170,11 +178,6 @@ class CompiledCell(CompiledLoop):
         self.reads_as_given = read == [*trace.tokens, *trace.memories] and self.parts.exports == [
             trace.output
         ]
-
-    @cached_property
-    def on_device(self) -> DeviceCell:
-        """This loop for a GPU."""
-        return DeviceCell(self.backward_program)
 
     def _needed_before(self) -> list[Operation]:
         program, trace = self.program, self.trace

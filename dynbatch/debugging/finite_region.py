@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.region_node import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
@@ -30,8 +31,8 @@ class RegionGuard(StepGuard):
         self.node = region_node(step)
 
     @property
-    def _run(self) -> RegionRun:
-        run: RegionRun = self.step.batch.memo["run"]
+    def _run(self) -> RegionRun | DeviceRegionRun:
+        run: RegionRun | DeviceRegionRun = self.step.batch.memo["run"]
         return run
 
     def _refuse(
@@ -75,7 +76,7 @@ class RegionGuard(StepGuard):
     ) -> None:
         group = self._run.groups[number]
         known = [
-            f"{argument_name(call, k)} {described(to_host(group.arrays[f'X{k}'][row]))}"
+            f"{argument_name(call, k)} {described(to_host(group.argument(k)[row]))}"
             for k in range(group.cell.program.num_given)[:MOST_VALUES]
         ]
         if when != "forward":

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.region_node import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
@@ -79,7 +80,7 @@ class RegionCheck(StepCheck):
 
     def _compare_calls(self, scale: Callable[[], float]) -> None:
         """Compare gradients of results and of arguments, the last call first."""
-        run: RegionRun = self.step.batch.memo["run"]
+        run: RegionRun | DeviceRegionRun = self.step.batch.memo["run"]
         of_groups = [group.gradients() for group in run.groups]
         for number, row, call in reversed(self.calls):
             results, arguments = of_groups[number]

@@ -81,6 +81,7 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
         out[index[part]] += rows[part]
 
 
+@has_cuda()
 @has_c
 def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
     """out[positions[n]] += rows[n]; positions may repeat, and the bits are reproducible."""

@@ -122,7 +122,7 @@ class Calls:
         """Make a call with any arguments that a cell accepts."""
         at, arguments, graph = self._roles.of(arguments)
         values = [value for k, value in enumerate(arguments) if k != at]
-        if graph.is_trace or graph.device.is_cuda:
+        if graph.is_trace:
             return self._inline(arguments, at, graph)
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
         given: list[Any] = [as_argument(value, graph) for value in values]

@@ -241,6 +241,7 @@ class CompiledStep(CompiledLoop):
 
     program: StepProgram
     reads_first_memories = False
+    overwrites = False  # another loss may follow, and what calls returned has a gradient to be read
 
     def __init__(self, trace: StepTrace, tokens: frozenset[int]) -> None:
         self.trace = trace

@@ -67,7 +67,7 @@ class GroupRun:
     def begin(self, scratch: Scratch, tasks: Tasks, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
         memories = [xs[source] for source in self.group.memories]
-        chosen = self._chosen() if memories else {}
+        chosen = self._region.chosen_memories(self._number) if memories else {}
         for number, op in self.cell.generic.items():
             self._generic[f"G{number}"] = GenericStep(
                 op, memories, self._most, self._batch.dtype, self._batch.keeps, chosen=chosen
@@ -99,22 +99,6 @@ class GroupRun:
         arrays = LoopArrays(self.cell, count, [self._most], scratch, tasks, saved, backward)
         self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
         self.arrays |= self._generic | {"given": False}
-
-    def _chosen(self) -> dict[int, Array]:
-        """The memories that calls read, for each batch that does not read the first ones in order.
-
-        The others have fewer and fewer calls, as the steps of a scan.
-        """
-        chosen, running = {}, self.group.calls
-        for t, (number, first, end) in enumerate(self._region.batches):
-            read = self.group.memory_of[first:end]
-            if number != self._number:
-                continue
-            if read.size <= running and (read == np.arange(read.size)).all():
-                running = read.size
-            else:
-                chosen[t] = read
-        return chosen
 
     # Around the batches ---------------------------------------------------------------------------
 
@@ -226,6 +210,11 @@ class GroupRun:
         if not is_backward:
             return gathers + self.cell.launches
         return 2 * gathers + 1 + self.cell.launches_backward
+
+    def argument(self, stream: int) -> Array:
+        """The rows of a stream."""
+        rows: Array = self.arrays[f"X{stream}"]
+        return rows
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:
         """After backward: gradients of what the calls returned, side by side (count, width), and

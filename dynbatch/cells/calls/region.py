@@ -148,6 +148,23 @@ class CallRegion:
         """Calls of a group's largest batch."""
         return max([batch.end - batch.first for batch in self.batches if batch.group == group])
 
+    def chosen_memories(self, group: int) -> dict[int, Array]:
+        """The memories that a group's calls read, by the numbers of the batches in which they are
+        not the first ones in order.
+
+        The other batches have fewer and fewer calls, as the steps of a scan.
+        """
+        chosen, running = {}, self.groups[group].calls
+        for t, (number, first, end) in enumerate(self.batches):
+            read = self.groups[group].memory_of[first:end]
+            if number != group:
+                continue
+            if read.size <= running and (read == np.arange(read.size)).all():
+                running = read.size
+            else:
+                chosen[t] = read
+        return chosen
+
     @property
     def count(self) -> int:
         """Number of calls."""

@@ -7,6 +7,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
+from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.group_run import GroupRun, elements
 from dynbatch.cells.calls.region import CallRegion, Inner
 from dynbatch.cells.calls.table import CallRun, ValueHandle
@@ -93,12 +96,7 @@ class RegionNode(Operation):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        region: CallRegion = batch.first.region
-        return {
-            f"{number}:{buffer.name}": (group.calls, buffer.width)
-            for number, group in enumerate(region.groups)
-            for buffer in group.cell.storage.packed
-        }
+        return _runner(batch).saved(batch)
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
@@ -114,21 +112,21 @@ class RegionNode(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return elements(batch.first.region, False, batch.keeps, batch.dtype)
+        return _runner(batch).elements(batch, backward=False)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return elements(batch.first.region, True, True, batch.dtype)
+        return _runner(batch).elements(batch, backward=True)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        run = RegionRun(batch, batch.first.region)
+        run = _runner(batch)(batch, batch.first.region)
         batch.memo["run"] = run
         run.forward(y.flat, xs)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        run: RegionRun = batch.memo["run"]
+        run: RegionRun | DeviceRegionRun = batch.memo["run"]
         run.backward(dy.flat, dxs)
 
 
@@ -142,6 +140,21 @@ class RegionRun:
         self.batch = batch
         self.region = region
         self.groups = [GroupRun(region, number, batch) for number in range(len(region.groups))]
+
+    @staticmethod
+    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
+        """The values that forward leaves for backward."""
+        region: CallRegion = batch.first.region
+        return {
+            f"{number}:{buffer.name}": (group.calls, buffer.width)
+            for number, group in enumerate(region.groups)
+            for buffer in group.cell.storage.packed
+        }
+
+    @staticmethod
+    def elements(batch: Batch, backward: bool) -> int:
+        """Scratch elements that one pass needs."""
+        return elements(batch.first.region, backward, batch.keeps or backward, batch.dtype)
 
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
@@ -208,3 +221,7 @@ class RegionRun:
                 continue
             dx = dxs[space.source]
             yield None if dx is None else space.of(dx)
+
+
+def _runner(batch: Batch) -> type[RegionRun] | type[DeviceRegionRun]:
+    return RegionRun if batch.xp is np else DeviceRegionRun

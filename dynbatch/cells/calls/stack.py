@@ -20,6 +20,7 @@ from dynbatch.cells.calls.results import (
 )
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.kernels import arrays
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node
@@ -96,7 +97,7 @@ class StackCalls(Operation):
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         for dx in dxs:
             if dx is not None:
-                dx.values[...] = 0
+                arrays.fill(dx.values, 0)
         # Forward is left out where nobody reads the rows: those of a sum, say.
         spaces, table = batch.memo.get("rows") or _locate(batch.nodes)
         wanted = [(space, dxs[space.source]) for space in spaces]

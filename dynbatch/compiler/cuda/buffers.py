@@ -65,14 +65,16 @@ class DeviceStorage(Storage):
         packed: values that are read after the step, each with a row for every token.
         before: the buffers of forward, in whose columns backward may write when these are read.
         lasting: values there that are read after the loop.
+        overwrites: whether gradients of exports may be written over.
     """
 
     def __init__(
         self, step: DevicePass, packed: Sequence[Value],
         fixed: Sequence[tuple[Value, ProgramBuffer, int]] = (), results: Sequence[Value] = (),
         roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY),
-        before: Storage | None = None, lasting: Sequence[Value] = (),
+        before: Storage | None = None, lasting: Sequence[Value] = (), overwrites: bool = True,
     ) -> None:  # fmt: skip
+        self._overwrites = overwrites
         self._rooms = before.packed if before else []
         held = [(v, *before.buffer_of(v)) for b in self._rooms for v in b.values] if before else []
         self._in_registers = {
@@ -100,6 +102,8 @@ class DeviceStorage(Storage):
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
         if buffer.role is Role.STREAM_GRADIENT:  # it has no array where nobody wants it
             return False
+        if buffer.role is Role.EXPORT_GRADIENT and not self._overwrites:
+            return False
         if id(value) in self._in_registers and not buffer.packed:
             return False
         return super()._fits(value, buffer, column)
@@ -121,11 +125,11 @@ class DeviceStorage(Storage):
 
 
 def gradient_storage_of(
-    step: DevicePass, program: BackwardProgram, forward: DeviceStorage
+    step: DevicePass, program: BackwardProgram, forward: DeviceStorage, overwrites: bool = True
 ) -> DeviceStorage:
-    """The buffers of backward: those that forward left too."""
+    """The buffers of backward: those that forward left too where it `overwrites` them."""
     return DeviceStorage(
         step, program.packed_results(), fixed_places(program, Role.FOUND_GRADIENT),
-        [*program.of_maps.values()], (Role.GRADIENT, Role.TEMPORARY_GRADIENT), forward,
-        read_after(program.forward, program),
+        [*program.of_maps.values()], (Role.GRADIENT, Role.TEMPORARY_GRADIENT),
+        forward if overwrites else None, read_after(program.forward, program), overwrites,
     )  # fmt: skip

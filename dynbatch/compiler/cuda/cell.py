@@ -44,7 +44,8 @@ class PassOnDevice:
         self.items = self._items(step, [])
         self.few = self._items(step, self.fused)
         self.across: ProductAcrossSteps | None = None
-        if step is loop.backward and self.fused and self.few[-1] is self.fused[-1]:
+        goes_back = step is loop.backward and bool(loop.program.states)
+        if goes_back and self.fused and self.few[-1] is self.fused[-1]:
             self.across = product_across_steps(loop, step)
 
     def items_of_few(self, goes_on: bool, is_followed: bool) -> Items:
@@ -76,17 +77,20 @@ class DeviceCell:
         loop:   what a step runs, and where everything lives.
         forward, backward: both passes.
         tails:  the kernels for a scan's last steps, forward and back; none for a cell with
-                operators that have their own kernels.
+                operators that have their own kernels, or without a state.
         name:   what the names of its kernels begin with.
         source: their CUDA text.
+
+    Args:
+        overwrites: see `Loop`.
     """
 
-    def __init__(self, backward: BackwardProgram) -> None:
-        self.loop = loop = Loop(backward)
+    def __init__(self, backward: BackwardProgram, overwrites: bool = True) -> None:
+        self.loop = loop = Loop(backward, overwrites)
         self.forward = PassOnDevice(loop, loop.forward, "forward")
         self.backward = PassOnDevice(loop, loop.backward, "backward")
         self.tails: list[Tail] = []
-        if not loop.program.generic:
+        if loop.program.states and not loop.program.generic:
             passes = ((loop.forward, self.forward), (loop.backward, self.backward))
             self.tails = [Tail(loop, step, each.groups) for step, each in passes]
         # Named by content: equal cells share their kernels, and compilers their caches.

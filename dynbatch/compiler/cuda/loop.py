@@ -26,16 +26,20 @@ class Loop:
                      step left, and of that which it found. After a step they change places.
         read_again:  streams whose gradient a step reads once it is there: it must have memory.
         found:       parts of the state that a weight's gradient needs as every step found them.
+
+    Args:
+        overwrites: whether backward may write where it has read what forward left, or gradients of
+            exports. It then runs once.
     """
 
-    def __init__(self, backward: BackwardProgram) -> None:
+    def __init__(self, backward: BackwardProgram, overwrites: bool = True) -> None:
         program = backward.forward
         self.program, self.backward_program = program, backward
         kept = [*read_after(program, backward), *backward.saved()]
         self.forward = DevicePass(program, kept)
         self.storage = DeviceStorage(self.forward, kept)
         self.backward = DevicePass(backward, backward.results())
-        self.gradients = gradient_storage_of(self.backward, backward, self.storage)
+        self.gradients = gradient_storage_of(self.backward, backward, self.storage, overwrites)
         self.places = Pointers(self.gradients, self.storage)
         self.width = sum([v.width for v in program.exports])
         self.maps = numbered(program.linear_maps)

@@ -84,6 +84,11 @@ class SumLaunches:
             self._used += table.size
         return known
 
+    threads = THREADS
+
+    def __bool__(self) -> bool:
+        return bool(self._count)
+
     def launch(self) -> None:
         """Make all rows in one launch."""
         steps = np.array([[0, self._rows, -1]], np.int32)
@@ -108,8 +113,8 @@ class SumLaunches:
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
     """out[n] = the sum of the terms of row n, in their order, for first <= n < end."""
     part = out[first:end]
-    places = [_place(x) for x in sources]
-    _sum(out, [RowSums(_place(part), out.shape[1], end - first, _cut(table, first, end), places)])
+    places = [place_of(x) for x in sources]
+    _sum(out, [RowSums(place_of(part), out.shape[1], end - first, _cut(table, first, end), places)])
     queue().keep(out, *sources)
 
 
@@ -117,9 +122,9 @@ def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
 ) -> None:
     """Add dy[n] to the gradient of each term of row n, for n = first, …, end - 1 in this order."""
-    part, place = _cut(table, first, end), _place(dy[first:end])
+    part, place = _cut(table, first, end), place_of(dy[first:end])
     sums = [
-        RowSums(_place(dx), dx.shape[1], len(dx), readers_table(len(dx), [(part, k)]), [place],
+        RowSums(place_of(dx), dx.shape[1], len(dx), readers_table(len(dx), [(part, k)]), [place],
                 adds=True)
         for k, dx in enumerate(gradients) if dx is not None
     ]  # fmt: skip
@@ -141,7 +146,7 @@ def _cut(table: GatherTable, first: int, end: int) -> GatherTable:
     return GatherTable(rows[low:high], cut, starts[first : end + 1] - low)
 
 
-def _place(array: Array) -> Place:
+def place_of(array: Array) -> Place:
     """The place of an array's rows, each of which is contiguous.
 
     Raises:

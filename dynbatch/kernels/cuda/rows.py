@@ -126,6 +126,11 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
     _add_rows(rows, RowTable(None, np.arange(count + 1), index), out, accumulate=True)
 
 
+def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
+    """out[positions[n]] += rows[n]; positions may repeat."""
+    _add_rows(rows, row_table(positions), out, accumulate=True)
+
+
 def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """The distinct ids, on the host, and the sums of their rows, on the device."""
     table = row_table(ids)

@@ -134,6 +134,7 @@ class BahdanauAttention(AttentionBase):
             dvector = batch.first.vector.empty_like()
             arrays.sum_rows(cache.vectors, dvector)
             batch.parameter_gradients().add(batch.first.vector, dvector)
+            cache.vectors = None  # another loss begins anew
 
 
 def _pairs(queries: Sequence[int], keys: Sequence[int]) -> int:

@@ -27,6 +27,7 @@ from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_ste
 from tests.poison import poisoned_memory
 
 D, H = 3, 4
+TOLERANCE = {"cpu": 1e-12, "cuda": 1e-11}
 every_cell = pytest.mark.parametrize("name", CASES)
 
 
@@ -53,25 +54,25 @@ def counted(function, calls):
 
 
 @every_cell
-def test_calls_equal_the_function(name, monkeypatch):
+def test_calls_equal_the_function(name, place, monkeypatch):
     case = CASES[name]
     batch = case.batch()
-    expected = outcome(step_by_step, case.cell, batch)
+    expected = outcome(step_by_step, case.cell, batch, device="cpu")
     runs = []
     monkeypatch.setattr(RegionNode, "__init__", counted(RegionNode.__init__, runs))
     with poisoned_memory():
-        found = outcome(called, case.cell, batch)
-    assert_equal_outcomes(found, expected, 1e-12)
+        found = outcome(called, case.cell, batch, device=place)
+    assert_equal_outcomes(found, expected, TOLERANCE[place])
     assert runs
 
 
 @every_cell
-def test_values_are_the_same_before_backward(name):
+def test_values_are_the_same_before_backward(name, place):
     case = CASES[name]
     batch = case.batch()
-    expected = outcome(step_by_step, case.cell, batch, before_backward=True)
-    found = outcome(called, case.cell, batch, before_backward=True)
-    assert_equal_outcomes(found, expected, 1e-12)
+    expected = outcome(step_by_step, case.cell, batch, before_backward=True, device="cpu")
+    found = outcome(called, case.cell, batch, before_backward=True, device=place)
+    assert_equal_outcomes(found, expected, TOLERANCE[place])
 
 
 # Trees -------------------------------------------------------------------------------------------
@@ -331,8 +332,9 @@ def test_calls_know_parameters_by_what_was_read():
         assert graph.statistics.batches == 3
 
 
-@pytest.mark.parametrize("length", [100_000])
-def test_a_long_chain_needs_no_recursion(length):
+def test_a_long_chain_needs_no_recursion(place):
+    length = 100_000 if place == "cpu" else 200
+
     @db.cell
     def add(x, total):
         return x + total

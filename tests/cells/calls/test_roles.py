@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, MissingParameterError
+from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.testing.precision import dense_gradient
 
 D = 3
@@ -96,10 +97,13 @@ def test_a_single_parameter_is_what_the_function_takes_it_for():
     p = parameters()
     with db.Graph(dtype="float64") as graph:
         x = F.input(graph, [0.1, 0.2, 0.3])
-        np.testing.assert_allclose(mapped(x, p.W).value, np.tanh(p.W.value @ x.value))
-        sigmoid = 1 / (1 + np.exp(-p.start.value))
+        np.testing.assert_allclose(mapped(x, p.W).value, np.tanh(to_host(p.W.value) @ x.value))
+        start = to_host(p.start.value)
+        sigmoid = 1 / (1 + np.exp(-start))
         np.testing.assert_allclose(squashed(x, p.start).value, np.tanh(x.value + sigmoid))
-        np.testing.assert_allclose(summed(x, p.start).value, np.tanh(x.value + p.start.value))
+        np.testing.assert_allclose(
+            summed(x, p.start).value, np.tanh(x.value + to_host(p.start.value))
+        )
 
 
 def test_first_states_of_all_sentences_run_with_later_ones():

@@ -1,0 +1,240 @@
+"""`DeviceGroupRun`: the loop of one group of a region's calls on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from dynbatch.backend import Array
+from dynbatch.cells.calls.region import CallRegion
+from dynbatch.cells.cuda.gathers import RowGathers
+from dynbatch.cells.cuda.generic import DeviceGenericSteps
+from dynbatch.cells.cuda.linear_maps import wide_rooms
+from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
+from dynbatch.cells.cuda.parameter_gradients import LoopGradients
+from dynbatch.cells.cuda.products import LoopProducts, StepProduct
+from dynbatch.cells.cuda.rows import LoopRows
+from dynbatch.cells.shard_gradients import ShardGradients
+from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.cuda.emit import Kernel
+from dynbatch.compiler.ir import Op, OpCode
+from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches
+from dynbatch.nodes.batch import Batch
+from dynbatch.ragged import Ragged
+
+Action = Callable[[int], None]
+"""Does a part of a batch, by the batch's number in the region."""
+
+
+class DeviceGroupRun:
+    """The loop of one group.
+
+    Attributes:
+        rows:    where its values lie; a step is a batch of the region, by its number there.
+        results: in backward, gradients of what the calls returned, (count, width).
+    """
+
+    def __init__(self, region: CallRegion, number: int, batch: Batch) -> None:
+        self.group = region.groups[number]
+        self.cell = self.group.cell
+        self._device = self.cell.on_device
+        self._loop = self._device.loop
+        self._region = region
+        self._number = number
+        self._batch = batch
+        steps = [(first, end, end - first, -1) for _, first, end in region.batches]
+        self.rows = LoopRows(self._loop, batch.dtype, steps)
+        self.rows.queue.kernels(batch.dtype).add(self._device.source)
+
+    @staticmethod
+    def saved(region: CallRegion, number: int) -> dict[str, tuple[int, int]]:
+        """The values that forward leaves: all packed ones, and weights that it gathered."""
+        group = region.groups[number]
+        loop = group.cell.on_device.loop
+        return {b.name: (group.calls, b.width) for b in loop.storage.packed} | wide_rooms(loop)
+
+    @staticmethod
+    def elements(region: CallRegion, number: int, keeps: bool, backward: bool) -> int:
+        """Scratch elements that one pass needs."""
+        group, most = region.groups[number], region.most(number)
+        loop = group.cell.on_device.loop
+        widths = [value.width for value in loop.program.streams]
+        total = group.calls * sum(widths)
+        if not backward:
+            kept = DeviceGroupRun.saved(region, number).values()
+            total += 0 if keeps else sum([rows * width for rows, width in kept])
+            return total + most * sum([b.width for b in loop.storage.temporary])
+        per_call = sum([b.width for b in loop.gradients.packed])
+        per_call += sum([widths[k] for k in group.cell.reached])
+        return (
+            total + group.calls * per_call + most * sum([b.width for b in loop.gradients.temporary])
+        )
+
+    def begin(self, scratch: Scratch, gathers: RowGathers, xs: Sequence[Ragged]) -> None:
+        """Set the arrays of forward.
+
+        Args:
+            gathers: bring wide weights together.
+        """
+        sizes = self.saved(self._region, self._number)
+        if self._batch.keeps:
+            kept = self._kept()
+        else:
+            kept = {name: scratch.take(*size) for name, size in sizes.items()}
+        self._take_arrays(scratch, kept)
+        for b in self._loop.storage.temporary:
+            self.rows.add_matrix(b.name, scratch, self._most, b.width)
+        self.rows.add_weights(kept, gathers)
+        memories = [xs[source] for source in self.group.memories]
+        chosen = self._region.chosen_memories(self._number) if memories else {}
+        self._generic = DeviceGenericSteps(self.rows, self._batch, memories, self._most, chosen)
+
+    def begin_backward(
+        self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
+    ) -> None:
+        """Set the arrays of backward, and where generic operators' gradients go."""
+        loop, rows = self._loop, self.rows
+        kept, self.results = self._kept(), self.group.results.of(dy)
+        self._take_arrays(scratch, kept)
+        rows.matrices["dY"] = matrix_of(self.results)
+        for k in sorted(self.cell.reached):
+            rows.add_matrix(f"dX{k}", scratch, self.group.calls, loop.program.streams[k].width)
+        for b in [*loop.gradients.packed, *loop.gradients.temporary]:
+            count = self.group.calls if b.packed else self._most
+            rows.add_matrix(b.name, scratch, count, b.width)
+        rows.add_weights(kept, None)
+        self._sink = ShardGradients()
+        sources = self.group.memories
+        self._generic.begin_backward(
+            [dxs[source] for source in sources], self._sink, [xs[source] for source in sources]
+        )
+
+    @property
+    def _most(self) -> int:
+        return self._region.most(self._number)
+
+    def _kept(self) -> dict[str, Array]:
+        names = self.saved(self._region, self._number)
+        return {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
+
+    def _take_arrays(self, scratch: Scratch, kept: dict[str, Array]) -> None:
+        for b in self._loop.storage.packed:
+            self.rows.matrices[b.name] = matrix_of(kept[b.name])
+        for k, value in enumerate(self._loop.program.streams):
+            self.rows.add_matrix(f"X{k}", scratch, self.group.calls, value.width)
+
+    # Where rows come from and go to ---------------------------------------------------------------
+
+    def export(self, leaf: int) -> Place:
+        """The place of value number `leaf` of the calls."""
+        return _place(self.rows.whole(self._loop.program.exports[leaf]))
+
+    def result_gradient(self, leaf: int) -> Place:
+        """The place of the gradient of value number `leaf` of the calls."""
+        rows = self.rows.matrix("dY")
+        return _place(rows.part(0, self.cell.columns[leaf], 0))
+
+    def argument_gradient(self, stream: int) -> Place:
+        """The place of the gradient of a stream's rows."""
+        return _place(self.rows.matrix(f"dX{stream}"))
+
+    def gathers(self, places: Sequence[Place], ahead: bool) -> Iterator[RowSums]:
+        """Sums that make the streams which are known ahead, or the others.
+
+        Args:
+            places: of the region's spaces.
+        """
+        for k, (stream, value) in enumerate(
+            zip(self.group.streams, self._loop.program.streams, strict=True)
+        ):
+            if stream.ahead is ahead:
+                out, sources = _place(self.rows.matrix(f"X{k}")), [places[s] for s in stream.spaces]
+                yield RowSums(out, value.width, self.group.calls, stream.table, sources)
+
+    def outputs(self, y: Array) -> Iterator[RowSums]:
+        """Sums of one term that write what the calls returned into the region's value."""
+        rows = matrix_of(self.group.results.of(y))
+        for leaf, value in enumerate(self._loop.program.exports):
+            out = _place(rows.part(0, self.cell.columns[leaf], value.width))
+            yield RowSums(out, value.width, self.group.calls, None, [self.export(leaf)])
+
+    # Batches --------------------------------------------------------------------------------------
+
+    def bind(self, backward: bool, sums: Sequence[RowSums]) -> None:
+        """Look up what the batches of a pass do.
+
+        Args:
+            sums: are made for each batch before it runs.
+        """
+        launches = SumLaunches(self.rows.queue, self._batch.dtype, sums)
+        step = self._device.backward if backward else self._device.forward
+        products, actions = LoopProducts(self.rows), {}
+        for item in {id(item): item for item in (*step.items, *step.few)}.values():
+            actions[id(item)] = self._action(item, products)
+        self._actions, self._few = [
+            [*self._of_sums(launches), *[actions[id(item)] for item in items]]
+            for items in (step.items, step.few)
+        ]
+
+    def _of_sums(self, sums: SumLaunches) -> Iterator[Action]:
+        if sums:
+            repeated, steps = sums.repeated(self.rows.table), self.rows.steps
+            yield lambda t: repeated.launch(sums.blocks(steps[t][2]), sums.threads, t)
+
+    def _action(self, item: Op | Kernel, products: LoopProducts) -> Action:
+        """What does an item of a pass for a batch."""
+        if isinstance(item, Kernel):
+            return self._kernel(item)
+        if item.opcode is OpCode.GENERIC:
+            return partial(self._generic.forward, item)
+        if item.opcode is OpCode.GENERIC_GRADIENT:
+            return partial(self._generic.backward, item)
+        product = products.forward(item) if item.is_linear else products.backward(item)
+        return partial(self._product, product)
+
+    def _kernel(self, kernel: Kernel) -> Action:
+        rows, steps = self.rows, self.rows.steps
+        args = [*rows.addresses(kernel.arrays.names), rows.table]
+        name = f"{self._device.name}_{kernel.name}"
+        launch = rows.queue.repeated(self._batch.dtype, name, args).launch
+        return lambda t: launch(kernel.grid(steps[t][2]), kernel.block, t)
+
+    def _product(self, product: StepProduct, t: int) -> None:
+        first, _, n, _ = self.rows.steps[t]
+        product(first, n)
+
+    def batch(self, t: int) -> None:
+        """Run batch t of the region, forward or backward."""
+        is_few = self._device.is_few(self.rows.steps[t][2], self._batch.dtype.itemsize)
+        for action in self._few if is_few else self._actions:
+            action(t)
+
+    # Around the batches ---------------------------------------------------------------------------
+
+    def maps_ahead(self) -> None:
+        """The maps of streams that are known ahead, for all calls."""
+        products = LoopProducts(self.rows)
+        for op in self._loop.program.ahead:
+            products.forward(op)(0, self.group.calls)
+
+    def finish(self) -> None:
+        """Gradients of weights, and of what was known ahead."""
+        gradients = self._batch.parameter_gradients()
+        self._generic.finish()
+        self._sink.pass_on(gradients)
+        LoopGradients(self.rows, self.group.calls).parameters(gradients)
+
+    def argument(self, stream: int) -> Array:
+        """The rows of a stream."""
+        return self.rows.matrix(f"X{stream}").array
+
+    def gradients(self) -> tuple[Array, dict[int, Array]]:
+        """After backward: gradients of what the calls returned, side by side (count, width), and
+        of what they were given, (count, width of it) by stream.
+        """
+        given = [k for k in self.cell.reached if k < self.cell.program.num_given]
+        return self.results, {k: self.rows.matrix(f"dX{k}").array for k in given}
+
+
+def _place(matrix: DeviceMatrix) -> Place:
+    return matrix.address, matrix.stride
