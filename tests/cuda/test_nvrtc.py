@@ -22,6 +22,12 @@ SHARED_BYTES = 48 * 1024
 # Its compiler gives a ragged product in double four more, on cards that are slow in double anyway:
 # a block less a multiprocessor, and no spill.
 REGISTERS_OF_PASCAL_IN_DOUBLE = 68
+# On tensor cores sums of 16 rows by 128 columns stay in registers, 64 a lane, or twice as many for
+# keys and values: three blocks of 128 threads to a multiprocessor, or two, as in FlashAttention-2.
+MORE_REGISTERS = {
+    "dot_attention_mma": 168, "dot_attention_backward_mma": 168,
+    "dot_attention_backward_keys_mma": 255,
+}  # fmt: skip
 
 
 BUILDS = [*product((*CONSUMER, *ARCHITECTURES, *PASCAL), ("float", "double"))]
@@ -38,7 +44,7 @@ def test_every_source_compiles_within_its_budget(name, real, architecture):
     is_old_double = architecture in PASCAL and real == "double"
     for kernel, taken in compiled.items():
         registers = REGISTERS_OF_PASCAL_IN_DOUBLE if is_old_double else REGISTERS
-        assert taken.registers <= registers, kernel
+        assert taken.registers <= MORE_REGISTERS.get(kernel, registers), kernel
         # Attention in double spills two numbers on sm_120, whose cards are slow in double anyway.
         most = 16 if architecture in CONSUMER else 0
         assert max(taken.spilled_bytes, taken.stack_bytes) <= most, kernel

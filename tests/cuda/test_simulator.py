@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels.runtime.precision import round_to
 from tests.cuda import simulator
 from tests.cuda.simulator import KernelFault, Program
 
@@ -302,3 +303,82 @@ def test_a_struct_travels_by_value():
 def test_what_does_not_compile_says_where():
     with pytest.raises(SyntaxError, match=r"kernel\.cu:2"):
         Program('extern "C" __global__ void wrong(int* x) {\n    x[0] = y;\n}')
+
+
+TENSOR_CORES = """
+extern "C" __global__ void tf32(const float* a, const float* b, float* out) {
+    const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    unsigned of_a[4], of_b[2];
+    for (int n = 0; n < 4; ++n) of_a[n] = tf32_bits(a[(g + n % 2 * 8) * 8 + t + n / 2 * 4]);
+    for (int n = 0; n < 2; ++n) of_b[n] = tf32_bits(b[(t + n * 4) * 8 + g]);
+    float c[4] = {1, 2, 3, 4};
+    mma_tf32(c, of_a[0], of_a[1], of_a[2], of_a[3], of_b[0], of_b[1]);
+    for (int n = 0; n < 4; ++n) out[(g + n / 2 * 8) * 8 + 2 * t + n % 2] = c[n];
+}
+extern "C" __global__ void bfloat16(const float* a, const float* b, float* out) {
+    const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    unsigned of_a[4], of_b[2];
+    for (int n = 0; n < 4; ++n) {
+        const float* place = a + (g + n % 2 * 8) * 16 + 2 * t + n / 2 * 8;
+        of_a[n] = bfloat16_bits(place[0], place[1]);
+    }
+    for (int n = 0; n < 2; ++n) {
+        const float* place = b + (2 * t + n * 8) * 8 + g;
+        of_b[n] = bfloat16_bits(place[0], place[8]);
+    }
+    float c[4] = {1, 2, 3, 4};
+    mma_bfloat16(c, of_a[0], of_a[1], of_a[2], of_a[3], of_b[0], of_b[1]);
+    for (int n = 0; n < 4; ++n) out[(g + n / 2 * 8) * 8 + 2 * t + n % 2] = c[n];
+}
+extern "C" __global__ void half_a_warp(float* out) {
+    float c[4] = {};
+    if (threadIdx.x < 16) mma_tf32(c, 0, 0, 0, 0, 0, 0);
+    out[threadIdx.x] = c[0];
+}
+extern "C" __global__ void copies(const float* x, float* out) {
+    __shared__ __align__(16) float tile[128];
+    copy_later(tile + 4 * threadIdx.x, x + 4 * threadIdx.x);
+    wait_for_copies();
+    __syncthreads();
+    for (int n = 0; n < 4; ++n) out[4 * threadIdx.x + n] = tile[127 - 4 * threadIdx.x - n];
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("name", "inner"), [("tf32", 8), ("bfloat16", 16)])
+def test_a_warp_multiplies_factors_that_tensor_cores_round(order, name, inner):
+    rng = np.random.default_rng(2)
+    shapes = ((16, inner), (inner, 8))
+    a, b = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    out = np.zeros((16, 8), np.float32)
+    Program(TENSOR_CORES, checked=True).launch(name, (1,), (32,), (a, b, out), order=order)
+    start = np.tile([[1, 2], [3, 4]], (1, 4)).repeat(8, axis=0)
+    exact = round_to(a, name).astype(float) @ round_to(b, name) + start
+    np.testing.assert_allclose(out, exact, rtol=1e-6)
+    assert np.abs(out - (a @ b + start)).max() > 1e-4
+
+
+def test_half_a_warp_cannot_multiply():
+    with pytest.raises(KernelFault, match="deadlock"):
+        Program(TENSOR_CORES).launch("half_a_warp", (1,), (32,), (np.zeros(32, np.float32),))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_copy_that_nobody_waits_for_is_named(order):
+    x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    Program(TENSOR_CORES, checked=True).launch("copies", (1,), (32,), (x, out), order=order)
+    np.testing.assert_array_equal(out, x[::-1])
+    for line, message in (
+        ("wait_for_copies();", "returned before its copies"),
+        ("__syncthreads();", "race|never wrote"),
+    ):
+        with pytest.raises(KernelFault, match=message):
+            faulty = Program(TENSOR_CORES.replace(f"    {line}\n", ""), checked=True)
+            faulty.launch("copies", (1,), (32,), (x, out), order=order)
+
+
+def test_a_copy_to_no_multiple_of_16_bytes_is_named():
+    x, out = np.arange(129, dtype=np.float32)[1:], np.zeros(128, np.float32)
+    with pytest.raises(KernelFault, match="multiple of 16"):
+        Program(TENSOR_CORES).launch("copies", (1,), (32,), (x, out))

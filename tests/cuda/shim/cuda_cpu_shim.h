@@ -122,6 +122,39 @@ inline int __any_sync(uint32_t mask, int predicate, SHIM_PLACE) {
 inline int __all_sync(uint32_t mask, int predicate, SHIM_PLACE) {
     return shim::ballot(mask, predicate == 0, SHIM_HERE) == 0;
 }
+// Tensor cores and copies beside other work, by the names of mma.cuh.
+inline unsigned tf32_bits(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+}
+inline unsigned shim_bfloat16(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return bits >> 16 | ((bits & 0x7fffffu) != 0) << 6;
+    return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+inline unsigned bfloat16_bits(float low, float high) {
+    return shim_bfloat16(high) << 16 | shim_bfloat16(low);
+}
+#define SHIM_PRODUCT(name, is_tf32) \
+    inline void name(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, \
+                     unsigned b0, unsigned b1, SHIM_PLACE) { \
+        shim::Fragments own{c, {a0, a1, a2, a3}, {b0, b1}, is_tf32}; \
+        shim::warp_collective(0xffffffffu, SHIM_HERE, shim::Collective::MATRIX, -1, (uint64_t)&own); \
+    }
+SHIM_PRODUCT(mma_tf32, true)
+SHIM_PRODUCT(mma_bfloat16, false)
+// The device may write at any time from here to the wait: until then the place holds NaN.
+inline void copy_later(float* to, const float* from) {
+    if (((uintptr_t)to | (uintptr_t)from) % 16) shim::fail("a copy from or to no multiple of 16");
+    for (int i = 0; i < 4; ++i) to[i] = NAN;
+    shim::begin_copy({to, from});
+}
+inline void wait_for_copies() {
+    for (shim::Copy copy; shim::take_copy(&copy);)
+        for (int i = 0; i < 4; ++i) copy.to[i] = copy.from[i];
+}
 inline uint32_t __activemask() { return shim::warps[shim::current->number / shim::WARP].alive; }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <sys/mman.h>
 #include <utility>
+#include <vector>
 
 #if !defined(__x86_64__)
 #error "the fiber switch below is written for x86-64"
@@ -25,6 +26,7 @@ size_t stacks_bytes;
 
 static constexpr size_t STACK_BYTES = 64 * 1024, PAGE_BYTES = 4096;
 static Fiber fibers[MAX_THREADS];
+static std::vector<Copy> copies[MAX_THREADS];  // of each thread, until it waits for them
 static unsigned running_order[MAX_THREADS], position;
 static unsigned num_threads, num_alive, num_at_barrier;
 static Place barrier_place;
@@ -135,7 +137,57 @@ static bool complete(const Warp& warp, Fiber* lanes, uint32_t mask, Place place)
     return all;
 }
 
+static float of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// c += a b of a warp. Lane 4 g + t has, with h = 0, 1 (PTX ISA, "Matrix fragments for mma"):
+//
+//     m16n8k8, TF32       a[2 h], a[2 h + 1]   rows g, g + 8 of column 4 h + t
+//                         b[h]                 row 4 h + t of column g
+//     m16n8k16, bfloat16  a[2 h], a[2 h + 1]   rows g, g + 8 of columns 8 h + 2 t, 8 h + 2 t + 1
+//                         b[h]                 rows 8 h + 2 t, 8 h + 2 t + 1 of column g
+//     both                c                    columns 2 t, 2 t + 1 of row g, then of row g + 8
+//
+// Of TF32 the device reads the upper 19 bits.
+static void multiply(Fiber* lanes) {
+    float a[16][16] = {}, b[16][8] = {};
+    for (unsigned lane = 0; lane < WARP; ++lane) {
+        const Fragments& own = *(const Fragments*)lanes[lane].deposit;
+        const unsigned g = lane / 4, t = lane % 4;
+        for (unsigned h = 0; h < 2; ++h) {
+            if (own.is_tf32) {
+                for (unsigned r = 0; r < 2; ++r)
+                    a[g + 8 * r][4 * h + t] = of_bits(own.a[2 * h + r] & 0xffffe000u);
+                b[4 * h + t][g] = of_bits(own.b[h] & 0xffffe000u);
+                continue;
+            }
+            for (unsigned e = 0; e < 2; ++e) {
+                const unsigned k = 8 * h + 2 * t + e, up = 16 * (1 - e);
+                for (unsigned r = 0; r < 2; ++r)
+                    a[g + 8 * r][k] = of_bits(own.a[2 * h + r] << up & 0xffff0000u);
+                b[k][g] = of_bits(own.b[h] << up & 0xffff0000u);
+            }
+        }
+    }
+    for (unsigned lane = 0; lane < WARP; ++lane) {
+        float* c = ((const Fragments*)lanes[lane].deposit)->c;
+        for (unsigned e = 0; e < 4; ++e) {
+            double sum = c[e];
+            for (unsigned k = 0; k < 16; ++k)
+                sum += (double)a[lane / 4 + e / 2 * 8][k] * b[k][lane % 4 * 2 + e % 2];
+            c[e] = (float)sum;
+        }
+    }
+}
+
 static void hand_out(Warp& warp, Fiber* lanes, uint32_t mask) {
+    if (lanes[__builtin_ctz(mask)].collective == Collective::MATRIX) {
+        if (~mask) fail("a product of a warp with lanes %08x only", mask);
+        multiply(lanes);
+    }
     uint64_t votes = 0;
     for (uint32_t rest = mask; rest; rest &= rest - 1)
         if (lanes[__builtin_ctz(rest)].deposit & 1) votes |= 1ull << __builtin_ctz(rest);
@@ -181,9 +233,20 @@ uint64_t warp_collective(uint32_t mask, Place place, Collective collective, int 
     return me->result;
 }
 
+void begin_copy(Copy copy) { copies[current->number].push_back(copy); }
+
+bool take_copy(Copy* copy) {
+    std::vector<Copy>& own = copies[current->number];
+    if (own.empty()) return false;
+    *copy = own.back();
+    own.pop_back();
+    return true;
+}
+
 // Every fiber begins here, on a stack of its own, and never returns.
 static void entry() {
     kernel_body(kernel_context);
+    if (!copies[current->number].empty()) fail("thread returned before its copies had arrived");
     current->state = State::RETURNED;
     --num_alive;
     warps[current->number / WARP].alive &= ~(1u << current->number % WARP);
@@ -210,6 +273,7 @@ static void prepare(unsigned number) {
     const dim3& b = block_extent;
     fiber = Fiber{};
     fiber.number = number;
+    copies[number].clear();
     fiber.index = {number % b.x, number / b.x % b.y, number / (b.x * b.y)};
     // What shim_switch pops: six registers, then the address to return to; above it a null return
     // address, which also keeps the stack aligned as at a call.

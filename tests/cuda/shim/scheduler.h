@@ -27,7 +27,20 @@ struct Launch {                                // mirrored by ctypes in simulato
 struct Place { const char* file; unsigned line; };
 
 enum class State : uint8_t { RUNNABLE, WAITING, RETURNED };
-enum class Collective : uint8_t { SYNC, SHUFFLE, BALLOT };
+enum class Collective : uint8_t { SYNC, SHUFFLE, BALLOT, MATRIX };
+
+// What a lane hands to a product of its warp: its part of c += a b, in the registers of PTX.
+struct Fragments {
+    float* c;
+    uint32_t a[4], b[2];
+    bool is_tf32;                              // 16 x 8 by 8 x 8; else bfloat16, 16 x 16 by 16 x 8
+};
+
+// Four floats on their way to shared memory.
+struct Copy {
+    float* to;
+    const float* from;
+};
 
 struct Fiber {
     void* stack_pointer;
@@ -61,6 +74,8 @@ int run(const Launch* launch, const void* code, void (*body)(void*), void* conte
 void block_barrier(Place place);
 uint64_t warp_collective(uint32_t mask, Place place, Collective collective, int source,
                          uint64_t deposit);
+void begin_copy(Copy copy);
+bool take_copy(Copy* copy);                    // of this thread; false: there is none
 [[noreturn]] void fail(const char* format, ...);
 
 void check_begin(const void* code);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,16 +13,50 @@ from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.dropout import bounds_and_scales
 from dynbatch.kernels.matrices import ends_of
+from dynbatch.kernels.runtime.precision import FULL, of_products
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256
 ALONE_THREADS = 512  # where all sentences have one query
 UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
+# As in dot_product_mma.cuh.
+MMA_TILE, MMA_THREADS, MMA_COLUMNS = 64, 128, 128
+
+tensor_cores = False
+"""Whether tensor cores do attention (`dot_product_mma.cu`) where a graph rounds factors.
+
+Off, since no card has run them. They take float32 heads of 16, 32, … 128 features at multiples of
+16 bytes, and batches in which a sentence has several queries.
+"""
+
+
+class KernelForm(NamedTuple):
+    """Which kernels run: the plain ones, those with a bias and dropout, or those on tensor cores.
+
+    kind: behind the kernels' names. side: queries, or keys, of a tile. block: threads. extension,
+    starts, last: their last parameters; backward has no `starts`.
+    """
+
+    kind: str
+    side: int
+    block: tuple[int]
+    extension: tuple[Argument, ...] = ()
+    starts: Array | None = None
+    last: tuple[Argument, ...] = ()
+
+    @property
+    def forward(self) -> tuple[Argument, ...]:
+        return (*self.extension, self.starts, *self.last) if self.kind else ()
+
+    @property
+    def backward(self) -> tuple[Argument, ...]:
+        return (*self.extension, *self.last)
 
 
 def workspace_backward(
@@ -51,16 +86,13 @@ def dot_attention_of_pages(
     table, lengths = paged.table, np.diff(query_offsets)
     keys, values = [queries[:0].reshape(0, width) for width in paged.widths]  # for their widths
     packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
-    tiles, blocks = tile_table(lengths)
-    kind, extension = _extension(packed, scoring)
-    if kind:
-        extension = (*extension, scoring.starts)
+    form = _form(packed, scoring)
+    tiles, blocks = tile_table(lengths, form.side)
     args = (
         queries, table.bases, table.firsts, table.gaps, table.rows, *paged.offsets, out, tiles,
-        *_tables(packed, scoring), *extension,
+        *_tables(packed, scoring), *form.forward,
     )  # fmt: skip
-    block = (THREADS,) if kind else _block(lengths)
-    launch(out, f"dot_attention_of_pages{kind}", (blocks, scoring.heads), block, args)
+    launch(out, f"dot_attention_of_pages{form.kind}", (blocks, scoring.heads), form.block, args)
 
 
 def dot_attention_backward(
@@ -77,15 +109,11 @@ def dot_attention_backward(
 
 def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None) -> None:
     """`dot_attention`; without masks every query sees every key."""
-    queries = np.diff(packed.query_offsets)
-    tiles, blocks = tile_table(queries)
+    form = _form(packed, scoring, out)
+    tiles, blocks = tile_table(np.diff(packed.query_offsets), form.side)
     arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
-    kind, extension = _extension(packed, scoring)
-    if kind:
-        extension = (*extension, scoring.starts)
-    args = (*arrays, tiles, *_tables(packed, scoring), *extension)
-    block = (THREADS,) if kind else _block(queries)
-    launch(out, f"dot_attention{kind}", (blocks, scoring.heads), block, args)
+    args = (*arrays, tiles, *_tables(packed, scoring), *form.forward)
+    launch(out, f"dot_attention{form.kind}", (blocks, scoring.heads), form.block, args)
 
 
 def attend_backward(
@@ -100,34 +128,35 @@ def attend_backward(
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     means = None if scratch is None else scratch[: log_sums.size]
     arrays = (packed.queries, packed.keys, packed.values, log_sums, dout, means)
-    tiles, blocks = tile_table(queries)
-    kind, extension = _extension(packed, scoring)
-    tables = (*_tables(packed, scoring), *extension)
+    form = _form(packed, scoring, out, dout, wanted.queries, wanted.keys, wanted.values)
+    tiles, blocks = tile_table(queries, form.side)
+    tables = _tables(packed, scoring)
     of_keys = (wanted.keys, wanted.values, wanted.accumulate)
-    alone = not kind and scoring.shared == 1
-    own: tuple[Argument, ...] = () if kind else of_keys if alone else (None, None, False)
-    given = (*arrays[:4], out, *arrays[4:])
-    args: tuple[Argument, ...] = (*given, wanted.queries, *own, tiles, *tables)
-    block = (THREADS,) if kind else _block(queries)
-    launch(dout, f"dot_attention_backward{kind}", (blocks, scoring.heads), block, args)
+    alone = not form.kind and scoring.shared == 1
+    own: tuple[Argument, ...] = () if form.kind else of_keys if alone else (None, None, False)
+    args: tuple[Argument, ...] = (
+        *arrays[:4], out, *arrays[4:], wanted.queries, *own, tiles, *tables, *form.backward,
+    )  # fmt: skip
+    launch(dout, f"dot_attention_backward{form.kind}", (blocks, scoring.heads), form.block, args)
     if wanted.bias is not None and scratch is not None:
+        tiles, blocks = tile_table(queries, TILE)
         sums = scratch[log_sums.size :]
         sums = sums[: blocks * wanted.bias.size].reshape(blocks, wanted.bias.size)
-        args = (*arrays, sums, wanted.bias.shape[0], tiles, *tables)
+        args = (*arrays, sums, wanted.bias.shape[0], tiles, *tables, *form.extension)
         launch(dout, "dot_attention_backward_bias", (blocks, scoring.heads), (THREADS,), args)
         total = wanted.bias.reshape(1, wanted.bias.size)
         reduce_segments(np.add, sums, np.array([0, blocks]), total, 0)
     rest = np.where(queries == 1, 0, keys) if alone else keys
     if rest.any() and not (wanted.keys is None and wanted.values is None):
-        tiles, blocks = tile_table(rest)
-        grid = (blocks, scoring.heads // scoring.shared)
-        args = (*arrays, *of_keys, tiles, *tables)
-        launch(dout, f"dot_attention_backward_keys{kind}", grid, (THREADS,), args)
+        tiles, blocks = tile_table(rest, form.side)
+        grid, block = (blocks, scoring.heads // scoring.shared), (min(THREADS, *form.block),)
+        args = (*arrays, *of_keys, tiles, *tables, *form.backward)
+        launch(dout, f"dot_attention_backward_keys{form.kind}", grid, block, args)
 
 
-def tile_table(lengths: Array) -> tuple[Array | None, int]:
+def tile_table(lengths: Array, side: int) -> tuple[Array | None, int]:
     """First tile of each sentence (None if each has one), and the number of tiles."""
-    counts = -(-lengths // TILE)
+    counts = -(-lengths // side)
     if (counts == 1).all():
         return None, counts.size
     ends = np.cumsum(counts)
@@ -164,11 +193,32 @@ def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
     return (*tables, count, heads, shared, *widths)
 
 
-def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[str, tuple[Argument, ...]]:
-    """What is added to a kernel's name and parameters where there is a bias or dropout."""
+def _form(packed: PackedAttention, scoring: Scoring, *others: Array | None) -> KernelForm:
+    """The form of the kernels for these matrices; `others` are those that are no inputs."""
+    is_lone = bool((np.diff(packed.query_offsets) == 1).all())
+    matrices = [x for x in (*packed[:3], *others) if x is not None]
+    if others and not is_lone and fits_tensor_cores(matrices, packed, scoring):
+        extension = _extension(packed, scoring)
+        last = (of_products() == "bfloat16",)
+        return KernelForm("_mma", MMA_TILE, (MMA_THREADS,), extension, scoring.starts, last)
+    if scoring.bias is not None or scoring.streams is not None:
+        extension = _extension(packed, scoring)
+        return KernelForm("_extended", TILE, (THREADS,), extension, scoring.starts)
+    return KernelForm("", TILE, (ALONE_THREADS if is_lone else THREADS,))
+
+
+def fits_tensor_cores(matrices: Sequence[Array], packed: PackedAttention, scoring: Scoring) -> bool:
+    """Whether tensor cores multiply, with factors rounded as the run asks for."""
+    if not tensor_cores or of_products() == FULL or packed.queries.dtype != np.float32:
+        return False
+    widths = [x.shape[1] * scoring.shared // scoring.heads for x in (packed.keys, packed.values)]
+    suits = all([0 < width <= MMA_COLUMNS and width % 16 == 0 for width in widths])
+    return suits and all([device_address(x) % 16 == 0 for x in matrices])
+
+
+def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
+    """What kernels read of a bias and of dropout."""
     bias, streams = scoring.bias, scoring.streams
-    if bias is None and streams is None:
-        return "", ()
     table: tuple[Argument, ...] = (None, None, 0)
     if bias is not None:
         table = (bias.numbers, None, 0)
@@ -178,8 +228,4 @@ def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[str, tuple[Ar
             rows = bias.rule.rows(np.arange(distances.start, distances.stop))
             table = (bias.numbers, rows, -distances.start)
     bounds, scales = bounds_and_scales(np.array([scoring.p]), packed.queries.dtype)
-    return "_extended", (*table, streams, int(bounds[0]), float(scales[0]))
-
-
-def _block(queries: Array) -> tuple[int]:
-    return (ALONE_THREADS if (queries == 1).all() else THREADS,)
+    return (*table, streams, int(bounds[0]), float(scales[0]))

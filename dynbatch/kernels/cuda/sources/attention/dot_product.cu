@@ -2,6 +2,7 @@
 // kernels of kernels/attention/single_query.py. Tables, grids and blocks are those of the header.
 
 #include "dot_product.cuh"
+#include "dot_product_tiles.cuh"
 
 // Up to 32 queries of a sentence.
 template <bool EXTENDED, class Source>
@@ -95,7 +96,7 @@ __device__ __forceinline__ void attend_block(const REAL* queries, const REAL* ke
     const REAL* values, REAL* out, REAL* log_sums, Tables tables, Extension extension) {
     __shared__ Work work;
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
         work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
     }
@@ -149,7 +150,7 @@ __device__ __forceinline__ void attend_pages(const REAL* queries, PageTables pag
     __shared__ PagedRows keys, values;
     if (threadIdx.x == 0) {
         const int heads = tables.heads / tables.shared, head = blockIdx.y / tables.shared;
-        tables.find(work, queries, nullptr, nullptr, nullptr, blockIdx.y);
+        tables.find(work, queries, nullptr, nullptr, nullptr, blockIdx.y, SIDE);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
         work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
         keys = pages.rows(tables.sentence(), key_offset, heads, tables.key_width, head);

@@ -11,33 +11,18 @@
 //     scales         of each sentence's scores
 //     masks, visible  what its queries see: `Mask` in attention.cuh
 //
-// Grid (tiles, heads). A block does a tile of 32 queries of one sentence in one head, or, in a grid
-// of (tiles, key_heads), of 32 keys for the gradients of keys and values, and goes through the other
-// side 32 rows at a time:
-//
-//                lanes 0 … 31: keys
-//     warp 0   queries 0 … 3               Scores are summed from shared memory, by columns. A warp
-//       …        …                         has whole rows of them, so softmax needs shuffles only.
-//     warp 7   queries 28 … 31             What is summed over tiles lies in the output itself.
+// Grid (tiles, heads). A block does a tile of queries of one sentence in one head, or, in a grid of
+// (tiles, key_heads), of keys for the gradients of keys and values, and goes through the other side
+// tile by tile: dot_product_tiles.cuh, dot_product_mma.cuh.
 //
 // A sentence with one query, as in a decoder's step, has its keys shared by the warps instead, and
-// all its gradients made by one block where each head of queries has keys of its own. Block 256, or
-// 512 where all sentences are of that kind.
+// all its gradients made by one block where each head of queries has keys of its own.
 //
 // Source: Dao et al. 2022 (FlashAttention), arXiv:2205.14135: running maximum and sum of a row of
 // scores, and scores made again in backward.
 
 //
 // The kernels named `…_extended` also have a bias and dropout; the others are compiled without.
-
-constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
-constexpr int LOADED = AT_ONCE / 2;  // rows of both factors, at once
-constexpr int CHUNK = WARPS * WARP;  // keys of a lone query whose scores are kept at a time
-
-// Numbers of the four rows of a warp.
-struct __align__(16) Four {
-    REAL of[ROWS];
-};
 
 typedef Rows<const REAL> Input;
 typedef Rows<REAL> Output;
@@ -145,16 +130,17 @@ struct Tables {
         return tiles ? find_segment(tiles, 1, 0, sentences, blockIdx.x) : blockIdx.x;
     }
 
-    // What a block reads of head `head` of queries, and of the head of keys that it reads.
+    // What a block reads of head `head` of queries, and of the head of keys that it reads. Its tile
+    // has `side` rows.
     __device__ __forceinline__ void find(Work& work, const REAL* queries, const REAL* keys,
-        const REAL* values, REAL* log_sums, int head) const {
+        const REAL* values, REAL* log_sums, int head, int side) const {
         const int k = sentence(), tile = tiles ? (int)(blockIdx.x - tiles[k]) : 0;
         work.query = query_offsets[k];
         work.key = key_offsets[k];
         work.queries = (int)(query_offsets[k + 1] - work.query);
         work.keys = (int)(key_offsets[k + 1] - work.key);
         work.heads = heads;
-        work.first = tile * SIDE;
+        work.first = tile * side;
         work.scale = scales[k];
         work.mask = mask_of(masks, visible, k);
         work.q = head_of(queries, work.query, key_width, head, heads);
@@ -194,86 +180,12 @@ struct Tables {
 // What is subtracted from scores: their maximum, but 0 where all are -inf.
 __device__ __forceinline__ REAL shift_of(REAL peak) { return peak == -infinity() ? (REAL)0 : peak; }
 
-// products.of[r] = a(4 * warp + r) · b(lane), 0 beyond the counts. All threads must call.
-template <class Source>
-__device__ __forceinline__ Four products(Input a, int a_count, Source b, int b_count) {
-    __shared__ Four a_tile[COLUMNS][WARPS + 1];
-    __shared__ REAL b_tile[SIDE][COLUMNS + 1];
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    Four sum = {};
-    int start = 0;
-    do {  // once for no columns too: callers count on a barrier
-        const int columns = min(COLUMNS, a.width - start);
-#pragma unroll 1
-        for (int own = 0; own < ROWS && lane < columns; own += LOADED) {
-            // Loads come before stores: for all the compiler knows a load might read what was
-            // stored to shared memory, and would wait for that, and so for the load before.
-            REAL left[LOADED], right[LOADED];
-#pragma unroll
-            for (int r = 0; r < LOADED; ++r) {
-                const int n = warp * ROWS + own + r;
-                left[r] = n < a_count ? a.row(n)[start + lane] : (REAL)0;
-                right[r] = n < b_count ? b.row(n)[start + lane] : (REAL)0;
-            }
-#pragma unroll
-            for (int r = 0; r < LOADED; ++r) {
-                a_tile[lane][warp].of[own + r] = left[r];
-                b_tile[warp * ROWS + own + r][lane] = right[r];
-            }
-        }
-        __syncthreads();
-        if (warp * ROWS < a_count) {
-#pragma unroll(AT_ONCE / 2)
-            for (int c = 0; c < columns; ++c) {
-                const Four left = a_tile[c][warp];
-                const REAL right = b_tile[lane][c];
-#pragma unroll
-                for (int r = 0; r < ROWS; ++r) sum.of[r] += left.of[r] * right;
-            }
-        }
-        __syncthreads();  // all have read the tiles before they are written again
-        start += COLUMNS;
-    } while (start < a.width);
-    return sum;
-}
-
-// body(c, sums) for each column c, with sums.of[r] = Σ_n weights[n].of[r] * rows(n)[c]. `weights`
-// is of this warp: all its lanes must call, and meet at a barrier before they write it again.
-template <class Source, class Body>
-__device__ __forceinline__ void weighted_sums(
-    const Four* weights, Source rows, int count, Body body) {
-    const int lane = threadIdx.x % WARP;
-    __syncwarp();
-    for (int c = lane; c < rows.width; c += WARP) {
-        Four sum = {};
-#pragma unroll AT_ONCE
-        for (int n = 0; n < count; ++n) {
-            const Four factor = weights[n];
-            const REAL value = rows.row(n)[c];
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) sum.of[r] += factor.of[r] * value;
-        }
-        body(c, sum);
-    }
-}
-
-// Row `row + r` of `to`, r < count, becomes sums.of[r], or has it added, in column c.
-__device__ __forceinline__ void put(Output to, int row, int count, int c, Four sums, bool add) {
-    REAL* place = to.row(row) + c;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r, place += to.stride) {
-        if (r >= count) break;
-        *place = add ? *place + sums.of[r] : sums.of[r];
-    }
-}
-
-// Zeros in rows `first` to `end` of `to`, by `threads` of which this one is `thread`.
-__device__ __forceinline__ void clear(Output to, int first, int end, int thread, int threads) {
-    for (int n = first; to.first && n < end; ++n)
-        for (int c = thread; c < to.width; c += threads) to.row(n)[c] = 0;
-}
-
 // The logarithm of Σ exp(score).
 __device__ __forceinline__ REAL log_sum_of(REAL peak, REAL total) {
     return total == 0 ? infinity() : log(total) + shift_of(peak);
+}
+
+// The gradient of a score's product, from the probability and that of its own.
+__device__ __forceinline__ REAL slope(REAL p, REAL dp, REAL mean, REAL scale) {
+    return scale * (p * (dp - mean));
 }

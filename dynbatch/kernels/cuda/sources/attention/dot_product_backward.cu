@@ -5,10 +5,7 @@
 // `out` is there, keys are gone through once for the gradients of queries.
 
 #include "dot_product.cuh"
-
-__device__ __forceinline__ REAL slope(REAL p, REAL dp, REAL mean, REAL scale) {
-    return scale * (p * (dp - mean));
-}
+#include "dot_product_tiles.cuh"
 
 // means, and dq = ds k unless it is not wanted, of up to 32 queries of a sentence.
 template <bool EXTENDED>
@@ -171,7 +168,7 @@ __device__ __forceinline__ void queries_block(const REAL* queries, const REAL* k
     Extension extension) {
     __shared__ Work work;
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
         work.out = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
         if (EXTENDED) tables.extend(work, extension, blockIdx.y);
@@ -218,7 +215,7 @@ __device__ __forceinline__ void keys_block(const REAL* queries, const REAL* keys
     __shared__ Work work;
     if (threadIdx.x == 0) {
         const int head = blockIdx.y * tables.shared;
-        tables.find(work, queries, keys, values, log_sums, head);
+        tables.find(work, queries, keys, values, log_sums, head, SIDE);
         tables.find_gradients(work, dout, means, dkeys, dvalues, head);
         tables.extend(work, extension, head);
     }
@@ -316,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y, SIDE);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
         tables.extend(work, {bias, rows, zero, streams, bound, scale}, blockIdx.y);
     }
