@@ -28,7 +28,7 @@ UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
 # As in dot_product_mma.cuh.
 MMA_TILE, MMA_THREADS, MMA_COLUMNS = 64, 128, 128
 
-tensor_cores = False
+TENSOR_CORES = False
 """Whether tensor cores do attention (`dot_product_mma.cu`) where a graph rounds factors.
 
 Off, since no card has run them. They take float32 heads of 16, 32, … 128 features at multiples of
@@ -209,7 +209,7 @@ def _form(packed: PackedAttention, scoring: Scoring, *others: Array | None) -> K
 
 def fits_tensor_cores(matrices: Sequence[Array], packed: PackedAttention, scoring: Scoring) -> bool:
     """Whether tensor cores multiply, with factors rounded as the run asks for."""
-    if not tensor_cores or of_products() == FULL or packed.queries.dtype != np.float32:
+    if not TENSOR_CORES or of_products() == FULL or packed.queries.dtype != np.float32:
         return False
     widths = [x.shape[1] * scoring.shared // scoring.heads for x in (packed.keys, packed.values)]
     suits = all([0 < width <= MMA_COLUMNS and width % 16 == 0 for width in widths])

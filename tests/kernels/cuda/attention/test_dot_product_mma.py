@@ -225,7 +225,7 @@ def assert_close(found, expected):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("heads", "shared", "widths", "kind", "extra"), CASES)
 def test_forward_and_backward(cupy, monkeypatch, precision, heads, shared, widths, kind, extra):
-    monkeypatch.setattr(cuda_kernels, "tensor_cores", True)
+    monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", True)
     packed = packed_of(np.dtype(np.float32), LENGTHS, widths, shared)
     scoring = scoring_of_case(heads, shared, widths, kind, extra)
     out, log_sums = expected_forward(packed, scoring, precision)
@@ -265,7 +265,7 @@ def gradients_of(cupy, case, start=0.0, accumulate=False, out=None):
 
 
 def test_means_are_made_by_a_pass_of_their_own_where_the_output_is_gone(cupy, monkeypatch):
-    monkeypatch.setattr(cuda_kernels, "tensor_cores", True)
+    monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", True)
     case = prepared(cupy)
     with multiplying("tf32"):
         with_out, without = [gradients_of(cupy, case, out=out) for out in (case[3], None)]
@@ -276,7 +276,7 @@ def test_means_are_made_by_a_pass_of_their_own_where_the_output_is_gone(cupy, mo
 
 
 def test_gradients_of_keys_and_values_are_added(cupy, monkeypatch):
-    monkeypatch.setattr(cuda_kernels, "tensor_cores", True)
+    monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", True)
     case = prepared(cupy)
     with multiplying("bfloat16"):
         fresh = gradients_of(cupy, case, out=case[3])
@@ -300,7 +300,7 @@ def test_gradients_of_keys_and_values_are_added(cupy, monkeypatch):
 def test_others_have_the_bits_of_the_plain_kernels(cupy, monkeypatch, why, options, precision):
     case = prepared(cupy, **options)
     plain = gradients_of(cupy, case, out=case[3])
-    monkeypatch.setattr(cuda_kernels, "tensor_cores", why != "the switch is off")
+    monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", why != "the switch is off")
     with multiplying(precision):
         rounded = gradients_of(cupy, case, out=case[3])
     for found, expected in zip(rounded, plain, strict=True):
@@ -308,7 +308,7 @@ def test_others_have_the_bits_of_the_plain_kernels(cupy, monkeypatch, why, optio
 
 
 def test_matrices_at_other_places_than_multiples_of_16_bytes_are_left_alone(cupy, monkeypatch):
-    monkeypatch.setattr(cuda_kernels, "tensor_cores", True)
+    monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", True)
     case = prepared(cupy)
     queries = case[0].queries
     moved = cupy.empty(queries.size + 1, queries.dtype)[1:].reshape(queries.shape)
@@ -319,7 +319,7 @@ def test_matrices_at_other_places_than_multiples_of_16_bytes_are_left_alone(cupy
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_bits_do_not_depend_on_the_other_sentences(cupy, monkeypatch, precision):
-    monkeypatch.setattr(cuda_kernels, "tensor_cores", True)
+    monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", True)
     given, how, log_sums, out, dout = case = prepared(cupy)
     with multiplying(precision):
         together = gradients_of(cupy, case, out=out)
