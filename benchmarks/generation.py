@@ -29,6 +29,7 @@ from benchmarks.environment import OtherWork, kernel_lines
 from benchmarks.lengths import Corpus
 from benchmarks.report import show
 from dynbatch import models
+from dynbatch.backend import NAMES
 from dynbatch.kernels.runtime import parallel
 from dynbatch.models.pretrained import GPT2, GPT2Config
 
@@ -107,10 +108,10 @@ def many(options: argparse.Namespace) -> dict[str, Any]:
     except ImportError as error:
         return {"skipped": f"{error}: pip install 'transformers>=5' torch"}
     rng, clock = np.random.default_rng(options.seed), Clock()
-    peer = TransformersGPT2(options.sizes, options.threads, options.seed)
+    peer = TransformersGPT2(options.sizes, options.threads, options.seed, options.device)
     with tempfile.TemporaryDirectory() as folder:
         peer.save(Path(folder))
-        model = GPT2.from_pretrained(folder).eval()
+        model = GPT2.from_pretrained(folder).eval().to(options.device)
     prompts = [
         rng.integers(0, model.config.vocab_size, n)
         for n in rng.integers(options.prompt // 2, 2 * options.prompt, PROMPTS)
@@ -144,6 +145,7 @@ def seq2seq(options: argparse.Namespace) -> dict[str, Any]:
     """Sentences a second of an LSTM with attention, `options.beside` of them side by side."""
     words, clock = options.words, Clock()
     model = models.Seq2Seq(words, words, options.hidden, options.hidden, rng=options.seed).eval()
+    model.to(options.device)
     corpus = Corpus(words, words, is_aligned=False)
     rng = np.random.default_rng(options.seed)
     (batch,) = corpus.random_batches(rng, 1, options.sentences)
@@ -226,7 +228,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "threads": options.threads,
         "rounds": options.rounds,
         **found,
-        "kernels": kernel_lines(),
+        "kernels": kernel_lines(options.device),
         "warning": others.warning(),
     }
 
@@ -273,6 +275,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.generation", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all without any")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=NAMES, default="cpu", help="of many and seq2seq")
     parser.add_argument("--rounds", type=int, default=5, help="turns that are timed")
     parser.add_argument("--tokens", type=int, default=16, help="of a turn of one and of price")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt, about")

@@ -35,12 +35,18 @@ from benchmarks.gpu.cases import CASES, OURS, PEERS, Case
 from benchmarks.gpu.job import ROOT, Job, Outcome, module, run
 from benchmarks.gpu.table import as_text
 
-CALLS = (("first", "speed", "micro"), ("tests", "correct", "memory", "sanitizer"))
+CALLS = (
+    ("first", "speed", "micro", "switches", "generation"),
+    ("tests", "correct", "memory", "sanitizer"),
+)
 PARTS = (*CALLS[0], *CALLS[1])
 LIMIT_SECONDS = 460.0
-TIMED_SECONDS = 28.0  # kept for each measurement of speed; it may take twice as long
+TIMED_SECONDS = 28.0  # expected of each measurement of speed; it may take twice as long
 SANITIZER_ERRORS = 9  # its exit status then
 TOOLS = ("memcheck", "racecheck")
+GENERATION = [sys.executable, "-m", "benchmarks.generation", "many", "--device", "cuda", "--json"]
+GENERATION += ["--rounds", "2"]
+SWITCHED = 4  # cases on which every switch is tried
 TINY = Case("tagger", 2, 8, 1, 1)
 _REFUSED = re.compile(r"Device not supported|Unable to find|not supported on this", re.IGNORECASE)
 
@@ -50,7 +56,10 @@ def at_the_beginning(wanted: Sequence[str], cores: int) -> list[Job]:
     jobs = [Job("prewarm", module("prewarm", "--processes", str(max(1, cores - 2))), 90.0)]
     if "first" in wanted:
         jobs.append(Job(f"first, {TINY.name}", module("correct", *TINY.arguments()), 45.0))
-    return jobs + _speed(wanted, CASES[:1])
+    jobs += _speed(wanted, CASES[:1])
+    if "micro" in wanted:
+        jobs.append(Job("micro", module("micro"), 50.0, rounds=True))
+    return jobs
 
 
 def side_by_side(wanted: Sequence[str], cores: int) -> list[Job]:
@@ -77,7 +86,13 @@ def side_by_side(wanted: Sequence[str], cores: int) -> list[Job]:
 
 def one_by_one(wanted: Sequence[str]) -> list[Job]:
     """What is timed, and has the machine for itself."""
-    return _speed(wanted, CASES[1:])
+    jobs = _speed(wanted, CASES[1:])
+    if "generation" in wanted:
+        jobs.append(Job("generation", GENERATION, 2 * TIMED_SECONDS))
+    for case in CASES[:SWITCHED] if "switches" in wanted else ():
+        command = module("switches", *case.arguments())
+        jobs.append(Job(f"switches, {case.name}", command, TIMED_SECONDS, rounds=True))
+    return jobs
 
 
 def _speed(wanted: Sequence[str], cases: Sequence[Case]) -> list[Job]:
@@ -85,6 +100,11 @@ def _speed(wanted: Sequence[str], cases: Sequence[Case]) -> list[Job]:
         Job(f"speed, {case.name}", module("speed", *case.arguments()), 2 * TIMED_SECONDS)
         for case in (cases if "speed" in wanted else ())
     ]
+
+
+def expected_seconds(jobs: Sequence[Job]) -> float:
+    """What they should take: half of what they may."""
+    return sum([job.limit_seconds for job in jobs]) / 2
 
 
 def sanitizer(tool: str) -> list[str]:
@@ -133,7 +153,7 @@ def run_parts(
     begin = time.monotonic()
     first = [one(job, begin + limit_seconds) for job in at_the_beginning(wanted, cores)]
     timed = one_by_one(wanted)
-    untimed_until = begin + limit_seconds - len(timed) * TIMED_SECONDS
+    untimed_until = begin + limit_seconds - expected_seconds(timed)
     with ThreadPoolExecutor(max_workers=1 + max(1, cores // 4)) as pool:
         jobs = side_by_side(wanted, cores)
         outcomes = list(pool.map(lambda job: one(job, untimed_until), jobs))

@@ -16,6 +16,7 @@ SPEED = {  # times as fast
     "transformer": {"pytorch-padded": 1.5, "pytorch-varlen": 0.5},
 }
 MEMORY = {"seq2seq": ("pytorch-padded", 0.3)}  # of the peer's peak
+GENERATION = 3.0  # times the tokens of padded rows
 HOST = 0.1  # of a step alone
 BUSY = ("speed, seq2seq B=128 H=512", 0.7)
 
@@ -36,6 +37,9 @@ def goals(parts: Parts) -> Iterator[str]:
             yield line(f"{found['case']}: host's share", host, f"<= {HOST}", host <= HOST)
         if name == BUSY[0] and found and (busy := found["sides"][OURS]["busy"]) is not None:
             yield line(f"{found['case']}: busy", busy, f">= {BUSY[1]}", busy >= BUSY[1])
+        if name == "generation" and "ratio" in found.get("many", ()):
+            ratio = found["many"]["ratio"]
+            yield line("generation, times padded", ratio, f">= {GENERATION}", ratio >= GENERATION)
     used = {
         (part["found"]["case"], part["found"]["side"]): part["found"]["used_bytes"]
         for name, part in parts.items()

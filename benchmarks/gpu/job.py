@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 # cuBLAS and cuDNN take no TF32, whatever a library asks for.
-ENVIRONMENT = {"NVIDIA_TF32_OVERRIDE": "0", "PYTHONUNBUFFERED": "1"}
+NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}
 _TAIL = 3000
 
 
@@ -29,12 +29,14 @@ class Job:
         command:       program and arguments.
         limit_seconds: after which it is ended, with the processes that it started.
         needs:         a program without which it does not run; that of the command if empty.
+        rounds:        asks for products of less than float32 itself.
     """
 
     name: str
     command: Sequence[str]
     limit_seconds: float
     needs: str = ""
+    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,10 @@ def module(name: str, *arguments: str) -> list[str]:
 def run(job: Job) -> Outcome:
     """Run it to its end, or to its limit. Never raises."""
     begin = time.monotonic()
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({} if job.rounds else NO_TF32)
     try:
         process = subprocess.Popen(
-            list(job.command), cwd=ROOT, env=os.environ | ENVIRONMENT, text=True,
+            list(job.command), cwd=ROOT, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
     except OSError as error:

@@ -25,6 +25,10 @@ def as_text(report: Report) -> str:
         if name.startswith("speed") and part["found"]:
             lines += ["", *_speed(part["found"])]
     lines += ["", *_memory(parts)]
+    for name, part in parts.items():
+        for kind, written in (("micro", _micro), ("switches", _switches), ("generation", _many)):
+            if name.split(",")[0] == kind and part["found"]:
+                lines += ["", *written(part["found"])]
     lines += ["", "goals", *[f"  {line}" for line in goals(parts)]]
     return "\n".join([*lines, f"{report['seconds']:.0f} s in all"])
 
@@ -106,6 +110,47 @@ def _memory(parts: Report) -> Iterator[str]:
         if ours := base.get(each["case"]):
             row += "".join(f"{each[kind] / ours[kind]:>10.2f}" for kind in kinds)
         yield row
+
+
+def _micro(found: Report) -> Iterator[str]:
+    for name, part in found.items():
+        if "failed" in part:
+            yield f"{name}: {part['failed']}"
+        elif name == "launch":
+            yield (
+                f"a launch: {part['queue_us']:.1f} µs of the host by the queue, "
+                f"{_or_dash(part['cupy_us'], 1.0, 1)} by CuPy's kernel object; "
+                f"{part['device_us']:.1f} µs of the device"
+            )
+        elif name == "product":
+            yield f"a product of {' x '.join(map(str, part['shape']))}: " + ", ".join(
+                f"{precision} {one['device_us']:.1f} µs of the device ({one['host_us']:.1f} of the "
+                "host)" for precision, one in part.items() if precision != "shape"
+            )  # fmt: skip
+        else:
+            shape = part["shape"]
+            peers = [f"PyTorch {kind} {rate:.1f}" for kind, rate in part["torch"].items()]
+            yield (
+                f"attention, {shape['sentences']} x {shape['tokens']} tokens, {shape['heads']} "
+                f"heads of {shape['width']}{', causal' if shape['is_causal'] else ''}, TFLOP/s: "
+                + ", ".join([f"forward {part['forward_tflops']:.1f}", *peers,
+                             f"backward {part['backward_tflops']:.1f}"])
+            )  # fmt: skip
+
+
+def _switches(found: Report) -> Iterator[str]:
+    yield f"{found['case']}: ms per training step in a row, each way of a switch"
+    for name, switch in found["switches"].items():
+        ways = [f"{way} {ms:.2f}" for way, ms in switch["ms"].items()]
+        ways += [f"{way} FAILS ({why.splitlines()[0]})" for way, why in switch["broken"].items()]
+        advice = f"take {switch['take']}" if switch["take"] else "of another precision"
+        yield f"  {name:12} {', '.join(ways)}; default {switch['default']}, {advice}"
+
+
+def _many(found: Report) -> Iterator[str]:
+    from benchmarks.generation import as_text as lines_of
+
+    yield from (f"generation: {line}" for line in lines_of(found).splitlines() if line)
 
 
 def _or_dash(number: float | None, factor: float, digits: int) -> str:

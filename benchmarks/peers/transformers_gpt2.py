@@ -18,15 +18,17 @@ class TransformersGPT2:
 
     Args:
         sizes: under their names in `GPT2Config`.
+        device: of PyTorch's names, "cpu" or "cuda".
     """
 
-    def __init__(self, sizes: dict[str, Any], threads: int, seed: int) -> None:
+    def __init__(self, sizes: dict[str, Any], threads: int, seed: int, device: str = "cpu") -> None:
         torch.manual_seed(seed)
         torch.set_num_threads(threads)
         transformers.logging.set_verbosity_error()
         # Random logits hardly differ: with these values the best token is the best by far.
         config = transformers.GPT2Config(**sizes, initializer_range=0.1)
-        self.model: Any = transformers.GPT2LMHeadModel(config).eval()
+        self.model: Any = transformers.GPT2LMHeadModel(config).eval().to(device)
+        self.device = device
 
     @property
     def versions(self) -> str:
@@ -44,7 +46,8 @@ class TransformersGPT2:
             row[longest - len(prompt) :], seen[longest - len(prompt) :] = prompt, 1
         with torch.no_grad():
             out = self.model.generate(
-                torch.tensor(ids), attention_mask=torch.tensor(mask), do_sample=False,
+                torch.tensor(ids, device=self.device),
+                attention_mask=torch.tensor(mask, device=self.device), do_sample=False,
                 use_cache=True, min_new_tokens=most, max_new_tokens=most, pad_token_id=0,
                 eos_token_id=None,
             )  # fmt: skip

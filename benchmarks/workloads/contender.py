@@ -80,10 +80,14 @@ def load_values(model: Module, values: Mapping[str, Array]) -> None:
 
 
 class DynbatchContender(Contender):
-    """A model of one sentence's loss, trained on whole batches by Adam; `policy` is the graph's."""
+    """A model of one sentence's loss, trained on whole batches by Adam.
+
+    `policy` and `matmul` are the graph's.
+    """
 
     name = "dynbatch"
     policy = "by_bound"
+    matmul = "float32"
 
     def __init__(self, parameters: list[db.Parameter], device: str = "cpu") -> None:
         self.costs: list[StepCost] = []
@@ -110,7 +114,7 @@ class DynbatchContender(Contender):
 
     def start(self, prepared: Batch) -> Callable[[], float]:
         start = time.perf_counter()
-        with db.Graph(self.device, policy=self.policy) as graph:
+        with db.Graph(self.device, policy=self.policy, matmul=self.matmul) as graph:
             loss = self.mean_loss(graph, prepared)
             built = time.perf_counter()
             nodes = len(graph._nodes)

@@ -1,10 +1,13 @@
 """The benchmark of generation, on tiny sizes."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+import dynbatch as db
 from benchmarks import generation
+from dynbatch.models.pretrained import GPT2, GPT2Config
 
 TINY = {"n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50}
 
@@ -31,6 +34,33 @@ def test_transformers_generates_the_same_tokens():
     pytest.importorskip("transformers", minversion="5")
     found = generation.run(options("many"))["many"]
     assert found["same_results"] == found["results"] == generation.PROMPTS
+
+
+def test_a_device_generates_beside_a_peer_that_lies_there_too(cuda, monkeypatch):
+    """The peer is dynbatch on the CPU, prompt by prompt: transformers may not be installed."""
+
+    class Peer:
+        versions = "dynbatch, one by one"
+
+        def __init__(self, sizes, threads, seed, device):
+            assert device == "cuda"
+            self.model = GPT2(GPT2Config(**sizes)).eval()
+
+        def save(self, folder):
+            self.model.save_pretrained(folder)
+
+        def generate(self, prompts, lengths):
+            pairs = zip(prompts, lengths, strict=True)
+            return [
+                db.generate(self.model, [p], min_new_tokens=n, max_new_tokens=n)[0][0].tokens
+                for p, n in pairs
+            ]
+
+    module = SimpleNamespace(TransformersGPT2=Peer)
+    monkeypatch.setitem(sys.modules, "benchmarks.peers.transformers_gpt2", module)
+    found = generation.run(options("many", "--device", "cuda"))
+    assert found["many"]["results"] == generation.PROMPTS and found["many"]["ratio"] > 0
+    assert "dynbatch, one by one" in generation.as_text(found)
 
 
 def test_a_missing_peer_and_an_unknown_part_are_told(monkeypatch, capsys):

@@ -19,11 +19,13 @@ from benchmarks.gpu import (
     job,
     machine,
     memory,
+    micro,
     prewarm,
     sanitized,
     speed,
+    switches,
     trace,
-)  # fmt: skip
+)
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.goals import goals
 from benchmarks.gpu.job import Job, Outcome
@@ -41,6 +43,8 @@ from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.transformer import DynbatchTransformer
 from benchmarks.workloads.tree import DynbatchTree
+from dynbatch.compiler.cuda import fused_product, persistent
+from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -234,6 +238,59 @@ def test_a_case_compiles_what_it_generates_on_two_sentences(cuda):
     assert set(queue().kernels("float32")._generated) >= before
 
 
+def test_what_nobody_can_reckon_is_measured(cuda, monkeypatch):
+    shapes = ((2, 5, 2, 16, True), (1, 3, 1, 8, False))
+    for name, value in (("ROUNDS", 1), ("PRODUCT", (3, 4, 5)), ("SHAPES", shapes)):
+        monkeypatch.setattr(micro, name, value)
+    for work in (micro.launch, micro.product, micro.attention):
+        monkeypatch.setattr(micro, work.__name__, functools.partial(work, times=2))
+    found = json.loads(json.dumps(micro.measure()))
+    assert not [part for part in found.values() if "failed" in part]
+    assert found["launch"]["queue_us"] > 0
+    assert found["product"].keys() == {"shape", "float32", "tf32", "bfloat16"}
+    assert [found[f"attention {k}"]["shape"]["is_causal"] for k in (0, 1)] == [True, False]
+    assert found["attention 0"]["forward_tflops"] > 0 < found["attention 1"]["backward_tflops"]
+
+
+def test_a_measurement_that_fails_stops_no_other(cuda, monkeypatch):
+    monkeypatch.setattr(micro, "ROUNDS", 1)
+    monkeypatch.setattr(micro, "SHAPES", ())
+    monkeypatch.setattr(micro, "launch", lambda: {"queue_us": 1.0})
+    monkeypatch.setattr(micro, "product", lambda: 1 / 0)
+    found = micro.measure()
+    assert found == {
+        "launch": {"queue_us": 1.0},
+        "product": {"failed": "ZeroDivisionError: division by zero"},
+    }
+
+
+@each_workload
+def test_each_switch_is_timed_both_ways_and_put_back(cuda, workload):
+    before = [switch.default for switch in switches.SWITCHES]
+    found = json.loads(json.dumps(switches.measure(tiny(workload, batches=1))))
+    assert list(found["switches"]) == [switch.name for switch in switches.SWITCHES]
+    for switch in switches.SWITCHES:
+        one = found["switches"][switch.name]
+        assert one["broken"] == {} and one["ms"].keys() == switch.ways.keys()
+        assert switch.default in switch.ways and len(switch.ways) > 1
+        assert one["take"] in (switch.ways if switch.is_free else (None,))
+    values = (fused_product.FEW_ROWS, persistent.TAIL_ROWS, DynbatchTagger.matmul)
+    assert [str(value) for value in values] == before[:3]
+
+
+def test_a_switch_moves_for_a_clear_gain_only(cuda):
+    assert switches._to_take({"a": 1.0, "b": 0.99}, "a") == "a"
+    assert switches._to_take({"a": 1.0, "b": 0.9}, "a") == "b"
+    assert switches._to_take({}, "a") == "a"  # none of them runs
+    broken = switches.Switch("x", {"a": _refused, "b": _refused}, "a")
+    found = switches.measure(tiny("tagger", batches=1), [broken])["switches"]["x"]
+    assert found["broken"] == {"a": "no such way", "b": "no such way"} and found["take"] == "a"
+
+
+def _refused(side):
+    raise BackendError("no such way")
+
+
 def test_the_run_for_the_sanitizer_trains_both_models(cuda):
     losses = sanitized.run(np.array([[3, 3], [1, 1]]))
     assert len(losses) == 4 and losses[1] < losses[0] and losses[3] < losses[2]
@@ -310,6 +367,9 @@ def outcomes(cuda, torch, monkeypatch):
             "memory": lambda: {"case": case.name, "side": words[1], "used_bytes": 10,
                                "reserved_bytes": 20 if words[1] == "dynbatch" else 40},
             "correct": lambda: correct.measure(case),
+            "micro": lambda: MICRO,
+            "switches": lambda: {"case": case.name, "switches": SWITCHED},
+            "generation": lambda: GENERATED,
             "tests": lambda: tests,
         }.get(part, dict)()  # fmt: skip
         return Outcome(job.name, "failed" if part in ("tests", "racecheck") else "passed", 1.0,
@@ -318,6 +378,27 @@ def outcomes(cuda, torch, monkeypatch):
     # One thread, as the queue of the stand-in belongs to the test's.
     monkeypatch.setattr(check, "ThreadPoolExecutor", Serial)
     return check.run_parts(check.PARTS, 16, 460.0, attempted)
+
+
+MICRO = {
+    "launch": {"queue_us": 5.5, "cupy_us": None, "device_us": 2.0},
+    "product": {"shape": [64, 1024, 256], "float32": {"host_us": 1.0, "device_us": 9.0}},
+    "attention 0": {
+        "shape": {"sentences": 2, "tokens": 3, "heads": 4, "width": 64, "is_causal": True},
+        "forward_tflops": 1.5, "backward_tflops": 2.5, "torch": {"float32": 3.5},
+    },
+    "attention 1": {"failed": "RuntimeError: no"},
+}  # fmt: skip
+SWITCHED = {
+    "TAIL_ROWS": {"default": "16", "ms": {"0": 1.0, "16": 2.0}, "broken": {}, "take": "0"},
+    "matmul": {"default": "float32", "ms": {"float32": 2.0}, "broken": {"tf32": "old\ncard"},
+               "take": None},
+}  # fmt: skip
+GENERATED = {
+    "threads": 2, "rounds": 1, "kernels": [], "warning": "",
+    "many": {"peer": "transformers 5", "tokens_per_second": 9.0, "peer_tokens_per_second": 2.0,
+             "same_results": 16, "results": 16, "ratio": 4.5, "processor_ratio": 1.0},
+}  # fmt: skip
 
 
 class Serial:
@@ -336,8 +417,11 @@ class Serial:
 def test_the_report_is_written_and_readable(outcomes, tmp_path):
     names = [outcome.name for outcome in outcomes]
     assert names[:3] == ["prewarm", "first, tagger B=2 H=8", "speed, tagger B=2 H=8"]
-    assert names[3:6] == ["tests", "memcheck, models", "memcheck, kernels"]
-    assert names[-1] == "speed, seq2seq B=2 H=8"
+    assert names[3:7] == ["micro", "tests", "memcheck, models", "memcheck, kernels"]
+    assert names[-4:] == [
+        "speed, seq2seq B=2 H=8", "generation",
+        "switches, tagger B=2 H=8", "switches, seq2seq B=2 H=8",
+    ]  # fmt: skip
     report = {
         "date": "2030-01-02T03:04:05+00:00",
         "machine": machine.describe() | {"card": "NVIDIA H100 80GB HBM3"},
@@ -360,6 +444,14 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "dynbatch: ",
         "seq2seq B=2 H=8, pytorch-select                    0.0       0.0      1.00      2.00",
         "MISSED   seq2seq B=2 H=8: peak memory, share of pytorch-padded 1.00 (goal <= 0.3)",
+        "a launch: 5.5 µs of the host by the queue, - by CuPy's kernel object; 2.0 µs of the",
+        "a product of 64 x 1024 x 256: float32 9.0 µs",
+        "2 x 3 tokens, 4 heads of 64, causal, TFLOP/s: forward 1.5, PyTorch float32 3.5, backward",
+        "attention 1: RuntimeError: no",
+        "TAIL_ROWS    0 1.00, 16 2.00; default 16, take 0",
+        "matmul       float32 2.00, tf32 FAILS (old); default float32, of another precision",
+        "generation: many     9.0 tokens/s, transformers 5 2.0: 4.50 times",
+        "reached  generation, times padded 4.50 (goal >= 3.0)",
         "99 s in all",
     ):
         assert expected in text, expected
@@ -407,7 +499,7 @@ def test_goals_need_what_they_speak_of():
 def test_what_one_command_does_fits_into_its_time(wanted):
     """With what is expected of the timed parts, and the most that the others may take."""
     beginning, timed = check.at_the_beginning(wanted, 16), check.one_by_one(wanted)
-    expected = sum(job.limit_seconds for job in beginning) / 2 + check.TIMED_SECONDS * len(timed)
+    expected = check.expected_seconds([*beginning, *timed])
     others = [job.limit_seconds for job in check.side_by_side(wanted, 16)]
     assert expected + max(others, default=0) <= check.LIMIT_SECONDS <= 8 * 60 - 20
     assert beginning[0].name == "prewarm"

@@ -1,0 +1,125 @@
+"""Every switch that no card has measured, timed each way on one case: which default to take.
+
+The ways of a switch take turns on the same model and mini-batches, the device waited for at the end
+of each round; the other switches are at their defaults meanwhile.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from benchmarks.gpu import timeline
+from benchmarks.gpu.cases import Case, case_of, parser
+from benchmarks.workloads.contender import DynbatchContender
+from dynbatch.compiler.cuda import fused_product, persistent
+from dynbatch.errors import DynbatchError
+from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
+
+WORTH = 0.97  # of the default's time: what is no faster than this is left as it is
+
+Way = Callable[[DynbatchContender], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A choice that the library makes.
+
+    Args:
+        name:    where it is made.
+        ways:    by what is chosen, what makes it so for a model.
+        default: the way that the library goes.
+        is_free: results do not depend on it, so that the fastest way may become the default.
+    """
+
+    name: str
+    ways: Mapping[str, Way]
+    default: str
+    is_free: bool = True
+
+
+def constant(module: ModuleType, name: str, *others: int) -> Switch:
+    """A limit that a module has, and other values of it."""
+    default = getattr(module, name)
+    values = sorted({default, *others})
+
+    def way(value: int) -> Way:
+        return lambda side: mock.patch.object(module, name, value)
+
+    return Switch(name, {str(value): way(value) for value in values}, str(default))
+
+
+def _precision(name: str) -> Way:
+    return lambda side: mock.patch.object(side, "matmul", name)
+
+
+SWITCHES = (
+    constant(fused_product, "FEW_ROWS", 0, 32, 1024),
+    constant(persistent, "TAIL_ROWS", 0, 4, 64),
+    Switch("matmul", {name: _precision(name) for name in MANTISSA_BITS}, FULL, is_free=False),
+)
+
+
+def measure(case: Case, switches: Sequence[Switch] = SWITCHES) -> dict[str, Any]:
+    """Milliseconds a training step for each way of each switch, and the way to take."""
+    side = case.ours()
+    prepared = [side.prepare(batch) for batch in case.data()]
+    gc.freeze()
+    try:
+        timeline.in_a_row(side, prepared)
+        found = {switch.name: _ways(switch, side, prepared, case.rounds) for switch in switches}
+    finally:
+        gc.unfreeze()
+    return {"case": case.name, "switches": found}
+
+
+def _ways(
+    switch: Switch, side: DynbatchContender, prepared: Sequence[Any], rounds: int
+) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {}
+    broken: dict[str, str] = {}
+    for number in range(rounds + 1):  # the first is not counted: kernels are compiled
+        for name, way in switch.ways.items():
+            if name in broken:
+                continue
+            gc.collect()
+            try:
+                with way(side):
+                    taken = timeline.in_a_row(side, prepared)
+            except DynbatchError as error:
+                broken[name] = str(error)[:300]
+                continue
+            if number:
+                seconds.setdefault(name, []).append(taken)
+    ms = {name: 1e3 * statistics.median(values) for name, values in seconds.items()}
+    return {
+        "default": switch.default,
+        "ms": ms,
+        "broken": broken,
+        "take": _to_take(ms, switch.default) if switch.is_free else None,
+    }
+
+
+def _to_take(ms: Mapping[str, float], default: str) -> str:
+    """The fastest way, if it is clearly faster than the default."""
+    fastest = min(ms, key=lambda name: ms[name], default=default)
+    return fastest if ms.get(fastest, 0.0) < WORTH * ms.get(default, float("inf")) else default
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: JSON to standard output; status 1 where a way does not run."""
+    found = measure(case_of(parser("switches", __doc__).parse_args(arguments)))
+    print(json.dumps(found))
+    return int(any(switch["broken"] for switch in found["switches"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
