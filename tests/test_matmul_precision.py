@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.compiler.cuda import persistent
+from dynbatch.compiler.cuda import fused_product, persistent
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime.library import reference_only
 from dynbatch.kernels.cuda.runtime.cublas import Cublas
@@ -73,8 +73,13 @@ def distance(found, expected):
 
 
 @pytest.mark.parametrize("matmul", ROUNDED)
-def test_scans_and_linear_maps_multiply_rounded_factors(device, monkeypatch, matmul):
-    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)  # our own kernel of a tail rounds nothing
+@pytest.mark.parametrize(("tail_rows", "few_rows"), [(0, 0), (0, 128), (2, 0)])
+def test_scans_and_linear_maps_multiply_rounded_factors(
+    device, monkeypatch, matmul, tail_rows, few_rows
+):
+    """By cuBLAS step by step, by our own kernels of a product and a group, or of all last steps."""
+    monkeypatch.setattr(persistent, "TAIL_ROWS", tail_rows)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", few_rows)
     xs, dys = [[normal(n, w, seed=n + w) for n in (3, 1, 4)] for w in (8, 5)]
     p = weights()
     exact, expected = by_hand("float32", p, xs, dys), by_hand(matmul, p, xs, dys)
@@ -102,9 +107,8 @@ def test_scans_and_linear_maps_multiply_rounded_factors(device, monkeypatch, mat
         assert distance(run(), expected) < 1e-6
 
 
-def after_training(name, device, matmul, monkeypatch, **settings):
+def after_training(name, device, matmul, **settings):
     """The losses of some steps with Adam."""
-    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)
     model = MODELS[name]().to(device)
     optimizer, losses = optim.Adam(model.parameters(), lr=0.01), []
     for seed in range(2):
@@ -118,10 +122,10 @@ def after_training(name, device, matmul, monkeypatch, **settings):
 
 @pytest.mark.parametrize("matmul", ROUNDED)
 @pytest.mark.parametrize("name", ["CRF, biaffine, text CNN", "binary trees", "seq2seq"])
-def test_a_gpu_trains_as_the_cpu_says(cuda, monkeypatch, name, matmul):
+def test_a_gpu_trains_as_the_cpu_says(cuda, name, matmul):
     """What only one of the two rounds would show: rounding moves the loss more than that."""
     found, expected, whole = [
-        np.array(after_training(name, device, precision, monkeypatch))
+        np.array(after_training(name, device, precision))
         for device, precision in (("cuda", matmul), ("cpu", matmul), ("cpu", "float32"))
     ]
     assert np.abs(found - expected).max() < np.abs(whole - expected).max() / 10
@@ -132,15 +136,17 @@ def test_cublas_multiplies_nothing_in_float32(cuda, monkeypatch, matmul):
     queue()._cublas.clear()
     with monkeypatch.context() as patch:
         patch.setattr(cuda.cuda.cublas, "sgemm", None)
-        after_training("seq2seq", "cuda", matmul, monkeypatch)
+        patch.setattr(persistent, "TAIL_ROWS", 0)
+        patch.setattr(fused_product, "FEW_ROWS", 0)
+        after_training("seq2seq", "cuda", matmul)
     queue()._cublas.clear()
 
 
 @pytest.mark.parametrize("matmul", ROUNDED)
 @pytest.mark.parametrize("name", ["tagger", "binary trees"])
-def test_the_check_finds_nothing_wrong_in_rounded_products(device, monkeypatch, name, matmul):
-    plain = after_training(name, device, matmul, monkeypatch)
-    found = after_training(name, device, matmul, monkeypatch, check=True)
+def test_the_check_finds_nothing_wrong_in_rounded_products(device, name, matmul):
+    plain = after_training(name, device, matmul)
+    found = after_training(name, device, matmul, check=True)
     np.testing.assert_allclose(found, plain, rtol=1e-3)
 
 
@@ -213,6 +219,7 @@ class Widths:
 def test_rows_of_whole_16_bytes_lie_where_tensor_cores_load_them(cuda, monkeypatch, name):
     """A matrix whose rows are a multiple of 16 bytes apart begins at one, too."""
     monkeypatch.setattr(persistent, "TAIL_ROWS", 0)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", 0)
     gemm, seen = Cublas.gemm, []
 
     def watched(self, *args):

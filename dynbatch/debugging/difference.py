@@ -76,7 +76,7 @@ def tolerance_of(dtype: str, precision: str) -> float:
     """The difference to allow, as a share of the largest element.
 
     Rounded factors of products may each be off by 2^-bits: a GPU may cut where we go to the
-    nearest, keeps them whole in kernels of our own, and rounds apart what lies at a boundary.
+    nearest, and rounds apart what lies at a boundary.
     """
     if precision == FULL:
         return TOLERANCES[dtype]

@@ -17,6 +17,7 @@ from dynbatch.compiler.cuda import fused_product
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
@@ -234,8 +235,9 @@ def test_generated_kernels_compile_for_every_architecture(name, architecture):
     with db.Graph(dtype="float64") as graph:
         memory = tuple([F.constant(graph, 1.0, (2, w)) for w in CASES[name].memories])
         program = CASES[name].cell.compiled(graph, CASES[name].form, memory, batch.params)
-    source = program.on_device.source
-    for real in ("float", "double"):
+    for real, precision in (("float", "float32"), ("double", "float32"), ("float", "bfloat16")):
+        with multiplying(precision):
+            source = program.on_device.source
         options = (f"-DREAL={real}",)
         found = nvrtc.compile_kernels(source.text, source.name, architecture, options)
         assert set(found) == set(source.kernels)
@@ -277,7 +279,7 @@ def scan_with_tail(barrier=None):
             text = text[: found[barrier].start()] + text[found[barrier].end() :]
         kernels = Kernels(np.float32, queue().cupy)
         patch.setitem(queue()._kernels, np.dtype(np.float32), kernels)
-        patch.setattr(program.on_device, "source", whole._replace(text=text))
+        patch.setitem(program.on_device._sources, "float32", whole._replace(text=text))
         losses = [F.sum(F.sum(db.scan(two_maps, x, (H, H), params)[0])) for x in xs]
         graph.backward(F.sum(losses))
     return len(found)

@@ -16,7 +16,8 @@ from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.runtime.precision import FULL, of_products
+from dynbatch.kernels.cuda.runtime.source import CudaSource
+from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS, of_products
 
 Items = Sequence[Op | Kernel]
 
@@ -78,8 +79,6 @@ class DeviceCell:
         forward, backward: both passes.
         tails:  the kernels for a scan's last steps, forward and back; none for a cell with
                 operators that have their own kernels, or without a state.
-        name:   what the names of its kernels begin with.
-        source: their CUDA text.
 
     Args:
         overwrites: see `Loop`.
@@ -93,22 +92,36 @@ class DeviceCell:
         if loop.program.states and not loop.program.generic:
             passes = ((loop.forward, self.forward), (loop.backward, self.backward))
             self.tails = [Tail(loop, step, each.groups) for step, each in passes]
-        # Named by content: equal cells share their kernels, and compilers their caches.
-        digest = hashlib.sha256(self._text("cell").encode()).hexdigest()
-        self.name = f"cell_{digest[:16]}"
-        self.source = source.join(f"{self.name}.cu", self._text(self.name))
+        self._sources: dict[str, CudaSource] = {}
+
+    @property
+    def name(self) -> str:
+        """What the names of its kernels begin with."""
+        return self.source.name.removesuffix(".cu")
+
+    @property
+    def source(self) -> CudaSource:
+        """Their CUDA text, in the precision of products that the run wants."""
+        precision = of_products()
+        if precision not in self._sources:
+            # Named by content: equal cells share their kernels, and compilers their caches.
+            digest = hashlib.sha256(self._text("cell", precision).encode()).hexdigest()
+            name = f"cell_{digest[:16]}"
+            self._sources[precision] = source.join(f"{name}.cu", self._text(name, precision))
+        return self._sources[precision]
 
     def is_few(self, rows: int, itemsize: int) -> bool:
-        """Whether a step of so many rows runs fused products, which round no factors."""
+        """Whether a step of so many rows runs fused products."""
         weight_bytes = self.loop.weights * itemsize
-        is_small = rows <= fused_product.FEW_ROWS and weight_bytes <= fused_product.WEIGHT_BYTES
-        return is_small and (of_products() == FULL or itemsize > 4)
+        return rows <= fused_product.FEW_ROWS and weight_bytes <= fused_product.WEIGHT_BYTES
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, precision: str) -> str:
         passes = (self.forward, self.backward)
         kernels: list[Kernel | Tail] = [k for each in passes for k in each.groups.values()]
         kernels += [kernel for each in passes for kernel in each.fused]
         kernels += filter(None, [self.backward.across])
-        heads = ['#include "tile_product.cuh"\n'] if self.forward.fused else []
+        bits = MANTISSA_BITS[precision]
+        heads = [] if precision == FULL else [f"#define FACTOR_BITS {bits}\n"]
+        heads += ['#include "tile_product.cuh"\n'] if self.forward.fused else []
         heads += [PRODUCTS] if self.tails else []
         return "\n\n".join([*heads, *[kernel.text(name) for kernel in [*kernels, *self.tails]]])

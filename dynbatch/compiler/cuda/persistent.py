@@ -110,6 +110,9 @@ class Tail:
 
 PRODUCTS = """
 // The products of a tail: one row, by the whole block.
+#ifndef FACTOR_BITS
+#define FACTOR_BITS 23
+#endif
 constexpr int THREADS_OF_TAIL = @THREADS@, OUTPUTS_OF_WARP = 4;
 
 // out[o] = Σ_k x[k] W[o, k] + bias[o], for W (O, K); zeros for x where it is NULL. A warp makes
@@ -121,10 +124,12 @@ __device__ __forceinline__ void multiply_row(const REAL* x, const REAL* weight, 
         REAL sum[OUTPUTS_OF_WARP] = {};
 #pragma unroll 4  // a block has a multiprocessor to itself: many loads must be under way
         for (int k = lane; k < inner; k += WARP) {
-            const REAL factor = x[k];
+            const REAL of_x = factor<FACTOR_BITS>(x[k]);
 #pragma unroll
-            for (int i = 0; i < OUTPUTS_OF_WARP; ++i)
-                sum[i] += factor * weight[(long long)min(o + i, O - 1) * K + k];
+            for (int i = 0; i < OUTPUTS_OF_WARP; ++i) {
+                const long long at = (long long)min(o + i, O - 1) * K + k;
+                sum[i] += of_x * factor<FACTOR_BITS>(weight[at]);
+            }
         }
 #pragma unroll
         for (int i = 0; i < OUTPUTS_OF_WARP; ++i) {
@@ -145,7 +150,10 @@ __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight
         const int k = first + column;
         REAL sum = 0;
         if (team < teams && k < K)
-            for (int o = team; o < O; o += teams) sum += dy[o] * weight[(long long)o * K + k];
+            for (int o = team; o < O; o += teams) {
+                const REAL of_dy = factor<FACTOR_BITS>(dy[o]);
+                sum += of_dy * factor<FACTOR_BITS>(weight[(long long)o * K + k]);
+            }
         partial[threadIdx.x] = sum;
         __syncthreads();
         if (team == 0 && k < K) {

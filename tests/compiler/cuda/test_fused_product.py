@@ -15,6 +15,7 @@ from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.fused_product import FusedProduct
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.compiler.test_differentiate import compiled
@@ -152,11 +153,16 @@ def test_every_product_is_in_one_kernel_of_few_rows(name):
         assert {k for run in step.runs for k in range(run.first, run.last + 1)} <= set(done)
 
 
+WAYS = [("float", "float32"), ("double", "float32"), ("float", "tf32"), ("float", "bfloat16")]
+
+
 @pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
 @pytest.mark.parametrize("architecture", [*map(exhaustive, (75, 80, 86, 89, 100, 120)), 90])
 def test_kernels_keep_to_their_budgets(architecture):
-    source = device_cell(256).source
-    for real in ("float", "double"):
+    cell = device_cell(256)
+    for real, precision in WAYS:
+        with multiplying(precision):
+            source = cell.source
         found = nvrtc.compile_kernels(source.text, source.name, architecture, (f"-DREAL={real}",))
         for kernel, taken in found.items():
             assert taken.registers <= 64 and not taken.spilled_bytes, kernel
@@ -182,7 +188,7 @@ def run_without(barrier=None):
         if barrier is not None:
             text = text[: found[barrier].start()] + text[found[barrier].end() :]
         patch.setitem(queue()._kernels, np.dtype(np.float32), Kernels(np.float32, queue().cupy))
-        patch.setattr(program.on_device, "source", whole._replace(text=text))
+        patch.setitem(program.on_device._sources, "float32", whole._replace(text=text))
         xs = F.input(graph, np.ones((2, 4 * width)))
         graph.backward(F.sum(F.sum(db.scan(fed, xs, (width,) * 3, params)[0])))
     return len(found)

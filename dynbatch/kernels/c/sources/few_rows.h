@@ -94,7 +94,8 @@ static __attribute__((noinline)) void turned_row(
             turn(terms, b + k, b_column, x);
             if (terms == LANES) {
 #pragma GCC unroll 16
-                for (int s = 0; s < LANE_COUNT; s++) sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);
+                for (int s = 0; s < LANE_COUNT; s++)
+                    sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);
             } else
                 for (ptrdiff_t s = 0; s < terms; s++)
                     sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);

@@ -6,6 +6,21 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ REAL infinity() { return (REAL)__int_as_float(0x7f800000); }
 
+// A factor of a product in BITS bits of mantissa: 23 are all of float's, 10 TF32's, 7 bfloat16's, which
+// alone takes the even one of two numbers as near. See kernels/runtime/precision.py.
+template <int BITS>
+__device__ __forceinline__ REAL factor(REAL x) {
+    if constexpr (BITS == 23) {
+        return x;
+    } else {
+        constexpr int DROPPED = 23 - BITS;
+        const unsigned bits = __float_as_int(x), is_odd = bits >> DROPPED & 1;
+        const unsigned half = (1u << (DROPPED - 1)) - (BITS == 7 ? 1 - is_odd : 0);
+        const bool is_finite = (~bits & 0x7f800000) != 0;
+        return is_finite ? __int_as_float((bits + half) >> DROPPED << DROPPED) : x;
+    }
+}
+
 // Functions of one element, as kernels/unary/ defines them; a NaN stays one.
 
 // 1 / (1 + exp(-x)) without overflow; it keeps small values, and takes no more registers.

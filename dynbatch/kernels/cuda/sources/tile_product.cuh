@@ -7,8 +7,11 @@
 //     rows lane / 8 + 4 i of the half, columns lane % 8 + 8 j
 //
 // and the TEAMS of warps' sums are added in order at the end. So the order of a sum depends on its
-// length only.
+// length only. Factors are rounded to FACTOR_BITS, where a text defines it before.
 
+#ifndef FACTOR_BITS
+#define FACTOR_BITS 23
+#endif
 constexpr int TILE_THREADS = 512, TILE_ROWS = 16, TILE_COLUMNS = 32, TEAMS = 8;
 constexpr int VECTOR = 16 / sizeof(REAL);
 constexpr int STRETCH = 512 / sizeof(REAL), APART = STRETCH + VECTOR;  // no two rows in one bank
@@ -72,14 +75,14 @@ __device__ __forceinline__ void multiply_tile(
 #pragma unroll
         for (int i = 0; i < EACH_X; ++i) {
             const int r = line + i * (TILE_THREADS / STRETCH);
-            if (place < padded) xs[r * APART + place] = of_x[i];
+            if (place < padded) xs[r * APART + place] = factor<FACTOR_BITS>(of_x[i]);
         }
 #pragma unroll
         for (int i = 0; i < EACH_W; ++i) {
             const int number = threadIdx.x + i * TILE_THREADS;
             const int c = ALONG ? line + i * (TILE_THREADS / STRETCH) : threadIdx.x % TILE_COLUMNS;
             const int k = ALONG ? place : number / TILE_COLUMNS;
-            if (k < padded) ws[c * APART + k] = of_w[i];
+            if (k < padded) ws[c * APART + k] = factor<FACTOR_BITS>(of_w[i]);
         }
         __syncthreads();
 #pragma unroll 1
