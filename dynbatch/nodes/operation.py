@@ -16,6 +16,7 @@ from dynbatch.attributes import attributes_of
 from dynbatch.backend import DType
 from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.recorded import Recorded
@@ -226,7 +227,9 @@ class Operation(Recorded):
     # The kernels --------------------------------------------------------------------------------
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Tasks] | None:
+    def forward_batch(
+        cls, batch: Batch, y: Ragged, *xs: Ragged
+    ) -> Iterator[Tasks | Joinable] | None:
         """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified.
 
         A type that `writes_tasks` yields them, and goes on when they are done.
@@ -236,7 +239,7 @@ class Operation(Recorded):
     @classmethod
     def backward_batch(
         cls, batch: Batch, dy: Ragged, *dxs: Ragged | None
-    ) -> Iterator[Tasks] | None:
+    ) -> Iterator[Tasks | Joinable] | None:
         """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
         raise NotImplementedError(f"{cls.__name__}.backward_batch")
 

@@ -15,6 +15,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
 from dynbatch.kernels.c.runtime.tasks import run_each, run_side_by_side
+from dynbatch.kernels.cuda.runtime.joined import run_joined
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Array
@@ -113,7 +114,7 @@ class StageRunner:
         if launches is None:
             self._on_threads(steps, tasks, stage.is_backward, arena)
         else:
-            self._on_device(launches, steps, tasks)
+            self._on_device(launches, steps, tasks, stage.is_backward, arena)
         for step in stage.steps:
             if stage.is_backward or step.fused:
                 if launches is not None:
@@ -141,14 +142,17 @@ class StageRunner:
         for task in tasks:
             task()
 
-    def _on_device(self, launches: Queue, steps: Sequence[StepRun], tasks: Sequence[Task]) -> None:
-        tasks = [partial(_launch, launches, *pair) for pair in zip(steps, tasks, strict=True)]
+    def _on_device(
+        self, launches: Queue, steps: Sequence[StepRun], tasks: Sequence[Task], is_backward: bool,
+        arena: Array,
+    ) -> None:  # fmt: skip
         is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
         if len(tasks) > 1 and is_free:
-            launches.side_by_side(tasks)
+            run = StepRun.backward if is_backward else StepRun.forward
+            run_joined(launches, [(_label(step), run(step, arena)) for step in steps])
         else:
-            for task in tasks:
-                task()
+            for step, task in zip(steps, tasks, strict=True):
+                _launch(launches, step, task)
 
 
 def _launch(launches: Queue, step: StepRun, task: Task) -> None:

@@ -13,7 +13,6 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
@@ -164,7 +163,7 @@ class StepRun:
 
     # Kernels --------------------------------------------------------------------------------------
 
-    def forward(self, arena: Array) -> Iterator[Tasks]:
+    def forward(self, arena: Array) -> Iterator[Any]:
         """Pack the inputs and run the batched forward (with its gradient, if fused).
 
         Yields:
@@ -188,7 +187,7 @@ class StepRun:
                 yield from self.node_type.forward_batch(self.batch, y, *xs) or ()
         self.spans.append(("forward", begin, time.perf_counter()))
 
-    def backward(self, arena: Array) -> Iterator[Tasks]:
+    def backward(self, arena: Array) -> Iterator[Any]:
         """Run the batched backward into direct or scratch targets; see `forward`."""
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
 
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
+from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.loop import Loop
@@ -92,19 +93,14 @@ def _gather_bias(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
 
 def weight_gradients(
     queue: Queue, into: ParameterRows, op: Op, x: DeviceMatrix, dy: DeviceMatrix, rows: int
-) -> None:
+) -> Iterator[MatrixProduct]:
     """dW = dyᵀ x of every piece, one product each."""
     for piece in op.pieces:
         if piece.weight.frozen:
             continue
-        out = into.take(piece.weight, piece.first, piece.width)
-        queue.keep(out)
-        part = dy.part(0, piece.column, piece.width)
-        queue.cublas(out.dtype).gemm(
-            True, False, piece.width, x.width, rows,
-            part.address, part.stride, x.address, x.stride, 0,
-            out.data.ptr, x.width,  # type: ignore[attr-defined]
-        )  # fmt: skip
+        out = matrix_of(into.take(piece.weight, piece.first, piece.width))
+        shape, part = (piece.width, x.width, rows), dy.part(0, piece.column, piece.width)
+        yield MatrixProduct(queue, (True, False), shape, part, x, 0, out)
 
 
 def bias_gradients(queue: Queue, into: ParameterRows, op: Op, dy: DeviceMatrix) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dynbatch.cells.cuda.linear_maps import bias_gradients, weight_gradients
 from dynbatch.cells.cuda.matrices import DeviceMatrix
+from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.compiler.ir import Op
@@ -24,18 +27,22 @@ class LoopGradients:
         self.count = count
         self._written = {*self.loop.backward_program.of_streams}
 
-    def parameters(self, gradients: Gradients) -> None:
-        """Make the gradients of all linear maps: weights, biases and the tokens they multiplied."""
+    def parameters(self, gradients: Gradients) -> Iterator[MatrixProduct]:
+        """The gradients of all linear maps: weights, biases and the tokens they multiplied.
+
+        Yields:
+            the products, to be run before it goes on.
+        """
         into, rows, program = ParameterRows(gradients), self.rows, self.loop.program
         for number, value in sorted(self.loop.backward_program.of_maps.items()):
             op = program.linear_maps[number]
             dy, x = rows.whole(value), self._multiplied(op)
             zero = self._zero_rows(op)
             x_read, dy_read = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
-            weight_gradients(rows.queue, into, op, x_read, dy_read, self.count - zero)
+            yield from weight_gradients(rows.queue, into, op, x_read, dy_read, self.count - zero)
             bias_gradients(rows.queue, into, op, dy)
             if op in program.ahead:
-                self._stream_gradient(op, dy)
+                yield from self._stream_gradient(op, dy)
 
     def _zero_rows(self, op: Op) -> int:
         """How many of the first rows that a map multiplied are zeros."""
@@ -46,21 +53,18 @@ class LoopGradients:
         (value,) = op.inputs
         return self.rows.whole(value)
 
-    def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> None:
+    def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> Iterator[MatrixProduct]:
         """dx (+)= dy W for all rows."""
         (x,) = op.inputs
-        rows = self.rows
-        stream = rows.matrices[f"dX{x.base.number}"]
+        rows, number = self.rows, x.base.number
+        stream = rows.matrices[f"dX{number}"]
         if stream is None:
             return
-        out = stream.part(0, x.column, x.width)
-        if x.base.number not in self._written and not x.is_whole():
+        if number not in self._written and not x.is_whole():
             arrays.fill(stream.array, 0)
-            self._written.add(x.base.number)
+            self._written.add(number)
         weight = rows.matrix(f"V{self.loop.maps[id(op)]}")
-        rows.queue.cublas(rows.dtype).gemm(
-            False, False, self.count, weight.width, op.output.width,
-            dy.address, dy.stride, weight.address, weight.stride,
-            int(x.base.number in self._written), out.address, out.stride,
-        )  # fmt: skip
-        self._written.add(x.base.number)
+        shape, adds = (self.count, weight.width, op.output.width), number in self._written
+        out = stream.part(0, x.column, x.width)
+        yield MatrixProduct(rows.queue, (False, False), shape, dy, weight, int(adds), out)
+        self._written.add(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,17 @@ from dynbatch.parameter import Array
 
 Step = tuple[int, int, int, int]
 """First row, row behind the last, number of rows, and first row of the step before or -1."""
+
+
+class RowsOfSteps(NamedTuple):
+    """A value's rows in several steps, by address.
+
+    addresses: (steps,) of the first element; 0 where it has no matrix.
+    stride:    elements from a row to the next; an array where it differs from step to step.
+    """
+
+    addresses: Array
+    stride: int | Array
 
 
 class LoopRows:
@@ -56,10 +67,14 @@ class LoopRows:
         assert matrix is not None
         return matrix
 
-    def addresses(self, names: list[str]) -> list[int | None]:
-        """The addresses of matrices; None, which kernels see as NULL, for missing ones."""
-        matrices = [self.matrices[name] for name in names]
-        return [None if matrix is None else matrix.address for matrix in matrices]
+    def base_of(self, name: str, order: Array | None = None) -> int | Array | None:
+        """The address of a matrix, which kernels see as NULL if it is missing.
+
+        Args:
+            order: steps; where a matrix is another one in some of them, the address in each.
+        """
+        matrix = self.matrices[name]
+        return None if matrix is None else matrix.address
 
     def whole(self, value: Value) -> DeviceMatrix:
         """All rows of a packed value."""
@@ -68,12 +83,29 @@ class LoopRows:
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None where it has no matrix."""
-        return self._part(value.base, value.column, value.width, self.steps[t][0])
+        return self._part(value.base, value.column, value.width, t, self.steps[t][0])
 
-    def _part(self, base: Value, column: int, width: int, row: int) -> DeviceMatrix | None:
+    def _part(self, base: Value, column: int, width: int, t: int, row: int) -> DeviceMatrix | None:
         buffer, first = self.loop.places.buffer_of(base)
-        matrix = self.matrices[buffer.name]
+        matrix = self.matrices[self.in_turn(buffer.name, t)]
         return matrix and matrix.part(row if buffer.packed else 0, first + column, width)
+
+    def in_turn(self, name: str, t: int) -> str:
+        """The array that has a name in a step."""
+        return name
+
+    def of_steps(self, value: Value, order: Array) -> RowsOfSteps:
+        """A value's rows in several steps."""
+        return self._rows_of(value.base, value.column, order, self.table[order, 0])
+
+    def _rows_of(self, base: Value, column: int, order: Array, rows: Array) -> RowsOfSteps:
+        buffer, first = self.loop.places.buffer_of(base)
+        start = self.base_of(buffer.name, order)
+        if start is None:
+            return RowsOfSteps(np.zeros(order.size, np.int64), buffer.width)
+        row = rows.astype(np.int64) if buffer.packed else np.zeros(order.size, np.int64)
+        elements = row * buffer.width + first + column
+        return RowsOfSteps(start + elements * self.dtype.itemsize, buffer.width)
 
     def array(self, value: Value, t: int, strided: bool = False) -> Array:
         """A value's rows as an array; a copy if they are part of wider ones, unless `strided`."""

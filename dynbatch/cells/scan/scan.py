@@ -19,6 +19,7 @@ from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
 from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
@@ -113,7 +114,9 @@ class Scan(Operation):
         return _runner(batch).elements(batch, backward=True)
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Tasks] | None:
+    def forward_batch(
+        cls, batch: Batch, y: Ragged, *xs: Ragged
+    ) -> Iterator[Tasks | Joinable] | None:
         run = _runner(batch)(batch, y, xs)
         batch.memo["run"] = run
         return run.forward(y)
@@ -121,12 +124,11 @@ class Scan(Operation):
     @classmethod
     def backward_batch(
         cls, batch: Batch, dy: Ragged, *dxs: Ragged | None
-    ) -> Iterator[Tasks] | None:
+    ) -> Iterator[Tasks | Joinable] | None:
         run: ScanRun | DeviceScanRun = batch.memo["run"]
         if isinstance(run, ScanRun):
             return ScanBackward(run, batch, dy, dxs).run()
-        run.backward(batch, dy, dxs)
-        return None
+        return run.backward(batch, dy, dxs)
 
 
 def _runner(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:

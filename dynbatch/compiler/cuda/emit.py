@@ -4,11 +4,16 @@ Arrays by name, as `buffers.Role` has them; in a step row r of a packed array is
 the others row r. I0 … are NULL for a state that is zeros, dX0 … for gradients that nobody wants.
 
 `steps` has three numbers a step: its first packed row s, its running sentences n, and the first
-packed row p of the step before, or -1. A thread works on one row and one column of one lane: it
-loads all that it reads before it stores anything, since values share memory.
+packed row p of the step before, or -1. Where several runs go side by side, a block belongs to run
+`blockIdx.y`; `runs` has for each but the first how many elements its arrays are from the first's. A
+thread works on one row and one column of one lane: it loads all that it reads before it stores
+anything, since values share memory.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
 from dynbatch.compiler.cuda.loop import Loop
@@ -18,6 +23,9 @@ from dynbatch.compiler.ir import OpCode, Origin, Value
 from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane, LaneNames, loaded, names_of
 
 STEP = "const long long s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];"
+
+
+NAME = re.compile(r"\b\w+\b")
 
 
 class Arrays:
@@ -40,6 +48,34 @@ class Arrays:
         if name not in self.names:
             self.names.append(name)
         return name
+
+    def parameters(self, names: Sequence[str] | None = None) -> str:
+        """The parameters of a kernel for the arrays, of the first of several runs.
+
+        Args:
+            names: for them, if not their own.
+        """
+        pointers = "".join([f"REAL* {name}, " for name in names or self.names])
+        return f"{pointers}const long long* runs, "
+
+    def of_run(self) -> list[str]:
+        """Lines that make them those of the run that a block belongs to."""
+        moves = [f"{name} += away[{k}];" for k, name in enumerate(self.names)]
+        away = f"const long long* away = runs + (blockIdx.y - 1) * {len(self.names)};"
+        return ["    if (blockIdx.y) {", *[f"        {line}" for line in (away, *moves)], "    }"]
+
+    def in_shared(self, lines: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+        """Lines with the arrays of a block's run, whose addresses lie in shared memory.
+
+        There they take no registers, of which pointers that are not parameters would.
+        """
+        places = {name: f"arrays[{k}]" for k, name in enumerate(names or self.names)}
+        away = f"runs[(blockIdx.y - 1) * {len(places)} + "
+        sets = [f"{place} = {name} + (blockIdx.y ? {away}{k}] : 0);"
+                for k, (name, place) in enumerate(places.items())]  # fmt: skip
+        head = [f"__shared__ REAL* arrays[{len(places)}];", "if (threadIdx.x == 0) {"]
+        used = [NAME.sub(lambda word: places.get(word[0], word[0]), line) for line in lines]
+        return [*head, *[f"    {line}" for line in sets], "}", "__syncthreads();", *used]
 
     def state(self, value: Value, index: str = "") -> str:
         """The address of columns of a state in this row, or an element; NULL or 0 for zeros."""
@@ -98,10 +134,10 @@ class Kernel:
 
     def text(self, prefix: str) -> str:
         """The whole kernel; its name follows the prefix."""
-        pointers = "".join([f"REAL* {name}, " for name in self.arrays.names])
         lines = [
             f'extern "C" __global__ void {prefix}_{self.name}'
-            f"({pointers}const int* steps, int t) {{",
+            f"({self.arrays.parameters()}const int* steps, int t) {{",
+            *self.arrays.of_run(),
             f"    {STEP}",
             "    long long thread = thread_in_grid();",
         ]

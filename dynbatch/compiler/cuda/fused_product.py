@@ -234,19 +234,18 @@ class FusedProduct(Kernel):
     def text(self, prefix: str) -> str:
         body: list[str] = []
         for lane in self.tile_lanes:
-            body += [f"    {line}" for line in self._lane_text(lane)]
-        pointers = "".join([f"REAL* {name}, " for name in self.arrays.names])
+            body += self._lane_text(lane)
         tiles = sum([lane.tiles for lane in self.tile_lanes])
         bounds = f"__launch_bounds__({self.block}, 2)"
         return "\n".join(
             [
                 f'extern "C" __global__ void {bounds} {prefix}_{self.name}'
-                f"({pointers}const int* steps, int t) {{",
+                f"({self.arrays.parameters()}const int* steps, int t) {{",
                 "    __shared__ __align__(16) REAL shared[TILE_SHARED];",
                 *[f"    {line}" for line in self._begin()],
                 f"    const int first_row = blockIdx.x / {tiles} * TILE_ROWS;",
                 f"    int tile = blockIdx.x % {tiles};",
-                *body,
+                *[f"    {line}" for line in self.arrays.in_shared(body)],
                 "}",
             ]
         )

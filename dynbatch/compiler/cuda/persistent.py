@@ -61,19 +61,23 @@ class Tail:
                 given |= {name: f"{name}_given" for name in pair}
                 for name, other in zip(pair, pair[::-1], strict=True):
                     chosen = f"(last - 1 - t) & 1 ? {other}_given : {name}_given"
-                    turns.append(f"        REAL* const {name} = {chosen};")
-        pointers = "".join([f"REAL* {name}, " for name in given.values()])
+                    turns.append(f"    REAL* const {name} = {chosen};")
+        names = [*given.values()]
+        body = [
+            steps,
+            f"    {STEP}",
+            *turns,
+            "    if (row >= n) continue;  // the same for the whole block",
+            *[f"    {line}" for line in self._lines],
+            "}",
+        ]
         lines = [
             'extern "C" __global__ void __launch_bounds__(THREADS_OF_TAIL) '
-            f"{prefix}_{self.name}({pointers}const int* steps, int first, int last) {{",
+            f"{prefix}_{self.name}({self.arrays.parameters(names)}const int* steps, "
+            "int first, int last) {",
             "    const long long row = blockIdx.x;",
             shared,
-            f"    {steps}",
-            f"        {STEP}",
-            *turns,
-            "        if (row >= n) continue;  // the same for the whole block",
-            *[f"        {line}" for line in self._lines],
-            "    }",
+            *[f"    {line}" for line in self.arrays.in_shared(body, names)],
             "}",
         ]
         return "\n".join(filter(None, lines))

@@ -10,6 +10,7 @@ from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms
+from dynbatch.cells.cuda.lock_step import arguments
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.cuda.products import LoopProducts, StepProduct
@@ -194,7 +195,7 @@ class DeviceGroupRun:
 
     def _kernel(self, kernel: Kernel) -> Action:
         rows, steps = self.rows, self.rows.steps
-        args = [*rows.addresses(kernel.arrays.names), rows.table]
+        args = [*arguments(kernel.arrays, [rows]), rows.table]
         name = f"{self._device.name}_{kernel.name}"
         launch = rows.queue.repeated(self._batch.dtype, name, args).launch
         return lambda t: launch(kernel.grid(steps[t][2]), kernel.block, t)
@@ -222,7 +223,8 @@ class DeviceGroupRun:
         gradients = self._batch.parameter_gradients()
         self._generic.finish()
         self._sink.pass_on(gradients)
-        LoopGradients(self.rows, self.group.calls).parameters(gradients)
+        for product in LoopGradients(self.rows, self.group.calls).parameters(gradients):
+            product.run()
 
     def argument(self, stream: int) -> Array:
         """The rows of a stream."""

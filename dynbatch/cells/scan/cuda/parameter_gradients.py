@@ -51,8 +51,8 @@ class ScanGradients(LoopGradients):
         found = self.rows.matrix(f"H{value.base.number}")
         return found.part(0, value.column, value.width)
 
-    def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> None:
-        """Overwrite the gradients of streams, given states and memories.
+    def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> RowGathers:
+        """What overwrites the gradients of streams, given states and memories.
 
         Args:
             memory_gradients: in the order of the sentences; empty where no operator reads one.
@@ -69,7 +69,7 @@ class ScanGradients(LoopGradients):
         for k, given in enumerate(rows.given):
             dx = next(rest) if given else None
             if dx is not None:
-                gathers.pick(rows.matrix(f"C{k}"), back, matrix_of(dx.values))
+                gathers.pick(rows.left(k), back, matrix_of(dx.values))
         for place, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
             if dx is not None and memory_gradients:
                 source = matrix_of(memory_gradients[place].values)
@@ -77,4 +77,4 @@ class ScanGradients(LoopGradients):
                 gathers.pick(source, order, matrix_of(dx.values))
             elif dx is not None:
                 arrays.fill(dx.values, 0)
-        gathers.run()
+        return gathers

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
-from dynbatch.cells.cuda.rows import LoopRows
+from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.cells.scan.prefix import prefix_layout
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
@@ -26,7 +26,7 @@ class ScanRows(LoopRows):
             token in this order.
         streams, inits, memories: the packed inputs; of a state that is zeros None.
         given:    which parts of the initial state are given.
-        matrices: gradients of the state, C0 … and N0 …, change places after each step: see `turn`.
+        matrices: gradients of the state, C0 … and N0 …, change places after each step.
     """
 
     def __init__(self, batch: Batch, loop: Loop, y: Ragged, xs: tuple[Ragged, ...]) -> None:
@@ -38,6 +38,7 @@ class ScanRows(LoopRows):
         self.tokens: int = self.shard.rows
         self.given: tuple[bool, ...] = batch.first.given_states
         self._has_weights = False
+        self._others = {a: b for pair in loop.carried for a, b in (pair, pair[::-1])}
         self.read(xs)
 
     def read(self, xs: tuple[Ragged, ...]) -> None:
@@ -68,11 +69,37 @@ class ScanRows(LoopRows):
 
     # Where things are -----------------------------------------------------------------------------
 
-    def turn(self) -> None:
-        """Let the gradient of the state that a step found be that which the step before left."""
-        matrices = self.matrices
-        for left, found in self.loop.carried:
-            matrices[left], matrices[found] = matrices[found], matrices[left]
+    def left(self, part: int) -> DeviceMatrix:
+        """The gradient of a part of the state that the first step found."""
+        name = self.in_turn(self.loop.carried[part][0], -1)
+        return self.matrix(name)
+
+    def in_turn(self, name: str, t: int) -> str:
+        return self._others.get(name, name) if (len(self.steps) - 1 - t) % 2 else name
+
+    def base_of(self, name: str, order: Array | None = None) -> int | Array | None:
+        other = self._others.get(name)
+        if other is None or order is None:
+            return super().base_of(name)
+        is_other = (len(self.steps) - 1 - order) % 2
+        return np.where(is_other, self.matrix(other).address, self.matrix(name).address)
+
+    def of_steps(self, value: Value, order: Array) -> RowsOfSteps:
+        base, before = value.base, self.table[order, 2]
+        if base.origin is not Origin.STATE:
+            return super().of_steps(value, order)
+        left = self.loop.program.following[base.number]
+        found = self._rows_of(left.base, left.column + value.column, order, before)
+        init, is_first = self.matrices[f"I{base.number}"], before < 0
+        if not is_first.any():
+            return found
+        if init is None:
+            return RowsOfSteps(np.where(is_first, 0, found.addresses), found.stride)
+        start = init.part(0, value.column, value.width).address
+        stride = found.stride
+        if stride != init.stride:
+            stride = np.where(is_first, init.stride, stride)
+        return RowsOfSteps(np.where(is_first, start, found.addresses), stride)
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None for a state that is all zeros, or an unwanted gradient."""
@@ -83,7 +110,7 @@ class ScanRows(LoopRows):
             init = self.matrices[f"I{base.number}"]
             return init and init.part(0, value.column, value.width)
         left = self.loop.program.following[base.number]
-        return self._part(left.base, left.column + value.column, value.width, p)
+        return self._part(left.base, left.column + value.column, value.width, t, p)
 
     def sorted_memories(self, gathers: RowGathers, zeros: bool = False) -> list[Ragged]:
         """Each memory's rows in the order of the sentences, or as many zeros."""

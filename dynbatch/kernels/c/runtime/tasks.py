@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -167,7 +167,13 @@ def written(kernel: Callable[[], object]) -> Tasks | None:
     return found
 
 
-def run_each(stops: Iterable[Tasks] | None) -> None:
+class Stop(Protocol):
+    """What a kernel hands over when it stops."""
+
+    def run(self) -> None: ...
+
+
+def run_each(stops: Iterable[Stop] | None) -> None:
     """Do what a kernel has written down, each time that it stops."""
     for tasks in stops or ():
         tasks.run()

@@ -181,7 +181,7 @@ class Cublas:
 
     def arguments(
         self, transpose_a: bool, transpose_b: bool, m: Any, n: Any, k: Any,
-        a: Any, lda: int, b: Any, ldb: int, beta: int, c: Any, ldc: int,
+        a: Any, lda: Any, b: Any, ldb: Any, beta: int, c: Any, ldc: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """The arguments of a product as cuBLAS takes them after the handle; see `gemm`."""
         one, scale = self._scalars[1], self._scalars[beta]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, compress, cycle, repeat
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress, cycle, islice, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -88,6 +88,9 @@ class ProductItem(NamedTuple):
         return self.function, (self.handles.of(stream), *args)
 
 
+Item = KernelItem | ProductItem
+
+
 class PreparedLoop:
     """Steps of a loop, each the same kernels and products in turn, with other numbers.
 
@@ -116,7 +119,7 @@ class PreparedLoop:
         launches: kernels and products that it starts.
     """
 
-    __slots__ = ("_cublas", "_items", "_kernels", "_name", "_present", "_queue", "label",
+    __slots__ = ("_cublas", "_items", "_kernels", "_name", "_present", "_queue", "_steps", "label",
                  "launches", "steps")  # fmt: skip
 
     def __init__(self, queue: LoopQueue, dtype: DTypeLike, steps: int) -> None:
@@ -126,9 +129,10 @@ class PreparedLoop:
         self._queue = queue
         self._kernels = queue.kernels(dtype)
         self._cublas = queue.cublas(dtype)
-        self._items: list[KernelItem | ProductItem] = []
+        self._items: list[Item] = []
         self._present: list[Array] = []  # of each item, the steps in which it runs
         self._name = "a loop"
+        self._steps: Iterator[tuple[Item, Start, Any]] = iter(())
 
     def __str__(self) -> str:
         return self._name
@@ -156,7 +160,7 @@ class PreparedLoop:
 
     def product(
         self, transpose_a: bool, transpose_b: bool, m: Extent, n: Extent, k: Extent,
-        a: Extent, lda: int, b: Extent, ldb: int, beta: int, c: Extent, ldc: int,
+        a: Extent, lda: Extent, b: Extent, ldb: Extent, beta: int, c: Extent, ldc: Extent,
         where: bool | Array = True,
     ) -> None:  # fmt: skip
         """Add C = op(A) op(B) + beta C to every step; see `Cublas.gemm`.
@@ -169,7 +173,7 @@ class PreparedLoop:
 
     def products(
         self, transpose_a: bool, transpose_b: bool, m: Extent, n: Extent, k: Extent,
-        a: Array, lda: int, b: Array, ldb: int, beta: int, c: Array, ldc: int,
+        a: Array, lda: Extent, b: Array, ldb: Extent, beta: int, c: Array, ldc: Extent,
         where: bool | Array = True,
     ) -> None:  # fmt: skip
         """Add several products of one size to every step; see `Cublas.gemm_batched`.
@@ -194,9 +198,7 @@ class PreparedLoop:
         item = ProductItem(cublas.batched, (*args, count), cublas.handles, table)
         self._add(item, (m, n, k, count), where)
 
-    def _add(
-        self, item: KernelItem | ProductItem, extents: Iterable[Extent], where: bool | Array
-    ) -> None:
+    def _add(self, item: Item, extents: Iterable[Extent], where: bool | Array) -> None:
         present = np.full(self.steps, where)
         for extent in extents:
             present &= np.not_equal(extent, 0)
@@ -206,24 +208,66 @@ class PreparedLoop:
             self._present.append(present)
             self.launches += count
 
+    def step(self, number: int) -> LoopStep:
+        """One of the steps as an item of its own: between them is what only a queue starts.
+
+        All steps must be added, in this order, before the next flush.
+        """
+        return LoopStep(self, number, self.label)
+
     def start(self, upload: Upload, stream: int) -> None:
         """Start all steps."""
-        calls, columns = [], []
-        item: KernelItem | ProductItem | None = None
+        item: Item | None = None
         try:
-            for item, present in zip(self._items, self._present, strict=True):
-                call, args = item.ready(int(present.sum()), upload, stream)
-                calls.append(call)
-                columns.append(zip(*[self._each(arg) for arg in args], strict=True))
-            steps = chain.from_iterable(zip(*columns, strict=True))
-            order = np.stack(self._present, axis=1).ravel().tolist() if columns else ()
-            launches = zip(cycle(calls), cycle(self._items), steps, strict=False)
-            for call, item, args in compress(launches, order):  # noqa: B007  # named below
+            order = np.stack(self._present, axis=1).ravel().tolist() if self._items else ()
+            for item, call, args in compress(self._launches(upload, stream), order):  # noqa: B007
                 call(*args)
         except Exception:
             self._name = str(item)
             raise
 
+    def start_step(self, number: int, upload: Upload, stream: int) -> None:
+        """Start one step; the numbers of all are brought together when the first one starts."""
+        item: Item | None = None
+        try:
+            if not number:
+                self._steps = self._launches(upload, stream)
+            launches = zip(islice(self._steps, len(self._items)), self._present, strict=True)
+            for (item, call, args), present in launches:  # noqa: B007  # named below
+                if present[number]:
+                    call(*args)
+        except Exception:
+            self._name = str(item)
+            raise
+
+    def _launches(self, upload: Upload, stream: int) -> Iterator[tuple[Item, Start, Any]]:
+        """Items of all steps, in order, each with the function that starts it, and its arguments.
+
+        A step's arguments are there also where it leaves the item out.
+        """
+        calls, columns = [], []
+        for item, present in zip(self._items, self._present, strict=True):
+            self._name = str(item)
+            call, args = item.ready(int(present.sum()), upload, stream)
+            calls.append(call)
+            columns.append(zip(*[self._each(arg) for arg in args], strict=True))
+        steps = chain.from_iterable(zip(*columns, strict=True))
+        return zip(cycle(self._items), cycle(calls), steps, strict=False)
+
     def _each(self, value: Extent) -> Iterable[int]:
         """The value in each step."""
         return value.tolist() if isinstance(value, np.ndarray) else repeat(int(value), self.steps)
+
+
+class LoopStep(NamedTuple):
+    """One step of a prepared loop."""
+
+    loop: PreparedLoop
+    number: int
+    label: str
+
+    def __str__(self) -> str:
+        return str(self.loop)
+
+    def start(self, upload: Upload, stream: int) -> None:
+        self.loop.start_step(self.number, upload, stream)

@@ -160,3 +160,21 @@ def test_a_loop_whose_tables_were_of_another_upload_is_refused(queue):
     queue.add(loop)
     with pytest.raises(BackendError, match="a table lies on the device for one flush"):
         queue.flush()
+
+
+def test_steps_one_by_one_with_other_work_between_them(queue):
+    """x += table[t] + t, then all of x doubled by a launch of its own, step by step."""
+    steps, table = 5, np.array([3, 1, 4, 1, 5])
+    x = queue.cupy.zeros(40, queue.dtype)
+    loop = PreparedLoop(queue, queue.dtype, steps)
+    where = np.arange(steps) != 2
+    loop.kernel("add_step", (2,), (32,), (x, table, True, 40, PerStep(np.arange(steps))), 0, where)
+    for t in range(steps):
+        queue.add(loop.step(t))
+        queue.launch(queue.dtype, "accumulate", (1,), (256,), (x, x, 40))
+    queue.flush()
+    expected = 0
+    for t in range(steps):
+        expected = 2 * (expected + (2 * table[t] + t) * where[t])
+    assert (queue.launches, queue.uploads) == (steps - 1 + steps, 1)
+    np.testing.assert_array_equal(x.get(), expected)

@@ -1,0 +1,158 @@
+"""`ScanSteps`: the steps of one pass of a batch of scans, side by side with those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from dynbatch.cells.cuda.generic import DeviceGenericSteps
+from dynbatch.cells.cuda.lock_step import LockStep, arguments
+from dynbatch.cells.scan.cuda.rows import ScanRows
+from dynbatch.compiler.cuda import persistent as tail
+from dynbatch.compiler.cuda.cell import DeviceCell, Items
+from dynbatch.compiler.cuda.emit import Kernel
+from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.parameter import Array
+
+Alike = tuple[Op | Kernel, ...]
+"""An item of a step, of each of the scans side by side."""
+
+
+class StepWay(NamedTuple):
+    """How a step runs: with few rows, and then see `PassOnDevice.items_of_few`."""
+
+    is_few: bool
+    goes_on: bool
+    is_followed: bool
+
+
+class ScanSteps:
+    """What a step launches, for every step.
+
+    Args:
+        generic: operators with kernels of their own.
+        way:     forward (0) or back (1).
+    """
+
+    def __init__(
+        self, cell: DeviceCell, rows: ScanRows, generic: DeviceGenericSteps, way: int
+    ) -> None:
+        self._cell = cell
+        self.rows = rows
+        self._generic = generic
+        self._way = way
+        self._pass = (cell.forward, cell.backward)[way]
+        carried = zip(cell.loop.carried, rows.given, strict=True)
+        self._unwanted = {found for (_, found), is_given in carried if not is_given}
+
+    @property
+    def key(self) -> Hashable:
+        """Steps of one key run in lock step."""
+        rows, loop = self.rows, self._cell.loop
+        if self._generic:
+            return self
+        missing = frozenset([name for name, matrix in rows.matrices.items() if matrix is None])
+        pairs = [[rows.matrix(name).address for name in pair] for pair in loop.carried if self._way]
+        apart = tuple([found - left for left, found in pairs])
+        return self._cell.name, self._way, missing, apart, rows.dtype, rows.table.tobytes()
+
+    def run(self, others: Sequence[Self] = ()) -> None:
+        """Queue all steps, with those of others."""
+        everyone, first = (self, *others), self._first_of_tail()
+        if self._way:
+            self._tail(everyone, first)
+        for way, steps in groupby(self._ways(first), lambda pair: pair[0]):
+            self._steps(everyone, way, np.array([t for _, t in steps]))
+        if not self._way:
+            self._tail(everyone, first)
+
+    def _ways(self, first: int) -> Iterator[tuple[StepWay, int]]:
+        """The steps before the tail in the order in which they run, each with how it runs."""
+        running, itemsize = self.rows.table[:, 1].tolist(), self.rows.dtype.itemsize
+        is_few = [self._cell.is_few(n, itemsize) for n in running[:first]]
+        goes_on = False
+        for t in range(first)[:: -1 if self._way else 1]:
+            can_leave = self._pass.across is not None and t > 0 and is_few[t] and is_few[t - 1]
+            yield StepWay(is_few[t], goes_on, can_leave), t
+            goes_on = can_leave
+
+    def _items(self, way: StepWay) -> Items:
+        if not way.is_few:
+            return self._pass.items
+        return self._pass.items_of_few(way.goes_on, way.is_followed)
+
+    def _steps(self, everyone: Sequence[Self], way: StepWay, order: Array) -> None:
+        """Queue steps that run in one way."""
+        queue = self.rows.queue
+        items = [*zip(*[each._items(way) for each in everyone], strict=True)]
+        parts = [[*part] for _, part in groupby(items, _is_own)]
+        if not any(map(_is_own, items)):
+            queue.add(self._prepared(everyone, items, order))
+            return
+        own = [op.node for op in self._cell.loop.program.generic]
+        is_whole = all([type(node).names_kernels for node in own])
+        prepared = [self._prepared(everyone, part, order) for part in parts if is_whole]
+        for number, t in enumerate(order.tolist()):
+            for place, part in enumerate(parts):
+                if _is_own(part[0]):
+                    self._own(part, t)
+                elif is_whole:
+                    queue.add(prepared[place].step(number))
+                else:  # what flushes: no table lies on the device for longer than that
+                    queue.add(self._prepared(everyone, part, order[number : number + 1]))
+
+    def _prepared(
+        self, everyone: Sequence[Self], items: Sequence[Alike], order: Array
+    ) -> PreparedLoop:
+        """Items of steps, but for those with kernels of their own."""
+        rows, loop = self.rows, self._cell.loop
+        steps = LockStep(self._cell, [each.rows for each in everyone], order)
+        continues = rows.table[order, 2] >= 0
+        for alike in items:
+            item = alike[0]
+            if isinstance(item, Kernel):
+                steps.kernel(item, continues | (not item.stores <= self._unwanted))
+                continue
+            ops = [op for op in alike if isinstance(op, Op)]
+            source = item.source or item
+            given = not source.reads_state or rows.given[source.inputs[0].base.number]
+            if item.is_linear:
+                steps.map(ops, continues | given | (not loop.skips_zeros(item)))
+            elif not _is_own(alike):
+                steps.map_gradient(ops, continues | given)
+        return steps.steps
+
+    def _own(self, items: Sequence[Alike], t: int) -> None:
+        """Queue operators with kernels of their own."""
+        for (op,) in items:
+            if isinstance(op, Op) and op.opcode is OpCode.GENERIC:
+                self._generic.forward(op, t)
+            elif isinstance(op, Op) and op.opcode is OpCode.GENERIC_GRADIENT:
+                self._generic.backward(op, t)
+
+    def _first_of_tail(self) -> int:
+        """The step from which on one launch does the rest; the number of steps without a tail."""
+        running, itemsize = self.rows.table[:, 1], self.rows.dtype.itemsize
+        if not self._cell.tails or self._cell.loop.weights * itemsize > tail.TAIL_BYTES:
+            return int(running.size)
+        return int((running > tail.TAIL_ROWS).sum())
+
+    def _tail(self, everyone: Sequence[Self], first: int) -> None:
+        """Queue the steps from `first` on."""
+        rows, steps = self.rows, len(self.rows.steps)
+        if first < steps:
+            kernel = self._cell.tails[self._way]
+            runs = [each.rows for each in everyone]
+            args = [*arguments(kernel.arrays, runs), rows.table, first, steps]
+            grid = int(rows.table[first, 1]), len(runs)
+            name = f"{self._cell.name}_{kernel.name}"
+            rows.queue.launch(rows.dtype, name, grid, (tail.THREADS,), args)
+
+
+def _is_own(alike: Alike) -> bool:
+    """Whether an item is run by the kernels of its node type."""
+    return isinstance(alike[0], Op) and alike[0].opcode in OWN_KERNELS

@@ -1,0 +1,45 @@
+"""Kernels hand over what may be joined at their stops; the rest runs side by side."""
+
+from dynbatch.kernels.cuda.runtime.joined import run_joined
+from dynbatch.kernels.cuda.runtime.queue import queue
+
+
+class Noted:
+    """Work that notes who runs it."""
+
+    def __init__(self, key, name, log):
+        self.key, self.name, self.log = key, name, log
+
+    def run(self, others=()):
+        self.log.append(([each.name for each in (self, *others)], queue().label))
+
+
+def kernel(log, name, *keys):
+    for number, key in enumerate(keys):
+        log.append((f"{name}{number} queues", queue().label))
+        yield Noted(key, f"{name}{number}", log)
+    log.append((f"{name} ends", queue().label))
+
+
+def test_work_of_equal_keys_at_the_same_stop_is_run_as_one(cuda):
+    log = []
+    kernels = [
+        ("a", kernel(log, "a", "rows", "steps")),
+        ("b", kernel(log, "b", "rows", "other steps", "rows")),
+        ("c", kernel(log, "c", "rows", "steps")),
+    ]
+    run_joined(queue(), kernels)
+    assert log == [
+        ("a0 queues", "a"), ("b0 queues", "b"), ("c0 queues", "c"),
+        (["a0", "b0", "c0"], "a, and 2 more beside it"),
+        ("a1 queues", "a"), ("b1 queues", "b"), ("c1 queues", "c"),
+        (["a1", "c1"], "a, and 1 more beside it"), (["b1"], "b"),
+        ("a ends", "a"), ("b2 queues", "b"), ("c ends", "c"),
+        (["b2"], "b"),
+        ("b ends", "b"),
+    ]  # fmt: skip
+
+
+def test_no_kernels_are_no_work(cuda):
+    run_joined(queue(), [])
+    assert not queue().waiting()
