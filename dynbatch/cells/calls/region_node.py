@@ -108,7 +108,8 @@ class RegionNode(Operation):
         region: CallRegion = batch.first.region
         tables = [table for g in region.groups for stream in g.streams for table in stream.table]
         tables += [group.rows for group in region.groups]
-        return sum({id(table): table.nbytes for table in tables if table is not None}.values())
+        size = sum({id(table): table.nbytes for table in tables if table is not None}.values())
+        return size if batch.xp is np else 2 * size  # and read the other way, for gradients
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

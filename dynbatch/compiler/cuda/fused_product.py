@@ -116,9 +116,13 @@ class FusedProduct(Kernel):
         if counts - {len(pieces.heads)} or len(pieces.heads) > TILE_COLUMNS:
             self.fits = False
             return
-        lines = [self._store(self._sum(x, True), x) for x in products if self._leaves(x)]
+        left = [x for x in products if self._leaves(x)]
+        # All loads come first: what a product is added to may lie where the sum is stored.
+        loads = [f"const REAL s{k} = {self._sum(x, True)};" for k, x in enumerate(left)]
+        stores = [self._store(f"s{k}", x) for k, x in enumerate(left)]
         self._made |= {(id(x.base), x.first + c) for x in products for c in range(x.width)}
-        self.tile_lanes.append(ProductLane(lane.width, pieces.terms, lines + self._lines(names)))
+        lines = [*loads, *self._lines(names), *stores]
+        self.tile_lanes.append(ProductLane(lane.width, pieces.terms, lines))
 
     def _pieces_of(self, lane: Lane, segments: Sequence[ColumnRange]) -> Pieces:
         """Which products' columns are added to each other anyhow, and so need one sum."""
