@@ -489,6 +489,58 @@ def test_the_cuda_array_interface_is_a_view_after_its_stream():
         assert stream.done and found.get().tolist() == [[7] * 3] * 2
 
 
+# Graphs -------------------------------------------------------------------------------------------
+
+
+def test_a_graph_runs_what_was_captured_with_the_arguments_of_then(module):
+    kernel, stream = module.get_function("shared"), cp.cuda.Stream(non_blocking=True)
+    x = cp.zeros(32, np.float32)
+    with stream:
+        stream.begin_capture()
+        assert stream.is_capturing()
+        words = np.array(extra_of(np.uint64(x.data.ptr).tobytes(), 8), np.uint64)
+        extents = (1, 1, 1, 32, 1, 1, 128)
+        cp.cuda.driver.launchKernel(
+            kernel.kernel.ptr, *extents, stream.ptr, 0, words.ctypes.data
+        )  # fmt: skip
+        words[...] = 0
+        graph = stream.end_capture()
+    assert not stream.is_capturing() and not x.get().any()
+    graph.launch()
+    graph.launch(stream=stream)
+    cp.cuda.Device().synchronize()
+    assert (x.get() == 2).all()
+
+
+def test_what_cannot_be_captured_is_refused():
+    with pytest.raises(RuntimeError, match="StreamCaptureImplicit"):
+        cp.cuda.Stream.null.begin_capture()
+    stream, x = cp.cuda.Stream(non_blocking=True), cp.zeros((2, 2), np.float32)
+    one, handle = np.ones(1, np.float32), cp.cuda.cublas.create()
+    with pytest.raises(RuntimeError, match="is not capturing"):
+        stream.end_capture()
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(RuntimeError, match="is capturing"):
+            stream.begin_capture()
+        for refused, error in (
+            (lambda: cp.cuda.Device().synchronize(), "the host would wait"),
+            (stream.synchronize, "the host would wait"),
+            (lambda: cp.cuda.alloc(8), "memory while capturing"),
+            (lambda: x.fill(0), "no kernel"),
+            (
+                lambda: cp.cuda.cublas.sgemm(
+                    handle, 0, 0, 2, 2, 2, one.ctypes.data, x.data.ptr, 2, x.data.ptr, 2,
+                    one.ctypes.data, x.data.ptr, 2,
+                ),
+                "no call of cuBLAS",
+            ),
+        ):  # fmt: skip
+            with pytest.raises((RuntimeError, NotImplementedError), match=error):
+                refused()
+        stream.end_capture()
+
+
 # The real CuPy ------------------------------------------------------------------------------------
 
 

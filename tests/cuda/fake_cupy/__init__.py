@@ -48,6 +48,7 @@ runtime = SimpleNamespace(
 cuda = SimpleNamespace(
     Device=stream.Device,
     Event=stream.Event,
+    Graph=stream.Graph,
     Memory=memory.Memory,
     MemoryPointer=memory.MemoryPointer,
     Stream=stream.Stream,

@@ -188,6 +188,8 @@ def _products(
     With a count, a, b and c are arrays of so many addresses, which the device reads.
     """
     dtype = np.dtype(kind)
+    if get_current_stream().is_capturing():
+        raise NotImplementedError("CuPy lets no call of cuBLAS be captured")
     _require_one_stream(handle)
     for number in (transa, transb, m, n, k, lda, ldb, ldc, 1 if count is None else count):
         if not isinstance(number, int) or not -(1 << 31) <= number < 1 << 31:

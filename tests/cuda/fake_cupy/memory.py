@@ -17,6 +17,7 @@ import numpy as np
 from tests.cuda.fake_cupy.stream import (
     Device,
     Stream,
+    any_capturing,
     get_current_stream,
     settings,
     stream_of,
@@ -50,6 +51,8 @@ class Memory:
         self.size, self.device_id, self.ptr = size, 0, 0
         if size == 0:
             return
+        if any_capturing():
+            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported: memory while capturing")
         if used_bytes() + size > settings.memory_bytes:
             raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
         raw = np.full(size + ALIGNMENT, POISON, np.uint8)

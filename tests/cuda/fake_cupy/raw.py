@@ -125,7 +125,8 @@ def launchKernel(
             shared_bytes=shared_mem_bytes,
             order=order,
             buffers=memory.buffers(),
-        )
+        ),
+        is_kernel=True,
     )
 
 

@@ -69,10 +69,32 @@ class Stream:
         self.is_non_blocking = non_blocking
         self._last = Stream.null._last if null else Operation(None)
         self._previous: list[Stream] = []
+        self._captured: list[Callable[[], None]] | None = None
         _all_streams[self.ptr] = self
 
-    def enqueue(self, work: Callable[[], None]) -> None:
+    def begin_capture(self, mode: int | None = None) -> None:
+        if not self.is_non_blocking:
+            raise RuntimeError("cudaErrorStreamCaptureImplicit: the null stream would wait for it")
+        if self._captured is not None:
+            raise RuntimeError("cudaErrorIllegalState: the stream is capturing")
+        self._captured = []
+
+    def end_capture(self) -> Graph:
+        captured, self._captured = self._captured, None
+        if captured is None:
+            raise RuntimeError("cudaErrorIllegalState: the stream is not capturing")
+        return Graph(captured)
+
+    def is_capturing(self) -> bool:
+        return self._captured is not None
+
+    def enqueue(self, work: Callable[[], None], *, is_kernel: bool = False) -> None:
         """Not in CuPy: what every device operation of the stand-in goes through."""
+        if self._captured is not None:
+            if not is_kernel:  # copies too, in CUDA; here nobody captures one
+                raise RuntimeError("cudaErrorStreamCaptureUnsupported: no kernel")
+            self._captured.append(work)
+            return
         after = [self._last]
         if self.ptr == 0:
             after += [s._last for s in _all_streams.values() if not s.is_non_blocking]
@@ -83,7 +105,13 @@ class Stream:
             self._last.finish()
 
     def synchronize(self) -> None:
-        self.enqueue(_nothing)  # which on the null stream comes after all blocking streams
+        _require_no_capture()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Do all work that was enqueued, whatever is captured."""
+        if self._captured is None:
+            self.enqueue(_nothing)  # which on the null stream comes after all blocking streams
         self._last.finish()
 
     @property
@@ -110,8 +138,29 @@ class Stream:
         self._previous.pop().use()
 
 
+class Graph:
+    """`cupy.cuda.Graph`: kernels that a stream has captured, with the arguments of then."""
+
+    def __init__(self, captured: list[Callable[[], None]]) -> None:
+        self._captured = captured
+
+    def launch(self, stream: Stream | None = None) -> None:
+        for work in self._captured:
+            (stream or get_current_stream()).enqueue(work, is_kernel=True)
+
+
 def _nothing() -> None:
     pass
+
+
+def _require_no_capture() -> None:
+    if any_capturing():
+        raise RuntimeError("cudaErrorStreamCaptureUnsupported: the host would wait")
+
+
+def any_capturing() -> bool:
+    """Not in CuPy: whether some stream is capturing."""
+    return any([stream.is_capturing() for stream in _all_streams.values()])
 
 
 class Event:
@@ -156,7 +205,7 @@ def stream_of(handle: int) -> Stream:
 
 def synchronize_all() -> None:
     for stream in list(_all_streams.values()):
-        stream.synchronize()
+        stream._finish()
 
 
 class Device:
@@ -173,6 +222,7 @@ class Device:
         return self
 
     def synchronize(self) -> None:
+        _require_no_capture()
         synchronize_all()
 
     def __enter__(self) -> Device:
@@ -190,6 +240,7 @@ def _make_null_stream() -> Stream:
     stream = Stream.__new__(Stream)
     stream.ptr, stream.is_non_blocking = 0, False
     stream._last, stream._previous = Operation(None), []
+    stream._captured = None
     _all_streams[0] = stream
     return stream
 

@@ -137,7 +137,7 @@ class Kernels:
         """
         if 0 in grid or 0 in block:
             return
-        packed = self.packer(name).pack(args, _no_table)
+        packed = self.packer(name).pack(args, no_table)
         stream = self.cupy.cuda.get_current_stream().ptr
         self.start(name, grid, block, packed, shared, Upload(0, 0, 0), stream)
 
@@ -145,7 +145,7 @@ class Kernels:
         """The layout of the arguments of the kernel `name`, without compiling it."""
         known = self._packers.get(name)
         if known is None:
-            parameters = (self._generated.get(name) or source.home(name)).kernels[name]
+            parameters = self._source(name).kernels[name]
             known = self._packers[name] = Packer(name, parameters, self.dtype)
         return known
 
@@ -184,8 +184,18 @@ class Kernels:
             known = self._loaded[name] = LoadedKernel(self._compile(name), self.packer(name))
         return known
 
+    def of_steps(self, name: str) -> LoadedKernel:
+        """The kernel `name` with its arguments in a table; see `source.of_steps`."""
+        wrapper = f"{name}_of_step"
+        if wrapper not in self._generated:
+            self.add(source.of_steps(self._source(name)))
+        return self.loaded(wrapper)
+
+    def _source(self, name: str) -> CudaSource:
+        return self._generated.get(name) or source.home(name)
+
     def _compile(self, name: str) -> CompiledKernel:
-        text = self._generated.get(name) or source.home(name)
+        text = self._source(name)
         module = self._modules.get(text.text)
         if module is None:
             options = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
@@ -209,5 +219,6 @@ def check_grid(name: str, grid: Sequence[int]) -> None:
         )
 
 
-def _no_table(array: Array, dtype: DType) -> Table:
+def no_table(array: Array, dtype: DType) -> Table:
+    """Refuse a host array among a kernel's arguments."""
     raise DtypeError(f"a host array of {array.dtype}: only a queue makes it a table")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime import graphs
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, from_table
+from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
 from dynbatch.kernels.cuda.runtime.launch import Kernels, check_grid, in_three
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
@@ -35,6 +37,8 @@ class LoopQueue(WorkQueue, Protocol):
 
     def kernels(self, dtype: DTypeLike) -> Kernels: ...
     def cublas(self, dtype: DTypeLike) -> Cublas: ...
+    @property
+    def graphs(self) -> LoopGraphs: ...
 
 
 class KernelItem(NamedTuple):
@@ -52,13 +56,17 @@ class KernelItem(NamedTuple):
     def __str__(self) -> str:
         return f"kernel {self.name}"
 
+    def place_tables(self, upload: Upload) -> None:
+        """Put the addresses of tables into the arguments."""
+        for word, table in self.tables:
+            self.words[:, HEADER_WORDS + word] = upload.address(table)
+
     def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
         """The function that starts a step, and its arguments; `count` launches are counted."""
         kernels = self.kernels
         kernel = kernels.loaded(self.name)
         kernel.allow(self.shared)
-        for word, table in self.tables:
-            self.words[:, HEADER_WORDS + word] = upload.address(table)
+        self.place_tables(upload)
         kernels.launches[self.name] += count
         rows = row_addresses(self.words)
         numbers = (kernel.function, *self.grid, *self.block, self.shared, stream, 0, rows)
@@ -217,6 +225,13 @@ class PreparedLoop:
 
     def start(self, upload: Upload, stream: int) -> None:
         """Start all steps."""
+        kernels = [item for item in self._items if isinstance(item, KernelItem)]
+        if graphs.STEPS and self.steps >= graphs.STEPS and len(kernels) == len(self._items) > 0:
+            self._name = "the graph of a loop"
+            for kernel in kernels:
+                kernel.place_tables(upload)
+            self._queue.graphs.start(kernels, self._present, stream)
+            return
         item: Item | None = None
         try:
             order = np.stack(self._present, axis=1).ravel().tolist() if self._items else ()

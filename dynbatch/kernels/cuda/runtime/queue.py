@@ -22,6 +22,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Packed
 from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
@@ -46,6 +47,7 @@ class Queue:
         label:    what is running now; errors name it.
         uploads:  copies of tables so far.
         uploaded_bytes: their bytes.
+        graphs:   of the steps of loops, if `graphs.STEPS` says so.
     """
 
     def __init__(self, cupy: CupyModule) -> None:
@@ -63,6 +65,7 @@ class Queue:
         self._cublas: dict[tuple[DType, str], Cublas] = {}
         self._handles = Handles(cupy)
         self._staging = Staging(cupy)
+        self.graphs = LoopGraphs(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
         self._kept: list[Array] = []
         self._postponed: dict[Callable[[list[Any]], None], list[Any]] = {}

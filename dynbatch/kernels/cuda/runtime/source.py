@@ -54,6 +54,33 @@ def join(name: str, body: str) -> CudaSource:
     return CudaSource(name, f'{headers}#line 1 "{name}"\n{text}', signatures(body))
 
 
+def of_steps(given: CudaSource) -> CudaSource:
+    """The kernels of a source with their arguments in a table, as NAME_of_step.
+
+    A row has, from word `first` on, the number of blocks, and the arguments as they are packed:
+    `place` is as in graphs.cu. Where the grid is larger, the other blocks have nothing to do; so a
+    kernel must not ask for the size of its grid.
+    """
+    wrappers = []
+    for name, parameters in given.kernels.items():
+        fields = [f"{p.type}{'*' if p.is_pointer else ''} {p.name};" for p in parameters]
+        values = ", ".join([f"a.{parameter.name}" for parameter in parameters])
+        bounds = re.search(rf"(__launch_bounds__\([^)]*\))\s*{name}\s*\(", given.text)
+        wrappers.append(
+            f"struct {name}_arguments {{ {' '.join(fields)} }};\n"
+            f'extern "C" __global__ void {bounds[1] if bounds else ""} {name}_of_step('
+            "const unsigned long long* place, int step, int first, int words) {\n"
+            "    const unsigned long long* row =\n"
+            "        (const unsigned long long*)place[0] + (place[1] + step) * words + first;\n"
+            "    if (blockIdx.x >= row[0]) return;\n"
+            f"    const {name}_arguments& a = *(const {name}_arguments*)(row + 1);\n"
+            f"    {name}({values});\n}}"
+        )
+    text = _KERNEL.sub(r"static __device__ __forceinline__ void \1(\2)", given.text)
+    body = "\n\n".join(wrappers)
+    return CudaSource(f"steps of {given.name}", f"{text}\n\n{body}\n", signatures(body))
+
+
 def _header(name: str) -> str:
     return f'#line 1 "{name}"\n{_read(name)}\n'
 

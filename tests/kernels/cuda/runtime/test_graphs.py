@@ -1,0 +1,116 @@
+"""Graphs of a loop's steps give what its launches give one by one. Not run on a card."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.cuda.runtime import graphs, source
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.kernels.cuda.runtime.packing import PerStep
+from dynbatch.kernels.cuda.runtime.queue import Queue
+from tests.cuda import nvrtc
+from tests.marks import exhaustive
+
+TEXT = source.join(
+    "graphed.cu",
+    """
+    // x[i] += table[t] + t for i < n, and the number of blocks that have come.
+    extern "C" __global__ void __launch_bounds__(32) add_table(
+        REAL* x, const int* table, bool twice, int n, int* blocks, int t) {
+        __shared__ int added;
+        if (threadIdx.x == 0) added = table[t] + t;
+        __syncthreads();
+        const long long i = thread_in_grid();
+        if (i < n) x[i] += (twice ? 2 : 1) * added;
+        if (threadIdx.x == 0) blocks[blockIdx.x] += 1;
+    }
+    extern "C" __global__ void halve(REAL* x, REAL factor, int n) {
+        const long long i = thread_in_grid();
+        if (i < n) x[i] *= factor;
+    }
+    """,
+)
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def queue(request, cupy):
+    made = Queue(cupy)
+    made.kernels(request.param).add(TEXT)
+    made.dtype = np.dtype(request.param)
+    return made
+
+
+def run(queue, counts, seed=0):
+    """Two kernels a step on the first numbers of x; the second not in each third step."""
+    steps = len(counts)
+    table = np.random.default_rng(seed).integers(0, 9, steps)
+    numbers = np.array(counts)
+    x = queue.cupy.zeros(max(counts), queue.dtype)
+    blocks = queue.cupy.zeros(64, np.int32)
+    loop = PreparedLoop(queue, queue.dtype, steps)
+    grid, order = (-(-numbers // 32),), np.arange(steps)
+    loop.kernel(
+        "add_table", grid, (32,), (x, table, True, PerStep(numbers), blocks, PerStep(order))
+    )
+    loop.kernel("halve", grid, (32,), (x, 0.5, PerStep(numbers)), where=order % 3 > 0)
+    queue.add(loop)
+    before = queue.launches
+    queue.flush()
+    launches = queue.launches - before
+    expected, came = np.zeros(max(counts)), np.zeros(64, int)
+    for t, n in enumerate(counts):
+        expected[:n] += 2 * (table[t] + t)
+        expected[:n] *= 0.5 if t % 3 else 1
+        came[: -(-n // 32)] += 1
+    np.testing.assert_allclose(x.get(), expected)
+    assert blocks.get().tolist() == came.tolist()
+    return launches
+
+
+def test_all_steps_run_with_their_own_arguments(queue, monkeypatch):
+    """19 steps are three graphs of eight, whose last steps have nothing to do."""
+    counts = [100] * 4 + [70] * 9 + [33, 32, 1, 1, 1, 1]
+    assert run(queue, counts) == 19 + 12
+    monkeypatch.setattr(graphs, "STEPS", 8)
+    assert run(queue, counts) == 1 + 3
+
+
+def test_a_graph_serves_every_mini_batch_of_its_bucket(queue, monkeypatch):
+    monkeypatch.setattr(graphs, "STEPS", 4)
+    run(queue, [100] * 8)
+    assert queue.graphs.captured == 1
+    run(queue, [128, 127, 97, 97, 100, 98, 99, 120], seed=1)
+    assert queue.graphs.captured == 1  # of four blocks
+    run(queue, [128, 127, 97, 97, 30, 30, 1], seed=1)
+    assert queue.graphs.captured == 2  # and of one
+
+
+def test_a_step_without_rows_is_left_out(queue, monkeypatch):
+    monkeypatch.setattr(graphs, "STEPS", 2)
+    run(queue, [5, 0, 0, 0, 5])
+
+
+def test_a_short_loop_and_one_with_products_are_started_as_ever(queue, monkeypatch):
+    monkeypatch.setattr(graphs, "STEPS", 8)
+    run(queue, [3] * 7)
+    loop = PreparedLoop(queue, queue.dtype, 8)
+    x, y = queue.cupy.zeros((4, 4), queue.dtype), queue.cupy.zeros((4, 4), queue.dtype)
+    loop.product(False, False, 4, 4, 4, x.data.ptr, 4, x.data.ptr, 4, 0, y.data.ptr, 4)
+    loop.kernel("halve", (1,), (32,), (x, 0.5, 16))
+    queue.add(loop)
+    queue.flush()
+    assert not queue.graphs.captured
+
+
+@pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
+@pytest.mark.parametrize("architecture", [*map(exhaustive, (75, 80, 86, 89, 100, 120)), 90])
+def test_kernels_of_steps_keep_to_their_budgets(architecture):
+    for given in (TEXT, source.read("additive.cu")):
+        found = source.of_steps(given)
+        for real in ("float", "double"):
+            options = (f"-DREAL={real}",)
+            kernels = nvrtc.compile_kernels(found.text, found.name, architecture, options)
+            assert set(kernels) == {f"{name}_of_step" for name in given.kernels}
+            for name, taken in kernels.items():
+                assert taken.registers <= 64, (real, name)
+                # In double attention spills: arguments that lie in memory take registers, too.
+                assert taken.spilled_bytes <= (96 if real == "double" else 0), (real, name)
