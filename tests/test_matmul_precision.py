@@ -131,6 +131,17 @@ def test_a_gpu_trains_as_the_cpu_says(cuda, name, matmul):
     assert np.abs(found - expected).max() < np.abs(whole - expected).max() / 10
 
 
+@pytest.mark.parametrize("name", ["tagger", "seq2seq", "binary trees"])
+def test_rounding_takes_no_product_from_our_own_kernels(cuda, name):
+    counts = []
+    for matmul in ("float32", *ROUNDED):
+        launches = queue().kernels("float32").launches
+        before = sum(launches.values())
+        after_training(name, "cuda", matmul)
+        counts.append(sum(launches.values()) - before)
+    assert len(set(counts)) == 1
+
+
 @pytest.mark.parametrize("matmul", ROUNDED)
 def test_cublas_multiplies_nothing_in_float32(cuda, monkeypatch, matmul):
     queue()._cublas.clear()
