@@ -19,7 +19,7 @@ from tests.cuda.fake_cupy import memory
 # Under the checker first: it names a fault that would end the process in a plain run.
 SIMULATED: dict[str, dict[str, Any]] = {
     "checked": {"checked": True},
-    "backward": {"order": 1},
+    "backward": {"order": 1, "contracted": True},
     "shuffled": {"order": 7, "asynchronous": True},
 }
 

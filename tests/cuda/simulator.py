@@ -33,6 +33,8 @@ SIZES = {"f": np.floating, "i": np.signedinteger, "u": np.unsignedinteger, "b": 
 # A function-local static of a template, as shared memory becomes, is else one object for all
 # libraries of the process. No contraction: a run gives the same bits on every x86-64.
 COMMON = ["-std=c++17", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-w", f"-I{SHIM}"]
+# As a GPU's compiler has it: GCC fuses from -O2 on.
+CONTRACTED = ["-ffp-contract=fast", "-mfma", "-O2"]
 PLAIN = ["-O0"]  # compiles in half the time of -O2, and the tests' arrays are small
 RUNTIME = ["-O2"]  # the checker sees every access: it is built once and runs long
 CHECKED = ["-O1", "-gdwarf-4", "-fsanitize=thread"]
@@ -66,6 +68,12 @@ def missing() -> str | None:
     return None
 
 
+@cache
+def can_fuse() -> bool:
+    """Whether the processor has fused multiply-adds."""
+    return " fma " in Path("/proc/cpuinfo").read_text()
+
+
 class Program:
     """The kernels of one source text.
 
@@ -73,16 +81,24 @@ class Program:
         text:    CUDA C++; kernels are `extern "C" __global__ void NAME(...)`.
         defines: compiler options such as "-DREAL=float".
         checked: watch for races, accesses out of bounds and reads of unwritten shared memory.
+        contracted: fuse multiplications and additions, where the processor can.
 
     Attributes:
         parameters: for each kernel, each parameter as `describe_parameters` in the shim writes it.
     """
 
-    def __init__(self, text: str, defines: Sequence[str] = (), checked: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        defines: Sequence[str] = (),
+        checked: bool = False,
+        contracted: bool = False,
+    ) -> None:
         self.checked = checked
         self._runtime = _runtime()
         names = KERNEL.findall(text)
-        self._library_path = _build_kernels(text, names, tuple(defines), checked)
+        given = (*defines, *(CONTRACTED if contracted and can_fuse() else ()))
+        self._library_path = _build_kernels(text, names, given, checked)
         self._library = ctypes.CDLL(str(self._library_path))
         self.parameters = {name: self._describe(name) for name in names}
 
@@ -181,7 +197,7 @@ def _three(extents: Sequence[int]) -> tuple[int, ...]:
     return (*extents, 1, 1)[:3]
 
 
-def _build_kernels(text: str, names: list[str], defines: tuple[str, ...], checked: bool) -> Path:
+def _build_kernels(text: str, names: list[str], given: tuple[str, ...], checked: bool) -> Path:
     body = DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)shim::dynamic_shared;", text)
     calls = "".join(
         f'extern "C" int shim_launch_{name}(const shim::Launch* launch, void** arguments) '
@@ -191,7 +207,7 @@ def _build_kernels(text: str, names: list[str], defines: tuple[str, ...], checke
         for name in names
     )
     unit = f'#include "cuda_cpu_shim.h"\n#line 1 "kernel.cu"\n{body}\n#line 1 "calls"\n{calls}'
-    options = [*COMMON, *(CHECKED if checked else PLAIN), *defines]
+    options = [*COMMON, *(CHECKED if checked else PLAIN), *given]
     return _build("kernels", unit, options, ["-Wl,-Bsymbolic"])
 
 

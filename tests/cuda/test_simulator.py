@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.kernels.runtime.precision import round_to
 from tests.cuda import simulator
-from tests.cuda.simulator import KernelFault, Program
+from tests.cuda.simulator import KernelFault, Program, can_fuse
 
 if simulator.missing():
     pytest.skip(simulator.missing(), allow_module_level=True)
@@ -382,3 +382,20 @@ def test_a_copy_to_no_multiple_of_16_bytes_is_named():
     x, out = np.arange(129, dtype=np.float32)[1:], np.zeros(128, np.float32)
     with pytest.raises(KernelFault, match="multiple of 16"):
         Program(TENSOR_CORES).launch("copies", (1,), (32,), (x, out))
+
+
+def test_multiplications_and_additions_are_fused_where_that_is_asked_for():
+    """(1 + e)² - (1 + 2e) is e², which is lost when the product is rounded first."""
+    if not can_fuse():
+        pytest.skip("this processor has no fused multiply-add")
+    text = """extern "C" __global__ void square(float* out, float x, float y) {
+        out[0] = x * x - y;
+    }"""
+    e = 2.0**-13
+    found = []
+    for contracted in (False, True):
+        out = np.zeros(1, np.float32)
+        values = (out, np.float32(1 + e), np.float32(1 + 2 * e))
+        Program(text, contracted=contracted).launch("square", (1,), (1,), values)
+        found.append(float(out[0]))
+    assert found == [0.0, e**2]

@@ -29,8 +29,8 @@ _new_function = itertools.count(1 << 44, 64)
 
 
 @cache
-def _program(code: str, defines: tuple[str, ...], checked: bool) -> Program:
-    program = Program(code, defines, checked)
+def _program(code: str, defines: tuple[str, ...], checked: bool, contracted: bool) -> Program:
+    program = Program(code, defines, checked, contracted)
     for name, parameters in source.signatures(code).items():
         _require_signature(name, parameters, program.parameters[name], defines)
     return program
@@ -68,7 +68,7 @@ class RawModule:
         self._defines = tuple([option for option in options if option.startswith("-D")])
 
     def program(self) -> Program:
-        return _program(self.code, self._defines, settings.checked)
+        return _program(self.code, self._defines, settings.checked, settings.contracted)
 
     def get_function(self, name: str) -> RawKernel:
         if name not in self.program().parameters:

@@ -22,12 +22,14 @@ class Settings:
 
     order:        of threads: 0 forward, 1 backward, else a seed.
     checked:      kernels run under the race and memory checker.
+    contracted:   multiplications and additions are fused, as a GPU's compiler does.
     asynchronous: work waits until the host asks for its result.
     memory_bytes: what the device has.
     """
 
     order: int = 0
     checked: bool = False
+    contracted: bool = False
     asynchronous: bool = False
     memory_bytes: int = 1 << 30
 

@@ -14,6 +14,9 @@ from dynbatch.ragged import Ragged
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# A rounding of float64 in one of float32, 2^-29: a device contracts and calls functions of its own.
+ROUNDINGS = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)
+
 
 class Values:
     """An argument that lives on the device: plain NumPy arrays among arguments are tables."""
@@ -43,7 +46,7 @@ def assert_versions_agree(
         kernel:     what `has_cuda` made of a NumPy kernel.
         arguments:  `Values` become device arrays; so do those inside `Ragged` and named tuples.
             Everything else is passed as it is.
-        rtol, atol: for float32; float64 is held to 1e-9 of them.
+        rtol, atol: for float32; float64 is held to as many of its own roundings.
 
     Returns:
         the device's arrays, inputs and outputs, in order.
@@ -58,7 +61,7 @@ def assert_versions_agree(
     ):
         got = got if isinstance(got, np.ndarray) else got.get()
         assert got.dtype == expected.dtype and got.shape == expected.shape
-        factor = 1 if got.dtype != np.float64 else 1e-9
+        factor = 1 if got.dtype != np.float64 else ROUNDINGS
         message = f"{kernel.__name__}: array {position}"
         np.testing.assert_allclose(
             got, expected, rtol=factor * rtol, atol=factor * atol, err_msg=message
