@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.packing import POINTER
-from dynbatch.kernels.cuda.runtime.staging import Table, Upload
+from dynbatch.kernels.cuda.runtime.staging import Upload
 from dynbatch.kernels.cuda.runtime.work import WorkQueue
 from dynbatch.kernels.runtime.precision import FULL
 
@@ -77,22 +77,22 @@ class Handles:
 class Product(NamedTuple):
     """A queued cuBLAS call, `function(handle, *args)`.
 
-    table: where the operands among `args` are distances from a table of pointers, its place.
+    upload: where the operands among `args` are places of tables of pointers, its number; else -1.
     """
 
     function: Callable[..., None]
     args: tuple[int, ...]
     handles: Handles
-    table: Table | None
+    upload: int
     label: str
 
     def __str__(self) -> str:
         return "a product of cuBLAS"
 
     def start(self, upload: Upload, stream: int) -> None:
-        function, args, handles, table, _ = self
-        if table is not None:
-            args = from_table(args, upload.address(table))
+        function, args, handles, number, _ = self
+        if number >= 0:
+            args = from_tables(args, number, upload)
         handles.products += 1
         function(handles.of(stream), *args)
 
@@ -153,7 +153,7 @@ class Cublas:
             self._no_product(m, n, beta, c, ldc)
             return
         args = self.arguments(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, beta, c, ldc)
-        self._queue.add(Product(self.function, args, self.handles, None, self._queue.label))
+        self._queue.add(Product(self.function, args, self.handles, -1, self._queue.label))
 
     def gemm_batched(
         self, transpose_a: bool, transpose_b: bool, m: int, n: int, k: int,
@@ -171,13 +171,13 @@ class Cublas:
             for x, y, z in zip(a, b, c, strict=True):
                 self.gemm(transpose_a, transpose_b, m, n, k, x, lda, y, ldb, beta, z, ldc)
             return
-        table = self._queue.stage(np.array([a, b, c], POINTER), POINTER)
-        places = [row * len(c) * POINTER.itemsize for row in range(3)]
+        places = [self._queue.stage(np.array(each, POINTER), POINTER) for each in (a, b, c)]
         args = self.arguments(
             transpose_a, transpose_b, m, n, k, places[0], lda, places[1], ldb, beta, places[2], ldc
         )
         args = (*args, len(c))
-        self._queue.add(Product(self.batched, args, self.handles, table, self._queue.label))
+        queue = self._queue
+        queue.add(Product(self.batched, args, self.handles, queue.upload, queue.label))
 
     def arguments(
         self, transpose_a: bool, transpose_b: bool, m: Any, n: Any, k: Any,
@@ -200,9 +200,10 @@ class Cublas:
             self._queue.launch(self.dtype, "zero_rows", (-(-total // threads),), (threads,), args)
 
 
-def from_table(args: Sequence[Any], address: int) -> tuple[Any, ...]:
-    """Arguments whose operands are distances from a table, as addresses."""
+def from_tables(args: Sequence[Any], number: int, upload: Upload) -> tuple[Any, ...]:
+    """Arguments whose operands are places of tables in an upload of that number, as addresses."""
+    upload.require(number)
     found = list(args)
     for position in OPERANDS:
-        found[position] = found[position] + address
+        found[position] = found[position] + upload.base
     return tuple(found)

@@ -22,7 +22,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule, MemoryPointer
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, no_table
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, no_table
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, POINTER
 from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 
@@ -95,10 +95,10 @@ class LoopGraphs:
             arguments = item.words[:, HEADER_WORDS:]
             table[: runs.size, first + 1 : first + 1 + arguments.shape[1]] = arguments
         place = self._place(stream)
-        staged = self._staging.put(table)
+        staged = self._staging.put(table, POINTER)
         upload = self._staging.upload()
         self.uploaded_bytes += upload.copied
-        _launch(kernels, "begin_steps", (place, upload.address(staged)), stream)
+        _launch(kernels, "begin_steps", (place, upload.base + staged), stream)
         for t in range(0, count, steps):
             blocks = table[t : t + steps, list(firsts)].max(axis=0)
             found = [
@@ -162,7 +162,7 @@ def _launch(
     shared: int = 0,
 ) -> None:
     packed = kernels.packer(name).pack(args, no_table)
-    kernels.start(name, grid, block, packed, shared, Upload(0, 0, 0), stream)
+    Launch(kernels, name, grid, block, args, packed, 0, shared, "").start(Upload(0, 0, 0), stream)
 
 
 def _bucket(blocks: int) -> int:

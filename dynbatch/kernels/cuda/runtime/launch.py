@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
-from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packed, Packer
+from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packer, Tables
 from dynbatch.kernels.cuda.runtime.source import CudaSource
-from dynbatch.kernels.cuda.runtime.staging import Table, Upload
+from dynbatch.kernels.cuda.runtime.staging import Upload
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -26,6 +26,8 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 
 # Blocks that a grid may have in its second and third dimension.
 MOST_ACROSS = 65535
+# What completes a grid or block of fewer dimensions than three.
+ONES: tuple[tuple[int, ...], ...] = ((1, 1, 1), (1, 1), (1,), ())
 
 Dimensions = tuple[int, ...]
 """Of a grid, in blocks, or of a block, in threads: up to three."""
@@ -36,23 +38,17 @@ class Room:
 
     Attributes:
         extra:   its address for the driver.
-        data, words, numbers: the arguments as bytes, pointers and ints.
+        data, numbers, words: the arguments as bytes, ints and addresses.
     """
 
     __slots__ = ("_memory", "data", "extra", "numbers", "words")
 
     def __init__(self, packer: Packer) -> None:
         self._memory = packer.room(1)[0]
-        self.extra: int = self._memory.ctypes.data
-        self.words = memoryview(self._memory[HEADER_WORDS:])
+        self.words = self._memory[HEADER_WORDS:].data
         whole = self.words.cast("B")
         self.data, self.numbers = whole[: packer.size], whole.cast("i")
-
-    def fill(self, packed: Packed, upload: Upload) -> None:
-        """Write arguments, with the addresses of their tables in an upload."""
-        self.data[:] = packed.data
-        for word, table in packed.tables:
-            self.words[word] = upload.address(table)
+        self.extra: int = self._memory.ctypes.data
 
 
 class LoadedKernel:
@@ -88,6 +84,8 @@ class Kernels:
 
     Attributes:
         launches: launches so far, by kernel name.
+        known:    the kernels started so far, by name.
+        packers:  of the kernels launched so far, by name.
 
     Raises:
         BackendError: CuPy is not installed.
@@ -102,8 +100,8 @@ class Kernels:
         self.launches: Counter[str] = Counter()
         self._generated: dict[str, CudaSource] = {}
         self._modules: dict[str, CudaText] = {}
-        self._loaded: dict[str, LoadedKernel] = {}
-        self._packers: dict[str, Packer] = {}
+        self.known: dict[str, LoadedKernel] = {}
+        self.packers: dict[str, Packer] = {}
         self.driver_launch = self.cupy.cuda.driver.launchKernel
 
     def add(self, generated: CudaSource) -> None:
@@ -139,49 +137,22 @@ class Kernels:
             return
         packed = self.packer(name).pack(args, no_table)
         stream = self.cupy.cuda.get_current_stream().ptr
-        self.start(name, grid, block, packed, shared, Upload(0, 0, 0), stream)
+        Launch(self, name, grid, block, args, packed, 0, shared, "").start(Upload(0, 0, 0), stream)
 
     def packer(self, name: str) -> Packer:
         """The layout of the arguments of the kernel `name`, without compiling it."""
-        known = self._packers.get(name)
+        known = self.packers.get(name)
         if known is None:
             parameters = self._source(name).kernels[name]
-            known = self._packers[name] = Packer(name, parameters, self.dtype)
+            known = self.packers[name] = Packer(name, parameters, self.dtype)
         return known
-
-    def start(
-        self,
-        name: str,
-        grid: Dimensions,
-        block: Dimensions,
-        packed: Packed,
-        shared: int,
-        upload: Upload,
-        stream: int,
-    ) -> None:
-        """Launch with packed arguments on the stream with that address; no size is zero.
-
-        Raises:
-            ShapeError: the grid is too large in its second or third dimension.
-        """
-        if len(grid) > 1:
-            check_grid(name, grid)
-        kernel = self._loaded.get(name) or self.loaded(name)
-        if shared > DEFAULT_SHARED_BYTES:
-            kernel.allow(shared)
-        room = kernel.room
-        room.fill(packed, upload)
-        self.launches[name] += 1
-        self.driver_launch(
-            kernel.function, *in_three(grid), *in_three(block), shared, stream, 0, room.extra
-        )
 
     def loaded(self, name: str) -> LoadedKernel:
         """The kernel `name`, compiled and loaded when it is first wanted."""
-        known = self._loaded.get(name)
+        known = self.known.get(name)
         if known is None:
             self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
-            known = self._loaded[name] = LoadedKernel(self._compile(name), self.packer(name))
+            known = self.known[name] = LoadedKernel(self._compile(name), self.packer(name))
         return known
 
     def of_steps(self, name: str) -> LoadedKernel:
@@ -204,21 +175,75 @@ class Kernels:
         return module.get_function(name)
 
 
-def in_three(extents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A grid or block in three dimensions."""
-    return (*extents, 1, 1)[:3]
+class Launch:
+    """One launch of a kernel.
+
+    Args:
+        args:   whose arrays live until it has been started.
+        packed: their bytes, and the tables among them.
+        upload: the number of that which brings the tables up.
+        label:  the node or batch that it is done for.
+    """
+
+    __slots__ = ("_args", "_block", "_grid", "_kernels", "_name", "_packed", "_shared", "_upload",
+                 "label")  # fmt: skip
+
+    def __init__(
+        self, kernels: Kernels, name: str, grid: Dimensions, block: Dimensions, args: Arguments,
+        packed: tuple[bytes, Tables], upload: int, shared: int, label: str,
+    ) -> None:  # fmt: skip
+        self._kernels = kernels
+        self._name = name
+        self._grid = grid
+        self._block = block
+        self._args = args
+        self._packed = packed
+        self._upload = upload
+        self._shared = shared
+        self.label = label
+
+    def __str__(self) -> str:
+        return f"kernel {self._name}"
+
+    def start(self, upload: Upload, stream: int) -> None:
+        """Start it on the stream of that address; no size is zero.
+
+        Raises:
+            ShapeError: the grid is too large in its second or third dimension.
+        """
+        kernels, grid, block, shared = self._kernels, self._grid, self._block, self._shared
+        kernel = kernels.known.get(self._name) or kernels.loaded(self._name)
+        across = grid[1] if len(grid) > 1 else 1
+        deep = grid[2] if len(grid) > 2 else 1
+        if across > MOST_ACROSS or deep > MOST_ACROSS:
+            raise too_wide(self._name, grid)
+        if shared > DEFAULT_SHARED_BYTES:
+            kernel.allow(shared)
+        data, tables = self._packed
+        room = kernel.room
+        room.data[:] = data
+        if tables:
+            if self._upload != upload.number:
+                upload.require(self._upload)
+            words, base = room.words, upload.base
+            for word, place in tables:
+                words[word] = base + place
+        kernels.launches[self._name] += 1
+        kernels.driver_launch(
+            kernel.function, grid[0], across, deep, block[0], block[1] if len(block) > 1 else 1,
+            block[2] if len(block) > 2 else 1, shared, stream, 0, room.extra,
+        )  # fmt: skip
 
 
-def check_grid(name: str, grid: Sequence[int]) -> None:
-    """Raise ShapeError where a grid is too large in its second or third dimension."""
-    if max(grid[1:]) > MOST_ACROSS:
-        raise ShapeError(
-            f"{name}: a grid of {' x '.join(map(str, grid))} blocks.\n"
-            f"  rule: at most {MOST_ACROSS} across; a block often takes 32 columns\n"
-            "  fix:  narrower rows"
-        )
+def too_wide(name: str, grid: Sequence[int]) -> ShapeError:
+    """The error for a grid that is too large in its second or third dimension."""
+    return ShapeError(
+        f"{name}: a grid of {' x '.join(map(str, grid))} blocks.\n"
+        f"  rule: at most {MOST_ACROSS} across; a block often takes 32 columns\n"
+        "  fix:  narrower rows"
+    )
 
 
-def no_table(array: Array, dtype: DType) -> Table:
+def no_table(array: Array, dtype: DType) -> int:
     """Refuse a host array among a kernel's arguments."""
     raise DtypeError(f"a host array of {array.dtype}: only a queue makes it a table")

@@ -10,17 +10,18 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime import graphs
-from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, from_table
+from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, from_tables
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
-from dynbatch.kernels.cuda.runtime.launch import Kernels, check_grid, in_three
+from dynbatch.kernels.cuda.runtime.launch import MOST_ACROSS, ONES, Kernels, too_wide
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
     POINTER,
     Argument,
     PerStep,
+    Tables,
     row_addresses,
 )
-from dynbatch.kernels.cuda.runtime.staging import Table, Upload
+from dynbatch.kernels.cuda.runtime.staging import Upload
 from dynbatch.kernels.cuda.runtime.work import WorkQueue
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ class LoopQueue(WorkQueue, Protocol):
 
 
 class KernelItem(NamedTuple):
-    """A kernel in each step: its arguments in rows of words, and what they keep alive."""
+    """A kernel in each step: its arguments in rows of words.
+
+    upload: the number of that which brings up the tables.
+    kept:   the arguments, whose arrays live until the loop has been started.
+    """
 
     kernels: Kernels
     name: str
@@ -50,7 +55,8 @@ class KernelItem(NamedTuple):
     block: tuple[Extent, ...]
     shared: int
     words: Array
-    tables: Sequence[tuple[int, Table]]
+    tables: Tables
+    upload: int
     kept: Sequence[object]
 
     def __str__(self) -> str:
@@ -58,8 +64,10 @@ class KernelItem(NamedTuple):
 
     def place_tables(self, upload: Upload) -> None:
         """Put the addresses of tables into the arguments."""
-        for word, table in self.tables:
-            self.words[:, HEADER_WORDS + word] = upload.address(table)
+        if self.tables:
+            upload.require(self.upload)
+        for word, place in self.tables:
+            self.words[:, HEADER_WORDS + word] = upload.base + place
 
     def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
         """The function that starts a step, and its arguments; `count` launches are counted."""
@@ -76,13 +84,13 @@ class KernelItem(NamedTuple):
 class ProductItem(NamedTuple):
     """A product of cuBLAS in each step, `function(handle, *args)`.
 
-    table: from which the addresses among `args` are distances; None where they are none.
+    upload: where the operands among `args` are places of tables of pointers, its number; else -1.
     """
 
     function: Start
     args: Sequence[Extent]
     handles: Handles
-    table: Table | None
+    upload: int
 
     def __str__(self) -> str:
         return "a product of cuBLAS"
@@ -90,8 +98,8 @@ class ProductItem(NamedTuple):
     def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
         """The function that starts a step, and its arguments; `count` products are counted."""
         args = self.args
-        if self.table is not None:
-            args = from_table(args, upload.address(self.table))
+        if self.upload >= 0:
+            args = from_tables(args, self.upload, upload)
         self.handles.products += count
         return self.function, (self.handles.of(stream), *args)
 
@@ -160,10 +168,13 @@ class PreparedLoop:
             DtypeError, ShapeError, OverflowError: as `Kernels.launch`.
         """
         packer = self._kernels.packer(name)
-        words, tables = packer.pack_steps(args, self.steps, self._queue.stage)
-        grid, block = in_three(grid), in_three(block)
-        check_grid(name, [int(np.max(extent)) for extent in grid])
-        item = KernelItem(self._kernels, name, grid, block, shared, words, tables, args)
+        words, tables = packer.rows(args, self.steps, self._queue.stage)
+        grid, block = (*grid, *ONES[len(grid)]), (*block, *ONES[len(block)])
+        most = [int(np.max(extent)) for extent in grid]
+        if max(most[1:]) > MOST_ACROSS:
+            raise too_wide(name, most)
+        upload = self._queue.upload
+        item = KernelItem(self._kernels, name, grid, block, shared, words, tables, upload, args)
         self._add(item, (*grid, *block), where)
 
     def product(
@@ -177,7 +188,7 @@ class PreparedLoop:
         """
         cublas = self._cublas
         args = cublas.arguments(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, beta, c, ldc)
-        self._add(ProductItem(cublas.function, args, cublas.handles, None), (m, n, k), where)
+        self._add(ProductItem(cublas.function, args, cublas.handles, -1), (m, n, k), where)
 
     def products(
         self, transpose_a: bool, transpose_b: bool, m: Extent, n: Extent, k: Extent,
@@ -197,13 +208,10 @@ class PreparedLoop:
             for x, y, z in zip(*[each.T for each in operands], strict=True):
                 self.product(transpose_a, transpose_b, m, n, k, x, lda, y, ldb, beta, z, ldc, where)
             return
-        pointers = np.stack(operands)
-        table = self._queue.stage(pointers, POINTER)
-        rows = np.arange(3 * self.steps).reshape(3, self.steps) * (count * POINTER.itemsize)
-        args = cublas.arguments(
-            transpose_a, transpose_b, m, n, k, rows[0], lda, rows[1], ldb, beta, rows[2], ldc
-        )
-        item = ProductItem(cublas.batched, (*args, count), cublas.handles, table)
+        rows = np.arange(self.steps) * (count * POINTER.itemsize)
+        x, y, z = [self._queue.stage(each, POINTER) + rows for each in operands]
+        args = cublas.arguments(transpose_a, transpose_b, m, n, k, x, lda, y, ldb, beta, z, ldc)
+        item = ProductItem(cublas.batched, (*args, count), cublas.handles, self._queue.upload)
         self._add(item, (m, n, k, count), where)
 
     def _add(self, item: Item, extents: Iterable[Extent], where: bool | Array) -> None:

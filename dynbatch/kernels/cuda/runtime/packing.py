@@ -18,7 +18,6 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.source import KernelParameter
-from dynbatch.kernels.cuda.runtime.staging import Table
 
 SCALARS: dict[str, type[np.generic]] = {
     "bool": np.bool_,
@@ -31,37 +30,29 @@ SCALARS: dict[str, type[np.generic]] = {
     "double": np.float64,
 }
 POINTER = np.dtype(np.uint64)
-BYTES = np.dtype(np.uint8)  # the dtype of a table where the kernel's type has no name in NumPy
+# What a pointer to a type without a name in NumPy points to. A table of it is one of bytes.
+ANY = np.dtype(np.uint8)
 
-# The words in front of packed arguments, which `extra` points to: two keys with the addresses of
+# The words in front of packed arguments, to which `extra` points: two keys with the addresses of
 # the arguments and of their size, the end, and that size.
 BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 0
-HEADER_WORDS = 6
+HEADER_WORDS, SIZE_WORD = 6, 5
 
 Argument = Array | np.generic | float | None
 """An array of host or device, an address, a number, or None for NULL."""
 
 Arguments = Sequence[Argument]
-Stage = Callable[[Array, DType], Table]
-"""Stages a host array as a table of a dtype."""
+Stage = Callable[[Array, DType], int]
+"""Stages a host array as a table of a dtype; gives its place in the next upload."""
+
+Tables = list[tuple[int, int]]
+"""(Position in words of eight bytes, place in the upload) of each table among arguments."""
 
 
 class PerStep(NamedTuple):
     """An argument with one value for each step of a prepared loop: numbers or addresses."""
 
     values: Array
-
-
-class Packed(NamedTuple):
-    """Arguments of one launch: their bytes, and the tables whose addresses are still missing.
-
-    tables: (position in words of eight bytes, table).
-    kept:   the arguments, whose arrays live until the launch has been started.
-    """
-
-    data: bytes
-    tables: Sequence[tuple[int, Table]]
-    kept: Sequence[object]
 
 
 class Packer:
@@ -80,23 +71,24 @@ class Packer:
         DtypeError: a parameter is a struct.
     """
 
-    __slots__ = ("_dtypes", "_flags", "_kernel", "_layout", "_names", "_pointers", "offsets",
-                 "size")  # fmt: skip
+    __slots__ = ("_count", "_dtypes", "_flags", "_kernel", "_names", "_pack", "_pointers",
+                 "offsets", "size")  # fmt: skip
 
     def __init__(self, kernel: str, parameters: Sequence[KernelParameter], real: DType) -> None:
         self._kernel = kernel
         self._names = [parameter.name for parameter in parameters]
+        self._count = len(parameters)
         self._dtypes: list[DType] = []
-        self.offsets: list[int] = []
         self._flags: list[int] = []
-        self._pointers: list[tuple[int, int, DType | None]] = []
+        self._pointers: list[tuple[int, int, DType]] = []
+        self.offsets: list[int] = []
         self.size = 0
         for position, parameter in enumerate(parameters):
             scalar = real.type if parameter.type == "REAL" else SCALARS.get(parameter.type)
             if scalar is None and not parameter.is_pointer:
                 raise DtypeError(f"{self._where(position)} is of type {parameter.type}, no number")
-            found = None if scalar is None else np.dtype(scalar)
-            dtype = POINTER if parameter.is_pointer or found is None else found
+            found = ANY if scalar is None else np.dtype(scalar)
+            dtype = POINTER if parameter.is_pointer else found
             offset = -(-self.size // dtype.itemsize) * dtype.itemsize
             if parameter.is_pointer:
                 self._pointers.append((position, offset // POINTER.itemsize, found))
@@ -105,57 +97,36 @@ class Packer:
             self._dtypes.append(dtype)
             self.offsets.append(offset)
             self.size = offset + dtype.itemsize
-        self._layout = struct.Struct("@" + "".join([dtype.char for dtype in self._dtypes]))
+        self._pack = struct.Struct("@" + "".join([dtype.char for dtype in self._dtypes])).pack
 
-    def pack(self, args: Arguments, stage: Stage) -> Packed:
-        """Pack the arguments of a launch; see `Kernels.launch` for what they are.
+    def pack(self, args: Arguments, stage: Stage) -> tuple[bytes, Tables]:
+        """The bytes of a launch's arguments, without the addresses of their tables.
 
-        Raises:
-            DtypeError: an array or number is not what the parameter takes.
-            ShapeError: an array is not C-contiguous, or the number of arguments is wrong.
-            OverflowError: an integer does not fit its parameter.
+        Raises: as `Kernels.launch`, which says what arguments are.
         """
-        if len(args) != len(self._names):
-            raise ShapeError(f"{self._kernel} takes {len(self._names)} arguments, not {len(args)}")
+        if len(args) != self._count:
+            raise ShapeError(f"{self._kernel} takes {self._count} arguments, not {len(args)}")
         values: list[Any] = list(args)
-        tables = []
+        tables: Tables = []
         for position, word, dtype in self._pointers:
             value = values[position]
             if type(value) is int:
                 continue
-            if isinstance(value, np.ndarray):
-                tables.append((word, stage(value, dtype or BYTES)))
-                value = None
-            values[position] = 0 if value is None else self._address(position, value, dtype)
+            if value is None:
+                values[position] = 0
+            elif isinstance(value, np.ndarray):
+                values[position] = 0
+                tables.append((word, stage(value, dtype)))
+            elif getattr(value, "dtype", None) == dtype and value.flags.c_contiguous:
+                values[position] = value.data.ptr
+            else:
+                values[position] = self._other_address(position, value, dtype)
         for position in self._flags:
             values[position] = self._integer(position, values[position])
         try:
-            data = self._layout.pack(*values)
+            return self._pack(*values), tables
         except (struct.error, OverflowError):
-            data = self._layout.pack(*map(self._cast, range(len(values)), values))
-        return Packed(data, tables, args)
-
-    def pack_steps(
-        self, args: Sequence[Argument | PerStep], steps: int, stage: Stage
-    ) -> tuple[Array, Sequence[tuple[int, Table]]]:
-        """Pack the arguments of `steps` launches.
-
-        Returns:
-            rows of words, one for each step, as `header` wants them; and the tables, placed as in
-            `Packed`.
-        """
-        varying = [(k, arg.values) for k, arg in enumerate(args) if isinstance(arg, PerStep)]
-        packed = self.pack([0 if isinstance(arg, PerStep) else arg for arg in args], stage)
-        words = self.room(steps)
-        room = words.view(np.uint8)[:, HEADER_WORDS * POINTER.itemsize :]
-        room[:, : self.size] = np.frombuffer(packed.data, np.uint8)
-        for k, values in varying:
-            first, dtype = self.offsets[k], self._dtypes[k]
-            column = room[:, first : first + dtype.itemsize].view(dtype)[:, 0]
-            column[...] = values
-            if dtype.kind != "f" and (column != values).any():
-                raise OverflowError(f"{self._where(k)}: a step's value does not fit {dtype}")
-        return words, packed.tables
+            return self._pack(*map(self._cast, range(self._count), values)), tables
 
     def room(self, launches: int) -> Array:
         """Rows of words: a header, which says where the arguments are, and room for them.
@@ -165,20 +136,42 @@ class Packer:
         words = np.zeros((launches, HEADER_WORDS + -(-self.size // POINTER.itemsize)), POINTER)
         rows = row_addresses(words)
         words[:, 0], words[:, 1] = BUFFER_POINTER, rows + HEADER_WORDS * POINTER.itemsize
-        words[:, 2], words[:, 3] = BUFFER_SIZE, rows + (HEADER_WORDS - 1) * POINTER.itemsize
-        words[:, 4], words[:, 5] = END, self.size
+        words[:, 2], words[:, 3] = BUFFER_SIZE, rows + SIZE_WORD * POINTER.itemsize
+        words[:, 4], words[:, SIZE_WORD] = END, self.size
         return words
+
+    def rows(
+        self, args: Sequence[Argument | PerStep], steps: int, stage: Stage
+    ) -> tuple[Array, Tables]:
+        """The arguments of `steps` launches in `room`, without the addresses of their tables.
+
+        Raises: as `Kernels.launch`.
+        """
+        varying = [(k, arg.values) for k, arg in enumerate(args) if isinstance(arg, PerStep)]
+        constant = [0 if isinstance(arg, PerStep) else arg for arg in args]
+        data, tables = self.pack(constant, stage)
+        words = self.room(steps)
+        room = words.view(np.uint8)[:, HEADER_WORDS * POINTER.itemsize :]
+        room[:, : self.size] = np.frombuffer(data, np.uint8)
+        for k, values in varying:
+            first, dtype = self.offsets[k], self._dtypes[k]
+            column = room[:, first : first + dtype.itemsize].view(dtype)[:, 0]
+            column[...] = values
+            if dtype.kind != "f" and (column != values).any():
+                raise OverflowError(f"{self._where(k)}: a step's value does not fit {dtype}")
+        return words, tables
 
     def _where(self, position: int) -> str:
         return f"{self._kernel}: argument {self._names[position]!r}"
 
-    def _address(self, position: int, value: Any, dtype: DType | None) -> int:
+    def _other_address(self, position: int, value: Any, dtype: DType) -> int:
+        """That of anything but an array as it should be."""
         if isinstance(value, int):
-            return value
+            return int(value)
         given = getattr(value, "dtype", None)
         if given is None:
             raise DtypeError(f"{self._where(position)} is a pointer, not {value!r}")
-        if dtype is not None and given != dtype:
+        if given != dtype and dtype != ANY:
             raise DtypeError(f"{self._where(position)} points to {dtype}, not {given}")
         if not value.flags.c_contiguous:
             raise ShapeError(f"{self._where(position)} is not C-contiguous")
@@ -199,6 +192,6 @@ class Packer:
 
 
 def row_addresses(words: Array) -> Array:
-    """The addresses of the rows of a contiguous array of words."""
+    """The addresses of the rows of a contiguous array."""
     first = np.uint64(words.ctypes.data)
     return first + np.arange(len(words), dtype=POINTER) * np.uint64(words.strides[0])

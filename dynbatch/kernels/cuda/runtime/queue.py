@@ -23,17 +23,11 @@ from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels
-from dynbatch.kernels.cuda.runtime.packing import Arguments, Packed
-from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
+from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
+from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
-from dynbatch.kernels.cuda.runtime.work import (
-    HostCall,
-    Launch,
-    RepeatedLaunch,
-    Work,
-    refused,
-)
+from dynbatch.kernels.cuda.runtime.work import HostCall, RepeatedLaunch, Work, refused
 from dynbatch.kernels.runtime.precision import of_products
 
 if TYPE_CHECKING:
@@ -66,7 +60,7 @@ class Queue:
         self._handles = Handles(cupy)
         self._staging = Staging(cupy)
         self.graphs = LoopGraphs(cupy)
-        self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
+        self.stage = self._staging.put
         self._kept: list[Array] = []
         self._postponed: dict[Callable[[list[Any]], None], list[Any]] = {}
 
@@ -112,9 +106,12 @@ class Queue:
         """
         if 0 in grid or 0 in block:
             return
-        kernels = self.kernels(dtype)
-        packed = self.packed(kernels, name, args)
-        self.add(Launch(kernels, name, grid, block, packed, shared, self.label))
+        kernels = self._kernels.get(dtype) or self.kernels(dtype)  # type: ignore[arg-type]
+        packed, number = self.packed(kernels, name, args), self._staging.number
+        work = Launch(kernels, name, grid, block, args, packed, number, shared, self.label)
+        self._waiting.append(work)
+        if self._at_once:
+            self.flush()
 
     def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
         """A kernel to launch many times with the same `args`, all but the last one."""
@@ -125,10 +122,10 @@ class Queue:
         """The number of the next upload."""
         return self._staging.number
 
-    def packed(self, kernels: Kernels, name: str, args: Arguments) -> Packed:
-        """The arguments of a launch; host arrays become `Table`s of the next upload."""
+    def packed(self, kernels: Kernels, name: str, args: Arguments) -> tuple[bytes, Tables]:
+        """The arguments of a launch; host arrays become tables of the next upload."""
         try:
-            return kernels.packer(name).pack(args, self.stage)
+            return (kernels.packers.get(name) or kernels.packer(name)).pack(args, self.stage)
         except Exception as error:
             error.add_note(f"kernel {name}, for {self.label or 'no node'}")
             raise
@@ -216,7 +213,6 @@ class Queue:
             self._start(upload, stream, waiting)
         finally:
             self._staging.done()
-            self._tables.clear()
             self._kept.clear()
 
     def _bring_up(self) -> Upload:
@@ -234,7 +230,6 @@ class Queue:
         self._waiting.clear()
         self._postponed.clear()
         self._staging.discard()
-        self._tables.clear()
         self._kept.clear()
 
     def _start(self, upload: Upload, stream: int, waiting: Iterable[Work | Fork]) -> None:
@@ -253,15 +248,6 @@ class Queue:
             if isinstance(item, Fork):
                 raise
             raise refused(error, str(item), item.label) from error
-
-    def stage(self, array: Array, dtype: DType) -> Table:
-        """The array's place in the staging buffer; one array has one place in a run."""
-        known = self._tables.get((id(array), dtype.char))
-        if known is not None:
-            return known[1]
-        table = self._staging.put(np.array(array, dtype, order="C"))
-        self._tables[id(array), dtype.char] = (array, table)  # kept, so that the id stays its own
-        return table
 
 
 _local = threading.local()

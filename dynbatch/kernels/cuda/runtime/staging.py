@@ -7,21 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, DType
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 
 ALIGNMENT = 16
+GAP = bytes(ALIGNMENT)
 FIRST_BYTES = 1 << 16
 # Buffers in turn: the host fills one while the device still reads the others.
 DEPTH = 4
-
-
-class Table(NamedTuple):
-    """The place of a host array: `start` bytes from the beginning of an upload."""
-
-    start: int
-    upload: int
 
 
 class Upload(NamedTuple):
@@ -36,18 +30,13 @@ class Upload(NamedTuple):
     base: int
     copied: int
 
-    def address(self, table: Table) -> int:
-        """The address of a table.
-
-        Raises:
-            BackendError: the table belongs to another upload.
-        """
-        if table.upload != self.number:
+    def require(self, number: int) -> None:
+        """Raise BackendError where tables belong to another upload."""
+        if number != self.number:
             raise BackendError(
-                f"a table of upload {table.upload} is read in upload {self.number}.\n"
+                f"a table of upload {number} is read in upload {self.number}.\n"
                 "  rule: a table lies on the device for one flush; a later launch stages it again"
             )
-        return self.base + table.start
 
 
 class Slot:
@@ -66,6 +55,8 @@ class Slot:
 class Staging:
     """Takes tables one by one; `upload` copies them all. It waits only for a buffer still in use.
 
+    A table is copied as it is put, in the dtype in which the device reads it. Its place is the
+    number of bytes before it.
     A ring of `DEPTH` slots, each of which grows when a run needs more.
 
     Attributes:
@@ -77,8 +68,9 @@ class Staging:
         self._slots: list[Slot | None] = [None] * DEPTH
         self._turn = 0
         self.number = 0
-        self._tables: list[Array] = []
         self._used = 0
+        self._parts: list[bytes] = []  # so many bytes
+        self._places: dict[tuple[int, DType], tuple[int, Array]] = {}
 
     def __del__(self) -> None:
         """When a thread ends, keep its pinned memory from CuPy's pool while the device reads it."""
@@ -86,29 +78,35 @@ class Staging:
             if slot is not None and slot.is_used and not sys.is_finalizing():
                 slot.event.synchronize()
 
-    def put(self, table: Array) -> Table:
-        """Copy a table as it is now; return its place."""
-        start = self._used
-        self._tables.append(table)
-        self._used = start + -(-table.nbytes // ALIGNMENT) * ALIGNMENT
-        return Table(start, self.number)
+    def put(self, array: Array, dtype: DType) -> int:
+        """Copy a host array as it is now, in a dtype; return its place: bytes from the start.
+
+        One array has one place in an upload.
+        """
+        known = self._places.get((id(array), dtype))
+        if known is not None:
+            return known[0]
+        data = (array if array.dtype is dtype else array.astype(dtype)).tobytes()
+        start, gap = self._used, -len(data) % ALIGNMENT
+        self._parts.append(data)
+        if gap:
+            self._parts.append(GAP[:gap])
+        self._used = start + len(data) + gap
+        self._places[id(array), dtype] = start, array  # kept, so that the id stays its own
+        return start
 
     def upload(self) -> Upload:
         """Start the copy of all tables."""
-        if not self._used:
+        used = self._used
+        if not used:
             return Upload(self.number, 0, 0)
-        slot = self._ready(self._used)
-        start = 0
-        for table in self._tables:
-            slot.host[start : start + table.nbytes] = table.reshape(-1).view(np.uint8)
-            start += -(-table.nbytes // ALIGNMENT) * ALIGNMENT
-        copied = self._used
+        slot = self._ready(used)
+        slot.host[:used] = np.frombuffer(b"".join(self._parts), np.uint8)
         slot.device.copy_from_host_async(
-            slot.host.ctypes.data, copied, self._cupy.cuda.get_current_stream()
+            slot.host.ctypes.data, used, self._cupy.cuda.get_current_stream()
         )
         slot.is_used = True
-        self._tables, self._used = [], 0
-        return Upload(self.number, slot.device.ptr, copied)
+        return Upload(self.number, slot.device.ptr, used)
 
     def done(self) -> None:
         """Note that all work that reads the last upload has been started."""
@@ -120,7 +118,9 @@ class Staging:
 
     def discard(self) -> None:
         """Drop tables that were not uploaded; earlier uploads are not read any more."""
-        self._tables, self._used = [], 0
+        self._used = 0
+        self._parts.clear()
+        self._places.clear()
         self.number += 1
 
     def _ready(self, size: int) -> Slot:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dynbatch.backend import Array, DType, is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Room
-from dynbatch.kernels.cuda.runtime.packing import Arguments, Packed
-from dynbatch.kernels.cuda.runtime.staging import Table, Upload
+from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
+from dynbatch.kernels.cuda.runtime.staging import Upload
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -34,30 +34,11 @@ class WorkQueue(Protocol):
     @property
     def upload(self) -> int: ...
     def add(self, work: Work) -> None: ...
-    def stage(self, array: Array, dtype: DType) -> Table: ...
-    def packed(self, kernels: Kernels, name: str, args: Arguments) -> Packed: ...
+    def stage(self, array: Array, dtype: DType) -> int: ...
+    def packed(self, kernels: Kernels, name: str, args: Arguments) -> tuple[bytes, Tables]: ...
     def launch(
         self, dtype: DTypeLike, name: str, grid: Dimensions, block: Dimensions, args: Arguments
     ) -> None: ...
-
-
-class Launch(NamedTuple):
-    """One launch of a kernel."""
-
-    kernels: Kernels
-    name: str
-    grid: Dimensions
-    block: Dimensions
-    packed: Packed
-    shared: int
-    label: str
-
-    def __str__(self) -> str:
-        return f"kernel {self.name}"
-
-    def start(self, upload: Upload, stream: int) -> None:
-        kernels, name, grid, block, packed, shared, _ = self
-        kernels.start(name, grid, block, packed, shared, upload, stream)
 
 
 class RepeatedLaunch:
@@ -76,12 +57,12 @@ class RepeatedLaunch:
         self.kernels = kernels
         self.name = name
         self._args = args
-        self._packed: Packed
         packer = kernels.packer(name)
         self._room = Room(packer)
         self._last = packer.offsets[-1] // 4
+        self._packed: tuple[bytes, Tables] = (b"", [])
         self._upload = -1  # which brings up the tables of `_packed`
-        self._placed = -1  # which has given `_room` its addresses
+        self._placed = -1  # which has given `_room` their addresses
 
     def launch(self, grid: int, block: int, last: int) -> None:
         """Queue a launch."""
@@ -98,7 +79,11 @@ class RepeatedLaunch:
         kernels, name, room = self.kernels, self.name, self._room
         kernel = kernels.loaded(name)
         if self._placed != upload.number:
-            room.fill(self._packed, upload)
+            upload.require(self._upload)
+            data, tables = self._packed
+            room.data[:] = data
+            for word, place in tables:
+                room.words[word] = upload.base + place
             self._placed = upload.number
         room.numbers[self._last] = last
         kernels.launches[name] += 1

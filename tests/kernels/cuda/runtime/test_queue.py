@@ -1,5 +1,7 @@
 """Launches wait for one upload of all tables, and run in their order."""
 
+import sys
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -176,15 +178,48 @@ def test_a_loop_outlives_any_number_of_uploads(queue):
 
 
 def test_a_table_of_another_upload_is_refused(queue):
-    table = queue._staging.put(np.arange(N))
-    first = queue._staging.upload()
-    assert first.address(table) == first.base
-    queue._staging.done()
-    queue._staging.put(np.arange(N))
-    second = queue._staging.upload()
-    queue._staging.done()
+    x = queue.cupy.zeros(N, np.float32)
+    add(queue, x, np.arange(N))
+    (launch,) = queue._waiting
+    queue.flush()
+    queue.add(launch)
     with pytest.raises(BackendError, match=r"table of upload 0 is read in upload 1.*\n.*rule:"):
-        second.address(table)
+        queue.flush()
+
+
+def test_a_launch_and_a_repeated_launch_keep_to_their_budget_of_python_calls(queue):
+    """Calls from queueing to the driver's start, of dynbatch's own functions."""
+    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    queue.kernels(np.float32).driver_launch = max  # takes as many numbers, and starts nothing
+    step = loop(queue, x, table)
+    other = np.arange(N)
+
+    def launched(count):
+        found = []
+
+        def note(frame, event, _):
+            if event == "call" and "dynbatch/kernels" in frame.f_code.co_filename:
+                found.append(frame.f_code.co_qualname)
+
+        sys.setprofile(note)
+        try:
+            for _ in range(count):
+                queue.launch(x.dtype, "add_table", (2,), (32,), (x, other, N))
+                step.launch(2, 32, N)
+            queue.flush()
+        finally:
+            sys.setprofile(None)
+        return found
+
+    for _ in range(DEPTH):
+        launched(1)
+    more = Counter(launched(5)) - Counter(launched(4))
+    assert more == {
+        "Queue.launch": 1, "Queue.packed": 1, "Packer.pack": 1, "Staging.put": 1,
+        "Launch.__init__": 1, "Launch.start": 1,
+        "RepeatedLaunch.launch": 1, "Queue.upload": 1, "Queue.add": 1, "Repetition.start": 1,
+        "RepeatedLaunch.start": 1, "Kernels.loaded": 1,
+    }, more  # fmt: skip
 
 
 # Side by side -------------------------------------------------------------------------------------
@@ -371,7 +406,7 @@ def test_a_launch_that_fails_names_kernel_and_node_and_leaves_nothing(
 ):
     x = queue.cupy.zeros(N, np.float32)
     with monkeypatch.context() as patch:
-        patch.setattr(queue.kernels("float32"), "start", failing(cause))
+        patch.setattr(queue.kernels("float32"), "driver_launch", failing(cause))
         queue.label = "Tanh #3, in a batch of 2"
         add(queue, x, np.ones(N))
         queue.label = "Exp #4"
