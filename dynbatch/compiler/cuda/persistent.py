@@ -1,4 +1,4 @@
-"""Runs the last steps of a scan, when few sentences are left, in one launch.
+"""Runs the last steps of a scan, when few sentences are left, or all of them, in one launch.
 
 Two launches a step cost the host more than a few rows cost the device. So from the step on where
 at most `TAIL_ROWS` sentences run, one kernel runs all that is left: a block takes one sentence
@@ -6,8 +6,13 @@ through its steps, products included, and no block waits for another. Forward it
 backward first. A cell with operators that have kernels of their own has no tail.
 
 A block reads all weights of the loop in every step, from the second-level cache; beyond
-`TAIL_BYTES` that should take longer than two launches. Both limits, `TAIL_ROWS` and `TAIL_BYTES`,
-are guesses: no measurement on a card has confirmed them.
+`TAIL_BYTES` that should take longer than two launches. Scans side by side share the launch.
+
+With `TAIL_ROWS` of as many sentences as a mini-batch has, each pass of a whole scan is one launch
+for both directions: a tagger's step of 64 sentences has 38 in place of 96. Each block reads weights
+anew, though: of an LSTM of 256, 128 MiB a step from the cache, where the kernels of `fused_product`
+read 8. So it is off; where the host is the slower, or weights are smaller, a card must say. Both
+limits, `TAIL_ROWS` and `TAIL_BYTES`, are guesses, not run on a card.
 """
 
 from __future__ import annotations
@@ -72,7 +77,7 @@ class Tail:
             "}",
         ]
         lines = [
-            'extern "C" __global__ void __launch_bounds__(THREADS_OF_TAIL) '
+            'extern "C" __global__ void __launch_bounds__(THREADS_OF_TAIL, 1) '
             f"{prefix}_{self.name}({self.arrays.parameters(names)}const int* steps, "
             "int first, int last) {",
             "    const long long row = blockIdx.x;",
@@ -117,7 +122,7 @@ PRODUCTS = """
 #ifndef FACTOR_BITS
 #define FACTOR_BITS 23
 #endif
-constexpr int THREADS_OF_TAIL = @THREADS@, OUTPUTS_OF_WARP = 4;
+constexpr int THREADS_OF_TAIL = @THREADS@, OUTPUTS_OF_WARP = 4, PARTS = 4;
 
 // out[o] = Σ_k x[k] W[o, k] + bias[o], for W (O, K); zeros for x where it is NULL. A warp makes
 // OUTPUTS_OF_WARP outputs, its lanes along k.
@@ -144,20 +149,28 @@ __device__ __forceinline__ void multiply_row(const REAL* x, const REAL* weight, 
 }
 
 // out[k] = base[k] + Σ_o dy[o] W[o, k], or the sum alone where `base` is NULL. Threads go along k;
-// where K leaves room for several teams, each takes a part of the o, and their sums are added in
-// order. `partial` has a place for each thread. At the end the block has met.
+// where K leaves room for several teams, each takes a part of the o, in PARTS sums, and these and
+// theirs are added in order. `partial` has a place for each thread. At the end the block has met.
 __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight, int K, int O,
                                               const REAL* base, REAL* out, REAL* partial) {
     const int wide = K < THREADS_OF_TAIL ? K : THREADS_OF_TAIL, teams = THREADS_OF_TAIL / wide;
     const int team = threadIdx.x / wide, column = threadIdx.x % wide;
     for (int first = 0; first < K; first += wide) {
         const int k = first + column;
-        REAL sum = 0;
+        REAL sums[PARTS] = {};
         if (team < teams && k < K)
-            for (int o = team; o < O; o += teams) {
-                const REAL of_dy = factor<FACTOR_BITS>(dy[o]);
-                sum += of_dy * factor<FACTOR_BITS>(weight[(long long)o * K + k]);
+#pragma unroll 2  // as many loads under way as above
+            for (int o = team; o < O; o += PARTS * teams) {
+#pragma unroll
+                for (int i = 0; i < PARTS; ++i) {
+                    const int at = o + i * teams, row = min(at, O - 1);
+                    const REAL of_dy = at < O ? factor<FACTOR_BITS>(dy[row]) : (REAL)0;
+                    sums[i] += of_dy * factor<FACTOR_BITS>(weight[(long long)row * K + k]);
+                }
             }
+        REAL sum = sums[0];
+#pragma unroll
+        for (int i = 1; i < PARTS; ++i) sum += sums[i];
         partial[threadIdx.x] = sum;
         __syncthreads();
         if (team == 0 && k < K) {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.compiler.cuda import fused_product
 from dynbatch.compiler.cuda import persistent as tail
@@ -13,7 +14,7 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D
 from tests.cuda import devices
-from tests.marks import exhaustive
+from tests.marks import exhaustive, quick
 
 LENGTHS = (3, 1, 0, 2, 3)
 NAMES = [
@@ -21,6 +22,9 @@ NAMES = [
     *map(exhaustive, ("lstm_by_gates", "layer_norm_lstm", "additive_attention_in_the_recurrence",
                       "own_node_over_the_memory", "one_weight_twice", "choices")),
 ]  # fmt: skip
+
+# Without operators that have kernels of their own.
+WHOLE = ["lstm", "gru", "lstm_by_gates", "states_are_linear_maps", "overlapping_slices", "choices"]
 
 
 def parameters(case, count, device):
@@ -80,7 +84,7 @@ def test_two_and_three_scans_side_by_side(cuda, monkeypatch, name, rows, few, gi
     assert_equal_to_cpu(CASES[name], 2 + (few == 2), given)
 
 
-@pytest.mark.parametrize(("rows", "few"), [(0, 0), (0, 128), (2, 0)])
+@pytest.mark.parametrize(("rows", "few"), [(0, 0), (0, 128), (64, 0)])
 def test_no_thread_reads_what_another_run_writes(monkeypatch, rows, few):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     monkeypatch.setattr(fused_product, "FEW_ROWS", few)
@@ -120,3 +124,53 @@ def test_two_runs_give_the_same_bits(cuda):
     one, _ = results(CASES["lstm"], "cuda", 2, True)
     other, _ = results(CASES["lstm"], "cuda", 2, True)
     assert all([np.array_equal(x, y) for x, y in zip(one, other, strict=True)])
+
+
+# A whole scan in one launch -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole_scans(monkeypatch):
+    """Each pass of scans in one launch, however many sentences there are."""
+    monkeypatch.setattr(tail, "TAIL_ROWS", 64)
+
+
+@pytest.mark.parametrize("way", devices.ways())
+@pytest.mark.parametrize("name", quick(["lstm", "gru"], WHOLE))
+def test_a_whole_scan_equals_the_cpu(whole_scans, way, name):
+    with devices.device(way):
+        assert_equal_to_cpu(CASES[name], 2, name == "lstm", lengths=(9, 20, 0, *[5] * 20))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_whole_scan_is_one_launch_for_all_directions(cuda, whole_scans, count):
+    counts = queue().kernels("float64").launches
+    for lengths in ((4, 2), (40, *[17] * 30)):
+        before = counts.copy()
+        results(CASES["lstm"], "cuda", count, True, lengths)
+        loops = {name: n for name, n in (counts - before).items() if name.startswith("cell_")}
+        assert sorted(loops.values()) == [1, 1]  # forward and back
+
+
+# The launches of a training step ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_launches_of_a_bidirectional_tagger_of_64_sentences(cuda, seed):
+    """Two launches a step of both directions while more than 16 sentences run, and 41 others."""
+    rng = np.random.default_rng(seed)
+    lengths = np.maximum(1, rng.lognormal(3, 0.59, 64)).astype(int)
+    encoder = models.LSTM(4, 4, bidirectional=True, rng=0)
+    output = models.Linear(8, 3, rng=0)
+    table = db.Parameter(rng.normal(size=(20, 4)).astype(np.float32))
+    for parameter in [*encoder.parameters(), *output.parameters(), table]:
+        parameter.to("cuda")
+    with db.Graph("cuda") as graph:
+        losses = []
+        for length in lengths:
+            words = F.lookup(graph, table, rng.integers(0, 20, length))
+            logits = output(encoder(words))
+            losses.append(F.cross_entropy(logits, rng.integers(0, 3, length)))
+        graph.backward(F.mean(losses))
+    steps = int(np.sort(lengths)[-17])
+    assert (graph.statistics.launches, graph.statistics.uploads) == (2 * steps + 41, 1)
