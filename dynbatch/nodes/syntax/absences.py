@@ -6,6 +6,7 @@ from dynbatch.absent import Absent, HasOperators, HidesAbsent, refuse
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
+FEWER_BITS = 'db.Graph(matmul="bfloat16") rounds what products multiply; values stay float32'
 DTYPE = 'db.Graph(dtype="float64") sets it for all nodes; node.value.astype(...) converts an array'
 
 
@@ -48,5 +49,6 @@ class Absences(HidesAbsent, HasOperators):
 
 
 refuse(Absences, DEVICE, "cpu", "cuda", "to")
-refuse(Absences, DTYPE, "double", "float", "half", "astype")
+refuse(Absences, DTYPE, "double", "float", "astype")
+refuse(Absences, FEWER_BITS, "bfloat16", "half")
 refuse(Absences, VALUES_STAY, "add_", "copy_", "fill_", "masked_fill_", "mul_", "zero_")
