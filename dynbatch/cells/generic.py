@@ -58,6 +58,9 @@ class GenericStep:
     If a step's sentences are the first ones, memories are read in place. Values that depend on
     memories alone are then kept, since later steps have fewer sentences.
 
+    Attributes:
+        cache: what the node type keeps from step to step.
+
     Args:
         op:       the operator.
         memories: packed rows of each memory, in the shard's order of sentences.
@@ -87,7 +90,7 @@ class GenericStep:
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
         self._batch = Batch([op.node], dtype, xp)
-        self._cache = self._kind.cache_type(sentences)
+        self.cache = self._kind.cache_type(sentences)
         self.keeps = keeps  # whether forward keeps values for backward
         self._most = 0  # sentences of the first step that reads memories where they lie
         self._saved: dict[int, dict[str, Array]] = {}
@@ -109,7 +112,7 @@ class GenericStep:
 
     def give_room(self, room: Array) -> None:
         """Set the `room_of` elements where steps of backward leave results for `finish`."""
-        self._cache.room = room
+        self.cache.room = room
 
     def forget(self) -> None:
         """Free the values that forward kept: there will be no backward."""
@@ -213,7 +216,7 @@ class GenericStep:
                 self._in_c.dvector[...] = 0
         elif self._accumulates:
             targets = [None if x is None else self._gradient(x, self._most) for x in self._places]
-            self._batch.cache, self._batch.accumulate = self._cache, True
+            self._batch.cache, self._batch.accumulate = self.cache, True
             self._kind.finish(self._batch, *targets)
 
     def give_gradients_to(self, gradients: Gradients) -> None:
@@ -225,7 +228,7 @@ class GenericStep:
         batch.keeps = self.keeps
         if chosen is None:
             batch.nodes = self._nodes[:n]
-            batch.cache = self._cache
+            batch.cache = self.cache
         else:
             batch.nodes = [self._nodes[k] for k in chosen.tolist()]
             batch.cache = self._kind.cache_type(n)  # other memories than those of the step before

@@ -16,6 +16,7 @@ from dynbatch.attributes import attributes_of
 from dynbatch.backend import DType
 from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
 from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import Node
@@ -311,6 +312,14 @@ class Operation(Recorded):
 
         Args:
             memories: for each input, the number of the memory that it is, or None.
+        """
+        return None
+
+    def steps_on_device(self, memories: Sequence[int | None]) -> type[AdditiveSteps] | None:
+        """What prepares this operator's steps on a GPU; None where its batched kernels run each.
+
+        Args:
+            memories: as for `steps_in_c`.
         """
         return None
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.scan.arguments import ScanForm
 from dynbatch.compiler.cuda import fused_product
 from dynbatch.compiler.cuda import persistent as tail
+from dynbatch.kernels.cuda.runtime import graphs
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.precision import multiplying
@@ -119,6 +121,25 @@ def test_no_thread_reads_what_another_writes(monkeypatch, name, rows, few):
     monkeypatch.setattr(fused_product, "FEW_ROWS", few)
     with devices.device("gpu" if devices.has_gpu() else "checked"):
         assert_device_equals_cpu(CASES[name].cell, CASES[name].batch((3, 1, 0, 2)))
+
+
+def test_attention_to_memories_is_prepared_with_the_loop(cuda, no_tail, monkeypatch):
+    """No step of it is run by the batched kernels' node type, forward or back."""
+    case = CASES["additive_attention_in_the_recurrence"]
+    batch = case.batch(LENGTHS)
+    expected = outcome(step_by_step, case.cell, batch)
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(GenericStep, name, lambda *_: pytest.fail("a step by itself"))
+    assert_equal_outcomes(outcome(db.scan, case.cell, batch, device="cuda"), expected, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "additive_attention_in_the_recurrence"])
+def test_steps_in_graphs(cuda, no_tail, monkeypatch, name):
+    graphs_of_queue = graphs.LoopGraphs(queue().cupy)
+    monkeypatch.setattr(queue(), "graphs", graphs_of_queue)
+    monkeypatch.setattr(graphs, "STEPS", 2)
+    assert_device_equals_cpu(CASES[name].cell, CASES[name].batch((7, 5, 0, 6)))
+    assert graphs_of_queue.captured
 
 
 @settings(

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.compiler.ir import Op, Origin
+from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.nodes.attention.base import AttentionCache
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -31,9 +34,59 @@ class DeviceGenericSteps:
             id(op): GenericStep(op, memories, count, batch.dtype, batch.keeps, batch.xp, chosen)
             for op in rows.loop.program.generic
         }
+        self._batch, self._memories = batch, memories
+        self._memory_gradients: Sequence[Ragged | None] = []
+        self._prepared: dict[int, AdditiveSteps] = {}
+        self._can_prepare = set() if chosen else {*filter(self._is_whole, self._steps)}
 
     def __bool__(self) -> bool:
         return bool(self._steps)
+
+    def is_prepared(self, op: Op) -> bool:
+        """Whether `add` takes an operator, or its gradient."""
+        return id(op.source or op) in self._can_prepare
+
+    def add(self, op: Op, loop: PreparedLoop, order: Array) -> None:
+        """Add an operator, or its gradient, to steps of a loop whose numbers are `order`."""
+        rows, source = self._rows, op.source or op
+        queries = rows.of_steps(source.inputs[0], order)
+        numbers = [x.base.number for x in source.inputs[1:]]
+        if op is source:
+            keys, values = [self._memories[k] for k in numbers]
+            if id(op) not in self._prepared:
+                self._prepared[id(op)] = AdditiveSteps(
+                    op.node.vector.value, keys.values, values.values, keys.offsets,
+                    rows.table[:, 1], self._batch.keeps,
+                )  # fmt: skip
+            out = rows.of_steps(op.output, order).addresses
+            self._prepared[id(op)].forward(loop, order, queries, out)
+            return
+        gradients = [self._memory_gradients[k] for k in numbers]
+        dkeys, dvalues = [None if dx is None else dx.values for dx in gradients]
+        dout, dqueries = [rows.of_steps(x, order) for x in (op.inputs[0], op.output)]
+        steps = self._prepared[id(source)]
+        steps.backward(loop, order, queries, dout.addresses, dqueries, dkeys, dvalues)
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether an operator can be prepared: it is, and what it reads and writes has whole rows.
+
+        Args:
+            number: the operator's identity.
+        """
+        loop = self._rows.loop
+        (op,) = [op for op in loop.program.generic if id(op) == number]
+        origins = [x.base.origin for x in op.inputs]
+        memories = [
+            x.base.number if origin is Origin.MEMORY else None
+            for x, origin in zip(op.inputs, origins, strict=True)
+        ]
+        if op.node.steps_on_device(memories) is None or origins[0] is Origin.STATE:
+            return False
+        gradients = [each.inputs[0] for each in loop.backward.ops if each.source is op]
+        widths = [
+            (loop.places.buffer_of(x.base)[0].width, x.width) for x in [op.output, *gradients]
+        ]
+        return all([whole == width for whole, width in widths])
 
     def forward(self, op: Op, t: int) -> None:
         """An operator's results in step t."""
@@ -47,6 +100,7 @@ class DeviceGenericSteps:
         memories: list[Ragged] | None = None,
     ) -> None:  # fmt: skip
         """Set where gradients go, and the memories where they lie elsewhere by now."""
+        self._memory_gradients = memory_gradients
         for step in self._steps.values():
             step.memory_gradients = memory_gradients
             step.give_gradients_to(gradients)
@@ -71,7 +125,11 @@ class DeviceGenericSteps:
 
     def finish(self) -> None:
         """Add the rest of the memories' gradients after the last step of backward."""
-        for step in self._steps.values():
+        for number, step in self._steps.items():
+            prepared = self._prepared.get(number)
+            if prepared is not None:
+                assert isinstance(step.cache, AttentionCache)
+                step.cache.vectors, prepared.dvectors = prepared.dvectors, None
             step.finish()
 
     def _in_turn(self, op: Op) -> AbstractContextManager[None]:

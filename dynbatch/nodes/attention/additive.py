@@ -14,6 +14,7 @@ from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
 from dynbatch.kernels.c.attention import additive as c_additive
 from dynbatch.kernels.c.attention.steps import AttentionSteps
+from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
@@ -108,6 +109,9 @@ class BahdanauAttention(AttentionBase):
         if functions is None:
             return None
         return AttentionSteps(functions, "additive", self.vector.value)
+
+    def steps_on_device(self, memories: Sequence[int | None]) -> type[AdditiveSteps] | None:
+        return AdditiveSteps if self.sees_all_of(memories) else None
 
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:

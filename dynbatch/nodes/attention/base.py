@@ -203,8 +203,12 @@ class AttentionBase(Operation):
         return AttentionGradients(dq, dk, dv, batch.accumulate, deferred)
 
     def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:
-        attends_to_memory = memories[0] is None and None not in memories[1:]
-        return self.unmasked_steps(dtype) if attends_to_memory and self.mask is NO_MASK else None
+        return self.unmasked_steps(dtype) if self.sees_all_of(memories) else None
+
+    def sees_all_of(self, memories: Sequence[int | None]) -> bool:
+        """Whether a query that is no memory sees all keys and values of such."""
+        is_of_step = memories[0] is None and None not in memories[1:]
+        return is_of_step and self.mask is NO_MASK
 
     def unmasked_steps(self, dtype: DType) -> AttentionSteps | None:
         """`steps_in_c` of one query that sees all keys."""

@@ -89,8 +89,8 @@ class ScanSteps:
         """Queue steps that run in one way."""
         queue = self.rows.queue
         items = [*zip(*[each._items(way) for each in everyone], strict=True)]
-        parts = [[*part] for _, part in groupby(items, _is_own)]
-        if not any(map(_is_own, items)):
+        parts = [[*part] for _, part in groupby(items, self._is_own)]
+        if not any(map(self._is_own, items)):
             queue.add(self._prepared(everyone, items, order))
             return
         own = [op.node for op in self._cell.loop.program.generic]
@@ -98,7 +98,7 @@ class ScanSteps:
         prepared = [self._prepared(everyone, part, order) for part in parts if is_whole]
         for number, t in enumerate(order.tolist()):
             for place, part in enumerate(parts):
-                if _is_own(part[0]):
+                if self._is_own(part[0]):
                     self._own(part, t)
                 elif is_whole:
                     queue.add(prepared[place].step(number))
@@ -114,6 +114,10 @@ class ScanSteps:
         continues = rows.table[order, 2] >= 0
         for alike in items:
             item = alike[0]
+            if isinstance(item, Op) and item.opcode in OWN_KERNELS:
+                if not self._is_own(alike):
+                    self._generic.add(item, steps.steps, order)
+                continue
             if isinstance(item, Kernel):
                 steps.kernel(item, continues | (not item.stores <= self._unwanted))
                 continue
@@ -122,9 +126,16 @@ class ScanSteps:
             given = not source.reads_state or rows.given[source.inputs[0].base.number]
             if item.is_linear:
                 steps.map(ops, continues | given | (not loop.skips_zeros(item)))
-            elif not _is_own(alike):
+            else:
                 steps.map_gradient(ops, continues | given)
         return steps.steps
+
+    def _is_own(self, alike: Alike) -> bool:
+        """Whether an item is run by the kernels of its node type, a step at a time."""
+        op = alike[0]
+        if not isinstance(op, Op) or op.opcode not in OWN_KERNELS:
+            return False
+        return not self._generic.is_prepared(op)
 
     def _own(self, items: Sequence[Alike], t: int) -> None:
         """Queue operators with kernels of their own."""
@@ -151,8 +162,3 @@ class ScanSteps:
             grid = int(rows.table[first, 1]), len(runs)
             name = f"{self._cell.name}_{kernel.name}"
             rows.queue.launch(rows.dtype, name, grid, (tail.THREADS,), args)
-
-
-def _is_own(alike: Alike) -> bool:
-    """Whether an item is run by the kernels of its node type."""
-    return isinstance(alike[0], Op) and alike[0].opcode in OWN_KERNELS
