@@ -4,7 +4,8 @@
   device, for a kernel that does next to nothing;
 * product: microseconds of the device for one of 64 x 1024 x 256, by cuBLAS in each precision;
 * attention: TFLOP/s of the device forward and backward, 4 and 10 operations for each pair of a
-  query and a key that it sees and each number of a head, beside PyTorch's on the same shapes.
+  query and a key that it sees and each number of a head, in float32 by the plain kernels and
+  rounded on tensor cores, beside PyTorch's on the same shapes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from dynbatch.kernels.attention import dot_product
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.cuda.attention import dot_product as cuda_attention
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.precision import LEAST_CAPABILITY, MANTISSA_BITS, multiplying
@@ -90,8 +93,7 @@ def product(times: int = LAUNCHES) -> dict[str, Any]:
     cupy = backend.cupy()
     a, b, c = (cupy.zeros(shape, np.float32) for shape in ((m, k), (n, k), (m, n)))
     found: dict[str, Any] = {"shape": PRODUCT}
-    capability = int(cupy.cuda.Device().compute_capability)
-    for precision in MANTISSA_BITS if capability >= LEAST_CAPABILITY else ("float32",):
+    for precision in _precisions():
         with multiplying(precision):
             cublas = queue().cublas("float32")
             args = (False, True, m, n, k, a.data.ptr, k, b.data.ptr, k, 0, c.data.ptr, n)
@@ -123,24 +125,34 @@ def attention(
         )
     )
     wanted = AttentionGradients(dq, dk, dv)
-    _, forward = timed(
-        lambda: dot_product.dot_attention(packed, scoring, out, sums, forward_room), times
-    )
-    _, backward = timed(
-        lambda: dot_product.dot_attention_backward(
-            packed, scoring, sums, out, dout, wanted, backward_room
-        ),
-        times,
-    )
+
+    def run_forward() -> None:
+        dot_product.dot_attention(packed, scoring, out, sums, forward_room)
+
+    def run_backward() -> None:
+        dot_product.dot_attention_backward(packed, scoring, sums, out, dout, wanted, backward_room)
+
     pairs = sentences * (tokens * (tokens + 1) // 2 if is_causal else tokens**2)
     operations = pairs * columns
+    rates = {}
+    for precision in _precisions():
+        with multiplying(precision), mock.patch.object(cuda_attention, "TENSOR_CORES", True):
+            rates[precision] = {
+                "forward": _tera(4 * operations, timed(run_forward, times)[1]),
+                "backward": _tera(10 * operations, timed(run_backward, times)[1]),
+            }
     return {
         "shape": {"sentences": sentences, "tokens": tokens, "heads": heads, "width": width,
                   "is_causal": is_causal},
-        "forward_tflops": _tera(4 * operations, forward),
-        "backward_tflops": _tera(10 * operations, backward),
+        "tflops": rates,
         "torch": _torch(drawn, (sentences, tokens, heads, width), is_causal, operations, times),
     }  # fmt: skip
+
+
+def _precisions() -> Sequence[str]:
+    """Those that the card has."""
+    capability = int(backend.cupy().cuda.Device().compute_capability)
+    return list(MANTISSA_BITS)[: None if capability >= LEAST_CAPABILITY else 1]
 
 
 def _torch(

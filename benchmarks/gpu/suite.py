@@ -44,6 +44,7 @@ class Shard:
             *(f"--gpu-shard={number}/{count}", f"--gpu-record={self.record}"),
             # Warnings are CI's affair: other versions of NumPy and CuPy warn of other things.
             *("-vv" if under else "-q", "-W", "default", "--continue-on-collection-errors", *paths),
+            "--ignore=tests/benchmarks",  # the other parts run the same on the card itself
         ]
         self._starts = 0
         self._begin()

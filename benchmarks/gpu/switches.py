@@ -10,8 +10,8 @@ import gc
 import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,8 @@ from benchmarks.gpu.cases import Case, case_of, parser
 from benchmarks.workloads.contender import DynbatchContender
 from dynbatch.compiler.cuda import fused_product, persistent
 from dynbatch.errors import DynbatchError
+from dynbatch.kernels.cuda.attention import dot_product
+from dynbatch.kernels.cuda.runtime import graphs, streams
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 
 WORTH = 0.97  # of the default's time: what is no faster than this is left as it is
@@ -50,11 +52,17 @@ def constant(module: ModuleType, name: str, *others: int) -> Switch:
     """A limit that a module has, and other values of it."""
     default = getattr(module, name)
     values = sorted({default, *others})
+    ways = {str(value): _setting(module, name, value) for value in values}
+    return Switch(f"{module.__name__.rpartition('.')[2]}.{name}", ways, str(default))
 
-    def way(value: int) -> Way:
-        return lambda side: mock.patch.object(module, name, value)
 
-    return Switch(name, {str(value): way(value) for value in values}, str(default))
+def _setting(module: ModuleType, name: str, value: Any, matmul: str = FULL) -> Way:
+    @contextmanager
+    def way(side: DynbatchContender) -> Iterator[None]:
+        with mock.patch.object(module, name, value), mock.patch.object(side, "matmul", matmul):
+            yield
+
+    return way
 
 
 def _precision(name: str) -> Way:
@@ -62,8 +70,18 @@ def _precision(name: str) -> Way:
 
 
 SWITCHES = (
-    constant(fused_product, "FEW_ROWS", 0, 32, 1024),
-    constant(persistent, "TAIL_ROWS", 0, 4, 64),
+    constant(fused_product, "FEW_ROWS", 0, 32, 1024),  # rows up to which a step has no cuBLAS
+    constant(persistent, "TAIL_ROWS", 0, 4, 64),  # with 64 of a batch's 64, one kernel a scan
+    constant(graphs, "STEPS", 8, 16),  # of a loop in one CUDA graph
+    constant(streams, "WORTH_A_STREAM", 1 << 30),  # no work side by side
+    *[
+        Switch(
+            f"attention on tensor cores, {matmul}",
+            {str(on): _setting(dot_product, "TENSOR_CORES", on, matmul) for on in (False, True)},
+            str(dot_product.TENSOR_CORES),
+        )
+        for matmul in ("tf32", "bfloat16")
+    ],
     Switch("matmul", {name: _precision(name) for name in MANTISSA_BITS}, FULL, is_free=False),
 )
 

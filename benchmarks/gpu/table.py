@@ -129,13 +129,16 @@ def _micro(found: Report) -> Iterator[str]:
             )  # fmt: skip
         else:
             shape = part["shape"]
-            peers = [f"PyTorch {kind} {rate:.1f}" for kind, rate in part["torch"].items()]
+            rates = [
+                f"{precision} {one['forward']:.1f} and {one['backward']:.1f}"
+                for precision, one in part["tflops"].items()
+            ]
+            rates += [f"PyTorch {kind} {rate:.1f}" for kind, rate in part["torch"].items()]
             yield (
                 f"attention, {shape['sentences']} x {shape['tokens']} tokens, {shape['heads']} "
-                f"heads of {shape['width']}{', causal' if shape['is_causal'] else ''}, TFLOP/s: "
-                + ", ".join([f"forward {part['forward_tflops']:.1f}", *peers,
-                             f"backward {part['backward_tflops']:.1f}"])
-            )  # fmt: skip
+                f"heads of {shape['width']}{', causal' if shape['is_causal'] else ''}: TFLOP/s "
+                f"forward and backward {', '.join(rates)}"
+            )
 
 
 def _switches(found: Report) -> Iterator[str]:
@@ -144,7 +147,7 @@ def _switches(found: Report) -> Iterator[str]:
         ways = [f"{way} {ms:.2f}" for way, ms in switch["ms"].items()]
         ways += [f"{way} FAILS ({why.splitlines()[0]})" for way, why in switch["broken"].items()]
         advice = f"take {switch['take']}" if switch["take"] else "of another precision"
-        yield f"  {name:12} {', '.join(ways)}; default {switch['default']}, {advice}"
+        yield f"  {name}: {', '.join(ways)}; default {switch['default']}, {advice}"
 
 
 def _many(found: Report) -> Iterator[str]:

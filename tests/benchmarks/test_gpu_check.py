@@ -45,7 +45,8 @@ from benchmarks.workloads.transformer import DynbatchTransformer
 from benchmarks.workloads.tree import DynbatchTree
 from dynbatch.compiler.cuda import fused_product, persistent
 from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.attention import dot_product as cuda_attention
+from dynbatch.kernels.cuda.runtime import graphs, source, streams
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory import pool as pools
@@ -249,7 +250,11 @@ def test_what_nobody_can_reckon_is_measured(cuda, monkeypatch):
     assert found["launch"]["queue_us"] > 0
     assert found["product"].keys() == {"shape", "float32", "tf32", "bfloat16"}
     assert [found[f"attention {k}"]["shape"]["is_causal"] for k in (0, 1)] == [True, False]
-    assert found["attention 0"]["forward_tflops"] > 0 < found["attention 1"]["backward_tflops"]
+    rates = [one for k in (0, 1) for one in found[f"attention {k}"]["tflops"].values()]
+    assert len(rates) == 6 and all(one["forward"] > 0 < one["backward"] for one in rates)
+    assert {"dot_attention", "dot_attention_mma"} <= {
+        name for name in queue().kernels("float32").launches if name.startswith("dot_attention")
+    }
 
 
 def test_a_measurement_that_fails_stops_no_other(cuda, monkeypatch):
@@ -274,8 +279,9 @@ def test_each_switch_is_timed_both_ways_and_put_back(cuda, workload):
         assert one["broken"] == {} and one["ms"].keys() == switch.ways.keys()
         assert switch.default in switch.ways and len(switch.ways) > 1
         assert one["take"] in (switch.ways if switch.is_free else (None,))
-    values = (fused_product.FEW_ROWS, persistent.TAIL_ROWS, DynbatchTagger.matmul)
-    assert [str(value) for value in values] == before[:3]
+    values = (fused_product.FEW_ROWS, persistent.TAIL_ROWS, graphs.STEPS, streams.WORTH_A_STREAM)
+    values += (cuda_attention.TENSOR_CORES,) * 2 + (DynbatchTagger.matmul,)
+    assert [str(value) for value in values] == before
 
 
 def test_a_switch_moves_for_a_clear_gain_only(cuda):
@@ -385,7 +391,7 @@ MICRO = {
     "product": {"shape": [64, 1024, 256], "float32": {"host_us": 1.0, "device_us": 9.0}},
     "attention 0": {
         "shape": {"sentences": 2, "tokens": 3, "heads": 4, "width": 64, "is_causal": True},
-        "forward_tflops": 1.5, "backward_tflops": 2.5, "torch": {"float32": 3.5},
+        "tflops": {"float32": {"forward": 1.5, "backward": 2.5}}, "torch": {"float32": 3.5},
     },
     "attention 1": {"failed": "RuntimeError: no"},
 }  # fmt: skip
@@ -446,10 +452,10 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "MISSED   seq2seq B=2 H=8: peak memory, share of pytorch-padded 1.00 (goal <= 0.3)",
         "a launch: 5.5 µs of the host by the queue, - by CuPy's kernel object; 2.0 µs of the",
         "a product of 64 x 1024 x 256: float32 9.0 µs",
-        "2 x 3 tokens, 4 heads of 64, causal, TFLOP/s: forward 1.5, PyTorch float32 3.5, backward",
+        "2 x 3 tokens, 4 heads of 64, causal: TFLOP/s forward and backward float32 1.5 and 2.5, ",
         "attention 1: RuntimeError: no",
-        "TAIL_ROWS    0 1.00, 16 2.00; default 16, take 0",
-        "matmul       float32 2.00, tf32 FAILS (old); default float32, of another precision",
+        "TAIL_ROWS: 0 1.00, 16 2.00; default 16, take 0",
+        "matmul: float32 2.00, tf32 FAILS (old); default float32, of another precision",
         "generation: many     9.0 tokens/s, transformers 5 2.0: 4.50 times",
         "reached  generation, times padded 4.50 (goal >= 3.0)",
         "99 s in all",
