@@ -102,10 +102,15 @@ def stream_gradients(
 
 
 class ParameterRows:
-    """Gradient arrays that are filled some rows at a time."""
+    """Gradient arrays that are filled some rows at a time.
+
+    Attributes:
+        later: see `Gradients`.
+    """
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
+        self.later = gradients.later
         self._open: dict[int, tuple[Array, list[tuple[int, int]]]] = {}
 
     def take(self, parameter: Parameter, first: int, count: int) -> Array:

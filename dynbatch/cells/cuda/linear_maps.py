@@ -115,7 +115,7 @@ def bias_gradients(queue: Queue, into: ParameterRows, op: Op, dy: DeviceMatrix) 
         return
     is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
     if is_all and trained[0][0].width == trained[0][1].size:
-        arrays.sum_rows(dy.array, into.take(trained[0][1], 0, dy.width))
+        arrays.sum_rows(dy.array, into.take(trained[0][1], 0, dy.width), into.later)
         return
     total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
     arrays.sum_rows(dy.array, total)

@@ -122,6 +122,8 @@ def _distance(start: int | Array | None, end: int | Array | None, itemsize: int)
     """Elements from an array of the first run to that of another, in all steps."""
     if start is None or end is None:
         return 0
-    found = np.unique(np.subtract(end, start))
-    assert found.size == 1, "arrays of runs in lock step lie alike"
-    return int(found[0]) // itemsize
+    found = end - start
+    if isinstance(found, np.ndarray):
+        assert (found == found[0]).all(), "arrays of runs in lock step lie alike"
+        found = int(found[0])
+    return found // itemsize

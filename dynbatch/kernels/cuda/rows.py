@@ -63,15 +63,19 @@ def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) ->
     itemsize, base, total, used = np.dtype(dtype).itemsize, 0, 0, 0
     entries: list[tuple[int, ...]] = []
     indices: list[Array] = []
+    starts: dict[int, int] = {}  # of each array of places
     for source, places, target, width, other in gathers:
-        rows, first = (places, -1) if isinstance(places, int) else (len(places), used)
+        rows = places if isinstance(places, int) else len(places)
         if rows * width >= 1 << 32:
             raise ShapeError(f"a gather of {rows * width} elements; the most is {(1 << 32) - 1}")
         if not rows * width:
             continue
+        first = -1
         if not isinstance(places, int):
-            indices.append(places)
-            used += rows
+            first = starts.setdefault(id(places), used)
+            if first == used:
+                indices.append(places)
+                used += rows
         base = base or target[0]
         begin, aside, end = [(x - base) // itemsize for x, _ in (source, other or source, target)]
         step = other[1] if other else -1
