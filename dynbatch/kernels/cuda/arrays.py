@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays as kernels
+from dynbatch.kernels.cuda.chains import ElementFunction, SingleLaunch, launch_function
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
@@ -23,6 +24,8 @@ from dynbatch.kernels.segment import sum_segments
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
+
+ADDITION = ElementFunction("add", "a + b", ("a", "b"))
 
 scale_segments = by_elements(kernels.scale_segments)
 shift_segments = by_elements(kernels.shift_segments)
@@ -89,12 +92,15 @@ def _row_stride(array: Array) -> int:
 
 def accumulate(x: Array, out: Array) -> None:
     """out += x, of equal shapes."""
-    _over_elements(out, "accumulate", (x, out))
+    alone = SingleLaunch("accumulate", (-(-out.size // TILE),), (THREADS,), (x, out, out.size))
+    launch_function(ADDITION, (out, x), out, alone)
 
 
 def add_bias(rows: Array, bias: Array) -> None:
     """rows[n] += bias for every row, in place."""
-    _over_elements(rows, "add_bias", (rows, bias, rows.shape[1]))
+    args = (rows, bias, rows.shape[1], rows.size)
+    alone = SingleLaunch("add_bias", (-(-rows.size // TILE),), (THREADS,), args)
+    launch_function(ADDITION, (rows, bias), rows, alone)
 
 
 def sum_rows(rows: Array, out: Array, later: bool = False) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import cast
 from weakref import WeakSet
 
 from dynbatch.backend import Array
 from dynbatch.kernels.binary import WHERE
+from dynbatch.kernels.cuda.chains import ElementFunction, SingleLaunch, launch_function, words
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -81,6 +83,9 @@ def _generate() -> Iterator[str]:
 
 def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[str] = ()) -> str:
     """A kernel with one array for each variable that the expression reads."""
+    places = tuple([k for k, name in enumerate(variables) if name in words(expression)])
+    read = tuple([variables[place] for place in places])
+    FUNCTIONS[name] = ElementFunction(name, expression, read, len(numbers)), places
     return KERNEL.format(
         name=name,
         pointers=_pointers(variables),
@@ -92,7 +97,7 @@ def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[
 
 def _kernel_with_number(name: str, expression: str, variables: list[str], number: str) -> str:
     """A kernel that reads a number for each segment in place of one of the variables."""
-    reads = f"const REAL {number} = numbers[k];" if number in _words(expression) else ""
+    reads = f"const REAL {number} = numbers[k];" if number in words(expression) else ""
     return KERNEL_WITH_NUMBER.format(
         name=name,
         pointers=_pointers(variables),
@@ -106,13 +111,12 @@ def _pointers(variables: list[str]) -> str:
 
 
 def _reads(expression: str, variables: list[str]) -> str:
-    words = _words(expression)
-    return " ".join([f"const REAL {name} = all_{name}[i];" for name in variables if name in words])
+    read = words(expression)
+    return " ".join([f"const REAL {name} = all_{name}[i];" for name in variables if name in read])
 
 
-def _words(expression: str) -> list[str]:
-    return re.findall(r"\w+", expression)
-
+FUNCTIONS: dict[str, tuple[ElementFunction, tuple[int, ...]]] = {}
+"""The generated functions, and which of their kernel's arrays the variables are."""
 
 SOURCE: CudaSource = join("elementwise.cu", "".join(_generate()))
 _knowing: WeakSet[Kernels] = WeakSet()
@@ -124,7 +128,10 @@ def launch_generated(
     """Launch a generated kernel; values that it does not read are None."""
     _make_known(out)
     args = (*values, out, out.size, *numbers)
-    queue().launch(out.dtype, f"elementwise_{name}", (-(-out.size // TILE),), (THREADS,), args)
+    alone = SingleLaunch(f"elementwise_{name}", (-(-out.size // TILE),), (THREADS,), args)
+    function, places = FUNCTIONS[name]
+    read = [cast(Array, values[place]) for place in places]
+    launch_function(function, read, out, alone, numbers)
 
 
 def launch_with_numbers(

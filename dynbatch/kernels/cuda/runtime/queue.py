@@ -96,7 +96,7 @@ class Queue:
         block: Dimensions,
         args: Arguments,
         shared: int = 0,
-    ) -> None:
+    ) -> Work | None:
         """Queue a kernel; see `Kernels.launch`.
 
         Args:
@@ -105,13 +105,22 @@ class Queue:
                 kernel's parameter points to.
         """
         if 0 in grid or 0 in block:
-            return
+            return None
         kernels = self._kernels.get(dtype) or self.kernels(dtype)  # type: ignore[arg-type]
         packed, number = self.packed(kernels, name, args), self._staging.number
         work = Launch(kernels, name, grid, block, args, packed, number, shared, self.label)
         self._waiting.append(work)
         if self._at_once:
             self.flush()
+        return work
+
+    def is_last(self, work: Work | None) -> bool:
+        """Whether this was queued last, and waits."""
+        return bool(self._waiting) and self._waiting[-1] is work
+
+    def take_back(self) -> None:
+        """Forget what was queued last; something else does it too."""
+        self._waiting.pop()
 
     def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
         """A kernel to launch many times with the same `args`, all but the last one."""
