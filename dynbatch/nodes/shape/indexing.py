@@ -122,7 +122,9 @@ def is_all(parts: Iterable[tuple[int, int]], size: int) -> bool:
 
 def _first_of(parts: list[Part], sizes: list[int]) -> tuple[Column, Column]:
     """The first of the tokens or features that each part takes of so many, and the step."""
-    if all([part is parts[0] for part in parts]) and sizes.count(sizes[0]) == len(sizes):
+    if parts.count(parts[0]) == len(parts) and (
+        parts[0] is None or sizes.count(sizes[0]) == len(sizes)
+    ):
         return _first(parts[0], sizes[0])
     found = list(map(_first, parts, sizes))
     return [first for first, _ in found], [step for _, step in found]
