@@ -77,12 +77,16 @@ class Runs(OwnedNodes):
             return final.copy()
         return arrays.download(self._computed(node))
 
-    def device_value(self, node: Node) -> Array:
-        """A copy of a node's value on the graph's device, without waiting."""
+    def device_value(self, node: Node, starts: bool = True) -> Array:
+        """A copy of a node's value on the graph's device, without waiting.
+
+        Args:
+            starts: queued work, so that others than dynbatch's kernels may read the copy.
+        """
         array = self._final.get(node.index)
         if array is None:
             array = self.value(node) if self._closed else self._computed(node)
-        return self._copied(array)
+        return self._copied(array, starts)
 
     def gradient(self, node: Node) -> Array:
         """A copy of d loss / d node of a kept node; 0 if the loss does not depend on it."""
@@ -244,9 +248,10 @@ class Runs(OwnedNodes):
         self._executor.flush()
         return arrays.split(transfer.to_host(packed), [value.shape for value in values])
 
-    def _copied(self, array: Array) -> Array:
+    def _copied(self, array: Array, starts: bool = True) -> Array:
         copied = arrays.snapshot(transfer.to_device(array, self.device))
-        self._executor.flush()
+        if starts:
+            self._executor.flush()
         return copied
 
     def _gradient_of(self, node: Node) -> Array:

@@ -29,6 +29,7 @@ from dynbatch.generation.requests import (
     TokenEvent,
 )
 from dynbatch.generation.streaming import Detokenizer
+from dynbatch.kernels.choosing.results import start_kernels
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
@@ -258,7 +259,11 @@ class Engine:
             if not branch.waiting.size:
                 ready.append((request, branch, row))
                 request.is_apart = False
-        events = choose(ready, logits)
+        try:
+            events = choose(ready, logits)
+        except BaseException:
+            start_kernels(logits)  # those that write pages which are given back now
+            raise
         self._queue.live = [one for one in self._queue.live if one.branches]
         return events
 

@@ -11,9 +11,9 @@ from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 
-def value_of(node: Node, graph: Graph) -> Array:
-    """A copy of a node's value where it was computed."""
-    return node.device_value if graph.device.is_cuda else node.value
+def value_of(node: Node, graph: Graph, starts: bool = True) -> Array:
+    """A copy of a node's value where it was computed; see `Graph.device_value` for `starts`."""
+    return graph.device_value(node, starts) if graph.device.is_cuda else node.value
 
 
 class PreparedStep:
@@ -38,7 +38,7 @@ class PreparedStep:
         self.resumed.tell(self._call, ids, step.before, step.pasts(self.room))
         if self._run is not None:
             self._run.run()
-            return value_of(self._call, self._graph)
+            return value_of(self._call, self._graph, starts=False)  # with what chooses by it
         logits = value_of(self._call, self._graph)
         self._run = self._graph.repeated()
         return logits

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch.generation import engine as engine_module
 from dynbatch.generation.engine import Engine
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.cuda.fake_cupy.memory import MemoryPointer
 from tests.generation.tiny_models import VOCAB, tiny
@@ -54,7 +56,7 @@ def results(model, settings):
 
 
 @pytest.mark.parametrize("way", SETTINGS)
-@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm", "alibi", "window"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "lstm", "alibi", "window"])
 def test_a_gpu_gives_the_tokens_of_the_cpu(name, way, cuda):
     model, settings = tiny(name), SETTINGS[way]
     expected = results(model, settings)
@@ -74,6 +76,66 @@ def test_a_step_brings_one_small_array_to_the_host(way, downloads):
         # Of a token its id and log-probability; of beams those of two candidates each, and scores.
         assert len(downloads) == 1 and downloads[0] <= rows * (72 if way == "beams" else 8)
         downloads.clear()
+
+
+# Launches of a greedy step, where each sentence has one new row: two layers and what chooses.
+LAUNCHES = {"gpt2": 38, "llama": 38, "seq2seq": 27, "t5": 45, "lstm": 23, "marian": 51}
+
+
+def steps_of(name, count, settings):
+    """Launches and uploads of each step in which all sentences have one new row."""
+    model = tiny(name).to("cuda")
+    engine = Engine(model)
+    for k in range(count):
+        engine.add(np.arange(3 + k) % 3 + 3, max_new_tokens=9, **settings)
+    engine.step()  # which reads the prompts
+    engine.step()  # and which prepares the step
+    found = []
+    while not engine.is_idle:
+        before = queue().launches, queue().uploads
+        events = engine.step()
+        if any([event.reason for event in events]):  # then fewer go on, with another step
+            break
+        found.append((queue().launches - before[0], queue().uploads - before[1]))
+    assert len(found) > 2
+    return found
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_step_is_one_upload_and_as_many_launches_for_any_number_of_prompts(name, cuda):
+    few, many = [steps_of(name, count, {}) for count in (2, 7)]
+    assert {*few, *many} == {(LAUNCHES[name], 1)}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+def test_samples_and_beams_are_one_upload_too(name, cuda):
+    samples = [steps_of(name, count, SETTINGS["samples"]) for count in (2, 5)]
+    assert len({step for steps in samples for step in steps}) == 1
+    launches, uploads = samples[0][0]
+    assert launches <= LAUNCHES[name] + 3 and uploads == 1  # what cuts and copies logits
+    # Beams that go on in two ways copy their last page, each in a launch.
+    beams = steps_of(name, 2, {"num_beams": 3})
+    assert {uploads for _, uploads in beams} == {1}
+
+
+def test_an_error_of_choosing_leaves_nothing_in_the_queue(cuda, monkeypatch):
+    model, config = tiny("gpt2").to("cuda"), {"max_new_tokens": 6}
+    expected = db.generate(model, [[1, 2, 3], [4]], **config)
+    engine, calls, choose = Engine(model), [], engine_module.choose
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 4:
+            raise MemoryError("no room")
+        return choose(*args)
+
+    monkeypatch.setattr(engine_module, "choose", failing)
+    numbers = [engine.add(prompt, **config) for prompt in ([1, 2, 3], [4])]
+    for _ in engine.run():
+        assert not queue().waiting()
+    assert len(calls) > 4  # and each is read again by itself
+    found = [engine.results(number)[0].tokens for number in numbers]
+    assert found == [one.tokens for (one,) in expected]
 
 
 def test_pages_lie_on_the_gpu(cuda):
