@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 from zlib import crc32
 
 from dynbatch.backend import Array
@@ -105,7 +104,7 @@ class ElementChain:
         self.steps: list[ChainStep] = []
         self.operands: list[ChainOperand] = []
         self.numbers: list[float] = []
-        self._written: set[int] = set()
+        self.written: set[int] = set()
 
     def add(
         self,
@@ -118,12 +117,12 @@ class ElementChain:
         operands = list(self.operands)
         places = [_place(operands, operand) for operand in (*reads, out)]
         *read, target = places
-        written = self._written | {target}
+        written = self.written | {target}
         widths = {operand.end - operand.address for operand in operands if operand.is_row}
         too_large = len(operands) > MOST_OPERANDS or len(self.steps) == MOST_FUNCTIONS
         if too_large or len(widths) > 1 or _overlap(operands, written):
             return False
-        self.operands, self._written = operands, written
+        self.operands, self.written = operands, written
         self.steps.append(ChainStep(function, tuple(read), target))
         self.numbers += numbers
         return True
@@ -140,7 +139,12 @@ class ElementChain:
         self.work = queue.launch(self.dtype, name, grid, (THREADS,), args)  # type: ignore[arg-type]
 
 
-_last: WeakKeyDictionary[Queue, ElementChain] = WeakKeyDictionary()
+def waiting_chain(queue: Queue, count: int, dtype: object) -> ElementChain | None:
+    """What was queued last, if it is a chain over so many elements."""
+    chain = queue.last_chain
+    if not isinstance(chain, ElementChain) or not queue.is_last(chain.work):
+        return None
+    return chain if chain.count == count and chain.dtype == dtype else None
 
 
 def launch_function(
@@ -159,26 +163,19 @@ def launch_function(
     here, count = queue(), out.size
     if not count:
         return
-    reads = [_operand(value, value.size != count) for value in values]
-    chain, target = _last.get(here), _operand(out, False)
-    follows = (
-        chain is not None
-        and chain.count == count
-        and chain.dtype == out.dtype
-        and here.is_last(chain.work)
-        and chain.add(function, reads, target, numbers)
-    )
-    if follows and chain is not None:
+    reads = [operand_of(value, value.size != count) for value in values]
+    chain, target = waiting_chain(here, count, out.dtype), operand_of(out)
+    if chain is not None and chain.add(function, reads, target, numbers):
         here.take_back()
         chain.launch(here)
         return
-    chain = _last[here] = ElementChain(count, out.dtype)
+    chain = here.last_chain = ElementChain(count, out.dtype)
     chain.add(function, reads, target, numbers)
     kernel, grid, block, args = alone
     chain.work = here.launch(out.dtype, kernel, grid, block, args)
 
 
-def _operand(array: Array, is_row: bool) -> ChainOperand:
+def operand_of(array: Array, is_row: bool = False) -> ChainOperand:
     address = device_address(array)
     return ChainOperand(array, address, address + array.nbytes, is_row)
 
@@ -195,17 +192,40 @@ def _place(operands: list[ChainOperand], operand: ChainOperand) -> int:
 def _overlap(operands: Sequence[ChainOperand], written: set[int]) -> bool:
     """Whether something is written that another operand shares a part of."""
     return any(
-        one.address < other.end and other.address < one.end
+        place != number and shares(operands[number], other)
         for number in written
-        for one in (operands[number],)
         for place, other in enumerate(operands)
-        if place != number
     )
 
 
+def shares(one: ChainOperand, other: ChainOperand) -> bool:
+    """Whether two arrays have memory in common."""
+    return one.address < other.end and other.address < one.end
+
+
+class ChainText(NamedTuple):
+    """The parts of a chain's kernel.
+
+    Attributes:
+        name, title: of its functions.
+        pointers, numbers: the parameters of its operands p0, p1, … and of its numbers.
+        values:  lines that make all values of element i, in column `column`.
+        current: the variable of each operand that was read or made.
+        written: the operands that are written.
+    """
+
+    name: str
+    title: str
+    pointers: str
+    numbers: str
+    values: list[str]
+    current: dict[int, str]
+    written: list[int]
+
+
 @cache
-def kernel(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> CudaSource:
-    """The kernel of a chain.
+def chain_text(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> ChainText:
+    """The parts of the kernel of a chain.
 
     Args:
         steps: its functions.
@@ -213,8 +233,7 @@ def kernel(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> CudaSource:
     """
     names = [step.function.name for step in steps]
     pattern = repr([(step.reads, step.target) for step in steps]) + repr(rows)
-    name = "_then_".join(names) + f"_{crc32(pattern.encode()):08x}"
-    written = {step.target for step in steps}
+    written = sorted({step.target for step in steps})
     lines, current, numbers = [], dict[int, str](), list[str]()
     for number, step in enumerate(steps):
         for place in step.reads:
@@ -226,22 +245,34 @@ def kernel(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> CudaSource:
         lines.append(f"REAL y{number};")
         lines.append(_scope(step, number, own, current))
         current[step.target] = f"y{number}"
-    order = sorted(written)
-    lines += [f"r{place}[k] = {current[place]};" for place in order]
+    constant = ["" if place in written else "const " for place in range(len(rows))]
+    return ChainText(
+        "_then_".join(names) + f"_{crc32(pattern.encode()):08x}",
+        ", then ".join(names),
+        ", ".join([f"{word}REAL* p{place}" for place, word in enumerate(constant)]),
+        "".join([f", REAL {number}" for number in numbers]),
+        [*lines, *[f"r{place}[k] = {current[place]};" for place in written]],
+        current,
+        written,
+    )
+
+
+@cache
+def kernel(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> CudaSource:
+    """The kernel of a chain; see `chain_text`."""
+    chain = chain_text(steps, rows)
     text = KERNEL.format(
-        title=", then ".join(names),
-        name=name,
-        pointers=", ".join(
-            [f"{'' if k in written else 'const '}REAL* p{k}" for k in range(len(rows))]
-        ),
-        numbers="".join([f", REAL {number}" for number in numbers]),
+        title=chain.title,
+        name=chain.name,
+        pointers=chain.pointers,
+        numbers=chain.numbers,
         before="const unsigned before = begin % width;" if any(rows) else "",
         column="const unsigned column = (before + e) % width;" if any(rows) else "",
-        results=", ".join([f"r{place}[EACH]" for place in order]),
-        body="\n            ".join(lines),
-        stores="\n            ".join([f"p{place}[i] = r{place}[k];" for place in order]),
+        results=", ".join([f"r{place}[EACH]" for place in chain.written]),
+        body="\n            ".join(chain.values),
+        stores="\n            ".join([f"p{place}[i] = r{place}[k];" for place in chain.written]),
     )
-    return join(f"{name}.cu", text)
+    return join(f"{chain.name}.cu", text)
 
 
 def _scope(step: ChainStep, number: int, own: Sequence[str], current: dict[int, str]) -> str:

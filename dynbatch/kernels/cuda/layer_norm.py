@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.cuda.chained_norms import launch_after_chain
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.sums import sum_later
@@ -25,7 +26,9 @@ def layer_norm(
     out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
 ) -> None:  # fmt: skip
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row."""
-    _over_rows("layer_norm", x, (x, weight, bias, eps, out, mean, rstd, kept))
+    outputs = (out, mean, rstd, kept)
+    if not launch_after_chain(x, (weight, bias, eps), outputs, *_grid(x)):
+        _over_rows("layer_norm", x, (x, weight, bias, eps, *outputs))
 
 
 def layer_norm_backward(
@@ -61,6 +64,9 @@ def layer_norm_parameters(
 
 
 def _over_rows(name: str, x: Array, arguments: tuple[Argument, ...]) -> None:
+    launch(x, name, *_grid(x), (*arguments, *x.shape))
+
+
+def _grid(x: Array) -> tuple[tuple[int], tuple[int]]:
     rows, width = x.shape
-    blocks = rows if width > WIDE else -(-rows // ROWS_OF_BLOCK)
-    launch(x, name, (blocks,), (THREADS,), (*arguments, rows, width))
+    return (rows if width > WIDE else -(-rows // ROWS_OF_BLOCK),), (THREADS,)

@@ -42,6 +42,7 @@ class Queue:
         uploads:  copies of tables so far.
         uploaded_bytes: their bytes.
         graphs:   of the steps of loops, if `graphs.STEPS` says so.
+        last_chain: the functions of elements that were queued last, for what may join them.
     """
 
     def __init__(self, cupy: CupyModule) -> None:
@@ -62,6 +63,7 @@ class Queue:
         self.graphs = LoopGraphs(cupy)
         self.stage = self._staging.put
         self._kept: list[Array] = []
+        self.last_chain: object = None
         self._postponed: dict[Callable[[list[Any]], None], list[Any]] = {}
 
     @property
@@ -223,6 +225,7 @@ class Queue:
         finally:
             self._staging.done()
             self._kept.clear()
+            self.last_chain = None
 
     def _bring_up(self) -> Upload:
         try:
@@ -238,6 +241,7 @@ class Queue:
         """Drop all queued work: its run failed."""
         self._waiting.clear()
         self._postponed.clear()
+        self.last_chain = None
         self._staging.discard()
         self._kept.clear()
 
