@@ -134,8 +134,8 @@ def launches(rounds: int) -> dict[str, float]:
     return found
 
 
-def steps(name: str, batch: int, hidden: int, rounds: int) -> dict[str, float]:
-    """Launches of a training step, and microseconds of it for each of them."""
+def step_of(name: str, batch: int, hidden: int, rounds: int) -> dict[str, float]:
+    """Launches of a training step of a workload, microseconds of it, and those for each launch."""
     workload = WORKLOADS[name]
     if name in ("tagger", "seq2seq"):
         workload = workload.with_hidden(hidden)
@@ -147,7 +147,10 @@ def steps(name: str, batch: int, hidden: int, rounds: int) -> dict[str, float]:
     before = queue().launches
     ours.train(batch_of)
     count = queue().launches - before
-    return {"launches": count, "us": least(lambda: ours.train(batch_of), rounds) / count}
+    whole = least(lambda: ours.train(batch_of), rounds)
+    return {
+        f"{name}: launches": count, f"{name}: a step": whole, f"{name}: a launch": whole / count
+    }  # fmt: skip
 
 
 def arguments() -> tuple[int | np.ndarray, ...]:
@@ -156,14 +159,13 @@ def arguments() -> tuple[int | np.ndarray, ...]:
 
 
 def measured(options: argparse.Namespace) -> dict[str, float]:
-    """Microseconds of a launch in this process, by kind or workload."""
+    """Microseconds of a launch by kind, and figures of steps, in this process."""
     warnings.simplefilter("ignore")
     stub()
     with backend.stand_in(fake_cupy), np.errstate(all="ignore"):
         found = launches(options.rounds)
         for name in options.workloads:
-            step = steps(name, options.batch, options.hidden, max(1, options.rounds // 10))
-            found[f"{name}, {step['launches']:.0f} launches"] = step["us"]
+            found |= step_of(name, options.batch, options.hidden, max(1, options.rounds // 10))
     return found
 
 
@@ -206,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checkouts = [ROOT] if options.beside is None else [ROOT, options.beside.resolve()]
     names = ["this checkout", str(options.beside)][: len(checkouts)]
     found = in_turns(checkouts, given, options.turns)
-    lines = [f"{'us of host a launch':36}" + "".join([f"{name:>18}" for name in names])]
+    lines = [f"{'least us of the host, a launch':36}" + "".join([f"{name:>18}" for name in names])]
     for kind in found[0]:
         row = [figures.get(kind, math.nan) for figures in found]
         lines.append(f"{kind:36}" + "".join([f"{figure:18.2f}" for figure in row]))

@@ -170,7 +170,7 @@ class PreparedLoop:
         packer = self._kernels.packer(name)
         words, tables = packer.rows(args, self.steps, self._queue.stage)
         grid, block = (*grid, *ONES[len(grid)]), (*block, *ONES[len(block)])
-        most = [int(np.max(extent)) for extent in grid]
+        most = [int(e.max()) if isinstance(e, np.ndarray) else e for e in grid]
         if max(most[1:]) > MOST_ACROSS:
             raise too_wide(name, most)
         upload = self._queue.upload
@@ -217,7 +217,8 @@ class PreparedLoop:
     def _add(self, item: Item, extents: Iterable[Extent], where: bool | Array) -> None:
         present = np.full(self.steps, where)
         for extent in extents:
-            present &= np.not_equal(extent, 0)
+            if isinstance(extent, np.ndarray) or not extent:  # most are the same in all steps
+                present &= np.not_equal(extent, 0)
         count = int(present.sum())
         if count:
             self._items.append(item)
