@@ -36,6 +36,7 @@ from dynbatch import backend
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from tests.cuda import fake_cupy
+from tests.cuda.fake_cupy import array as device_array
 from tests.cuda.fake_cupy import memory, raw, stream
 
 try:
@@ -60,7 +61,9 @@ def nothing(*args: object, **options: object) -> None:
 
 
 def stub() -> None:
-    """Let the stand-in compile, copy and start nothing, in this process, from now on."""
+    """Let the stand-in compile, copy, start and check nothing, in this process, from now on."""
+    memory.FREED_BYTES = 0  # which it would look through whenever memory is freed
+    memory.require_device = device_array.require_device = nothing
     memory.MemoryPointer.copy_from_host_async = nothing
     stream.Event.record = nothing
     raw.RawModule.get_function = lambda self, name: raw.RawKernel(self, name)

@@ -7,7 +7,9 @@ freed last is not handed out again at once, so that an address of before belongs
 
 from __future__ import annotations
 
+import bisect
 import ctypes
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -30,8 +32,11 @@ ALIGNMENT = 256
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 _live: dict[int, int] = {}  # address of every allocation -> bytes
+_addresses: list[int] = []  # of every allocation, sorted
+_books = threading.RLock()  # of both; collecting garbage inside it may free memory
 _retired: dict[int, int] = {}  # of them, those whose contents nobody may read: bytes from there
 _freed: deque[Any] = deque()
+_freed_bytes = [0]
 FREED_BYTES = 1 << 24  # so much of it is kept from being handed out again
 _pooled: weakref.WeakSet[Any] = weakref.WeakSet()  # of them, those that CuPy's pool would hold
 
@@ -57,7 +62,9 @@ class Memory:
             raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
         raw = np.full(size + ALIGNMENT, POISON, np.uint8)
         self.ptr = raw.ctypes.data + -raw.ctypes.data % ALIGNMENT
-        _live[self.ptr] = size
+        with _books:
+            _live[self.ptr] = size
+            bisect.insort(_addresses, self.ptr)
         weakref.finalize(self, _free, self.ptr, raw)
 
     @property
@@ -75,12 +82,14 @@ class UnownedMemory:
 
 def _free(ptr: int, raw: Any) -> None:
     synchronize_all()
-    del _live[ptr]
+    with _books:
+        del _live[ptr], _addresses[bisect.bisect_left(_addresses, ptr)]
     _retired.pop(ptr, None)
     raw.fill(POISON)
     _freed.append(raw)
-    while sum(kept.nbytes for kept in _freed) > FREED_BYTES:
-        _freed.popleft()
+    _freed_bytes[0] += raw.nbytes
+    while _freed_bytes[0] > FREED_BYTES:
+        _freed_bytes[0] -= _freed.popleft().nbytes
 
 
 def retire(ptr: int, size: int) -> None:
@@ -116,9 +125,13 @@ def buffers() -> list[tuple[int, int]]:
 
 def require_device(ptr: int, nbytes: int = 0) -> None:
     """Raise ValueError unless the bytes lie inside one live allocation."""
-    if not (ptr == 0 and nbytes == 0) and not any(
-        low <= ptr and ptr + nbytes <= high for low, high in buffers()
-    ):
+    if ptr == 0 and nbytes == 0:
+        return
+    with _books:
+        place = bisect.bisect_right(_addresses, ptr)
+        low = _addresses[place - 1] if place else 0
+        high = low + _live.get(low, 0)
+    if not low <= ptr <= ptr + nbytes <= high:
         raise ValueError(f"{ptr:#x} and the {nbytes} bytes from there are not device memory")
 
 
