@@ -11,6 +11,11 @@ from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import parallel
 
 
+@pytest.fixture(autouse=True)
+def place():
+    """Threads are the processor's: there is nothing to try on a GPU."""
+
+
 @pytest.fixture
 def threads():
     before = parallel.num_threads()
