@@ -22,7 +22,7 @@ class DeviceGenericSteps:
     Args:
         rows:     where the values of the loop lie.
         memories: in the order of the steps' rows, which are at most `count`.
-        chosen:   see `GenericStep`.
+        chosen:   see `GenericStep`; None for scans.
     """
 
     def __init__(
@@ -37,7 +37,8 @@ class DeviceGenericSteps:
         self._batch, self._memories = batch, memories
         self._memory_gradients: Sequence[Ragged | None] = []
         self._prepared: dict[int, AdditiveSteps] = {}
-        self._can_prepare = set() if chosen else {*filter(self._is_whole, self._steps)}
+        is_scan = chosen is None  # whose memories lie in one place, and are those of all steps
+        self._can_prepare = {*filter(self._is_whole, self._steps)} if is_scan else set()
 
     def __bool__(self) -> bool:
         return bool(self._steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from dynbatch.backend import DType
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.linear_maps import wide_maps
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
+from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
@@ -66,6 +67,21 @@ class LoopRows:
         matrix = self.matrices[name]
         assert matrix is not None
         return matrix
+
+    def maps_ahead(self, count: int) -> Iterator[MatrixProduct]:
+        """The maps of streams ahead of the loop, of so many rows.
+
+        Yields:
+            products, each to be run before it goes on.
+        """
+        loop = self.loop
+        for op in loop.program.ahead:
+            number, x, out = loop.maps[id(op)], self.whole(op.inputs[0]), self.whole(op.output)
+            weight, bias = self.matrix(f"V{number}"), self.matrices[f"b{number}"]
+            shape = count, op.output.width, weight.width
+            yield MatrixProduct(self.queue, (False, True), shape, x, weight, 0, out)
+            if bias is not None and id(op.output) not in loop.inline_maps:
+                arrays.add_bias(out.view(count), bias.array.reshape(-1))
 
     def base_of(self, name: str, order: Array | None = None) -> int | Array | None:
         """The address of a matrix, which kernels see as NULL if it is missing.

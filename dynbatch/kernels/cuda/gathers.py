@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
-from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.kernels.gathers import GatherTable, readers_table
 
 FIELDS, ROWS_OF_BLOCK, THREADS = 10, 8, 256  # as in gathers.cu
@@ -84,28 +85,28 @@ class SumLaunches:
             self._used += table.size
         return known
 
-    threads = THREADS
-
     def __bool__(self) -> bool:
         return bool(self._count)
 
     def launch(self) -> None:
         """Make all rows in one launch."""
         steps = np.array([[0, self._rows, -1]], np.int32)
-        grid = (self.blocks(self._rows),)
+        grid = (self._blocks(self._rows),)
         args = (*self._args, steps, self._count, self._tiles, 0)
         self._queue.launch(self._dtype, "sum_terms", grid, (THREADS,), args)
 
-    def repeated(self, steps: Array) -> RepeatedLaunch:
-        """Launches for the rows of one of the steps each.
+    def add_to(self, loop: PreparedLoop, steps: Array, order: Array, where: Array) -> None:
+        """Add a launch to each step of a loop, for the rows of one of `steps`.
 
         Args:
             steps: (T, 3) its first row and number of rows, and what is not read.
+            order: number of the one for each step of the loop; `where`: whether it has any.
         """
-        args = (*self._args, steps, self._count, self._tiles)
-        return self._queue.repeated(self._dtype, "sum_terms", args)
+        blocks = self._blocks(steps[order, 1].astype(np.int64))
+        args = (*self._args, steps, self._count, self._tiles, PerStep(order))
+        loop.kernel("sum_terms", (blocks,), (THREADS,), args, where=where)
 
-    def blocks(self, rows: int) -> int:
+    def _blocks(self, rows: Any) -> Any:
         """Blocks of a launch for so many rows."""
         return -(-rows // ROWS_OF_BLOCK) * self._tiles
 

@@ -3,6 +3,7 @@ import pytest
 
 from dynbatch.kernels.cuda.gathers import RowSums, SumLaunches
 from dynbatch.kernels.cuda.runtime.launch import Kernels
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from tests.kernels.cuda.compare import launches
@@ -84,10 +85,10 @@ def test_several_arrays_step_by_step(cupy, dtype):
     ]
     each = SumLaunches(queue(), dtype, sums)
     steps = np.array([[0, 1, -1], [3, 3, -1]])
-    repeated = each.repeated(steps)
+    loop = PreparedLoop(queue(), dtype, 2)
+    each.add_to(loop, steps, np.array([1, 0]), np.ones(2, bool))
     with launches(2):
-        for t in (1, 0):
-            repeated.launch(each.blocks(int(steps[t, 1])), 256, t)
+        queue().add(loop)
         queue().flush()
     chosen = [0, 3, 4, 5]
     np.testing.assert_array_equal(a.get()[chosen], x[rows[chosen], :33])

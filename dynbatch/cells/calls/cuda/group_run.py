@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.cells.calls.cuda.steps import CallSteps
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms
-from dynbatch.cells.cuda.lock_step import arguments
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
-from dynbatch.cells.cuda.products import LoopProducts, StepProduct
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
-from dynbatch.compiler.cuda.emit import Kernel
-from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
-
-Action = Callable[[int], None]
-"""Does a part of a batch, by the batch's number in the region."""
 
 
 class DeviceGroupRun:
@@ -159,64 +154,37 @@ class DeviceGroupRun:
             out = _place(rows.part(0, self.cell.columns[leaf], value.width))
             yield RowSums(out, value.width, self.group.calls, None, [self.export(leaf)])
 
-    # Batches --------------------------------------------------------------------------------------
-
-    def bind(self, backward: bool, sums: Sequence[RowSums]) -> None:
-        """Look up what the batches of a pass do.
+    def bind(self, way: int, sums: Sequence[RowSums]) -> None:
+        """Look up what the batches of forward (0) or backward (1) do.
 
         Args:
             sums: are made for each batch before it runs.
         """
-        launches = SumLaunches(self.rows.queue, self._batch.dtype, sums)
-        step = self._device.backward if backward else self._device.forward
-        products, actions = LoopProducts(self.rows), {}
-        for item in {id(item): item for item in (*step.items, *step.few)}.values():
-            actions[id(item)] = self._action(item, products)
-        self._actions, self._few = [
-            [*self._of_sums(launches), *[actions[id(item)] for item in items]]
-            for items in (step.items, step.few)
-        ]
+        own = [t for t, batch in enumerate(self._region.batches) if batch.group == self._number]
+        batches, each = np.array(own), SumLaunches(self.rows.queue, self._batch.dtype, sums)
+        batches = batches[::-1] if way else batches
+        self._steps = CallSteps(self._device, self.rows, self._generic, way, batches, each)
 
-    def _of_sums(self, sums: SumLaunches) -> Iterator[Action]:
-        if sums:
-            repeated, steps = sums.repeated(self.rows.table), self.rows.steps
-            yield lambda t: repeated.launch(sums.blocks(steps[t][2]), sums.threads, t)
+    @property
+    def flushes(self) -> bool:
+        """Whether a user's node type in the cell computes with CuPy at once."""
+        own = [op.node for op in self._loop.program.generic]
+        return not all([type(node).names_kernels for node in own])
 
-    def _action(self, item: Op | Kernel, products: LoopProducts) -> Action:
-        """What does an item of a pass for a batch."""
-        if isinstance(item, Kernel):
-            return self._kernel(item)
-        if item.opcode is OpCode.GENERIC:
-            return partial(self._generic.forward, item)
-        if item.opcode is OpCode.GENERIC_GRADIENT:
-            return partial(self._generic.backward, item)
-        product = products.forward(item) if item.is_linear else products.backward(item)
-        return partial(self._product, product)
+    def run(self, batches: Array, is_apart: bool) -> None:
+        """Queue the next batches of the group, by their numbers in the region.
 
-    def _kernel(self, kernel: Kernel) -> Action:
-        rows, steps = self.rows, self.rows.steps
-        args = [*arguments(kernel.arrays, [rows]), rows.table]
-        name = f"{self._device.name}_{kernel.name}"
-        launch = rows.queue.repeated(self._batch.dtype, name, args).launch
-        return lambda t: launch(kernel.grid(steps[t][2]), kernel.block, t)
-
-    def _product(self, product: StepProduct, t: int) -> None:
-        first, _, n, _ = self.rows.steps[t]
-        product(first, n)
-
-    def batch(self, t: int) -> None:
-        """Run batch t of the region, forward or backward."""
-        is_few = self._device.is_few(self.rows.steps[t][2], self._batch.dtype.itemsize)
-        for action in self._few if is_few else self._actions:
-            action(t)
+        Args:
+            is_apart: whether the queue may be flushed between the group's batches.
+        """
+        self._steps.run(batches, is_apart)
 
     # Around the batches ---------------------------------------------------------------------------
 
     def maps_ahead(self) -> None:
         """The maps of streams that are known ahead, for all calls."""
-        products = LoopProducts(self.rows)
-        for op in self._loop.program.ahead:
-            products.forward(op)(0, self.group.calls)
+        for product in self.rows.maps_ahead(self.group.calls):
+            product.run()
 
     def finish(self) -> None:
         """Gradients of weights, and of what was known ahead."""

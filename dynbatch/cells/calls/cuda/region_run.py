@@ -8,6 +8,9 @@ the tables of forward read the other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
 
 from dynbatch.cells.calls.cuda.group_run import DeviceGroupRun
 from dynbatch.cells.calls.region import CallRegion, Inner, PackedRows
@@ -62,9 +65,8 @@ class DeviceRegionRun:
         self._sum([each for group in self.groups for each in group.gathers(places, ahead=True)])
         for group in self.groups:
             group.maps_ahead()
-            group.bind(False, [*group.gathers(places, ahead=False)])
-        for t, batch in enumerate(self.region.batches):
-            self.groups[batch.group].batch(t)
+            group.bind(0, [*group.gathers(places, ahead=False)])
+        self._run(range(len(self.region.batches)))
         self._sum([each for group in self.groups for each in group.outputs(y)])
 
     def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
@@ -84,12 +86,17 @@ class DeviceRegionRun:
             ]
         )
         for number, group in enumerate(self.groups):
-            group.bind(True, [*self._inside(number)])
-        for t, batch in reversed([*enumerate(self.region.batches)]):
-            self.groups[batch.group].batch(t)
+            group.bind(1, [*self._inside(number)])
+        self._run(range(len(self.region.batches))[::-1])
         for group in self.groups:
             group.finish()
         self._sum(outside)
+
+    def _run(self, order: Sequence[int]) -> None:
+        """Run batches, of which those of one group that follow each other are one item."""
+        is_apart = any([group.flushes for group in self.groups])
+        for number, some in groupby(order, lambda t: self.region.batches[t].group):
+            self.groups[number].run(np.array([*some]), is_apart)
 
     def _sum(self, sums: Sequence[RowSums]) -> None:
         SumLaunches(queue(), self.batch.dtype, sums).launch()

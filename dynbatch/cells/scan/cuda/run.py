@@ -10,17 +10,13 @@ from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms
 from dynbatch.cells.cuda.matrices import matrix_of
-from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
-from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.ir import Op
-from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -82,23 +78,10 @@ class DeviceScanRun:
         rows.start(scratch, kept, gathers)
         memories = rows.sorted_memories(gathers) if loop.program.generic else []
         yield gathers
-        for op in loop.program.ahead:
-            yield self._map(op)
-            bias = rows.matrices[array_name(Role.BIAS, loop.maps[id(op)])]
-            if bias is not None and id(op.output) not in loop.inline_maps:
-                out = rows.whole(op.output).view(rows.tokens)
-                arrays.add_bias(out, bias.array.reshape(-1))
+        yield from rows.maps_ahead(rows.tokens)
         self._generic = DeviceGenericSteps(rows, batch, memories, rows.sentences.size)
         yield ScanSteps(self.cell, rows, self._generic, 0)
         yield self._outputs(y)
-
-    def _map(self, op: Op) -> MatrixProduct:
-        """The product of a linear map ahead of the loop."""
-        rows, x = self.rows, self.rows.whole(op.inputs[0])
-        weight = rows.matrix(array_name(Role.WEIGHT, self.loop.maps[id(op)]))
-        shape = rows.tokens, op.output.width, weight.width
-        out = rows.whole(op.output)
-        return MatrixProduct(rows.queue, (False, True), shape, x, weight, 0, out)
 
     def _outputs(self, y: Ragged) -> RowGathers:
         rows, column, gathers = self.rows, 0, RowGathers(self.rows.queue, self.batch.dtype)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.lock_step import LockStep, arguments
+from dynbatch.cells.cuda.lock_step import arguments
+from dynbatch.cells.cuda.steps import LoopSteps
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell, Items
 from dynbatch.compiler.cuda.emit import Kernel
-from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode
-from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.parameter import Array
-
-Alike = tuple[Op | Kernel, ...]
-"""An item of a step, of each of the scans side by side."""
 
 
 class StepWay(NamedTuple):
@@ -30,22 +26,20 @@ class StepWay(NamedTuple):
     is_followed: bool
 
 
-class ScanSteps:
-    """What a step launches, for every step.
+class ScanSteps(LoopSteps):
+    """What a step of a scan launches, for every step.
 
     Args:
         generic: operators with kernels of their own.
         way:     forward (0) or back (1).
     """
 
+    rows: ScanRows
+
     def __init__(
         self, cell: DeviceCell, rows: ScanRows, generic: DeviceGenericSteps, way: int
     ) -> None:
-        self._cell = cell
-        self.rows = rows
-        self._generic = generic
-        self._way = way
-        self._pass = (cell.forward, cell.backward)[way]
+        super().__init__(cell, rows, generic, way)
         carried = zip(cell.loop.carried, rows.given, strict=True)
         self._unwanted = {found for (_, found), is_given in carried if not is_given}
 
@@ -66,7 +60,8 @@ class ScanSteps:
         if self._way:
             self._tail(everyone, first)
         for way, steps in groupby(self._ways(first), lambda pair: pair[0]):
-            self._steps(everyone, way, np.array([t for _, t in steps]))
+            items = [*zip(*[each._items(way) for each in everyone], strict=True)]
+            self._steps(everyone, items, np.array([t for _, t in steps]))
         if not self._way:
             self._tail(everyone, first)
 
@@ -85,65 +80,15 @@ class ScanSteps:
             return self._pass.items
         return self._pass.items_of_few(way.goes_on, way.is_followed)
 
-    def _steps(self, everyone: Sequence[Self], way: StepWay, order: Array) -> None:
-        """Queue steps that run in one way."""
-        queue = self.rows.queue
-        items = [*zip(*[each._items(way) for each in everyone], strict=True)]
-        parts = [[*part] for _, part in groupby(items, self._is_own)]
-        if not any(map(self._is_own, items)):
-            queue.add(self._prepared(everyone, items, order))
-            return
-        own = [op.node for op in self._cell.loop.program.generic]
-        is_whole = all([type(node).names_kernels for node in own])
-        prepared = [self._prepared(everyone, part, order) for part in parts if is_whole]
-        for number, t in enumerate(order.tolist()):
-            for place, part in enumerate(parts):
-                if self._is_own(part[0]):
-                    self._own(part, t)
-                elif is_whole:
-                    queue.add(prepared[place].step(number))
-                else:  # what flushes: no table lies on the device for longer than that
-                    queue.add(self._prepared(everyone, part, order[number : number + 1]))
-
-    def _prepared(
-        self, everyone: Sequence[Self], items: Sequence[Alike], order: Array
-    ) -> PreparedLoop:
-        """Items of steps, but for those with kernels of their own."""
-        rows, loop = self.rows, self._cell.loop
-        steps = LockStep(self._cell, [each.rows for each in everyone], order)
-        continues = rows.table[order, 2] >= 0
-        for alike in items:
-            item = alike[0]
-            if isinstance(item, Op) and item.opcode in OWN_KERNELS:
-                if not self._is_own(alike):
-                    self._generic.add(item, steps.steps, order)
-                continue
-            if isinstance(item, Kernel):
-                steps.kernel(item, continues | (not item.stores <= self._unwanted))
-                continue
-            ops = [op for op in alike if isinstance(op, Op)]
-            source = item.source or item
-            given = not source.reads_state or rows.given[source.inputs[0].base.number]
-            if item.is_linear:
-                steps.map(ops, continues | given | (not loop.skips_zeros(item)))
-            else:
-                steps.map_gradient(ops, continues | given)
-        return steps.steps
-
-    def _is_own(self, alike: Alike) -> bool:
-        """Whether an item is run by the kernels of its node type, a step at a time."""
-        op = alike[0]
-        if not isinstance(op, Op) or op.opcode not in OWN_KERNELS:
-            return False
-        return not self._generic.is_prepared(op)
-
-    def _own(self, items: Sequence[Alike], t: int) -> None:
-        """Queue operators with kernels of their own."""
-        for (op,) in items:
-            if isinstance(op, Op) and op.opcode is OpCode.GENERIC:
-                self._generic.forward(op, t)
-            elif isinstance(op, Op) and op.opcode is OpCode.GENERIC_GRADIENT:
-                self._generic.backward(op, t)
+    def _runs_in(self, item: Any, order: Array) -> Array:
+        rows = self.rows
+        continues: Array = rows.table[order, 2] >= 0
+        if isinstance(item, Kernel):
+            return continues | (not item.stores <= self._unwanted)
+        source = item.source or item
+        given = not source.reads_state or rows.given[source.inputs[0].base.number]
+        skips = not item.is_linear or self._cell.loop.skips_zeros(item)
+        return continues | given | (not skips)
 
     def _first_of_tail(self) -> int:
         """The step from which on one launch does the rest; the number of steps without a tail."""

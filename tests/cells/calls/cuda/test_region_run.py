@@ -250,7 +250,13 @@ def cubing(h, x, p):
     return F.tanh(F.linear(Cubed(h), p.U) + x)
 
 
-def test_a_user_s_own_type_in_a_cell(cuda):
+@db.cell
+def adding(h, x, p):
+    return F.tanh(F.linear(h, p.U)) * x
+
+
+@pytest.mark.parametrize("other", [cubing, adding])
+def test_a_user_s_own_type_in_a_cell(cuda, other):
     found = []
     for device in ("cpu", "cuda"):
         rng = np.random.default_rng(0)
@@ -261,7 +267,7 @@ def test_a_user_s_own_type_in_a_cell(cuda):
                 xs = F.input(graph, rng.normal(size=(length, H))).keep()
                 h = xs[0]
                 for k in range(1, length):
-                    h = cubing(h, xs[k], p)
+                    h = (cubing, other)[k % 2](h, xs[k], p)
                 losses.append(F.sum(h))
                 inputs.append(xs)
             graph.backward(F.sum(losses))
