@@ -39,6 +39,42 @@ class Translator(models.Module):
         return [self.model.loss(graph, *pair) for pair in PAIRS]
 
 
+class Gated(models.Module):
+    """A GRU each way, with the dot product's attention over its values, and 1/sqrt(D)."""
+
+    def __init__(self):
+        self.embed = models.Embedding(20, 5, rng=0)
+        self.gru = models.GRU(5, 4, bidirectional=True, rng=1)
+        self.attention = models.DotAttention(scale=None)
+        self.project = models.Linear(8, 5, rng=2)
+
+    def losses(self, graph):
+        found = []
+        for words, tags in sentences(LENGTHS):
+            x = self.gru(self.embed(graph, words))
+            found.append(F.cross_entropy(self.project(x + self.attention(x, x)), tags))
+        return found
+
+
+class SelfAttention(models.Module):
+    """A Transformer of an encoder and a decoder, with dropout."""
+
+    def __init__(self, **options):
+        self.source, self.target = models.Embedding(8, 8, rng=0), models.Embedding(9, 8, rng=1)
+        self.transformer = models.Transformer(
+            8, 2, 12, encoder_layers=2, decoder_layers=1, dropout=0.2, rng=2, **options
+        )
+        self.project = models.Linear(8, 9, rng=3)
+
+    def losses(self, graph):
+        found = []
+        for source, target in PAIRS:
+            x = self.target(graph, [1, *target])
+            x = self.transformer(self.source(graph, source), x)
+            found.append(F.cross_entropy(self.project(x), [*target, 2]))
+        return found
+
+
 class Trees(models.Module):
     """One kind of Tree-LSTM; `trees` are its trees by number of tokens."""
 
@@ -84,13 +120,19 @@ MODELS = {
     "tagger, dropout": lambda: Tagger(0.3),
     "binary trees": lambda: Trees(models.BinaryTreeLSTM, {3: [(1, 2), (0, 3)], 1: []}),
     "child-sum trees": lambda: Trees(models.ChildSumTreeLSTM, {3: [-1, 0, 0], 2: [1, -1]}),
+    "GRU, dot product's attention": Gated,
+    "Transformer": SelfAttention,
+    "Transformer, normalised first": lambda: SelfAttention(norm_first=True, activation="gelu"),
     "seq2seq": Translator,
     "seq2seq, general, 2 layers": lambda: Translator("general", layers=2),
     "seq2seq, dropout, smoothing": lambda: Translator(dropout=0.2, label_smoothing=0.1),
 }
 each_model = pytest.mark.parametrize(
     "model",
-    quick(["CRF, biaffine, text CNN", "binary trees", "seq2seq, dropout, smoothing"], MODELS),
+    quick(
+        ["CRF, biaffine, text CNN", "binary trees", "seq2seq, dropout, smoothing", "Transformer"],
+        MODELS,
+    ),
 )
 
 
