@@ -14,7 +14,7 @@ from dynbatch.kernels.cuda.walks import (
     ROWS_OF_BLOCK,
     THREADS,
     over_segments,
-    split_segments,
+    parts_of_rows,
 )
 from dynbatch.kernels.layer_norm import Normals
 
@@ -48,7 +48,7 @@ def layer_norm_parameters(
     x, statistics = normals.rows, (normals.shift, normals.factor)
     wanted = (dweight, dbias)
     while rows > PART_OF_COLUMNS:
-        parts, _ = split_segments(np.array([0, rows]), PART_OF_COLUMNS)
+        parts = parts_of_rows(rows)
         rows = len(parts) - 1
         sums = [None if o is None else queue().empty((rows, width), dy.dtype) for o in wanted]
         over_segments("layer_norm_parameters", (dy, x, *statistics, *sums), parts, width)

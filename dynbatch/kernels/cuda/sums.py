@@ -14,7 +14,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
-from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, split_segments
+from dynbatch.kernels.cuda.walks import parts_of_rows
 
 MOST_PARTS = 64  # that a thread adds up one after the other
 THREADS = 256  # columns of a block
@@ -22,7 +22,7 @@ THREADS = 256  # columns of a block
 
 def sum_parts(rows: Array) -> Array:
     """(P, D) sums of parts of the rows (N, D), in one launch, or of such sums."""
-    parts, _ = split_segments(np.array([0, len(rows)]), PART_OF_COLUMNS)
+    parts = parts_of_rows(len(rows))
     sums = queue().empty((len(parts) - 1, rows.shape[1]), rows.dtype)
     reduce_segments(np.add, rows, parts, sums, 0)
     return sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from typing import ParamSpec, cast
 
@@ -163,6 +163,17 @@ def _walked(kernel: Callable[P, None], walk: Callable[..., None]) -> Callable[P,
         walk(name, args[:before], offsets, out, *more)
 
     return launch_by_name
+
+
+@lru_cache(maxsize=64)
+def parts_of_rows(rows: int) -> Array:
+    """Offsets of parts of at most `PART_OF_COLUMNS` of so many rows.
+
+    The same array for the same number, which a flush brings up once for all that read it.
+    """
+    parts = np.append(np.arange(0, rows, PART_OF_COLUMNS), rows)
+    parts.flags.writeable = False
+    return parts
 
 
 def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
