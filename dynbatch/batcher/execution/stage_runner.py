@@ -118,7 +118,7 @@ class StageRunner:
         for step in stage.steps:
             if stage.is_backward or step.fused:
                 if launches is not None:
-                    launches.label = _label(step)
+                    launches.label = step.label
                 actions.add_gradients(step, arena)
 
     def _clear(self, block: Block, launches: Queue | None) -> None:
@@ -149,18 +149,13 @@ class StageRunner:
         is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
         if len(tasks) > 1 and is_free:
             run = StepRun.backward if is_backward else StepRun.forward
-            run_joined(launches, [(_label(step), run(step, arena)) for step in steps])
+            run_joined(launches, [(step.label, run(step, arena)) for step in steps])
         else:
             for step, task in zip(steps, tasks, strict=True):
                 _launch(launches, step, task)
 
 
 def _launch(launches: Queue, step: StepRun, task: Task) -> None:
-    launches.label = _label(step)
+    launches.label = step.label
     with nullcontext() if step.node_type.names_kernels else launches.at_once():
         task()
-
-
-def _label(step: StepRun) -> str:
-    """Have errors of the device name this step from now on."""
-    return f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"

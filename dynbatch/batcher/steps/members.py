@@ -60,6 +60,10 @@ class Members(Sequence[Any]):
     def __getitem__(self, place: slice) -> list[Any]: ...
 
     def __getitem__(self, place: int | slice) -> Any:
+        if place.__class__ is int:
+            known = self._nodes.get(place)
+            if known is not None:
+                return known
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
         if place < 0:

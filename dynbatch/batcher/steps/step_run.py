@@ -47,7 +47,7 @@ class StepRun:
     """
 
     __slots__ = (
-        "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "fused",
+        "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "fused",
         "gradients", "is_structural", "lower_bound", "node_type", "nodes", "num_batches",
         "num_nodes", "parameters", "planned", "prepare_seconds", "reads_output", "repacked",
         "saved", "scratch", "sources", "spans", "stage", "targets", "workspace",
@@ -81,6 +81,7 @@ class StepRun:
         self.reads_output = False
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
+        self._label = ""
         self._needs: dict[tuple[bool, int], Needs] = {}  # by settings of the batch
         self._needs_backward: dict[int, int] = {}
         sources = (
@@ -93,6 +94,13 @@ class StepRun:
     def is_inside(self, block: Block) -> bool:
         """Whether one of its blocks is of values inside of calls, which nobody else can read."""
         return isinstance(self.nodes, Members) and block not in self.nodes.batch.result_blocks
+
+    @property
+    def label(self) -> str:
+        """What errors of the device call it: its first node, and how many there are."""
+        if not self._label:
+            self._label = f"{self.nodes[0].label()}, in a batch of {len(self.nodes)}"
+        return self._label
 
     @property
     def work(self) -> int:
