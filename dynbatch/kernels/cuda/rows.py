@@ -81,6 +81,8 @@ def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) ->
         step = other[1] if other else -1
         entries.append((total, begin, source[1], aside, step, first, end, target[1], width))
         total += rows * width
+    if not total:
+        return
     table = np.array(entries, np.int64)
     args = (base, table, np.concatenate(indices) if indices else None, len(entries), total)
     queue.launch(dtype, "gather_many", (-(-total // TILE),), (THREADS,), args)
