@@ -154,8 +154,8 @@ def dot_attention_backward(
 
     Args:
         log_sums: (N_q, heads), as forward left them.
-        out:      (N_q, E), as forward left it, or None: on a GPU Σ_j p_ij dp_ij = dout_i · out_i
-            saves a pass over the keys.
+        out:      (N_q, E), as forward left it, or None. Σ_j p_ij dp_ij = dout_i · out_i, which on a
+            GPU saves a pass over the keys; elsewhere no node keeps it for this.
         dout:     (N_q, E).
         scratch:  `workspace_backward` elements.
     """
@@ -187,9 +187,12 @@ def dot_attention_backward(
                     if array is not None:
                         array[...] = 0
             dy = by_heads(dout[sentence.rows], heads, shared)
+            means = None
+            if out is not None:
+                means = np.vecdot(dy, by_heads(out[sentence.rows], heads, shared))
             sums = sums_by_heads(log_sums[sentence.rows], scoring)
             for block in blocks:
-                _block_backward(sentence, block, sums, dy, dq, dk, dv, dbias, adds, room)
+                _block_backward(sentence, block, sums, means, dy, dq, dk, dv, dbias, adds, room)
 
     share(packed, scoring, scratch, shard)
     if wanted.bias is not None and scoring.bias is not None and scoring.bias.rule is not None:
@@ -200,7 +203,7 @@ def dot_attention_backward(
 
 
 def _block_backward(
-    sentence: AttentionSentence, block: Tile, sums: Array, dy: Array,
+    sentence: AttentionSentence, block: Tile, sums: Array, means: Array | None, dy: Array,
     dq: Array | None, dk: Array | None, dv: Array | None, dbias: DistanceVector | None,
     adds: bool, scratch: Array,
 ) -> None:  # fmt: skip
@@ -227,7 +230,7 @@ def _block_backward(
     np.matmul(dy[:, :, rows], sentence.v[:, :, seen].swapaxes(2, 3), out=ds)
     if factors is not None:
         np.multiply(ds, factors, out=ds)
-    softmax_backward(p, ds)
+    softmax_backward(p, ds, None if means is None else means[:, :, rows])
     if dbias is not None:
         dbias.add(ds, block.first, block.low)
     if sentence.scale != 1:

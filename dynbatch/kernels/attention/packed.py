@@ -89,8 +89,9 @@ def exp_rows(scores: Array) -> tuple[Array, Array]:
     return peak, scores.sum(axis=-1, keepdims=True)
 
 
-def softmax_backward(p: Array, dp: Array) -> None:
-    """dp ← p ⊙ (dp - Σ p dp), the sum over the last axis."""
-    mean = np.vecdot(p, dp)
+def softmax_backward(p: Array, dp: Array, mean: Array | None = None) -> None:
+    """dp ← p ⊙ (dp - mean), with mean = Σ p dp over the last axis, unless it is known."""
+    if mean is None:
+        mean = np.vecdot(p, dp)
     np.subtract(dp, mean[..., None], out=dp)
     np.multiply(dp, p, out=dp)

@@ -157,6 +157,8 @@ CASES = [
     (((2, 3), (1, 9), (5, 4)), 2, (70, 66), "all"),  # more than one tile of columns in each head
     (((2, 40), (1, 3)), 1, (1, 300), "all"),
     (((1, 5), (1, 1)), 1, (300, 600), "all"),
+    (((64, 65), (65, 64)), 1, (64, 32), "all"),  # as many as a tile has, and one more
+    (((70, 150), (3, 2)), 1, (130, 70), "all"),  # several tiles on both sides, of wide rows
 ]
 
 

@@ -10,30 +10,47 @@ __device__ __forceinline__ void attend(const Work& work, const Source& keys, con
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
     const int low = work.low(work.first), high = work.high(work.first + count);
-    __shared__ Four weights[WARPS][SIDE];
+    __shared__ Four weights[WARPS][OTHERS];
     __shared__ REAL peak[SIDE], total[SIDE], factor[SIDE];  // of each query, by the first lane
-    Four& p = weights[own / ROWS][lane];
+    Four* p = weights[own / ROWS] + lane;
+    Kept y = {};
     if (lane == 0)
         for (int r = 0; r < ROWS; ++r) peak[own + r] = -infinity(), total[own + r] = 0;
-    for (int start = low; start < high; start += SIDE) {
-        const int seen = min(SIDE, high - start);
-        p = products(work.q.from(work.first), count, keys.from(start), seen);
+    for (int start = low; start < high; start += OTHERS) {
+        const int seen = min(OTHERS, high - start);
+        products(p, work.q.from(work.first), count, keys.from(start), seen);
         if (own >= count) continue;  // the same for the whole warp
 #pragma unroll 1
         for (int r = 0; r < ROWS; ++r) {
-            const bool sees = work.sees(row + r, start + lane);
-            const REAL score =
-                sees ? work.score<EXTENDED>(p.of[r], row + r, start + lane) : -infinity();
-            const REAL highest = Max::combine(peak[own + r], warp_reduce<Max>(score));
-            p.of[r] = exp(score - shift_of(highest));
-            const REAL sum = warp_reduce<Add>(p.of[r]);
-            if (EXTENDED) p.of[r] = work.dropped<true>(p.of[r], row + r, start + lane);
+            REAL highest = -infinity(), sum = 0;
+#pragma unroll
+            for (int k = 0; k < OWN; ++k) {
+                const int i = row + r, j = start + lane + WARP * k;
+                REAL& score = p[WARP * k].of[r];
+                score = work.sees(i, j) ? work.score<EXTENDED>(score, i, j) : -infinity();
+                highest = Max::combine(highest, score);
+            }
+            highest = Max::combine(peak[own + r], warp_reduce<Max>(highest));
+#pragma unroll
+            for (int k = 0; k < OWN; ++k) {
+                REAL& weight = p[WARP * k].of[r];
+                weight = exp(weight - shift_of(highest));
+                sum += weight;
+                if (EXTENDED) weight = work.dropped<true>(weight, row + r, start + lane + WARP * k);
+            }
+            sum = warp_reduce<Add>(sum);
             __syncwarp();  // all have read the peak; a shuffle orders no memory
             if (lane > 0) continue;
             factor[own + r] = exp(peak[own + r] - shift_of(highest));
             total[own + r] = total[own + r] * factor[own + r] + sum;
             peak[own + r] = highest;
         }
+        __syncwarp();  // weights and factors are there
+#pragma unroll
+        for (int k = 0; k < KEPT; ++k)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) y.of[k].of[r] *= factor[own + r];
+        add_weighted(y, weights[own / ROWS], values.from(start), seen);
         weighted_sums(weights[own / ROWS], values.from(start), seen, [&](int c, Four sum) {
             REAL* place = work.y.row(row) + c;
 #pragma unroll
@@ -41,12 +58,21 @@ __device__ __forceinline__ void attend(const Work& work, const Source& keys, con
                 if (own + r >= count) break;
                 REAL value = sum.of[r];
                 if (start > low) value += *place * factor[own + r];
-                if (start + SIDE >= high && total[own + r] != 0) value /= total[own + r];
+                if (start + OTHERS >= high && total[own + r] != 0) value /= total[own + r];
                 *place = value;
             }
         });
     }
-    if (low >= high) clear(work.y, row, min(row + ROWS, work.queries), lane, WARP);
+    if (low >= high) {
+        clear(work.y, row, min(row + ROWS, work.queries), lane, WARP);
+    } else if (own < count) {
+#pragma unroll
+        for (int k = 0; k < KEPT; ++k)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                if (total[own + r] != 0) y.of[k].of[r] /= total[own + r];
+        put_kept(work.y, row, count - own, y, false);
+    }
     for (int r = own; lane == 0 && work.log_sums && r < min(own + ROWS, count); ++r)
         work.log_sums[(work.first + r) * work.heads] = log_sum_of(peak[r], total[r]);
 }

@@ -13,9 +13,10 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
     const int low = work.low(work.first), high = work.high(work.first + count);
-    __shared__ Four weights[WARPS][SIDE], slopes[WARPS][SIDE];
+    __shared__ Four weights[WARPS][OTHERS], slopes[WARPS][OTHERS];
     __shared__ REAL means[SIDE];
-    Four &p = weights[own / ROWS][lane], &dp = slopes[own / ROWS][lane];
+    Four *p = weights[own / ROWS] + lane, *dp = slopes[own / ROWS] + lane;
+    Kept dq = {};
     auto add_to_mean = [&](int r, REAL number) {
         number = warp_reduce<Add>(number);
         if (lane == 0) means[r] += number;
@@ -31,29 +32,37 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
         add_to_mean(r, sum);
     }
     for (int pass = knows_out; pass < (work.dq.first ? 2 : 1); ++pass) {
-        for (int start = low; start < high; start += SIDE) {
-            const int seen = min(SIDE, high - start);
-            if (pass == knows_out || high - low > SIDE) {  // the only tile is still there
-                p = products(work.q.from(work.first), count, work.k.from(start), seen);
-                dp = products(work.dy.from(work.first), count, work.v.from(start), seen);
+        for (int start = low; start < high; start += OTHERS) {
+            const int seen = min(OTHERS, high - start);
+            if (pass == knows_out || high - low > OTHERS) {  // the only tile is still there
+                products(p, work.q.from(work.first), count, work.k.from(start), seen);
+                products(dp, work.dy.from(work.first), count, work.v.from(start), seen);
 #pragma unroll 1
-                for (int r = 0; r < ROWS; ++r) {
-                    const int i = row + r;
-                    p.of[r] = work.sees(i, start + lane)
-                                  ? exp(work.score<EXTENDED>(p.of[r], i, start + lane) -
-                                        work.log_sums[i * work.heads])
-                                  : (REAL)0;
-                    if (EXTENDED) dp.of[r] = work.dropped<true>(dp.of[r], i, start + lane);
+                for (int n = 0; n < ROWS * OWN; ++n) {
+                    const int i = row + n % ROWS, k = n / ROWS * WARP, j = start + lane + k;
+                    REAL &weight = p[k].of[n % ROWS], &of_weight = dp[k].of[n % ROWS];
+                    weight = work.sees(i, j) ? exp(work.score<EXTENDED>(weight, i, j) -
+                                                   work.log_sums[i * work.heads])
+                                             : (REAL)0;
+                    if (EXTENDED) of_weight = work.dropped<true>(of_weight, i, j);
                 }
             }
             if (own >= count) continue;  // the same for the whole warp
             __syncwarp();                // the means are there
-#pragma unroll
+#pragma unroll 1
             for (int r = 0; r < ROWS; ++r) {
-                if (pass == 0) add_to_mean(own + r, p.of[r] * dp.of[r]);
-                else p.of[r] = slope(p.of[r], dp.of[r], means[own + r], work.scale);
+                REAL sum = 0;
+#pragma unroll
+                for (int k = 0; k < OTHERS; k += WARP) {
+                    REAL& weight = p[k].of[r];
+                    if (pass == 0) sum += weight * dp[k].of[r];
+                    else weight = slope(weight, dp[k].of[r], means[own + r], work.scale);
+                }
+                if (pass == 0) add_to_mean(own + r, sum);
             }
             if (pass == 0) continue;
+            __syncwarp();
+            add_weighted(dq, weights[own / ROWS], work.k.from(start), seen);
             weighted_sums(weights[own / ROWS], work.k.from(start), seen,
                 [&](int c, Four sum) { put(work.dq, row, count - own, c, sum, start > low); });
         }
@@ -61,6 +70,7 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
     for (int r = own; lane == 0 && r < min(own + ROWS, count); ++r)
         work.means[(work.first + r) * work.heads] = means[r];
     if (low >= high) clear(work.dq, row, min(row + ROWS, work.queries), lane, WARP);
+    else if (work.dq.first) put_kept(work.dq, row, count - own, dq, false);
 }
 
 // All gradients that are wanted of a sentence with one query.
@@ -123,39 +133,48 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
     const int count = min(SIDE, work.keys - work.first), row = work.first + own;
     const int low = max(0, work.first - work.mask.right);
     const int high = min(work.queries, work.first + count + work.mask.left);
-    __shared__ Four weights[WARPS][SIDE];
-    __shared__ Four dropped[EXTENDED ? WARPS : 1][SIDE];  // weights of dv that are not p
-    Four& p = weights[own / ROWS][lane];
-    for (int start = low; start < high; start += SIDE) {
-        const int seen = min(SIDE, high - start), i = start + lane;
-        auto add = [&](Output to, const Four* factors, Input rows) {
+    __shared__ Four weights[WARPS][OTHERS];
+    __shared__ Four slopes[WARPS][OTHERS];  // of the weights; before, weights of dv that are not p
+    Four *p = weights[own / ROWS] + lane, *dp = slopes[own / ROWS] + lane;
+    Kept dk = {}, dv = {};
+    for (int start = low; start < high; start += OTHERS) {
+        const int seen = min(OTHERS, high - start), first = start + lane;
+        auto add = [&](Kept& sums, Output to, const Four* factors, Input rows) {
             if (own >= count) return;  // the same for the whole warp
+            __syncwarp();
+            add_weighted<EXTENDED ? 1 : 2>(sums, factors, rows, seen);
             weighted_sums(factors, rows, seen, [&](int c, Four sum) {
                 put(to, row, count - own, c, sum, accumulate || start > low);
             });
         };
-        p = products(work.k.from(work.first), count, work.q.from(start), seen);
+        products(p, work.k.from(work.first), count, work.q.from(start), seen);
 #pragma unroll 1
-        for (int r = 0; r < ROWS; ++r) {
-            p.of[r] =
-                work.sees(i, row + r)
-                    ? exp(work.score<EXTENDED>(p.of[r], i, row + r) - work.log_sums[i * work.heads])
-                    : (REAL)0;
-            if (EXTENDED) dropped[own / ROWS][lane].of[r] = work.dropped<true>(p.of[r], i, row + r);
+        for (int n = 0; n < ROWS * OWN; ++n) {
+            const int k = n / ROWS * WARP, i = first + k, j = row + n % ROWS;
+            REAL& weight = p[k].of[n % ROWS];
+            weight = work.sees(i, j)
+                         ? exp(work.score<EXTENDED>(weight, i, j) - work.log_sums[i * work.heads])
+                         : (REAL)0;
+            if (EXTENDED) dp[k].of[n % ROWS] = work.dropped<true>(weight, i, j);
         }
         if (work.dv.first)
-            add(work.dv, EXTENDED ? dropped[own / ROWS] : weights[own / ROWS], work.dy.from(start));
+            add(dv, work.dv, EXTENDED ? slopes[own / ROWS] : weights[own / ROWS],
+                work.dy.from(start));
         if (!work.dk.first) continue;
-        const Four dp = products(work.v.from(work.first), count, work.dy.from(start), seen);
-        const REAL mean = lane < seen ? work.means[i * work.heads] : (REAL)0;
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const REAL own_dp = work.dropped<EXTENDED>(dp.of[r], i, row + r);
-            p.of[r] = slope(p.of[r], own_dp, mean, work.scale);
+        products(dp, work.v.from(work.first), count, work.dy.from(start), seen);
+#pragma unroll 1
+        for (int n = 0; n < ROWS * OWN; ++n) {
+            const int k = n / ROWS * WARP, i = first + k, r = n % ROWS;
+            const REAL mean = i < high ? work.means[i * work.heads] : (REAL)0;
+            const REAL own_dp = work.dropped<EXTENDED>(dp[k].of[r], i, row + r);
+            p[k].of[r] = slope(p[k].of[r], own_dp, mean, work.scale);
         }
-        add(work.dk, weights[own / ROWS], work.q.from(start));
+        add(dk, work.dk, weights[own / ROWS], work.q.from(start));
     }
-    if (low >= high && !accumulate) {
+    if (low < high) {
+        if (work.dv.first) put_kept(work.dv, row, count - own, dv, accumulate);
+        if (work.dk.first) put_kept(work.dk, row, count - own, dk, accumulate);
+    } else if (!accumulate) {
         clear(work.dv, row, min(row + ROWS, work.keys), lane, WARP);
         clear(work.dk, row, min(row + ROWS, work.keys), lane, WARP);
     }
@@ -259,33 +278,35 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 // The gradient of a bias's table: row r of `sums` becomes the sum of the slopes of all scores that row r of the table was added to, of
 // up to 32 queries of a sentence in one head. A row lies `heads` after the one before.
 __device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int rows) {
-    constexpr int DIAGONALS = 2 * SIDE - 1;  // of a tile: pairs of one distance
-    __shared__ REAL slopes[SIDE][SIDE + 1], diagonals[DIAGONALS];
+    constexpr int DIAGONALS = SIDE + OTHERS - 1;  // of a tile: pairs of one distance
+    __shared__ Four weights[WARPS][OTHERS], of_weights[WARPS][OTHERS];
+    __shared__ REAL slopes[SIDE][OTHERS + 1], diagonals[DIAGONALS];
     __shared__ int row_of[DIAGONALS];
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
     const int low = work.low(work.first), high = work.high(work.first + count);
+    Four *p = weights[own / ROWS] + lane, *dp = of_weights[own / ROWS] + lane;
     for (int r = threadIdx.x; r < rows; r += blockDim.x) sums[(long long)r * work.heads] = 0;
-    for (int start = low; start < high; start += SIDE) {
-        const int seen = min(SIDE, high - start);
-        const Four p = products(work.q.from(work.first), count, work.k.from(start), seen);
-        const Four dp = products(work.dy.from(work.first), count, work.v.from(start), seen);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const int i = row + r, j = start + lane;
+    for (int start = low; start < high; start += OTHERS) {
+        const int seen = min(OTHERS, high - start);
+        products(p, work.q.from(work.first), count, work.k.from(start), seen);
+        products(dp, work.dy.from(work.first), count, work.v.from(start), seen);
+#pragma unroll 1
+        for (int n = 0; n < ROWS * OWN; ++n) {
+            const int r = n % ROWS, k = n / ROWS * WARP, i = row + r, j = start + lane + k;
             REAL slope = 0;
             if (work.sees(i, j)) {
-                slope = exp(work.score<true>(p.of[r], i, j) - work.log_sums[i * work.heads]) *
-                        (work.dropped<true>(dp.of[r], i, j) - work.means[i * work.heads]);
+                slope = exp(work.score<true>(p[k].of[r], i, j) - work.log_sums[i * work.heads]) *
+                        (work.dropped<true>(dp[k].of[r], i, j) - work.means[i * work.heads]);
             }
-            slopes[own + r][lane] = slope;
+            slopes[own + r][lane + k] = slope;
         }
         __syncthreads();
         if (threadIdx.x < DIAGONALS) {
             const int shift = (int)threadIdx.x - (SIDE - 1);
             const int distance = start - work.first + shift;
             REAL sum = 0;
-            for (int i = max(0, -shift); i < min(SIDE, SIDE - shift); ++i)
+            for (int i = max(0, -shift); i < min(SIDE, OTHERS - shift); ++i)
                 sum += slopes[i][i + shift];
             diagonals[threadIdx.x] = sum;
             row_of[threadIdx.x] =
