@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.reference_models import Tagger, sentences
@@ -119,3 +120,38 @@ def test_a_graph_may_be_run_by_another_thread_than_its_values_are_read_by(cuda):
         thread.join()
         assert node.value == 15
     assert graph.statistics.uploads == 1
+
+
+MODELS = {
+    "scans": (lambda: models.LSTM(8, 8, layers=3, rng=0), lambda model, x: model(x)[0]),
+    "blocks": (
+        lambda: models.TransformerEncoder(2, 8, 2, 16, activation="gelu", norm_first=True, rng=0),
+        lambda model, x: model(x, causal=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_within_a_limit_a_gpu_makes_values_again_and_finds_the_same_gradients(cuda, name):
+    make, apply = MODELS[name]
+    model = make().to("cuda")
+
+    def run(limit):
+        """The estimate, and the gradients of the parameters."""
+        with db.Graph("cuda", seed=3) as graph:
+            inputs = [np.linspace(-1, 1, 8 * n).reshape(n, 8) for n in LENGTHS if n]
+            xs = [F.tanh(F.input(graph, x)) for x in inputs]
+            loss = F.sum([F.sum(F.sum(apply(model, x))) for x in xs])
+            use = graph.estimate(loss, memory_limit=limit)
+            graph.backward(loss, memory_limit=limit)
+            assert graph.statistics.peak_bytes == use.peak_bytes
+        found = [parameter.grad.get() for parameter in model.parameters()]
+        for parameter in model.parameters():
+            parameter.zero_grad()
+        return use, found
+
+    whole, expected = run(None)
+    part, found = run(int(0.8 * whole.peak_bytes))
+    assert part.peak_bytes <= 0.8 * whole.peak_bytes and "recompute" in part.saving
+    for mine, reference in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine, reference)  # to the bit: the batches are the same
