@@ -10,23 +10,40 @@ import sys
 import numpy as np
 
 from benchmarks.lengths import Corpus
-from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.networks import (
+    Seq2SeqSizes,
+    TaggerSizes,
+    TransformerSizes,
+    TreeSizes,
+    initial_values,
+)
 from benchmarks.workloads import Workload
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.transformer import DynbatchTransformer
+from benchmarks.workloads.tree import DynbatchTree
 from dynbatch import backend
 
-TAGGER = TaggerSizes(vocabulary=50, embedding=20, hidden=36, tags=7)
-SEQ2SEQ = Seq2SeqSizes(source_vocabulary=50, target_vocabulary=60, embedding=20, hidden=36)
+MODELS = (
+    Workload(TaggerSizes(vocabulary=50, embedding=20, hidden=36, tags=7), DynbatchTagger),
+    Workload(
+        Seq2SeqSizes(source_vocabulary=50, target_vocabulary=60, embedding=20, hidden=36),
+        DynbatchSeq2Seq,
+    ),
+    Workload(TreeSizes(vocabulary=50, embedding=20, hidden=18), DynbatchTree),
+    Workload(
+        TransformerSizes(vocabulary=50, hidden=36, inner=40, heads=2, layers=1), DynbatchTransformer
+    ),
+)
 LENGTHS = np.array([[5, 5], [1, 1], [9, 9], [34, 34]])
 STEPS = 2
 
 
 def run(lengths: np.ndarray = LENGTHS) -> list[float]:
-    """The losses of a few steps of both models."""
+    """The losses of a few steps of each model."""
     rng = np.random.default_rng(0)
     losses = []
-    for model in (Workload(TAGGER, DynbatchTagger), Workload(SEQ2SEQ, DynbatchSeq2Seq)):
+    for model in MODELS:
         side = model.ours(model.sizes, initial_values(model.sizes, rng), "cuda")
         corpus: Corpus = model.corpus(0.5)
         batch = corpus.fill(rng, lengths)
