@@ -157,7 +157,7 @@ class Packer:
             first, dtype = self.offsets[k], self._dtypes[k]
             column = room[:, first : first + dtype.itemsize].view(dtype)[:, 0]
             column[...] = values
-            if dtype.kind != "f" and (column != values).any():
+            if dtype.kind != "f" and dtype != POINTER and (column != values).any():
                 raise OverflowError(f"{self._where(k)}: a step's value does not fit {dtype}")
         return words, tables
 
