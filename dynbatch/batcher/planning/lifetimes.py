@@ -7,10 +7,10 @@ of a table, and the walk hands out their numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 import numpy as np
 
+from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
 from dynbatch.batcher.planning.stages import (
     MemorySaving,
@@ -19,66 +19,16 @@ from dynbatch.batcher.planning.stages import (
     StageSequence,
     StepGraph,
 )
+from dynbatch.batcher.planning.whole_gradients import moves_all, tiled
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.memory import Interval
-from dynbatch.nodes.shape.indexing import is_all
 
 END = 1 << 60
 """The last stage of a block that outlives its run."""
 SCRATCH_ALIGNMENT = 16
 NOBODY: frozenset[int] = frozenset()
 DIRECT = GradientTarget(direct=True)
-
-
-class BlockTable:
-    """Blocks to be placed in one arena, a row each.
-
-    Attributes:
-        sizes:      elements; `firsts` and `lasts` are stages, both inclusive.
-        alignments: the offset is a multiple of so many elements.
-        causes:     what it is for, and `owners`, the node type that needs it: for reports.
-    """
-
-    __slots__ = ("alignments", "causes", "firsts", "lasts", "owners", "sizes")
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.firsts: list[int] = []
-        self.lasts: list[int] = []
-        self.alignments: list[int] = []
-        self.causes: list[str] = []
-        self.owners: list[str] = []
-
-    def add(self, size: int, first: int, last: int, width: int, cause: str, owner: str) -> int:
-        """Add a block; return its row."""
-        self.sizes.append(size)
-        self.firsts.append(first)
-        self.lasts.append(last)
-        self.alignments.append(width or 1)
-        self.causes.append(cause)
-        self.owners.append(owner)
-        return len(self.sizes) - 1
-
-    def fullest(self, stages: int) -> tuple[int, int]:
-        """The first stage with the most elements alive, and their number."""
-        changes = [0] * (stages + 1)
-        for size, first, last in zip(self.sizes, self.firsts, self.lasts, strict=True):
-            changes[first] += size
-            if last < stages:
-                changes[last + 1] -= size
-        alive = list(accumulate(changes))
-        most = max(alive)
-        return (alive.index(most), most) if most else (0, 0)
-
-    def intervals(self, offsets: Sequence[int]) -> list[Interval]:
-        """The rows as `memory.Interval`s."""
-        columns = (self.sizes, self.firsts, self.lasts, self.alignments)
-        places = offsets or [-1] * len(self.sizes)
-        return [
-            Interval(*row) for row in zip(*columns, places, self.causes, self.owners, strict=True)
-        ]
 
 
 class LifetimeWalk:
@@ -260,9 +210,7 @@ class LifetimeWalk:
         if step.parameters:
             owned = self._ownerless.intersection([p.uid for p in step.parameters])
             self._ownerless -= owned
-        begun = [
-            b for b in _tiled(step) if b not in self.gradients and b in self._graph.requires_grad
-        ]
+        begun = [b for b in tiled(step) if self._begins(b)]
         for block in begun:
             self._begin_gradient(block, time)
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])
@@ -283,7 +231,9 @@ class LifetimeWalk:
         if self._graph.requires_grad.isdisjoint(blocks):
             return None
         if step.is_structural:
-            assigned = [block for block in blocks if self._assigns(step, block, source)]
+            assigned = [
+                block for block in blocks if self._begins(block) and moves_all(step, block, source)
+            ]
             for block in blocks:
                 if block in assigned:
                     self._begin_gradient(block, time)
@@ -306,6 +256,10 @@ class LifetimeWalk:
             self._add_to_gradient(block, time)
         return GradientTarget(scratch=scratch)
 
+    def _begins(self, block: Block) -> bool:
+        """Whether a block's gradient is wanted, and nobody has written it."""
+        return block not in self.gradients and block in self._graph.requires_grad
+
     def _begin_gradient(self, block: Block, time: int) -> None:
         last = END if block in self._graph.kept else time
         owner = type(block.nodes[0]).__name__
@@ -315,7 +269,7 @@ class LifetimeWalk:
 
     def _ensure_gradient(self, block: Block, time: int) -> None:
         """Ensure a zeroed block to add gradients to."""
-        if block not in self.gradients and block in self._graph.requires_grad:
+        if self._begins(block):
             self._begin_gradient(block, time)
             self._cleared.append(block)
 
@@ -340,25 +294,3 @@ class LifetimeWalk:
             return False
         self._adding.add(block)
         return True
-
-    def _assigns(self, step: StepRun, block: Block, source: BatchInput) -> bool:
-        """Whether a structural step writes a block's gradient first, and all of it."""
-        if block in self.gradients or block not in self._graph.requires_grad:
-            return False
-        if not step.node_type.moves_all_of(step.batch):
-            return False
-        positions = source.positions_in(block)
-        # A call is a part of its block: its position is None.
-        distinct = set(positions)
-        is_whole = len(block.nodes) == len(distinct) and None not in distinct
-        return is_whole and (len(positions) == len(distinct) or not step.node_type.moves_all)
-
-
-def _tiled(step: StepRun) -> list[Block]:
-    """The blocks that a step reads as several views, which together are all of it, each once."""
-    views: dict[Block, list[tuple[int, int]]] = {}
-    for source in step.sources:
-        if source.is_view and not source.covers:
-            for block in source.gradient_blocks:
-                views.setdefault(block, []).append((source.start, source.size))
-    return [block for block, parts in views.items() if is_all(sorted(parts), block.size)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dynbatch.batcher.planning.lifetimes import END, BlockTable, LifetimeWalk
+from dynbatch.batcher.planning.block_table import BlockTable
+from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
 from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, Stage, StepGraph
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement

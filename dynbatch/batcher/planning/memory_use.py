@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dynbatch.batcher.planning.lifetimes import BlockTable
+from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.memory import Interval
 
 EARLIER = "earlier runs"

@@ -12,8 +12,13 @@ from weakref import WeakSet
 
 from dynbatch.backend import Array
 from dynbatch.kernels.binary import WHERE
-from dynbatch.kernels.cuda.chains import ElementFunction, SingleLaunch, launch_function, words
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY
+from dynbatch.kernels.cuda.joined.chains import (
+    ElementFunction,
+    SingleLaunch,
+    launch_function,
+    words,
+)
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.chained_norms import launch_after_chain
+from dynbatch.kernels.cuda.joined.chained_norms import launch_after_chain
+from dynbatch.kernels.cuda.joined.sums import sum_later
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
-from dynbatch.kernels.cuda.sums import sum_later
 from dynbatch.kernels.cuda.walks import (
     PART_OF_COLUMNS,
     ROWS_OF_BLOCK,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.chains import (
+from dynbatch.kernels.cuda.joined.chains import (
     ChainOperand,
     ChainStep,
     ElementChain,

@@ -5,12 +5,12 @@ import pytest
 
 from dynbatch.kernels import arrays, binary
 from dynbatch.kernels import layer_norm as kernels
-from dynbatch.kernels.cuda import chained_norms, chains
 from dynbatch.kernels.cuda.arrays import ADDITION
+from dynbatch.kernels.cuda.joined import chained_norms, chains
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import launches
-from tests.kernels.cuda.test_chains import normal
+from tests.kernels.cuda.joined.test_chains import normal
 from tests.marks import quick
 
 EPS = 1e-5

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import arrays, binary, elementwise
-from dynbatch.kernels.cuda import chains
 from dynbatch.kernels.cuda.arrays import ADDITION
 from dynbatch.kernels.cuda.elementwise import FUNCTIONS
+from dynbatch.kernels.cuda.joined import chains
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.unary import activations, arithmetic
 from tests.cuda import nvrtc

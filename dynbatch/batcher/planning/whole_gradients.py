@@ -1,0 +1,28 @@
+"""Which steps write all of a block's gradient, so that nobody has to clear it before."""
+
+from __future__ import annotations
+
+from dynbatch.batcher.steps.block import BatchInput, Block
+from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.nodes.shape.indexing import is_all
+
+
+def moves_all(step: StepRun, block: Block, source: BatchInput) -> bool:
+    """Whether a structural step moves every element of a block that it reads."""
+    if not step.node_type.moves_all_of(step.batch):
+        return False
+    positions = source.positions_in(block)
+    # A call is a part of its block: its position is None.
+    distinct = set(positions)
+    is_whole = len(block.nodes) == len(distinct) and None not in distinct
+    return is_whole and (len(positions) == len(distinct) or not step.node_type.moves_all)
+
+
+def tiled(step: StepRun) -> list[Block]:
+    """The blocks that a step reads as several views, which together are all of it, each once."""
+    views: dict[Block, list[tuple[int, int]]] = {}
+    for source in step.sources:
+        if source.is_view and not source.covers:
+            for block in source.gradient_blocks:
+                views.setdefault(block, []).append((source.start, source.size))
+    return [block for block, parts in views.items() if is_all(sorted(parts), block.size)]

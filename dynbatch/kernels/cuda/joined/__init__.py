@@ -1,0 +1,1 @@
+"""Launches that several kernels share: functions of elements, norms behind them, sums."""
