@@ -340,3 +340,31 @@ def test_a_gpu_reads_the_output_in_backward_where_another_node_keeps_it(cuda, mo
     for expected, found in zip(differentiated("cpu"), differentiated("cuda"), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
     assert read == [keeper == "linear"]
+
+
+@pytest.mark.parametrize(("matmul", "error"), [("tf32", 2**-9), ("bfloat16", 2**-6)])
+def test_a_graph_of_rounded_factors_attends_on_tensor_cores_once_told_to(
+    cuda, monkeypatch, matmul, error
+):
+    rng = np.random.default_rng(6)
+    given = [
+        [rng.standard_normal((rows, 64)).astype(np.float32) for rows in (queries, keys, keys)]
+        for queries, keys in ((40, 70), (1, 9), (65, 3))
+    ]
+
+    def differentiated(on, **options):
+        monkeypatch.setattr(cuda_kernels, "TENSOR_CORES", on)
+        with db.Graph("cuda", **options) as graph:
+            inputs = [[F.input(graph, x).keep() for x in xs] for xs in given]
+            seen = [F.attention(*xs, heads=2, causal=True) for xs in inputs]
+            graph.backward(F.sum([F.sum(F.sum(F.tanh(y))) for y in seen]))
+            return [x.gradient for xs in inputs for x in xs], graph.statistics.launches
+
+    exact, launches = differentiated(True)
+    rounded, others = differentiated(True, matmul=matmul)
+    assert others == launches
+    scale = max([np.abs(x).max() for x in exact])
+    furthest = max([np.abs(x - y).max() for x, y in zip(rounded, exact, strict=True)])
+    assert 0 < furthest < error * scale
+    for found, expected in zip(differentiated(False, matmul=matmul)[0], exact, strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -32,7 +32,8 @@ TENSOR_CORES = False
 """Whether tensor cores do attention (`dot_product_mma.cu`) where a graph rounds factors.
 
 Off, since no card has run them. They take float32 heads of 16, 32, … 128 features at multiples of
-16 bytes, and batches in which a sentence has several queries.
+16 bytes, and batches in which a sentence has several queries: only then are factors rounded of one
+that has a single query.
 """
 
 

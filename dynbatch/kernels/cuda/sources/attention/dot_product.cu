@@ -25,6 +25,7 @@ __device__ __forceinline__ void attend(const Work& work, const Source& keys, con
             REAL highest = -infinity(), sum = 0;
 #pragma unroll
             for (int k = 0; k < OWN; ++k) {
+                if (WARP * k >= seen) break;
                 const int i = row + r, j = start + lane + WARP * k;
                 REAL& score = p[WARP * k].of[r];
                 score = work.sees(i, j) ? work.score<EXTENDED>(score, i, j) : -infinity();
@@ -33,6 +34,7 @@ __device__ __forceinline__ void attend(const Work& work, const Source& keys, con
             highest = Max::combine(peak[own + r], warp_reduce<Max>(highest));
 #pragma unroll
             for (int k = 0; k < OWN; ++k) {
+                if (WARP * k >= seen) break;
                 REAL& weight = p[WARP * k].of[r];
                 weight = exp(weight - shift_of(highest));
                 sum += weight;

@@ -38,7 +38,7 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
                 products(p, work.q.from(work.first), count, work.k.from(start), seen);
                 products(dp, work.dy.from(work.first), count, work.v.from(start), seen);
 #pragma unroll 1
-                for (int n = 0; n < ROWS * OWN; ++n) {
+                for (int n = 0; n < ROWS * OWN && n / ROWS * WARP < seen; ++n) {
                     const int i = row + n % ROWS, k = n / ROWS * WARP, j = start + lane + k;
                     REAL &weight = p[k].of[n % ROWS], &of_weight = dp[k].of[n % ROWS];
                     weight = work.sees(i, j) ? exp(work.score<EXTENDED>(weight, i, j) -
@@ -53,7 +53,7 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
             for (int r = 0; r < ROWS; ++r) {
                 REAL sum = 0;
 #pragma unroll
-                for (int k = 0; k < OTHERS; k += WARP) {
+                for (int k = 0; k < OTHERS && k < seen; k += WARP) {
                     REAL& weight = p[k].of[r];
                     if (pass == 0) sum += weight * dp[k].of[r];
                     else weight = slope(weight, dp[k].of[r], means[own + r], work.scale);
@@ -163,7 +163,7 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
         if (!work.dk.first) continue;
         products(dp, work.v.from(work.first), count, work.dy.from(start), seen);
 #pragma unroll 1
-        for (int n = 0; n < ROWS * OWN; ++n) {
+        for (int n = 0; n < ROWS * OWN && n / ROWS * WARP < seen; ++n) {
             const int k = n / ROWS * WARP, i = first + k, r = n % ROWS;
             const REAL mean = i < high ? work.means[i * work.heads] : (REAL)0;
             const REAL own_dp = work.dropped<EXTENDED>(dp[k].of[r], i, row + r);

@@ -58,6 +58,7 @@ __device__ __forceinline__ void products(Four* sums, Input a, int a_count, Sourc
                 const Four left = a_tile[c][warp];
 #pragma unroll
                 for (int k = 0; k < OWN; ++k) {
+                    if (WARP * k >= b_count) break;  // the same for the whole block
                     const REAL right = b_tile[lane + WARP * k][c];
 #pragma unroll
                     for (int r = 0; r < ROWS; ++r) sum[k].of[r] += left.of[r] * right;
