@@ -11,8 +11,15 @@
 
 constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
 constexpr int OWN = 8 / sizeof(REAL), OTHERS = OWN * WARP;  // of the other side: a lane's, all
-constexpr int KEPT = sizeof(REAL) == 4 ? 2 : 0;  // columns of a lane that stay in registers
 constexpr int CHUNK = WARPS * WARP;  // keys of a lone query whose scores are kept at a time
+
+// Columns of a lane that stay in registers: as many as there is room for, by the compiler of Pascal's
+// cards one less.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+constexpr int KEPT = sizeof(REAL) == 4 ? 1 : 0;
+#else
+constexpr int KEPT = sizeof(REAL) == 4 ? 2 : 0;
+#endif
 
 // Numbers of the four rows of a warp.
 struct __align__(16) Four {
