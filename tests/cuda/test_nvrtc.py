@@ -29,10 +29,6 @@ MORE_REGISTERS = {
     "dot_attention_backward_keys_mma": 255,
 }  # fmt: skip
 
-# Attention in double spills two numbers on sm_120, whose cards are slow in double anyway. Pascal's
-# compiler spills one, and reads it again, in attention's backward with a bias or dropout.
-SPILLED = {CONSUMER: 16, PASCAL: 40, (): 0}
-
 
 BUILDS = [*product((*CONSUMER, *ARCHITECTURES, *PASCAL), ("float", "double"))]
 
@@ -49,7 +45,8 @@ def test_every_source_compiles_within_its_budget(name, real, architecture):
     for kernel, taken in compiled.items():
         registers = REGISTERS_OF_PASCAL_IN_DOUBLE if is_old_double else REGISTERS
         assert taken.registers <= MORE_REGISTERS.get(kernel, registers), kernel
-        most = SPILLED[next((key for key in SPILLED if architecture in key), ())]
+        # Attention in double spills two numbers on sm_120, whose cards are slow in double anyway.
+        most = 16 if architecture in CONSUMER else 0
         assert max(taken.spilled_bytes, taken.stack_bytes) <= most, kernel
         assert taken.shared_bytes <= SHARED_BYTES, kernel
 
