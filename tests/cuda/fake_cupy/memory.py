@@ -12,6 +12,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tests.cuda.fake_cupy.stream import (
     Device,
     Stream,
     any_capturing,
+    between_operations,
     get_current_stream,
     settings,
     stream_of,
@@ -81,6 +83,10 @@ class UnownedMemory:
 
 
 def _free(ptr: int, raw: Any) -> None:
+    between_operations(partial(_free_now, ptr, raw))
+
+
+def _free_now(ptr: int, raw: Any) -> None:
     synchronize_all()
     with _books:
         del _live[ptr], _addresses[bisect.bisect_left(_addresses, ptr)]

@@ -54,9 +54,32 @@ class Operation:
                 continue
             operation = pending.pop()
             operation.after.clear()
-            work, operation.work = operation.work, None
-            if work is not None:
-                work()
+            operation._run()
+
+    def _run(self) -> None:
+        """Do the work, then what waited for its end."""
+        work, self.work = self.work, None
+        if work is None:
+            return
+        _running.append(self)
+        try:
+            work()
+        finally:
+            _running.pop()
+        while _at_the_end and not _running:
+            _at_the_end.pop(0)()
+
+
+_running: list[Operation] = []
+_at_the_end: list[Callable[[], None]] = []
+
+
+def between_operations(action: Callable[[], None]) -> None:
+    """Do this now; while an operation runs, as the collector may come at any moment, behind it."""
+    if _running:
+        _at_the_end.append(action)
+    else:
+        action()
 
 
 class Stream:
