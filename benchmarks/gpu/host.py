@@ -96,9 +96,9 @@ def least(work: Callable[[], object], rounds: int) -> float:
 
 def loop_in_turn(made: Queue) -> None:
     """A kernel and a product a step, each queued for itself."""
-    step, cublas = made.repeated(FLOAT32, "step", arguments()), made.cublas(FLOAT32)
+    given, cublas = arguments(), made.cublas(FLOAT32)
     for number in range(LAUNCHES // 2):
-        step.launch(8, 128, number)
+        made.launch(FLOAT32, "step", (8,), (128,), (*given, number))
         cublas.gemm(False, True, 8, 8, 8, 1, 8, 2, 8, 0, 64 * number, 8)
 
 

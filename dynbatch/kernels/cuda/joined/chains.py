@@ -210,7 +210,6 @@ class ChainText(NamedTuple):
         name, title: of its functions.
         pointers, numbers: the parameters of its operands p0, p1, … and of its numbers.
         values:  lines that make all values of element i, in column `column`.
-        current: the variable of each operand that was read or made.
         written: the operands that are written.
     """
 
@@ -219,7 +218,6 @@ class ChainText(NamedTuple):
     pointers: str
     numbers: str
     values: list[str]
-    current: dict[int, str]
     written: list[int]
 
 
@@ -252,7 +250,6 @@ def chain_text(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> ChainTex
         ", ".join([f"{word}REAL* p{place}" for place, word in enumerate(constant)]),
         "".join([f", REAL {number}" for number in numbers]),
         [*lines, *[f"r{place}[k] = {current[place]};" for place in written]],
-        current,
         written,
     )
 

@@ -38,16 +38,15 @@ class Room:
 
     Attributes:
         extra:   its address for the driver.
-        data, numbers, words: the arguments as bytes, ints and addresses.
+        data, words: the arguments as bytes and as addresses.
     """
 
-    __slots__ = ("_memory", "data", "extra", "numbers", "words")
+    __slots__ = ("_memory", "data", "extra", "words")
 
     def __init__(self, packer: Packer) -> None:
         self._memory = packer.room(1)[0]
         self.words = self._memory[HEADER_WORDS:].data
-        whole = self.words.cast("B")
-        self.data, self.numbers = whole[: packer.size], whole.cast("i")
+        self.data = self.words.cast("B")[: packer.size]
         self.extra: int = self._memory.ctypes.data
 
 

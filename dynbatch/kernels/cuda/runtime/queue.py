@@ -27,7 +27,7 @@ from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
 from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
-from dynbatch.kernels.cuda.runtime.work import HostCall, RepeatedLaunch, Work, refused
+from dynbatch.kernels.cuda.runtime.work import HostCall, Work, refused
 from dynbatch.kernels.runtime.precision import of_products
 
 if TYPE_CHECKING:
@@ -123,10 +123,6 @@ class Queue:
     def take_back(self) -> None:
         """Forget what was queued last; something else does it too."""
         self._waiting.pop()
-
-    def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
-        """A kernel to launch many times with the same `args`, all but the last one."""
-        return RepeatedLaunch(self, self.kernels(dtype), name, args)
 
     @property
     def upload(self) -> int:

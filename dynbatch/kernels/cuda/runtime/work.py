@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynbatch.backend import Array, DType, is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Room
-from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
+from dynbatch.kernels.cuda.runtime.launch import Dimensions
+from dynbatch.kernels.cuda.runtime.packing import Arguments
 from dynbatch.kernels.cuda.runtime.staging import Upload
 
 if TYPE_CHECKING:
@@ -35,76 +35,9 @@ class WorkQueue(Protocol):
     def upload(self) -> int: ...
     def add(self, work: Work) -> None: ...
     def stage(self, array: Array, dtype: DType) -> int: ...
-    def packed(self, kernels: Kernels, name: str, args: Arguments) -> tuple[bytes, Tables]: ...
     def launch(
         self, dtype: DTypeLike, name: str, grid: Dimensions, block: Dimensions, args: Arguments
     ) -> Work | None: ...
-
-
-class RepeatedLaunch:
-    """A kernel that a run launches many times; only the last argument, an int, differs.
-
-    The arguments are staged and packed once for each flush, most often once for the run. Tables lie
-    on the device for one flush only. If a flush interrupts the loop, as before a user's node type,
-    the next launch stages them again. A loop that nothing interrupts is a `PreparedLoop`.
-    """
-
-    __slots__ = ("_args", "_last", "_packed", "_placed", "_queue", "_room", "_upload", "kernels",
-                 "name")  # fmt: skip
-
-    def __init__(self, queue: WorkQueue, kernels: Kernels, name: str, args: Arguments) -> None:
-        self._queue = queue
-        self.kernels = kernels
-        self.name = name
-        self._args = args
-        packer = kernels.packer(name)
-        self._room = Room(packer)
-        self._last = packer.offsets[-1] // 4
-        self._packed: tuple[bytes, Tables] = (b"", [])
-        self._upload = -1  # which brings up the tables of `_packed`
-        self._placed = -1  # which has given `_room` their addresses
-
-    def launch(self, grid: int, block: int, last: int) -> None:
-        """Queue a launch."""
-        if not grid:
-            return
-        queue = self._queue
-        if self._upload != queue.upload:
-            self._packed = queue.packed(self.kernels, self.name, [*self._args, 0])
-            self._upload = queue.upload
-        queue.add(Repetition(self, grid, block, last, queue.label))
-
-    def start(self, upload: Upload, stream: int, grid: int, block: int, last: int) -> None:
-        """Start one launch."""
-        kernels, name, room = self.kernels, self.name, self._room
-        kernel = kernels.loaded(name)
-        if self._placed != upload.number:
-            upload.require(self._upload)
-            data, tables = self._packed
-            room.data[:] = data
-            for word, place in tables:
-                room.words[word] = upload.base + place
-            self._placed = upload.number
-        room.numbers[self._last] = last
-        kernels.launches[name] += 1
-        kernels.driver_launch(kernel.function, grid, 1, 1, block, 1, 1, 0, stream, 0, room.extra)
-
-
-class Repetition(NamedTuple):
-    """One launch of a repeated kernel."""
-
-    repeated: RepeatedLaunch
-    grid: int
-    block: int
-    last: int
-    label: str
-
-    def __str__(self) -> str:
-        return f"kernel {self.repeated.name}"
-
-    def start(self, upload: Upload, stream: int) -> None:
-        repeated, grid, block, last, _ = self
-        repeated.start(upload, stream, grid, block, last)
 
 
 class HostCall(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 from dynbatch.errors import BackendError, DtypeError, OutOfMemory, ShapeError
 from dynbatch.kernels.cuda.runtime import source, streams
 from dynbatch.kernels.cuda.runtime.cublas import MOST_HANDLES, Cublas
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.kernels.cuda.runtime.staging import DEPTH
 
@@ -132,51 +133,6 @@ def test_a_run_without_tables_copies_nothing(queue):
     assert (queue.launches, queue.uploads) == (1, 0)
 
 
-# Tables of a loop ---------------------------------------------------------------------------------
-
-
-def loop(queue, x, table):
-    """A kernel to launch many times: adds a table to the first elements of x."""
-    return queue.repeated(x.dtype, "add_table", (x, table))
-
-
-def test_a_loop_stages_its_table_once_for_a_flush(queue):
-    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
-    adding = loop(queue, x, table)
-    for n in (N, 3, N):
-        adding.launch(2, 32, n)
-    adding.launch(0, 32, N)
-    queue.flush()
-    assert (queue.launches, queue.uploads) == (3, 1)
-    np.testing.assert_array_equal(x.get(), np.where(table < 3, 3, 2) * table)
-
-
-@pytest.mark.parametrize("launched", [0, 1], ids=["first launched later", "placed before"])
-def test_a_loop_that_is_flushed_in_between_reads_its_table(queue, launched):
-    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
-    adding = loop(queue, x, table)
-    for _ in range(launched):
-        adding.launch(2, 32, N)
-    with queue.at_once():
-        pass
-    adding.launch(2, 32, N)
-    queue.flush()
-    np.testing.assert_array_equal(x.get(), (launched + 1) * table)
-
-
-def test_a_loop_outlives_any_number_of_uploads(queue):
-    x, y = queue.cupy.zeros(N, np.float32), queue.cupy.zeros(N, np.float32)
-    table = np.arange(N, dtype=np.int32)
-    adding = loop(queue, x, table)
-    for k in range(3 * DEPTH):
-        adding.launch(2, 32, N)
-        add(queue, y, np.full(N, 100 + k))
-        with queue.at_once():
-            pass
-    queue.flush()
-    np.testing.assert_array_equal(x.get(), 3 * DEPTH * table)
-
-
 def test_a_table_of_another_upload_is_refused(queue):
     x = queue.cupy.zeros(N, np.float32)
     add(queue, x, np.arange(N))
@@ -187,12 +143,10 @@ def test_a_table_of_another_upload_is_refused(queue):
         queue.flush()
 
 
-def test_a_launch_and_a_repeated_launch_keep_to_their_budget_of_python_calls(queue):
+def test_a_launch_keeps_to_its_budget_of_python_calls(queue):
     """Calls from queueing to the driver's start, of dynbatch's own functions."""
-    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    x, table = queue.cupy.zeros(N, np.float32), np.arange(N)
     queue.kernels(np.float32).driver_launch = max  # takes as many numbers, and starts nothing
-    step = loop(queue, x, table)
-    other = np.arange(N)
 
     def launched(count):
         found = []
@@ -204,8 +158,7 @@ def test_a_launch_and_a_repeated_launch_keep_to_their_budget_of_python_calls(que
         sys.setprofile(note)
         try:
             for _ in range(count):
-                queue.launch(x.dtype, "add_table", (2,), (32,), (x, other, N))
-                step.launch(2, 32, N)
+                queue.launch(x.dtype, "add_table", (2,), (32,), (x, table, N))
             queue.flush()
         finally:
             sys.setprofile(None)
@@ -217,8 +170,6 @@ def test_a_launch_and_a_repeated_launch_keep_to_their_budget_of_python_calls(que
     assert more == {
         "Queue.launch": 1, "Queue.packed": 1, "Packer.pack": 1, "Staging.put": 1,
         "Launch.__init__": 1, "Launch.start": 1,
-        "RepeatedLaunch.launch": 1, "Queue.upload": 1, "Queue.add": 1, "Repetition.start": 1,
-        "RepeatedLaunch.start": 1, "Kernels.loaded": 1,
     }, more  # fmt: skip
 
 
@@ -443,8 +394,9 @@ def failing(cause):
 def test_arrays_of_a_queued_launch_live_until_it_is_started(queue):
     x, weights = queue.cupy.asarray(np.ones(N, np.float32)), queue.cupy.zeros(N, np.float32)
     weigh(queue, x, weights)
-    repeated = queue.repeated(np.float32, "weigh", (x, queue.cupy.zeros(N, np.float32)))
-    repeated.launch(2, 32, N)
-    del weights, repeated
+    loop = PreparedLoop(queue, np.float32, 1)
+    loop.kernel("weigh", (2,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
+    queue.add(loop)
+    del weights, loop
     queue.flush()
     assert not x.get().any()
