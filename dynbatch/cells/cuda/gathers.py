@@ -13,7 +13,7 @@ from dynbatch.parameter import Array
 
 
 class RowGathers:
-    """RowGathers of rows; no target is read or written by another of them."""
+    """Copies of rows by index; no target is read or written by another of them."""
 
     key = "gathers"
 
@@ -36,7 +36,10 @@ class RowGathers:
         """
         # A flush before a node type of the user's ends what the queue kept until then.
         self._used += [source.array, out.array]
-        place = None if other is None else (other.address, other.stride)
+        place = None
+        if other is not None:
+            self._used.append(other.array)
+            place = other.address, other.stride
         self._gathers.append(RowGather(
             (source.address, source.stride), index, (out.address, out.stride), out.width, place
         ))  # fmt: skip

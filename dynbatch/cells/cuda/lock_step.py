@@ -12,7 +12,7 @@ from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import Arrays, Kernel
 from dynbatch.compiler.ir import Op, Value
-from dynbatch.kernels.cuda.move import THREADS, TILE
+from dynbatch.kernels.cuda.joined.chains import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.parameter import Array
@@ -65,6 +65,7 @@ class LockStep:
         if not first.has_bias or id(first.output) in loop.inline_maps:
             return
         for run, op, each in zip(self._runs, ops, out, strict=True):
+            assert each.stride == width, "a map's rows are whole rows of their buffer"
             bias = run.matrix(array_name(Role.BIAS, run.loop.maps[id(op)]))
             more = (PerStep(each.addresses), bias.address, width, PerStep(size))
             self.steps.kernel("add_bias", (-(-size // TILE),), (THREADS,), more, where=where)

@@ -11,7 +11,13 @@ from numpy.typing import DTypeLike
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays as kernels
-from dynbatch.kernels.cuda.joined.chains import ElementFunction, SingleLaunch, launch_function
+from dynbatch.kernels.cuda.joined.chains import (
+    THREADS,
+    TILE,
+    ElementFunction,
+    SingleLaunch,
+    launch_function,
+)
 from dynbatch.kernels.cuda.joined.sums import sum_later, sum_parts
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
@@ -21,9 +27,6 @@ from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, by_elements, over_elements
 from dynbatch.kernels.segment import sum_segments
-
-THREADS = 256
-TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
 
 ADDITION = ElementFunction("add", "a + b", ("a", "b"))
 

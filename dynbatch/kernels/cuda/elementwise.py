@@ -14,6 +14,8 @@ from dynbatch.backend import Array
 from dynbatch.kernels.binary import WHERE
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY
 from dynbatch.kernels.cuda.joined.chains import (
+    THREADS,
+    TILE,
     ElementFunction,
     SingleLaunch,
     launch_function,
@@ -24,9 +26,6 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import over_elements
 from dynbatch.kernels.unary import Argument, UnaryFunction, variant
-
-THREADS = 256
-TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
 
 KERNEL = """
 // Block 256, grid count / 1024.

@@ -275,8 +275,9 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         tables, {bias, rows, zero, streams, bound, scale});
 }
 
-// The gradient of a bias's table: row r of `sums` becomes the sum of the slopes of all scores that row r of the table was added to, of
-// up to 32 queries of a sentence in one head. A row lies `heads` after the one before.
+// The gradient of a bias's table, by up to 32 queries of a sentence in one head: row r of `sums` becomes
+// the sum of the slopes of all scores that row r of the table was added to. A row lies `heads` after the
+// one before.
 __device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int rows) {
     constexpr int DIAGONALS = SIDE + OTHERS - 1;  // of a tile: pairs of one distance
     __shared__ Four weights[WARPS][OTHERS], of_weights[WARPS][OTHERS];

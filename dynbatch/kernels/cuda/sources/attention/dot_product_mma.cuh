@@ -2,8 +2,8 @@
 // of up to 128 features, in multiples of 16. Not run on a card.
 //
 // Tables, grids and what is read are those of dot_product.cuh; a tile has 64 rows of its own side.
-// Each of the block's four warps has 16 of them, and goes through the other side, TILE_ROWS rows at a time
-// in shared memory:
+// Each of the block's four warps has 16 of them, and goes through the other side, TILE_ROWS rows at a
+// time in shared memory:
 //
 //     warp 0   queries  0 … 15      Scores, weights and what they sum up stay in registers: as sums of
 //       …                           one product they are left factors of the next one.
