@@ -18,7 +18,6 @@ cuBLAS, whose larger tiles then read weights less often. No card has measured ei
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.cuda.emit import STEP, Kernel
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
+from dynbatch.compiler.cuda.pieces import Pieces, pieces_of
 from dynbatch.compiler.ir import Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Lane, LaneNames
 
@@ -34,19 +34,6 @@ FEW_ROWS = 128
 WEIGHT_BYTES = 4 << 20
 TILE_ROWS, TILE_COLUMNS = 16, 32
 MOST_TERMS = 8  # products of lanes that are printed in one kernel
-
-
-class Pieces(NamedTuple):
-    """What a lane needs of products: sums, each of the same products.
-
-    numbers: the sum in which each segment is, by its key.
-    heads:   segments that stand for their sum; the others add zero.
-    terms:   products, each with its first column of each sum.
-    """
-
-    numbers: dict[tuple[int, int], int]
-    heads: set[tuple[int, int]]
-    terms: list[tuple[Op, list[int]]]
 
 
 class ProductLane(NamedTuple):
@@ -111,7 +98,7 @@ class FusedProduct(Kernel):
     def _add_lane(self, lane: Lane, names: LaneNames) -> None:
         """A lane of the group, which stores what others read of its products too."""
         products = [x for _, x in names.loads if id(x.base) in self._products]
-        pieces = self._pieces = self._pieces_of(lane, products)
+        pieces = self._pieces = pieces_of(lane, products, self._products, self._leaves)
         counts = {len(firsts) for _, firsts in pieces.terms}
         if counts - {len(pieces.heads)} or len(pieces.heads) > TILE_COLUMNS:
             self.fits = False
@@ -123,28 +110,6 @@ class FusedProduct(Kernel):
         self._made |= {(id(x.base), x.first + c) for x in products for c in range(x.width)}
         lines = [*loads, *self._lines(names), *stores]
         self.tile_lanes.append(ProductLane(lane.width, pieces.terms, lines))
-
-    def _pieces_of(self, lane: Lane, segments: Sequence[ColumnRange]) -> Pieces:
-        """Which products' columns are added to each other anyhow, and so need one sum."""
-        reads = Counter([x.key for scalar in lane.ops for x in scalar.inputs])
-        added = {x.key: s.output for s in lane.ops if s.op.is_add for x in s.inputs}
-        sums: dict[tuple[int, int], dict[int, ColumnRange]] = {}
-        for segment in segments:
-            total = segment
-            while reads[total.key] == 1 and total.key in added and not self._leaves(total):
-                total = added[total.key]
-            known = sums.get(total.key, {})
-            key = segment.key if id(segment.base) in known else total.key
-            sums.setdefault(key, {})[id(segment.base)] = segment
-        parts = [[*each.values()] for each in sums.values()]
-        terms: dict[int, list[int]] = {}
-        for segment in [x for each in parts for x in each]:
-            terms.setdefault(id(segment.base), []).append(segment.first)
-        return Pieces(
-            {x.key: number for number, each in enumerate(parts) for x in each},
-            {each[0].key for each in parts},
-            [(self._products[base], firsts) for base, firsts in terms.items()],
-        )
 
     def _add_rest(self, op: Op) -> None:
         """Lanes that only store: the columns of a product that no lane of the group has."""
