@@ -38,7 +38,9 @@ class DeviceGenericSteps:
         self._memory_gradients: Sequence[Ragged | None] = []
         self._prepared: dict[int, AdditiveSteps] = {}
         is_scan = chosen is None  # whose memories lie in one place, and are those of all steps
-        self._can_prepare = {*filter(self._is_whole, self._steps)} if is_scan else set()
+        self._can_prepare = {
+            id(op) for op in rows.loop.program.generic if is_scan and self._is_whole(op)
+        }
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -68,14 +70,9 @@ class DeviceGenericSteps:
         steps = self._prepared[id(source)]
         steps.backward(loop, order, queries, dout.addresses, dqueries, dkeys, dvalues)
 
-    def _is_whole(self, number: int) -> bool:
-        """Whether an operator can be prepared: it is, and what it reads and writes has whole rows.
-
-        Args:
-            number: the operator's identity.
-        """
+    def _is_whole(self, op: Op) -> bool:
+        """Whether a node type prepares an operator, and what it reads and writes has whole rows."""
         loop = self._rows.loop
-        (op,) = [op for op in loop.program.generic if id(op) == number]
         origins = [x.base.origin for x in op.inputs]
         memories = [
             x.base.number if origin is Origin.MEMORY else None
