@@ -31,6 +31,10 @@ class Scratch:
         self._used += rows * width
         return self._array[start : self._used].reshape(rows, width)
 
+    def rest(self) -> Scratch:
+        """What is left, to be handed out anew by each of several that follow one another."""
+        return Scratch(self._array[self._used :])
+
 
 def panel_elements(inner: int, width: int, dtype: DType) -> int:
     """Room of a weight (width, inner) packed for products: whole cache lines of columns."""

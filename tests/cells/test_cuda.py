@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.scan.arguments import ScanForm
@@ -26,6 +27,7 @@ from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
 from tests.cuda import devices, nvrtc
 from tests.marks import exhaustive, quick
+from tests.poison import poisoned_memory
 
 LENGTHS = (3, 1, 0, 2, 3)
 each_case = pytest.mark.parametrize("name", quick(list(CASES)[::3], CASES))
@@ -104,23 +106,78 @@ def test_own_kernels_read_and_write_parts_of_wider_rows(cuda, no_tail, zeros):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
 
 
-def test_everything_is_kept_whatever_recompute_says(cuda):
-    case = CASES["lstm"]
-    batch = case.batch(LENGTHS)
+@each_case
+@pytest.mark.parametrize("steps", [1, exhaustive(2), exhaustive("sqrt"), exhaustive(100)])
+@pytest.mark.parametrize(("rows", "few"), [(2, 0), (0, 128)])
+def test_chunks_whose_forward_runs_again(cuda, monkeypatch, name, steps, rows, few):
+    """Gradients are those of keeping everything, whatever was in the memory that chunks share."""
+    monkeypatch.setattr(tail, "TAIL_ROWS", rows)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", few)
+    case = CASES[name]
+    batch = case.batch(LENGTHS, zeros=rows > 0)
+    batch.reverse = few > 0
     expected = outcome(db.scan, case.cell, batch)
-    found = outcome(partial(db.scan, recompute=1), case.cell, batch, device="cuda")
+    with poisoned_memory():
+        found = outcome(partial(db.scan, recompute=steps), case.cell, batch, device="cuda")
     assert_equal_outcomes(found, expected, 1e-11)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("lengths", [(0, 0), (1,), (0, 17, 1, 0, 2), (1, 1, 1)])
+def test_chunks_of_any_lengths(cuda, lengths, grad):
+    case = CASES["additive_attention_in_the_recurrence"]
+    batch = case.batch(lengths)
+    expected = outcome(db.scan, case.cell, batch, grad=grad)
+    for steps in (1, 2, "sqrt", 100):
+        found = outcome(
+            partial(db.scan, recompute=steps), case.cell, batch, device="cuda", grad=grad
+        )
+        assert_equal_outcomes(found, expected, 1e-11)
+
+
+def test_chunks_in_a_graph_that_looks_at_every_batch(cuda):
+    case = CASES["lstm"]
+    scan, batch = partial(db.scan, recompute=1), case.batch(LENGTHS)
+    expected = outcome(db.scan, case.cell, batch)
+    found = outcome(scan, case.cell, batch, device="cuda", check=True)
+    assert_equal_outcomes(found, expected, 1e-11)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_chunks_take_less_memory_as_estimated_and_one_upload(cuda, no_tail, bidirectional):
+    def cost(recompute):
+        """Peak and launches of a step of an LSTM."""
+        lstm = models.LSTM(4, 16, rng=0, recompute=recompute, bidirectional=bidirectional)
+        lstm.to("cuda")
+        with db.Graph("cuda") as graph:
+            loss = F.sum([F.sum(lstm(F.constant(graph, 1.0, (40, 4)))) for _ in range(8)])
+            use = graph.estimate(loss)
+            graph.backward(loss)
+            assert graph.statistics.peak_bytes == use.peak_bytes
+            assert graph.statistics.uploads == 1
+        return use.peak_bytes, graph.statistics.launches
+
+    peaks, launches = zip(*[cost(steps) for steps in (None, 20, 10, 5)], strict=True)
+    assert peaks[0] > 1.5 * peaks[1] > 2 * peaks[2] > 2 * peaks[3]
+    # The steps run again. Each chunk costs 4 gathers, the map of its tokens twice, 2 products for
+    # weights, a last step's product apart; and 2 biases' sums, which are added for each direction.
+    a_chunk = 9 + 4 * (1 + bidirectional)
+    assert np.diff(launches).tolist() == [40 + a_chunk + 1, 2 * a_chunk, 4 * a_chunk]
 
 
 @pytest.mark.parametrize(
     "name", ["lstm", exhaustive("gru"), "additive_attention_in_the_recurrence"]
 )
 @pytest.mark.parametrize(("rows", "few"), [(0, 0), (0, 128), (2, 0)])
-def test_no_thread_reads_what_another_writes(monkeypatch, name, rows, few):
+@pytest.mark.parametrize("steps", [None, 2])
+def test_no_thread_reads_what_another_writes(monkeypatch, name, rows, few, steps):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     monkeypatch.setattr(fused_product, "FEW_ROWS", few)
+    case, scan = CASES[name], partial(db.scan, recompute=steps)
+    batch = case.batch((3, 1, 0, 2))
+    expected = outcome(step_by_step, case.cell, batch)
     with devices.device("gpu" if devices.has_gpu() else "checked"):
-        assert_device_equals_cpu(CASES[name].cell, CASES[name].batch((3, 1, 0, 2)))
+        assert_equal_outcomes(outcome(scan, case.cell, batch, device="cuda"), expected, 1e-11)
 
 
 def test_attention_to_memories_is_prepared_with_the_loop(cuda, no_tail, monkeypatch):

@@ -44,6 +44,13 @@ class RowGathers:
             (source.address, source.stride), index, (out.address, out.stride), out.width, place
         ))  # fmt: skip
 
+    def put(self, source: DeviceMatrix, index: Array, out: DeviceMatrix) -> None:
+        """out[index[i]] = source[i], for indices that differ."""
+        self._used += [source.array, out.array]
+        self._gathers.append(RowGather(
+            (source.address, source.stride), index, (out.address, out.stride), out.width, puts=True
+        ))  # fmt: skip
+
     def then(self, function: Callable[[], object]) -> None:
         """Queue what a function queues, once the gathers are queued."""
         self._later.append(function)

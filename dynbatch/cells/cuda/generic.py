@@ -22,19 +22,20 @@ class DeviceGenericSteps:
     Args:
         rows:     where the values of the loop lie.
         memories: in the order of the steps' rows, which are at most `count`.
+        keeps:    whether backward follows.
         chosen:   see `GenericStep`; None for scans.
     """
 
     def __init__(
-        self, rows: LoopRows, batch: Batch, memories: list[Ragged], count: int,
+        self, rows: LoopRows, batch: Batch, memories: list[Ragged], count: int, keeps: bool,
         chosen: Mapping[int, Array] | None = None,
     ) -> None:  # fmt: skip
         self._rows = rows
         self._steps = {
-            id(op): GenericStep(op, memories, count, batch.dtype, batch.keeps, batch.xp, chosen)
+            id(op): GenericStep(op, memories, count, batch.dtype, keeps, batch.xp, chosen)
             for op in rows.loop.program.generic
         }
-        self._batch, self._memories = batch, memories
+        self._memories, self._keeps = memories, keeps
         self._memory_gradients: Sequence[Ragged | None] = []
         self._prepared: dict[int, AdditiveSteps] = {}
         is_scan = chosen is None  # whose memories lie in one place, and are those of all steps
@@ -59,7 +60,7 @@ class DeviceGenericSteps:
             if id(op) not in self._prepared:
                 self._prepared[id(op)] = AdditiveSteps(
                     op.node.vector.value, keys.values, values.values, keys.offsets,
-                    rows.table[:, 1], self._batch.keeps,
+                    rows.table[:, 1], self._keeps,
                 )  # fmt: skip
             out = rows.of_steps(op.output, order).addresses
             self._prepared[id(op)].forward(loop, order, queries, out)

@@ -16,7 +16,8 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
-from dynbatch.parameter import Array
+from dynbatch.nodes.batch import Gradients
+from dynbatch.parameter import Array, Parameter
 
 
 def wide_rooms(loop: Loop) -> dict[str, tuple[int, int]]:
@@ -91,20 +92,50 @@ def _gather_bias(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
             gathers.then(partial(arrays.accumulate, part, place))
 
 
+class GradientRows(ParameterRows):
+    """Gradient arrays of maps whose rows come in one portion or more: sums over later are added.
+
+    Each portion takes what the first took, in the same order.
+
+    Attributes:
+        adds: whether this is a later portion.
+
+    Args:
+        several: whether one may follow.
+    """
+
+    def __init__(self, gradients: Gradients, several: bool = False) -> None:
+        super().__init__(gradients)
+        self.later = gradients.later and not several
+        self.adds = False
+        self._taken: list[Array] = []
+        self._again = iter(self._taken)
+
+    def next_portion(self) -> None:
+        """Add from now on."""
+        self.adds, self._again = True, iter(self._taken)
+
+    def take(self, parameter: Parameter, first: int, count: int) -> Array:
+        if self.adds:
+            return next(self._again)
+        self._taken.append(super().take(parameter, first, count))
+        return self._taken[-1]
+
+
 def weight_gradients(
-    queue: Queue, into: ParameterRows, op: Op, x: DeviceMatrix, dy: DeviceMatrix, rows: int
+    queue: Queue, into: GradientRows, op: Op, x: DeviceMatrix, dy: DeviceMatrix, rows: int
 ) -> Iterator[MatrixProduct]:
-    """dW = dyᵀ x of every piece, one product each."""
+    """dW (+)= dyᵀ x of every piece, one product each."""
     for piece in op.pieces:
         if piece.weight.frozen:
             continue
         out = matrix_of(into.take(piece.weight, piece.first, piece.width))
         shape, part = (piece.width, x.width, rows), dy.part(0, piece.column, piece.width)
-        yield MatrixProduct(queue, (True, False), shape, part, x, 0, out)
+        yield MatrixProduct(queue, (True, False), shape, part, x, int(into.adds), out)
 
 
-def bias_gradients(queue: Queue, into: ParameterRows, op: Op, dy: DeviceMatrix) -> None:
-    """db = Σ dy over all rows, of every bias."""
+def bias_gradients(queue: Queue, into: GradientRows, op: Op, dy: DeviceMatrix) -> None:
+    """db (+)= Σ dy over all rows, of every bias."""
     trained = [
         (piece, bias, first)
         for piece in op.pieces
@@ -114,11 +145,12 @@ def bias_gradients(queue: Queue, into: ParameterRows, op: Op, dy: DeviceMatrix) 
     if not trained:
         return
     is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
-    if is_all and trained[0][0].width == trained[0][1].size:
+    if is_all and trained[0][0].width == trained[0][1].size and not into.adds:
         arrays.sum_rows(dy.array, into.take(trained[0][1], 0, dy.width), into.later)
         return
     total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
     arrays.sum_rows(dy.array, total)
+    add_or_copy = arrays.accumulate if into.adds else arrays.copy
     for piece, bias, first in trained:
         start = dy.offset + piece.column
-        arrays.copy(total[start : start + piece.width], into.take(bias, first, piece.width))
+        add_or_copy(total[start : start + piece.width], into.take(bias, first, piece.width))

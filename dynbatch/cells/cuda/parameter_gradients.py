@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dynbatch.cells.cuda.linear_maps import bias_gradients, weight_gradients
+from dynbatch.cells.cuda.linear_maps import GradientRows, bias_gradients, weight_gradients
 from dynbatch.cells.cuda.matrices import DeviceMatrix
 from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.cuda.rows import LoopRows
-from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
-from dynbatch.nodes.batch import Gradients
 
 
 class LoopGradients:
@@ -27,13 +25,13 @@ class LoopGradients:
         self.count = count
         self._written = {*self.loop.backward_program.of_streams}
 
-    def parameters(self, gradients: Gradients) -> Iterator[MatrixProduct]:
+    def parameters(self, into: GradientRows) -> Iterator[MatrixProduct]:
         """The gradients of all linear maps: weights, biases and the tokens they multiplied.
 
         Yields:
             the products, to be run before it goes on.
         """
-        into, rows, program = ParameterRows(gradients), self.rows, self.loop.program
+        rows, program = self.rows, self.loop.program
         for number, value in sorted(self.loop.backward_program.of_maps.items()):
             op = program.linear_maps[number]
             dy, x = rows.whole(value), self._multiplied(op)

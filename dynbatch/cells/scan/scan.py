@@ -30,15 +30,14 @@ from dynbatch.ragged import Ragged
 
 # Of the prefix layout: the order; a sentence's number and length.
 TABLES_A_TOKEN, TABLES_A_SENTENCE = 1, 2
-# On a GPU the order's inverse, too, and the step before.
+# On a GPU the order once more, for results, and the step before.
 MORE_A_TOKEN = 2
 
 
 class Scan(Operation):
     """The recurrence of a cell along one sentence.
 
-    recompute: steps of a chunk, "sqrt", or 0; see `dynbatch.cells.scan.prefix`. On a GPU there is
-        no such route: everything is kept.
+    recompute: steps of a chunk, "sqrt", or 0; see `dynbatch.cells.scan.prefix`.
     Inputs: the program's streams (T, D), then initial state parts that are not zero, then memories.
     Value:  the program's exports side by side, (T, ΣE). Ports: the state after the last token.
     Batches with:  every other Scan of the same compiled cell, direction, kinds of initial state and
@@ -91,8 +90,6 @@ class Scan(Operation):
 
     @classmethod
     def recompute_choices(cls, batch: Batch) -> list[int]:
-        if batch.xp is not np:
-            return []
         return choices(lengths_of(batch))
 
     @classmethod
@@ -204,7 +201,7 @@ def scan(
                  reads, for an LSTM about seven vectors a token. A number of steps S keeps the state
                  once in S steps of the longest sentences, and runs forward again S steps at a time;
                  1 keeps little else than states, "sqrt" takes √T for T tokens a sentence in the
-                 mean. Gradients are the same but for rounding. On a GPU everything is kept.
+                 mean. Gradients are the same but for rounding.
         return_state: False returns the outputs alone, and makes no nodes of the last state.
 
     Returns:

@@ -45,6 +45,7 @@ class RowGather(NamedTuple):
     source, target: address and stride, in elements from a row to the next.
     places: (rows,) integers of the host; the number of rows where they are 0, 1, 2 …
     other:  None for zeros.
+    puts:   target[places[i]] = source[i] instead; no place twice, none negative.
     """
 
     source: tuple[int, int]
@@ -52,6 +53,7 @@ class RowGather(NamedTuple):
     target: tuple[int, int]
     width: int
     other: tuple[int, int] | None = None
+    puts: bool = False
 
 
 def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) -> None:
@@ -64,7 +66,7 @@ def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) ->
     entries: list[tuple[int, ...]] = []
     indices: list[Array] = []
     starts: dict[int, int] = {}  # of each array of places
-    for source, places, target, width, other in gathers:
+    for source, places, target, width, other, puts in gathers:
         rows = places if isinstance(places, int) else len(places)
         if rows * width >= 1 << 32:
             raise ShapeError(f"a gather of {rows * width} elements; the most is {(1 << 32) - 1}")
@@ -76,6 +78,7 @@ def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) ->
             if first == used:
                 indices.append(places)
                 used += rows
+            first = -2 - first if puts else first
         base = base or target[0]
         begin, aside, end = [(x - base) // itemsize for x, _ in (source, other or source, target)]
         step = other[1] if other else -1

@@ -29,12 +29,13 @@ def exercise(kernels):
 
 @pytest.mark.parametrize("rows", [0, 1, 31, 1025])
 def test_many_gathers_are_one_launch(cupy, dtype, rows):
-    """Rows by index, with others or zeros where it is negative, rows in order, and no rows."""
+    """Rows by index, with others or zeros where it is negative, rows in order, put, and no rows."""
     rng = np.random.default_rng(rows)
     source, other = normal(dtype, 40, 33), normal(dtype, 7, 5)
     index = rng.integers(-7, 40, rows)
     x, y, target = map(cupy.asarray, (source, other, np.zeros((3, rows, 8), dtype)))
     copied, nothing = cupy.asarray(np.zeros((40, 2), dtype)), cupy.empty((0, 4), dtype)
+    put, order = cupy.asarray(np.zeros((50, 4), dtype)), rng.permutation(50)[:40]
     item, wide = target.itemsize, (x.data.ptr + 3 * x.itemsize, 33)
     places = [target.data.ptr + item * (8 * rows * k + 2) for k in range(3)]
     gathers = [
@@ -43,6 +44,7 @@ def test_many_gathers_are_one_launch(cupy, dtype, rows):
         RowGather(wide, index, (places[1], 8), 1),
         RowGather(wide, 40, (copied.data.ptr, 2), 2),
         RowGather(wide, np.maximum(index, 0), (places[2], 8), 6),
+        RowGather(wide, order, (put.data.ptr + item, 4), 3, puts=True),
     ]
     with launches(1):
         gather_many(queue(), np.dtype(dtype), gathers)
@@ -54,6 +56,8 @@ def test_many_gathers_are_one_launch(cupy, dtype, rows):
     expected[2, :, 2:8] = source[index.clip(0), 3:9]
     assert np.array_equal(found, expected)
     assert np.array_equal(copied.get(), source[:, 3:5])
+    assert np.array_equal(put.get()[order, 1:], source[:, 3:6])
+    assert np.count_nonzero(put.get()) == 120
 
 
 def concat_of_a_mini_batch():

@@ -11,7 +11,7 @@ from dynbatch.cells.calls.cuda.steps import CallSteps
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import wide_rooms
+from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.cuda.rows import LoopRows
@@ -83,7 +83,10 @@ class DeviceGroupRun:
         self.rows.add_weights(kept, gathers)
         memories = [xs[source] for source in self.group.memories]
         chosen = self._region.chosen_memories(self._number) if memories else {}
-        self._generic = DeviceGenericSteps(self.rows, self._batch, memories, self._most, chosen)
+        batch = self._batch
+        self._generic = DeviceGenericSteps(
+            self.rows, batch, memories, self._most, batch.keeps, chosen
+        )
 
     def begin_backward(
         self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
@@ -191,7 +194,8 @@ class DeviceGroupRun:
         gradients = self._batch.parameter_gradients()
         self._generic.finish()
         self._sink.pass_on(gradients)
-        for product in LoopGradients(self.rows, self.group.calls).parameters(gradients):
+        into = GradientRows(gradients)
+        for product in LoopGradients(self.rows, self.group.calls).parameters(into):
             product.run()
 
     def argument(self, stream: int) -> Array:

@@ -15,7 +15,7 @@ from dynbatch.ragged import Ragged
 
 
 class ScanGradients(LoopGradients):
-    """Gradients of parameters over all steps, and of streams, initial states and memories.
+    """Gradients of parameters over all steps of a chunk, and of streams, states and memories.
 
     Args:
         gathers: bring the states as every step found them, which weights' gradients need, into
@@ -30,19 +30,16 @@ class ScanGradients(LoopGradients):
 
     def _zero_rows(self, op: Op) -> int:
         base, steps = op.inputs[0].base, self.rows.steps
-        is_known = base.origin is Origin.STATE and not self.rows.given[base.number] and steps
+        is_known = base.origin is Origin.STATE and not self.rows.finds[base.number] and steps
         return steps[0][2] if is_known else 0
 
     def _found_states(self, scratch: Scratch, gathers: RowGathers) -> None:
-        rows, earlier = self.rows, self.rows.shard.earlier()
-        before = earlier < 0
-        earlier[before] = -1 - rows.sentences[-1 - earlier[before]]
+        rows = self.rows
         for part in self.loop.backward_program.found_states():
             state = self.loop.program.following[part]
             packed = rows.add_matrix(f"H{part}", scratch, rows.tokens, state.width)
-            init = rows.inits[part]
-            given = None if init is None else matrix_of(init.values)
-            gathers.pick(rows.whole(state), earlier, packed, given)
+            earlier, found = rows.found(part)
+            gathers.pick(rows.whole(state), earlier, packed, found)
 
     def _multiplied(self, op: Op) -> DeviceMatrix:
         (value,) = op.inputs
@@ -52,7 +49,7 @@ class ScanGradients(LoopGradients):
         return found.part(0, value.column, value.width)
 
     def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> RowGathers:
-        """What overwrites the gradients of streams, given states and memories.
+        """What overwrites gradients of the chunk's streams; at last those of states and memories.
 
         Args:
             memory_gradients: in the order of the sentences; empty where no operator reads one.
@@ -61,9 +58,11 @@ class ScanGradients(LoopGradients):
         gathers = RowGathers(rows.queue, rows.dtype)
         for k, dx in enumerate(dxs[: len(rows.streams)]):
             if dx is not None and k in self._written:
-                gathers.pick(rows.matrix(f"dX{k}"), rows.inverse, matrix_of(dx.values))
-            elif dx is not None:
+                gathers.put(rows.matrix(f"dX{k}"), rows.shard.order, matrix_of(dx.values))
+            elif dx is not None and not rows.shard.first:
                 arrays.fill(dx.values, 0)
+        if rows.shard.first:
+            return gathers
         rest = iter(dxs[len(rows.streams) :])
         back = np.argsort(rows.sentences, kind="stable")
         for k, given in enumerate(rows.given):

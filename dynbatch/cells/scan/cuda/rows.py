@@ -1,15 +1,15 @@
-"""`ScanRows`: the rows of one batch of scans on a GPU, in prefix layout, by address."""
+"""`ScanRows`: the rows of one chunk of a batch of scans on a GPU, in prefix layout, by address."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
-from dynbatch.cells.scan.prefix import prefix_layout
+from dynbatch.cells.scan.prefix import Shard
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
@@ -19,25 +19,29 @@ from dynbatch.ragged import Ragged
 
 
 class ScanRows(LoopRows):
-    """The addresses of a batch of scans' values.
+    """The addresses of the values of a batch of scans, or of a chunk of its steps.
+
+    Args:
+        shard: order of rows; `steps` says which of them a step has.
+        left:  the parts of the state that the chunk before left; of the first chunk none.
 
     Attributes:
-        shard:    order of rows; `steps` says which of them a step has. `inverse` is the row of each
-            token in this order.
         streams, inits, memories: the packed inputs; of a state that is zeros None.
-        given:    which parts of the initial state are given.
+        given:    which parts of the initial state are given; `finds`, which the first step of the
+            chunk finds other than zeros.
         matrices: gradients of the state, C0 … and N0 …, change places after each step.
     """
 
-    def __init__(self, batch: Batch, loop: Loop, y: Ragged, xs: tuple[Ragged, ...]) -> None:
-        lengths = np.asarray(y.lengths, np.int64)
-        (self.shard,) = prefix_layout(lengths, y.offsets, batch.first.reverse, 1)
-        super().__init__(loop, batch.dtype, self.shard.steps)
-        self.sentences = self.shard.sentences
-        self.inverse = np.argsort(self.shard.order)
-        self.tokens: int = self.shard.rows
+    def __init__(
+        self, batch: Batch, loop: Loop, shard: Shard, xs: tuple[Ragged, ...], left: Sequence[Array]
+    ) -> None:
+        super().__init__(loop, batch.dtype, shard.steps)
+        self.shard = shard
+        self.sentences = shard.sentences
+        self.tokens: int = shard.rows
         self.given: tuple[bool, ...] = batch.first.given_states
-        self._has_weights = False
+        self.finds = tuple([True] * len(left)) if shard.first else self.given
+        self._found = [matrix_of(rows) for rows in left]
         self._others = {a: b for pair in loop.carried for a, b in (pair, pair[::-1])}
         self.read(xs)
 
@@ -49,11 +53,14 @@ class ScanRows(LoopRows):
         self.streams, self.memories = xs[:streams], xs[states:]
         self.inits = [next(inits) if given else None for given in self.given]
 
-    def start(self, scratch: Scratch, weights: Mapping[str, Array], gathers: RowGathers) -> None:
+    def start(
+        self, scratch: Scratch, weights: Mapping[str, Array], gathers: RowGathers, fills: bool
+    ) -> None:
         """Streams in prefix order, initial states, weights: for either pass.
 
         Args:
-            weights: the arrays of `wide_rooms`, which backward finds filled.
+            weights: the arrays of `wide_rooms`.
+            fills:   whether they are filled; later chunks and backward find them so.
         """
         loop = self.loop
         for k, (stream, value) in enumerate(zip(self.streams, loop.program.streams, strict=True)):
@@ -61,11 +68,24 @@ class ScanRows(LoopRows):
             gathers.pick(matrix_of(stream.values), self.shard.order, rows)
         for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
             self.matrices[f"I{k}"] = None
-            if init is not None:
+            if self.shard.first:
+                self.matrices[f"I{k}"] = self._found[k]
+            elif init is not None:
                 rows = self.add_matrix(f"I{k}", scratch, self.sentences.size, state.width)
                 gathers.pick(matrix_of(init.values), self.sentences, rows)
-        self.add_weights(weights, None if self._has_weights else gathers)
-        self._has_weights = True
+        self.add_weights(weights, gathers if fills else None)
+
+    def found(self, part: int) -> tuple[Array, DeviceMatrix | None]:
+        """Each row's state one step earlier: its row, or -1 - its row in what the first step finds.
+
+        Also gives where that lies outside of `matrices`; None for zeros.
+        """
+        earlier = self.shard.earlier()
+        if self.shard.first:
+            return earlier, self._found[part]
+        before, init = earlier < 0, self.inits[part]
+        earlier[before] = -1 - self.sentences[-1 - earlier[before]]
+        return earlier, None if init is None else matrix_of(init.values)
 
     # Where things are -----------------------------------------------------------------------------
 

@@ -8,48 +8,68 @@ import numpy as np
 
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import wide_rooms
-from dynbatch.cells.cuda.matrices import matrix_of
+from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
+from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
+from dynbatch.cells.scan.prefix import Extent, Shard, cut, extents, prefix_layout
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.kernels.cuda.runtime.joined import Joinable
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
 class DeviceScanRun:
-    """One batch of scans: forward, and later backward."""
+    """One batch of scans: forward, and later backward.
+
+    With `batch.recompute` both go chunk by chunk. Forward leaves the states between chunks, and
+    backward runs each chunk's forward again; else there is one chunk.
+    """
 
     def __init__(self, batch: Batch, y: Ragged, xs: tuple[Ragged, ...]) -> None:
         self.batch = batch
         self.cell: DeviceCell = batch.first.cell.on_device
         self.loop = self.cell.loop
-        self.rows = ScanRows(batch, self.loop, y, xs)
-        self.rows.queue.kernels(batch.dtype).add(self.cell.source)
+        self._xs = xs
+        lengths = np.asarray(y.lengths, np.int64)
+        shards = prefix_layout(lengths, y.offsets, batch.first.reverse, 1)
+        self.chunks = [shard for (shard,) in cut(shards, extents(lengths, batch.recompute))]
+        self.queue = queue()
+        self.queue.kernels(batch.dtype).add(self.cell.source)
 
     @staticmethod
     def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves: all packed ones, and weights that it gathered."""
-        rows, loop = sum([node.length for node in batch.nodes]), batch.first.cell.on_device.loop
-        return {b.name: (rows, b.width) for b in loop.storage.packed} | wide_rooms(loop)
+        """The values that forward leaves: all, or states between chunks; and gathered weights."""
+        loop: Loop = batch.first.cell.on_device.loop
+        chunks = chunks_of(batch)
+        if not batch.recompute:
+            kept = {b.name: (chunks[0].rows, b.width) for b in loop.storage.packed}
+            return kept | wide_rooms(loop)
+        between = sum([chunk.running for chunk in chunks[1:]])
+        states = loop.program.states if between else []
+        return {f"S{k}": (between, v.width) for k, v in enumerate(states)} | wide_rooms(loop)
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
         """Scratch elements that one pass needs."""
         loop: Loop = batch.first.cell.on_device.loop
         program = loop.program
-        tokens: int = sum([node.length for node in batch.nodes])
+        tokens = max([chunk.rows for chunk in chunks_of(batch)])
         sentences = len(batch.nodes)
         states = sum([v.width for v in program.states])
         streams = sum([v.width for v in program.streams])
         total: int = tokens * streams + sentences * states
-        if not backward:
+        if not backward or batch.recompute:
             total += sentences * sum([b.width for b in loop.storage.temporary])
+        if batch.recompute:
+            total += tokens * sum([b.width for b in loop.storage.packed])
+        if not backward:
             kept = DeviceScanRun.saved(batch).values()
             return total + (0 if batch.keeps else sum([rows * width for rows, width in kept]))
         per_token = sum([b.width for b in loop.gradients.packed]) + streams + loop.width
@@ -60,41 +80,70 @@ class DeviceScanRun:
     # Forward --------------------------------------------------------------------------------------
 
     def forward(self, y: Ragged) -> Iterator[Joinable]:
-        """Run every step, then bring outputs and last states into sentence order.
+        """Run every step, and bring outputs and last states into sentence order.
 
         Yields:
             what may be joined with the work of other batches.
         """
-        batch, rows, loop = self.batch, self.rows, self.loop
-        scratch = Scratch(batch.scratch)
+        batch, scratch = self.batch, Scratch(self.batch.scratch)
         kept = batch.saved
         if not batch.keeps:
             kept = {name: scratch.take(*size) for name, size in self.saved(batch).items()}
+        keeps = batch.keeps and not batch.recompute
+        for chunk, following in zip(self.chunks, [*self.chunks[1:], None], strict=True):
+            gathers = RowGathers(self.queue, batch.dtype)
+            yield from self._run_forward(
+                chunk, scratch.rest(), kept, gathers, keeps, not chunk.first
+            )
+            yield self._outputs(y, kept, following)
+
+    def _run_forward(
+        self, chunk: Shard, scratch: Scratch, kept: dict[str, Array], gathers: RowGathers,
+        keeps: bool, fills: bool,
+    ) -> Iterator[Joinable]:  # fmt: skip
+        """Run the steps of a chunk.
+
+        Args:
+            scratch: has room for its values, where forward does not leave them.
+            keeps:   whether its backward follows.
+            fills:   see `ScanRows.start`; the same goes for memories.
+        """
+        batch, loop = self.batch, self.loop
+        states = range(len(loop.program.states)) if chunk.first else ()
+        left = [kept[f"S{k}"][chunk.found] for k in states]
+        self.rows = rows = ScanRows(batch, loop, chunk, self._xs, left)
         for b in loop.storage.packed:
-            rows.matrices[b.name] = matrix_of(kept[b.name])
+            if batch.recompute:
+                rows.add_matrix(b.name, scratch, rows.tokens, b.width)
+            else:
+                rows.matrices[b.name] = matrix_of(kept[b.name])
         for b in loop.storage.temporary:
             rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
-        gathers = RowGathers(rows.queue, batch.dtype)
-        rows.start(scratch, kept, gathers)
-        memories = rows.sorted_memories(gathers) if loop.program.generic else []
+        rows.start(scratch, kept, gathers, fills)
+        if fills:
+            self._memories = rows.sorted_memories(gathers) if loop.program.generic else []
         yield gathers
         yield from rows.maps_ahead(rows.tokens)
-        self._generic = DeviceGenericSteps(rows, batch, memories, rows.sentences.size)
+        count = rows.sentences.size
+        self._generic = DeviceGenericSteps(rows, batch, self._memories, count, keeps)
         yield ScanSteps(self.cell, rows, self._generic, 0)
-        yield self._outputs(y)
 
-    def _outputs(self, y: Ragged) -> RowGathers:
-        rows, column, gathers = self.rows, 0, RowGathers(self.rows.queue, self.batch.dtype)
-        out = matrix_of(y.values)
+    def _outputs(self, y: Ragged, kept: dict[str, Array], following: Shard | None) -> RowGathers:
+        rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
+        out, shard = matrix_of(y.values), self.rows.shard
         for value in self.loop.program.exports:
-            gathers.pick(rows.whole(value), rows.inverse, out.part(0, column, value.width))
+            place = out.part(0, column, value.width)
+            gathers.put(rows.whole(value), shard.order, place)
             column += value.width
-        index, last = -1 - np.arange(rows.sentences.size), rows.shard.last()
+        index, last = -1 - np.arange(rows.sentences.size), shard.last()
         index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
-            init = rows.inits[k]
+            init, port = rows.inits[k], matrix_of(self.batch.ports[k].values)
             other = None if init is None else matrix_of(init.values)
-            gathers.pick(rows.whole(value), index, matrix_of(self.batch.ports[k].values), other)
+            gathers.pick(rows.whole(value), index, port, port if shard.first else other)
+            if following is not None:
+                between = matrix_of(kept[f"S{k}"][following.found])
+                gathers.pick(rows.whole(value), last[: following.running], between)
         return gathers
 
     # Backward -------------------------------------------------------------------------------------
@@ -104,27 +153,55 @@ class DeviceScanRun:
     ) -> Iterator[Joinable]:
         """Run every step backwards; then weights, streams, initial states and memories.
 
+        Chunks go one after the other, the last first.
+
         Yields:
             what may be joined with the work of other batches.
         """
-        rows = self.rows
-        rows.read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
-        scratch = Scratch(batch.scratch)
-        gathers = RowGathers(rows.queue, batch.dtype)
-        rows.start(scratch, batch.saved, gathers)
-        self._start_backward(scratch, gathers, dy, dxs)
-        scan_gradients = ScanGradients(rows, scratch, gathers)
-        sink = ShardGradients()
-        memory_gradients = rows.sorted_memories(gathers, zeros=True) if self._generic else []
-        yield gathers
-        self._generic.begin_backward(memory_gradients, sink)
-        yield ScanSteps(self.cell, rows, self._generic, 1)
-        self._generic.finish()
-        gradients = batch.parameter_gradients()
-        sink.pass_on(gradients)
-        yield from scan_gradients.parameters(gradients)
-        yield scan_gradients.inputs(dxs, memory_gradients)
+        self._xs = tuple([batch.input(k) for k in range(len(batch.inputs))])
+        scratch, gathers = Scratch(batch.scratch), RowGathers(self.queue, batch.dtype)
+        carried = self._carried(scratch, gathers)
+        gradients, sink = batch.parameter_gradients(), ShardGradients()
+        into = GradientRows(gradients, len(self.chunks) > 1)
+        memory_gradients: list[Ragged] = []
+        for chunk in reversed(self.chunks):
+            rest = scratch.rest()
+            if batch.recompute:
+                yield from self._run_forward(chunk, rest, batch.saved, gathers, True, False)
+                gathers = RowGathers(self.queue, batch.dtype)
+            else:
+                self.rows.read(self._xs)
+                self.rows.start(rest, batch.saved, gathers, False)
+            rows, generic = self.rows, self._generic
+            rows.matrices |= carried
+            self._start_backward(rest, gathers, dy, dxs)
+            scan_gradients = ScanGradients(rows, rest, gathers)
+            if generic and not memory_gradients:
+                memory_gradients = rows.sorted_memories(gathers, zeros=True)
+            yield gathers
+            generic.begin_backward(memory_gradients, sink)
+            yield ScanSteps(self.cell, rows, generic, 1)
+            generic.finish()
+            if not chunk.first:
+                sink.pass_on(gradients)
+            yield from scan_gradients.parameters(into)
+            into.next_portion()
+            yield scan_gradients.inputs(dxs, memory_gradients)
+            gathers = RowGathers(self.queue, batch.dtype)
+            if len(chunk.steps) % 2:  # what its first step left lies in the other array
+                for one, other in self.loop.carried:
+                    carried[one], carried[other] = carried[other], carried[one]
         batch.saved.clear()  # gradients have taken its place: no second backward
+
+    def _carried(self, scratch: Scratch, gathers: RowGathers) -> dict[str, DeviceMatrix]:
+        """The arrays for gradients of the state, which begin as those of the last states."""
+        sentences, carried = self.chunks[0].sentences, {}
+        for names, state in zip(self.loop.carried, self.loop.program.states, strict=True):
+            given = matrix_of(self.batch.port_gradients[state.number].values)
+            for name in names:
+                carried[name] = matrix_of(scratch.take(sentences.size, state.width))
+                gathers.pick(given, sentences, carried[name])
+        return carried
 
     def _start_backward(
         self, scratch: Scratch, gathers: RowGathers, dy: Ragged, dxs: tuple[Ragged | None, ...]
@@ -132,11 +209,6 @@ class DeviceScanRun:
         rows, loop = self.rows, self.loop
         packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
         gathers.pick(matrix_of(dy.values), rows.shard.order, packed)
-        for names, state in zip(loop.carried, loop.program.states, strict=True):
-            given = matrix_of(self.batch.port_gradients[state.number].values)
-            for name in names:
-                carried = rows.add_matrix(name, scratch, rows.sentences.size, state.width)
-                gathers.pick(given, rows.sentences, carried)
         reached = self.batch.first.cell.reached
         for k, value in enumerate(loop.program.streams):
             rows.matrices[f"dX{k}"] = None
@@ -145,3 +217,8 @@ class DeviceScanRun:
         for b in [*loop.gradients.packed, *loop.gradients.temporary]:
             count = rows.tokens if b.packed else rows.sentences.size
             rows.add_matrix(b.name, scratch, count, b.width)
+
+
+def chunks_of(batch: Batch) -> tuple[Extent, ...]:
+    """The chunks of steps that a pass runs one after the other."""
+    return extents(batch.array("length", np.int64), batch.recompute)

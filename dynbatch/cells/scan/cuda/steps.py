@@ -40,8 +40,8 @@ class ScanSteps(LoopSteps):
         self, cell: DeviceCell, rows: ScanRows, generic: DeviceGenericSteps, way: int
     ) -> None:
         super().__init__(cell, rows, generic, way)
-        carried = zip(cell.loop.carried, rows.given, strict=True)
-        self._unwanted = {found for (_, found), is_given in carried if not is_given}
+        carried = zip(cell.loop.carried, rows.finds, strict=True)
+        self._unwanted = {found for (_, found), is_found in carried if not is_found}
 
     @property
     def key(self) -> Hashable:
@@ -86,7 +86,7 @@ class ScanSteps(LoopSteps):
         if isinstance(item, Kernel):
             return continues | (not item.stores <= self._unwanted)
         source = item.source or item
-        given = not source.reads_state or rows.given[source.inputs[0].base.number]
+        given = not source.reads_state or rows.finds[source.inputs[0].base.number]
         skips = not item.is_linear or self._cell.loop.skips_zeros(item)
         return continues | given | (not skips)
 

@@ -23,8 +23,9 @@ extern "C" __global__ void gather_rows(const REAL* source, int source_stride, co
 //     first  source  source_stride  other  other_stride  index  target  target_stride  width
 //
 // `first` counts the elements of the gathers before, and `index` is where its part of the indices
-// begins; -1 takes row n of the source for row n. An other_stride of -1 stands for zeros. No target
-// may be read or written by another gather. Block 256, grid total / TILE.
+// begins; -1 takes row n of the source for row n, and -2 - index puts it into row indices[n] of the
+// target, each n another. An other_stride of -1 stands for zeros. No target may be read or written by
+// another gather. Block 256, grid total / TILE.
 extern "C" __global__ void gather_many(
     REAL* base, const long long* table, const int* indices, int count, long long total) {
     constexpr int COLUMNS = 9;
@@ -36,13 +37,15 @@ extern "C" __global__ void gather_many(
             table + (long long)find_segment(table, COLUMNS, low, high, e) * COLUMNS;
         const unsigned element = e - gather[0], width = gather[8];
         const unsigned n = element / width, column = element % width;
-        const long long from = gather[5] < 0 ? (long long)n : indices[gather[5] + n];
+        const long long index = gather[5], first = index < -1 ? -2 - index : index;
+        const long long row = first < 0 ? (long long)n : indices[first + n];
+        const long long from = index < -1 ? n : row, to = index < -1 ? row : n;
         REAL found = 0;
         if (from >= 0)
             found = base[gather[1] + from * gather[2] + column];
         else if (gather[4] >= 0)
             found = base[gather[3] + (-1 - from) * gather[4] + column];
-        base[gather[6] + n * gather[7] + column] = found;
+        base[gather[6] + to * gather[7] + column] = found;
     }
 }
 
