@@ -210,7 +210,8 @@ class LifetimeWalk:
         if step.parameters:
             owned = self._ownerless.intersection([p.uid for p in step.parameters])
             self._ownerless -= owned
-        begun = [b for b in tiled(step) if self._begins(b)]
+        # A structural step moves block by block, and says for each what it writes first.
+        begun = [] if step.is_structural else [b for b in tiled(step) if self._begins(b)]
         for block in begun:
             self._begin_gradient(block, time)
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])

@@ -7,6 +7,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.run_plan import RunPlanner
+from tests.poison import poisoned_memory
 
 WIDTH = 4
 
@@ -55,6 +56,14 @@ def test_sums_have_the_gradients_that_they_have_apart(seed, block, device, monke
     assert peak <= apart
     for mine, reference in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, reference, rtol=2e-5, atol=1e-6)
+
+
+def test_a_row_that_is_all_of_a_step_adds_its_gradient_to_zeros():
+    with poisoned_memory(), db.Graph() as graph:
+        empty, one = [F.input(graph, np.ones((n, 1))).keep() for n in (0, 1)]
+        unused, y = empty + empty, one + one
+        graph.backward(F.sum([F.sum(y[0].keep()), F.sum(F.sum(F.detach(unused)))]))
+        assert one.gradient == 2
 
 
 def residual(x, norm, weight):
