@@ -8,4 +8,6 @@ extern "C" __global__ void begin_steps(unsigned long long* place, const unsigned
     place[1] = 0;
 }
 
-extern "C" __global__ void advance_steps(unsigned long long* place, int steps) { place[1] += steps; }
+extern "C" __global__ void advance_steps(unsigned long long* place, int steps) {
+    place[1] += steps;
+}

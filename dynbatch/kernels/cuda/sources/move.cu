@@ -41,10 +41,8 @@ extern "C" __global__ void gather_many(
         const long long row = first < 0 ? (long long)n : indices[first + n];
         const long long from = index < -1 ? n : row, to = index < -1 ? row : n;
         REAL found = 0;
-        if (from >= 0)
-            found = base[gather[1] + from * gather[2] + column];
-        else if (gather[4] >= 0)
-            found = base[gather[3] + (-1 - from) * gather[4] + column];
+        if (from >= 0) found = base[gather[1] + from * gather[2] + column];
+        else if (gather[4] >= 0) found = base[gather[3] + (-1 - from) * gather[4] + column];
         base[gather[6] + to * gather[7] + column] = found;
     }
 }
