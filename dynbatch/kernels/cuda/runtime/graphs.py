@@ -96,21 +96,23 @@ class LoopGraphs:
             table[: runs.size, first + 1 : first + 1 + arguments.shape[1]] = arguments
         place = self._place(stream)
         staged = self._staging.put(table, POINTER)
-        upload = self._staging.upload()
-        self.uploaded_bytes += upload.copied
-        _launch(kernels, "begin_steps", (place, upload.base + staged), stream)
-        for t in range(0, count, steps):
-            blocks = table[t : t + steps, list(firsts)].max(axis=0)
-            found = [
-                StepKernel(
-                    item.name, (_bucket(int(most)), *map(_fixed, item.grid[1:])),
-                    tuple(map(_fixed, item.block)), item.shared, first,
-                )
-                for item, most, first in zip(items, blocks, firsts, strict=True)
-            ]  # fmt: skip
-            self._graph(kernels, place, tuple(found), words).launch()
-            kernels.launches["graph"] += 1
-        self._staging.done()
+        try:
+            upload = self._staging.upload()
+            self.uploaded_bytes += upload.copied
+            _launch(kernels, "begin_steps", (place, upload.base + staged), stream)
+            for t in range(0, count, steps):
+                blocks = table[t : t + steps, list(firsts)].max(axis=0)
+                found = [
+                    StepKernel(
+                        item.name, (_bucket(int(most)), *map(_fixed, item.grid[1:])),
+                        tuple(map(_fixed, item.block)), item.shared, first,
+                    )
+                    for item, most, first in zip(items, blocks, firsts, strict=True)
+                ]  # fmt: skip
+                self._graph(kernels, place, tuple(found), words).launch()
+                kernels.launches["graph"] += 1
+        finally:
+            self._staging.done()
 
     @staticmethod
     def _layout(items: Sequence[GraphItem]) -> tuple[Sequence[int], int]:

@@ -207,7 +207,11 @@ class Queue:
             BackendError: the device refused something; says for which node and batch.
             OutOfMemory:  it had no memory for it.
         """
-        self.settle()
+        try:
+            self.settle()
+        except BaseException:
+            self.discard()
+            raise
         waiting = list(chain(*self._earlier, self._waiting))
         for items in (*self._earlier, self._waiting):
             items.clear()
@@ -235,7 +239,8 @@ class Queue:
 
     def discard(self) -> None:
         """Drop all queued work: its run failed."""
-        self._waiting.clear()
+        for items in (*self._earlier, self._waiting):
+            items.clear()
         self._postponed.clear()
         self.last_chain = None
         self._staging.discard()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime import graphs, source
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
@@ -72,6 +73,19 @@ def test_all_steps_run_with_their_own_arguments(queue, monkeypatch):
     assert run(queue, counts) == 19 + 12
     monkeypatch.setattr(graphs, "STEPS", 8)
     assert run(queue, counts) == 1 + 3
+
+
+def test_a_table_of_steps_is_not_written_again_after_a_failure(queue, monkeypatch):
+    def refuse(self, *args):
+        raise RuntimeError("no graph")
+
+    monkeypatch.setattr(graphs, "STEPS", 4)
+    monkeypatch.setattr(graphs.LoopGraphs, "_graph", refuse)
+    before = queue.graphs._staging.number
+    with pytest.raises(BackendError, match="no graph"):
+        run(queue, [100] * 8)
+    monkeypatch.undo()
+    assert queue.graphs._staging.number == before + 1
 
 
 def test_a_graph_serves_every_mini_batch_of_its_bucket(queue, monkeypatch):

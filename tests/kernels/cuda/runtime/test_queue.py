@@ -126,6 +126,20 @@ def test_a_run_that_failed_leaves_nothing_behind(queue):
     assert queue.launches == 1
 
 
+def test_postponed_work_that_fails_leaves_nothing_behind(queue):
+    def refuse(items):
+        raise ValueError(f"{len(items)} items")
+
+    x = queue.cupy.zeros(N, np.float32)
+    add(queue, x, np.arange(N))
+    queue.postpone(refuse, x)
+    with pytest.raises(ValueError, match="1 items"):
+        queue.flush()
+    assert not queue.waiting()
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), np.zeros(N))
+
+
 def test_a_run_without_tables_copies_nothing(queue):
     x = queue.cupy.zeros(N, np.float32)
     queue.launch(x.dtype, "weigh", (2,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
