@@ -168,6 +168,14 @@ def test_fresh_memory_is_poisoned():
     assert cp.empty((2, 3)).get().dtype == np.float64
 
 
+def test_any_amount_of_memory_may_be_freed_while_an_operation_runs():
+    before = memory.used_bytes()
+    arrays = [cp.empty(4, np.float32) for _ in range(2000)]
+    cp.cuda.get_current_stream().enqueue(arrays.clear)
+    cp.cuda.runtime.deviceSynchronize()
+    assert memory.used_bytes() == before
+
+
 def test_addresses_of_freed_memory_belong_to_nobody_for_a_while(module):
     x = cp.empty(300, np.float32)
     ptr = x.data.ptr

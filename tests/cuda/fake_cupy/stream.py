@@ -66,20 +66,30 @@ class Operation:
             work()
         finally:
             _running.pop()
-        while _at_the_end and not _running:
-            _at_the_end.pop(0)()
+        _act()
 
 
 _running: list[Operation] = []
 _at_the_end: list[Callable[[], None]] = []
+_acting: list[bool] = []
 
 
 def between_operations(action: Callable[[], None]) -> None:
     """Do this now; while an operation runs, as the collector may come at any moment, behind it."""
-    if _running:
-        _at_the_end.append(action)
-    else:
-        action()
+    _at_the_end.append(action)
+    _act()
+
+
+def _act() -> None:
+    """Do what waits, one after the other: an action may itself run operations and wait for them."""
+    if _running or _acting:
+        return
+    _acting.append(True)
+    try:
+        while _at_the_end:
+            _at_the_end.pop(0)()
+    finally:
+        _acting.pop()
 
 
 class Stream:
