@@ -52,6 +52,9 @@ POINTERS, NUMBERS = 8, 8
 STEP = f"""
 extern "C" __global__ void step({", ".join(f"REAL* x{k}" for k in range(POINTERS))},
     {", ".join(f"int n{k}" for k in range(NUMBERS))}, const int* table, int t) {{}}
+
+extern "C" __global__ void ordinary(const REAL* a, int a_stride, const REAL* b, int b_stride,
+    const int* table, REAL* c, int c_stride, int rows, int width) {{}}
 """
 LAUNCHES = 400  # of a flush: about a training step's
 
@@ -116,7 +119,7 @@ def loop(made: Queue) -> None:
 def ordinary(made: Queue) -> None:
     """Kernels with arrays, numbers and a table of their own."""
     for args in ORDINARY:
-        made.launch(FLOAT32, "gather_rows", (8, 1), (8, 16), args)
+        made.launch(FLOAT32, "ordinary", (8, 1), (8, 16), args)
 
 
 ORDINARY = [(array(64), 8, None, 0, np.arange(64), array(64), 8, 64, 8) for _ in range(LAUNCHES)]

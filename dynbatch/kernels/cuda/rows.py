@@ -14,29 +14,11 @@ from dynbatch.kernels.cuda.move import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import ROWS_OF_BLOCK, row_grid, segment_blocks
 
-Rows = tuple[Array | int, int]
-"""An array or address, and the elements from a row to the next."""
-
 
 def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]]."""
-    width = out.shape[1]
-    pick_rows(queue(), out.dtype, (rows, rows.shape[1]), None, index, (out, width), width)
-
-
-def pick_rows(
-    queue: Queue, dtype: DTypeLike, source: Rows, other: Rows | None, index: Array, target: Rows,
-    width: int,
-) -> None:  # fmt: skip
-    """target[i] = source[index[i]], or other[-1 - index[i]] where the index is negative.
-
-    Args:
-        other: None for zeros.
-        index: (rows,) integers of the host.
-    """
-    grid, block = row_grid(len(index), width)
-    args = (*source, *(other or (None, 0)), index, *target, len(index), width)
-    queue.launch(dtype, "gather_rows", grid, block, args)
+    grid, block = row_grid(len(index), out.shape[1])
+    launch(out, "gather_rows", grid, block, (rows, index, out, len(index), out.shape[1]))
 
 
 class RowGather(NamedTuple):

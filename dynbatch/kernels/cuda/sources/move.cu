@@ -2,20 +2,15 @@
 // kernels in kernels/segment.py. Rows of a matrix are taken by an index table; rectangles lie
 // anywhere.
 
-// target[n] = source[index[n]] where index[n] >= 0, else other[-1 - index[n]], or 0 without
-// `other`, for n < rows. Matrices may be part of wider ones: row n of x begins at x + n * x_stride.
+// target[n] = source[index[n]], n < rows.
 //
 // Block (columns, rows): 256 threads, as wide as a row needs. Grid (rows, columns) in blocks.
-extern "C" __global__ void gather_rows(const REAL* source, int source_stride, const REAL* other,
-    int other_stride, const int* index, REAL* target, int target_stride, int rows, int width) {
+extern "C" __global__ void gather_rows(
+    const REAL* source, const int* index, REAL* target, int rows, int width) {
     const int column = blockIdx.y * blockDim.x + threadIdx.x;
     const int n = blockIdx.x * blockDim.y + threadIdx.y;
     if (n >= rows || column >= width) return;
-    const int from = index[n];
-    const REAL* place = from >= 0 ? source + (long long)from * source_stride
-                        : other   ? other + (long long)(-1 - from) * other_stride
-                                  : nullptr;
-    target[(long long)n * target_stride + column] = place ? place[column] : (REAL)0;
+    target[(long long)n * width + column] = source[(long long)index[n] * width + column];
 }
 
 // Many gathers of rows in one launch. A row of `table` is one gather, in elements from `base`:
