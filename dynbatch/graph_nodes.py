@@ -24,7 +24,7 @@ _uids = itertools.count()
 
 ONE_THREAD = (
     "  rule: a graph is used by one thread at a time\n"
-    "  fix:  open a graph in each thread; models may be shared (docs/threads.md)"
+    "  fix:  open a graph in each thread; models may be shared (docs/guides/threads.md)"
 )
 
 

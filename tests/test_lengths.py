@@ -1,4 +1,4 @@
-"""The table of docs/lengths.md, row by row."""
+"""The table of docs/guides/lengths.md, row by row."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ import dynbatch as db
 from dynbatch import errors
 from dynbatch import nodes as F
 
-PAGE = Path(__file__).parent.parent / "docs" / "lengths.md"
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "lengths.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(.+?)` \|", PAGE.read_text("utf-8"), re.M)
 
 

@@ -46,7 +46,7 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
 
 
 def test_the_node_type_of_the_extension_guide_passes_its_own_check():
-    namespace = run_blocks("extending.md")
+    namespace = run_blocks("guides/extending.md")
     graph = db.Graph()
     square = namespace["Square"](F.input(graph, [[3.0, -2.0]]))
     assert square.value.tolist() == [[9.0, 4.0]]
@@ -56,7 +56,7 @@ def test_the_node_type_of_the_extension_guide_passes_its_own_check():
 
 
 def test_the_page_on_generating_scores_what_was_sampled(capsys):
-    namespace = run_blocks("generation.md")
+    namespace = run_blocks("guides/generation.md")
     printed = capsys.readouterr().out
     assert printed.count("log-probabilities differ by") == 2
     if not reason():  # without C a row's last bits may depend on its company
@@ -65,7 +65,7 @@ def test_the_page_on_generating_scores_what_was_sampled(capsys):
 
 def test_the_page_on_explaining_shows_reasons_that_are_given(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run_blocks("explain.md")
+    run_blocks("guides/explain.md")
     out = capsys.readouterr().out
     assert "parameter differs: 'a.weight' / 'b.weight'" in out
     assert "static attribute alpha differs: 0.1 / 0.3" in out and "digraph" in out
@@ -74,7 +74,7 @@ def test_the_page_on_explaining_shows_reasons_that_are_given(tmp_path, monkeypat
 
 def test_the_page_for_those_who_come_from_pytorch_runs_and_learns(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    namespace = run_blocks("pytorch.md")
+    namespace = run_blocks("tutorials/from-pytorch.md")
     assert capsys.readouterr().out.startswith("Tagger, ")
     assert (tmp_path / "tagger.safetensors").exists()
     right = [
@@ -86,9 +86,9 @@ def test_the_page_for_those_who_come_from_pytorch_runs_and_learns(tmp_path, monk
 
 def test_the_page_on_trust_shows_what_the_guard_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run_blocks("trust.md")
+    run_blocks("guides/trust.md")
     said = capsys.readouterr().out
-    page = (README.parent / "docs" / "trust.md").read_text("utf-8")
+    page = (README.parent / "docs" / "guides" / "trust.md").read_text("utf-8")
     shown = page.split("```\nLog #")[1].split("  ...")[0]
     assert said.startswith("Log #" + shown)
     assert "under every policy: NumericError: Total #9" in said
@@ -96,20 +96,20 @@ def test_the_page_on_trust_shows_what_the_guard_says(tmp_path, monkeypatch, caps
 
 def test_the_page_on_memory_compares_padding_exactly(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    found = run_blocks("memory.md")["found"]
+    found = run_blocks("guides/memory.md")["found"]
     assert "compute the same loss" in found.note
     assert (tmp_path / "found.json").exists()
     assert "less than padded" in capsys.readouterr().out
 
 
 def test_the_page_on_threads_encodes_in_four_of_them(capsys):
-    run_blocks("threads.md")
+    run_blocks("guides/threads.md")
     assert capsys.readouterr().out == "[3, 3, 3, 3]\n"
 
 
 def test_the_page_on_pretrained_models_reads_trains_and_writes_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = run_blocks("pretrained.md")
+    namespace = run_blocks("guides/pretrained.md")
     assert namespace["classifier"].classifier.weight.grad is not None
     folders = [path.name for path in sorted(tmp_path.iterdir())]
     assert folders == ["tiny-bert", "tiny-gpt2", "tiny-gpt2-trained"]

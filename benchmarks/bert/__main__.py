@@ -1,4 +1,4 @@
-"""BERT-base's memory: `python -m benchmarks.bert [--run] [--picture docs/bert.png]`."""
+"""BERT-base's memory: `python -m benchmarks.bert [--run] [--picture docs/images/bert.png]`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-table", dest="table", action="store_false")
     parser.add_argument("--no-pytorch", dest="pytorch", action="store_false")
     parser.add_argument("--json", action="store_true", help="one JSON object; text to stderr")
-    parser.add_argument("--picture", type=Path, help="draw the table, such as docs/bert.png")
+    parser.add_argument("--picture", type=Path, help="draw the table, such as docs/images/bert.png")
     options = parser.parse_args(arguments)
     options.run = list(KINDS) if options.run == [] else options.run or []
     if options.picture and not options.table:

@@ -11,7 +11,7 @@ from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 
-DUMP = 'graph.dump("graph.npz") writes a file that reproduces it (docs/trust.md)'
+DUMP = 'graph.dump("graph.npz") writes a file that reproduces it (docs/guides/trust.md)'
 
 TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
 

@@ -30,7 +30,9 @@ def texts():
     rng = random.Random(0)
     old = [c for c in map(chr, range(0x30000)) if unicodedata.ucd_3_2_0.category(c)[0] not in "CN"]
     pools = [old, [chr(c) for c in range(32, 0x250)], list("ΑΣσςİıẞßǺé a'.,[]\u0301\u200b\t")]
-    lines = [line for line in (ROOT / "docs/threads.md").read_text("utf-8").splitlines() if line]
+    lines = [
+        line for line in (ROOT / "docs/guides/threads.md").read_text("utf-8").splitlines() if line
+    ]
     drawn = ["".join(rng.choices(rng.choice(pools), k=rng.randrange(1, 25))) for _ in range(80)]
     return BY_HAND + rng.sample(lines, 20) + drawn
 
@@ -47,7 +49,7 @@ def tokenizer(lowercase, strip_accents, chinese):
     trainer = WordPieceTrainer(
         vocab_size=700, special_tokens=SPECIAL, limit_alphabet=250, show_progress=False
     )
-    pages = [(ROOT / "docs/threads.md").read_text("utf-8"), *BY_HAND * 3]
+    pages = [(ROOT / "docs/guides/threads.md").read_text("utf-8"), *BY_HAND * 3]
     made.train_from_iterator(pages, trainer)
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]

@@ -113,7 +113,7 @@ def _two_at_once(parameter: Parameter) -> GraphError:
     return GraphError(
         f"backward: another thread is adding to the gradient of {parameter.name!r}.\n"
         "  rule: a parameter is trained by one thread at a time; several may read it\n"
-        "  fix:  give each thread a model of its own, or take turns (docs/threads.md)"
+        "  fix:  give each thread a model of its own, or take turns (docs/guides/threads.md)"
     )
 
 
