@@ -39,6 +39,7 @@ ALIKE = (
     ("clip_norm", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val"),
     ("parameters", "params", "model"),
     ("grad", "requires_grad", "train", "training"),
+    ("accumulate", "gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps"),
 )  # fmt: skip
 # Arguments of PyTorch's that have no counterpart, and why they need none.
 WITHOUT = {

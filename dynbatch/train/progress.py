@@ -68,12 +68,13 @@ class Progress:
         if num_batches:
             self._bar.total = self._bar.n + num_batches * (self._num_epochs - epoch)
 
-    def advance(self, num_sentences: int, record: Record) -> None:
-        """Count one mini-batch.
+    def advance(self, num_sentences: int, record: Record, num_batches: int = 1) -> None:
+        """Count the mini-batches of one update.
 
         Args:
-            num_sentences: sentences of the mini-batch.
+            num_sentences: all of theirs.
             record:        what the last finished update said about itself; it may be empty.
+            num_batches:   of the update.
         """
         self._advanced = time.perf_counter()
         self._done += record.get("tokens", num_sentences) if record else 0
@@ -85,7 +86,7 @@ class Progress:
         speed = self._done / max(1e-9, self._advanced - self._begin)
         unit = "tok" if "tokens" in record else "sent"
         self._bar.set_postfix_str(f"{loss}{speed:,.0f} {unit}/s{self._memory}", refresh=False)
-        self._bar.update()
+        self._bar.update(num_batches)
 
 
 def tell_backend(parameter: Parameter) -> None:

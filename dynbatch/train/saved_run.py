@@ -70,11 +70,11 @@ def load_run(
     return info, saved
 
 
-def summary_of(batches: Batches, other_data: Mapping[str, object]) -> Summary:
-    """The settings that decide a run's mini-batches, if known, and digests of its other data."""
-    summary = getattr(batches, "summary", dict)
-    digests = {name: data_digest(data) for name, data in other_data.items()}
-    return {**summary(), **digests}
+def summary_of(run: TrainerSettings) -> Summary:
+    """What decides a run's updates: its mini-batches, if known, and digests of its other data."""
+    summary = getattr(run.batches, "summary", dict)
+    digests = {name: data_digest(data) for name, data in run.other_data.items()}
+    return {**summary(), "mini-batches of an update": run.accumulate, **digests}
 
 
 def _require_same_data(
@@ -91,7 +91,7 @@ def _require_same_data(
     changed = {
         name: (saved[name], now[name]) for name in now if name in saved and saved[name] != now[name]
     }
-    is_counted = not saved or not hasattr(batches, "summary")
+    is_counted = "number of examples" not in saved or not hasattr(batches, "summary")
     if not changed and is_counted and info.position:
         number = length_hint(batches.epoch(info.epoch), 0)
         if number != saved_batches:
@@ -103,7 +103,8 @@ def _require_same_data(
         )
         raise CheckpointError(
             f"{info.path}: the run was begun with other data; nothing was loaded.\n{said}\n"
-            "  rule: a run is resumed with the data, batch size and seed it was begun with\n"
+            "  rule: a run is resumed with the data, the seed and the sizes of mini-batches and "
+            "updates it was begun with\n"
             "  fix:  give these; or go on with the new data on purpose, the running epoch anew, by "
             "resume(data_changed=True), which is --data-changed on a command line"
         )

@@ -27,7 +27,8 @@ FUNCTIONS = {
     "make_graph": "make_graph() -> Graph",
 }
 # The least that each count may be.
-COUNTS = {"memory_every": 1, "checkpoint_every": 0, "patience": 0}
+COUNTS = {"accumulate": 1, "memory_every": 1, "checkpoint_every": 0, "patience": 0}
+NEEDED = ("accumulate", "memory_every")
 
 
 @dataclass
@@ -45,6 +46,7 @@ class TrainerSettings(NamesChecked):
     batches: Batches
     _: KW_ONLY
     num_tokens: Callable[[Example], int] | None = None
+    accumulate: int = 1
     schedule: Schedule | None = None
     clip_norm: float | None = None
     validate: Callable[[Any], float] | None = None
@@ -98,7 +100,7 @@ class TrainerSettings(NamesChecked):
                 function("Trainer", name, value, form)
         for name, least in COUNTS.items():
             value = getattr(self, name)
-            if value is not None or name == "memory_every":
+            if value is not None or name in NEEDED:
                 size("Trainer", name, value, least)
         if self.clip_norm is not None:
             number("Trainer", "clip_norm", self.clip_norm, "[0, inf]")

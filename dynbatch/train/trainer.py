@@ -38,7 +38,7 @@ class TrainingResult:
 
 @dataclass
 class Trainer(TrainerSettings):
-    """Trains a model: for each mini-batch one graph, one loss, backward, clipping, one update.
+    """Trains a model: a graph for each mini-batch, its loss, backward, clipping, an update.
 
     Args:
         model:            a `models.Module`.
@@ -48,6 +48,9 @@ class Trainer(TrainerSettings):
         num_tokens:       tokens that an example's loss was summed over. The loss of a mini-batch is
                           then Σ loss / Σ num_tokens, in nats per token; without it, the mean over
                           the examples.
+        accumulate:       mini-batches of one update, whose gradients add up: the update is that of
+                          one large mini-batch, with one mean over all of its tokens, and takes the
+                          memory of a small one. The last update of an epoch has what is left.
         schedule:         stepped after each update, or after each validation if it needs a metric.
         clip_norm:        largest norm of all gradients together.
         validate:         validate(model) -> metric, at each epoch's end, in evaluation mode.
@@ -172,7 +175,7 @@ class Trainer(TrainerSettings):
 
     def _data_summary(self) -> Summary:
         if self._data is None:
-            self._data = summary_of(self.batches, self.other_data)
+            self._data = summary_of(self)
         return self._data
 
     # One epoch ------------------------------------------------------------------------------------
@@ -182,17 +185,18 @@ class Trainer(TrainerSettings):
         self._num_batches = length_hint(batches, 0)
         self.model.train()
         progress.begin_epoch(self.epoch, self.position, self._num_batches)
-        for batch in islice(batches, self.position, None):
-            self._run_batch(batch)
-            progress.advance(len(batch), self._last)
+        rest = islice(batches, self.position, None)
+        while group := list(islice(rest, self.accumulate)):
+            self._update(group)
+            progress.advance(sum(map(len, group)), self._last, len(group))
         self._end_epoch()
 
-    def _run_batch(self, batch: Sequence[Example]) -> None:
+    def _update(self, batches: Sequence[Sequence[Example]]) -> None:
         """Make one update, completely or not at all."""
         begin = time.perf_counter()
         try:
             step = self.step + (1 if self._unread is None else 2)
-            update = differentiate(self, batch, step, self.epoch)
+            update = differentiate(self, batches, step, self.epoch)
             if not update.is_on_device:
                 update.read()
         except NumericError as error:
@@ -202,7 +206,7 @@ class Trainer(TrainerSettings):
             update.record["lr"] = float(self.optimizer.lr)
             self.optimizer.step()
             seconds = time.perf_counter() - begin
-            update.record["sentences_per_second"] = round(len(batch) / seconds, 1)
+            update.record["sentences_per_second"] = round(update.record["sentences"] / seconds, 1)
             self._unread = update
             is_saved = self.checkpoint_every and update.record["step"] % self.checkpoint_every == 0
             if is_saved or not update.is_on_device:
@@ -229,7 +233,7 @@ class Trainer(TrainerSettings):
             if self.schedule is not None and not self.schedule.needs_metric:
                 self.schedule.step()
             self.step += 1
-            self.position += 1
+            self.position += len(update.losses)
             self._marked = update.random_states
             self._last = update.record
             self._metrics.write(update.record)

@@ -19,17 +19,17 @@ from dynbatch.train.settings import TrainerSettings
 
 @dataclass(slots=True)
 class Update:
-    """The loss of one mini-batch, its gradients, and what the metrics file says about them.
+    """One update's loss and gradients, and what the metrics file says about them.
 
     Args:
         record:        the line of the metrics file; `read` fills in `loss` and `gradient_norm`.
-        loss:          its loss, after backward.
+        losses:        of its mini-batches, after backward; their sum is the update's loss.
         norm:          of all gradients, before clipping.
         random_states: after its loss was built, which is where the next update begins.
     """
 
     record: Record
-    loss: Node
+    losses: list[Node]
     norm: float | GradientNorm
     random_states: RandomStates
 
@@ -46,37 +46,49 @@ class Update:
         """
         if isinstance(self.norm, GradientNorm):
             self.norm.was_read = True  # whatever is wrong with it is told here
-        self.record["loss"] = float(self.loss.value)
+        self.record["loss"] = sum([float(loss.value) for loss in self.losses])
         if not isfinite(self.record["loss"]):
             raise NumericError(f"the loss is {self.record['loss']}.")
         self.record["gradient_norm"] = float(self.norm)
 
 
 def differentiate(
-    settings: TrainerSettings, batch: Sequence[Example], step: int, epoch: int
+    settings: TrainerSettings, batches: Sequence[Sequence[Example]], step: int, epoch: int
 ) -> Update:
-    """Compute the loss of one mini-batch and its gradients, and clip these.
+    """Compute the loss of an update's mini-batches and its gradients, and clip these.
+
+    Each mini-batch has a graph of its own, which is gone before the next one begins. All losses are
+    divided by the same count, so that the gradients add up to those of one large mini-batch.
 
     Raises:
         NumericError: the loss or a gradient is NaN or infinite; on a GPU `Update.read` raises it.
     """
-    record: Record = {"step": step, "epoch": epoch, "sentences": len(batch)}
-    with _graph(settings) as graph:
-        losses = [settings.loss_function(graph, settings.model, example) for example in batch]
-        if settings.num_tokens is None:
-            loss = F.mean(losses)
-        else:
-            record["tokens"] = sum([settings.num_tokens(example) for example in batch])
-            loss = F.sum(losses) / max(1, record["tokens"])
-        planned = _planned_memory(settings, step, graph, loss, batch)
-        graph.backward(loss, settings.memory_limit)
-        record["loss"] = nan  # read later; here for its place in the line
-        record["peak_bytes"] = graph.peak_bytes
-    record |= planned
+    sentences = count = sum(map(len, batches))
+    record: Record = {"step": step, "epoch": epoch, "sentences": sentences}
+    if settings.num_tokens is not None:
+        count = sum([settings.num_tokens(example) for batch in batches for example in batch])
+        record["tokens"] = count
+    record |= {"loss": nan, "peak_bytes": 0}  # read later; here for their places in the line
+    losses = [_add_gradients(settings, batch, max(1, count), record) for batch in batches]
     record["gradient_norm"] = nan
     limit = inf if settings.clip_norm is None else settings.clip_norm
     norm = clip_grad_norm_(settings.optimizer, limit)
-    return Update(record, loss, norm, RandomStates.now(settings.random_state))
+    return Update(record, losses, norm, RandomStates.now(settings.random_state))
+
+
+def _add_gradients(
+    settings: TrainerSettings, batch: Sequence[Example], count: int, record: Record
+) -> Node:
+    """Add a mini-batch's gradients. Returns its part of the loss; memory goes into the record."""
+    with _graph(settings) as graph:
+        losses = [settings.loss_function(graph, settings.model, example) for example in batch]
+        loss = F.sum(losses) / count
+        memory = _planned_memory(settings, record["step"], graph, loss, batch)
+        graph.backward(loss, settings.memory_limit)
+        memory["peak_bytes"] = graph.peak_bytes
+    for name, taken in memory.items():
+        record[name] = max(taken, record.get(name, 0))
+    return loss
 
 
 def _graph(settings: TrainerSettings) -> Graph:

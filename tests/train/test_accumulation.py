@@ -132,3 +132,62 @@ def test_a_trainer_that_counts_tokens_updates_alike_within_a_limit(tmp_path):
     assert limited["peak_bytes"] <= whole["peak_bytes"] // 2
     assert limited["loss"] == pytest.approx(whole["loss"], rel=1e-6)
     assert largest_difference(found, expected) <= 1e-6
+
+
+class LongSentences:
+    """Five mini-batches an epoch, of very different lengths, one part or several an update."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def epoch(self, number):
+        batch = sentences()
+        whole = [batch[0:2], batch[2:5], batch[5:6], batch[6:8], batch[8:10]]
+        if self.parts:
+            return whole
+        return [[words for part in whole[k : k + 2] for words in part] for k in (0, 2, 4)]
+
+
+def trained(folder, parts, **settings):
+    """A float64 model after two epochs of three updates, and its lines of the metrics."""
+    model = LanguageModel().astype(np.float64)
+    optimizer = optim.Adam(model, lr=0.01)
+    trainer = train.Trainer(
+        model,
+        optimizer,
+        lambda graph, model, words: model.loss(graph, words),
+        LongSentences(parts),
+        accumulate=2 if parts else 1,
+        schedule=optim.InverseSqrt(optimizer, 2),
+        make_graph=lambda: db.Graph(dtype="float64"),
+        metrics_path=folder / "metrics.jsonl",
+        show_progress=False,
+        **settings,
+    )
+    trainer.fit(2)
+    return model.state_dict(), train.read_metrics(folder / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("num_tokens", [tokens, None], ids=["tokens", "sentences"])
+def test_updates_of_several_mini_batches_equal_those_of_large_ones(tmp_path, num_tokens):
+    settings = dict(num_tokens=num_tokens, clip_norm=0.1)
+    expected, whole = trained(tmp_path, False, **settings)
+    found, parts = trained(tmp_path, True, **settings)
+    assert [record["sentences"] for record in parts] == [5, 3, 2] * 2  # the last has what is left
+    for one, other in zip(whole, parts, strict=True):
+        assert one.keys() == other.keys()
+        for name in ("step", "epoch", "sentences", "tokens", "loss", "gradient_norm", "lr"):
+            assert other.get(name, 0) == pytest.approx(one.get(name, 0), rel=1e-12)
+        assert other["gradient_norm"] > 0.1  # clipped once, after all mini-batches
+    assert max(r["peak_bytes"] for r in parts) < 0.9 * max(r["peak_bytes"] for r in whole)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_several_mini_batches_keep_within_a_memory_limit(tmp_path):
+    expected, free = trained(tmp_path, True, num_tokens=tokens)
+    limit = max(record["peak_bytes"] for record in free) * 6 // 10
+    found, limited = trained(tmp_path, True, num_tokens=tokens, memory_limit=limit)
+    assert max(record["peak_bytes"] for record in limited) <= limit
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12, err_msg=name)

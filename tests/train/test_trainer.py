@@ -603,6 +603,24 @@ def test_a_run_goes_on_with_changed_data_on_purpose_and_begins_the_epoch_anew(tm
     assert again.trainer.resume()  # the new data is the run's from here on
 
 
+def test_an_update_of_several_mini_batches_is_done_whole_or_not_at_all(tmp_path):
+    whole = Run(tmp_path / "whole", accumulate=2)
+    whole.trainer.fit(3)
+    # 5 mini-batches an epoch make 3 updates; the 10th sentence is of the second's second one.
+    run = Run(tmp_path, after(10, "loss", interrupt), accumulate=2)
+    random.seed(1)
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.fit(3)
+    info = read_checkpoint(tmp_path / "run.safetensors")
+    assert (info.step, info.position) == (1, 2)
+    assert go_on(tmp_path, accumulate=2) == whole.outcome()
+    other = Run(tmp_path, accumulate=3)
+    with pytest.raises(CheckpointError, match="mini-batches of an update: 2 in the checkpoint, 3"):
+        other.trainer.resume()
+    with pytest.raises(ValueError, match=r"(?s)Trainer: accumulate is 0.*accumulate >= 1"):
+        Run(tmp_path, accumulate=0)
+
+
 def test_batches_that_cannot_be_summed_up_are_counted_within_an_epoch(tmp_path):
     class Listed:
         def __init__(self, size):
