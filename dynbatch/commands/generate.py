@@ -24,7 +24,7 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
-from dynbatch.padding.data import utf8_text
+from dynbatch.text.lines import utf8_text
 from dynbatch.train.progress import tell_backend
 
 SUMMARY = "write text with a model"

@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.errors import DataError
 from dynbatch.parameter import Array
+from dynbatch.text.lines import utf8_text
 
 MARKS = 3
 """Ids that are no word: 0 begins a sentence, 1 ends it, 2 stands for words not listed."""
@@ -76,23 +77,6 @@ def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) ->
     columns = [_numbered(side, vocabulary) for side in zip(*rows, strict=True)]
     examples = list(zip(*[ids for ids, _ in columns], strict=True))
     return Text(examples, tuple([size for _, size in columns]), blank)
-
-
-def utf8_text(where: str, line: bytes) -> str:
-    """The text of a line.
-
-    Raises:
-        DataError: it is not UTF-8; says where.
-    """
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        raise DataError(
-            f"{where}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not UTF-8.\n"
-            "  fix:  convert the file, for example with iconv "
-            f"-f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"
-        ) from None
 
 
 def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:

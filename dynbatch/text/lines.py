@@ -1,0 +1,64 @@
+"""Files of text line by line, and what is said of a line that cannot be read."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+from dynbatch.errors import DataError
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file with their numbers, from 1, without line ends and byte order mark.
+
+    Raises:
+        DataError: the file cannot be read, or a line is not UTF-8 or holds a zero byte. Names file
+            and line.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line_text(path, number, line)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+def line_text(path: str | Path, number: int, line: bytes) -> str:
+    """One line of a file as text; see `read_lines`."""
+    where = f"{path}:{number}"
+    text = utf8_text(where, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+    if "\0" in text:
+        raise DataError(
+            f"{where}: it holds a zero byte, so the file is not text, or it is UTF-16.\n"
+            "  fix:  convert the file, for example with iconv -f UTF-16 -t UTF-8"
+        )
+    return text.rstrip("\r\n")
+
+
+def utf8_text(where: str, line: bytes) -> str:
+    """The text of a line.
+
+    Raises:
+        DataError: it is not UTF-8; says where.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        raise DataError(
+            f"{where}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not UTF-8.\n"
+            "  fix:  convert the file, for example with iconv "
+            f"-f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"
+        ) from None
+
+
+def bad_line(where: str, problem: str, line: str, rule: str, fix: str) -> DataError:
+    """The error of a line that can be decoded, but not read."""
+    return DataError(f"{where}: {problem}.\n  line: {line[:80]!r}\n  rule: {rule}\n  fix:  {fix}")
+
+
+def num_columns(found: int, first: int) -> str:
+    """How many columns a line has, in words, and the first line, where it has others."""
+    columns = f"{found} column{'s' * (found != 1)}"
+    return columns if found == first else f"{columns}, the first line has {first}"
