@@ -32,7 +32,8 @@ PUBLIC = {
         check_sentences in_float64 load_graph replay
     """,
     "dynbatch.text": """
-        ByteTokenizer CharacterTokenizer HuggingFaceTokenizer SentencePieceTokenizer WordPiece
+        ByteTokenizer CharacterTokenizer HuggingFaceTokenizer LabelledText LabelledTree
+        SentencePieceTokenizer TaggedSentence WordPiece read_labelled read_tagged read_trees
     """,
     "dynbatch.memory": """
         Adaptor Arena Buddy Buffer DeviceMemory Event GivenMemory HostMemory Interval Limit Logging

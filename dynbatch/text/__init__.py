@@ -1,6 +1,11 @@
-"""Tokenizers: characters, bytes and WordPiece; other libraries' by the extra `text`."""
+"""Tokenizers: characters, bytes and WordPiece; other libraries' by the extra `text`. Files: tagged
+sentences, labelled texts, trees.
+"""
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
+from dynbatch.text.brackets import LabelledTree, read_trees
+from dynbatch.text.labelled import LabelledText, read_labelled
+from dynbatch.text.tagged import TaggedSentence, read_tagged
 from dynbatch.text.units import ByteTokenizer, CharacterTokenizer
 from dynbatch.text.wordpiece import WordPiece
 
@@ -8,6 +13,12 @@ __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
     "HuggingFaceTokenizer",
+    "LabelledText",
+    "LabelledTree",
     "SentencePieceTokenizer",
+    "TaggedSentence",
     "WordPiece",
+    "read_labelled",
+    "read_tagged",
+    "read_trees",
 ]
