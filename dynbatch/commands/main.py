@@ -7,10 +7,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from dynbatch.commands import generate, memory
+from dynbatch.commands import convert, generate, memory
 from dynbatch.commands.status import exit_status, show_warning
 
-COMMANDS = {"generate": generate, "memory": memory}
+COMMANDS = {"generate": generate, "memory": memory, "convert": convert}
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
 
 

@@ -13,6 +13,12 @@ from dynbatch.text.wordpiece import WordPiece
 
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
 
+TOKENIZER_FILES = (
+    "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "source.spm", "target.spm", *SENTENCEPIECE,
+)  # fmt: skip
+"""All that a tokenizer may consist of."""
+
 
 class TranslationTokenizer:
     """Marian's two sentencepiece models: one reads sources, the other writes targets."""

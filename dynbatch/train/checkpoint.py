@@ -31,6 +31,9 @@ from dynbatch.train.random_states import RandomStates
 
 PathLike = str | os.PathLike[str]
 
+MODEL = "model/"
+"""With which the names of a model's parameters begin in a checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
@@ -117,12 +120,14 @@ def save_checkpoint(
         random_state: a generator of the caller's whose state is kept, beside that of
                       `dynbatch.random`.
         extra:        numbers, text, lists and dictionaries for the caller's own use, such as
-                      the settings from which the model is built anew.
+                      the settings from which the model is built anew. A model of
+                      `models.pretrained` adds its configuration by itself.
 
     Raises:
         CheckpointError: the file cannot be written; the one that was there is untouched.
         DtypeError:      `extra` holds something that JSON cannot.
     """
+    own: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
     state = {
         "step": step,
         "epoch": epoch,
@@ -131,10 +136,10 @@ def save_checkpoint(
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "schedule": None if schedule is None else type(schedule).__name__,
         "schedule_state": None if schedule is None else schedule.state_dict(),
-        "extra": dict(extra or {}),
+        "extra": {**own, **(extra or {})},
     }
     tensors = {
-        f"model/{name}": np.ascontiguousarray(transfer.to_host(parameter.value))
+        f"{MODEL}{name}": np.ascontiguousarray(transfer.to_host(parameter.value))
         for name, parameter in model.named_parameters()
     }
     if optimizer is not None:
@@ -182,7 +187,7 @@ def load_checkpoint(
             optimizer.check_state_dict(slots)
         if schedule is not None:
             schedule.check_state_dict(state["schedule_state"] or {})
-        values = file.read("model/", kinds="F")
+        values = file.read(MODEL, kinds="F")
     for name, parameter in parameters.items():
         parameter.assign(values[name])
     if optimizer is not None:
@@ -214,9 +219,9 @@ def _check_model(
 ) -> None:
     wanted = {name: parameter.shape for name, parameter in parameters.items()}
     saved = {
-        name.removeprefix("model/"): shape
+        name.removeprefix(MODEL): shape
         for name, shape in saved_shapes.items()
-        if name.startswith("model/")
+        if name.startswith(MODEL)
     }
     if differences := state_differences(wanted, saved, "model"):
         raise CheckpointError(

@@ -6,6 +6,7 @@ from dynbatch.models.pretrained.bert_heads import (
     BertForMaskedWords,
     BertForTokens,
 )
+from dynbatch.models.pretrained.checkpoints import load_pretrained
 from dynbatch.models.pretrained.config import ModelConfig
 from dynbatch.models.pretrained.gpt2 import GPT2, GPT2Config
 from dynbatch.models.pretrained.llama import Llama, LlamaConfig
@@ -41,4 +42,5 @@ __all__ = [
     "RobertaForMaskedWords",
     "RobertaForTokens",
     "T5Config",
+    "load_pretrained",
 ]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, get_type_hints
 
 from dynbatch.errors import ArgumentError, CheckpointError
@@ -52,7 +53,13 @@ class ModelConfig:
             CheckpointError: the file is damaged, of another model type, or lacks a field.
             ArgumentError:   a change is not a field.
         """
-        given = read_json(path, MOST_BYTES)
+        return cls.checked(path, read_json(path, MOST_BYTES), changes)
+
+    @classmethod
+    def checked(
+        cls, path: Path, given: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> Self:
+        """The configuration in an object out of JSON, as `read`; the path is for errors."""
         kind = given.get("model_type")
         if kind not in cls.model_types:
             raise fault(

@@ -17,12 +17,6 @@ from dynbatch.errors import CheckpointError
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
-_CONVERT = (
-    "import torch, safetensors.torch as s\n"
-    '        s.save_file({k: v.clone() for k, v in torch.load("pytorch_model.bin", '
-    'weights_only=True).items()}, "model.safetensors", {"format": "pt"})'
-)
-
 
 def fault(path: Path, problem: str, fix: str) -> CheckpointError:
     """The error for a file that cannot be read."""
@@ -85,7 +79,8 @@ def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
             if (folder / name).exists():
                 raise fault(
                     folder / name, "a pickle, which can execute anything when it is read",
-                    f"convert it once, in a place that you trust:\n        {_CONVERT}",
+                    "have PyTorch take its tensors alone, once:\n"
+                    f"        dynbatch convert {folder / name} {folder / WEIGHTS}",
                 )  # fmt: skip
         raise fault(folder, f"neither {WEIGHTS} nor {INDEX} is there", "check the folder")
     path = file_of(folder, INDEX)

@@ -25,7 +25,9 @@ class Match:
         index: the file of each tensor, if there are several.
 
     Attributes:
-        missing: names of parameters for which tensors are missing.
+        missing:     names of parameters for which tensors are missing.
+        left_out:    names of tensors that the model does without.
+        num_tensors: in the files.
 
     Raises:
         CheckpointError: a file is damaged, or the index and the files do not agree.
@@ -46,6 +48,8 @@ class Match:
         self._aliases = {self._plain(k): self._plain(v) for k, v in model.tied().items()}
         self._found: dict[str, Tensor] = {}
         self._unexpected: list[str] = []
+        self.left_out: list[str] = []
+        self.num_tensors = 0
         self._wrong: list[str] = []
         for file in files:
             self._look_into(file, index)
@@ -87,6 +91,7 @@ class Match:
     def _look_into(self, file: Path, index: Mapping[str, str] | None) -> None:
         listed = 0
         for name, tensor in tensors_of(file):
+            self.num_tensors += 1
             if index is not None:
                 if index.get(name) != file.name:
                     raise damaged(file, f"it has {shorten(name)}, which {INDEX} does not say")
@@ -96,9 +101,10 @@ class Match:
                 raise damaged(file, f"{shorten(name)} is there twice")
             if plain in self._wanted or plain in self._aliases:
                 self._take(name, plain, tensor)
-            elif not matches(self._kind.skipped, plain) and not matches(self._kind.skipped, name):
-                if len(self._unexpected) <= _MOST_NAMES:
-                    self._unexpected.append(shorten(name))
+            elif matches(self._kind.skipped, plain) or matches(self._kind.skipped, name):
+                self.left_out.append(name)
+            elif len(self._unexpected) <= _MOST_NAMES:
+                self._unexpected.append(shorten(name))
         if index is not None and listed != sum([1 for one in index.values() if one == file.name]):
             raise damaged(file, f"tensors that {INDEX} lists are not there")
 

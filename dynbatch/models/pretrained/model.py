@@ -16,7 +16,7 @@ from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
 from dynbatch.models.pretrained.match import Match
 from dynbatch.models.pretrained.table import matches
 from dynbatch.models.pretrained.tensors import Mapped, tensors_of
-from dynbatch.models.pretrained.writing import write_folder
+from dynbatch.models.pretrained.writing import config_json, write_folder
 
 
 class PretrainedModel(Family):
@@ -24,6 +24,9 @@ class PretrainedModel(Family):
 
     A family is a class of its own, with what `Family` declares.
     """
+
+    KEY = "pretrained"
+    """A checkpoint's entry of `extra` with the model's config.json; see `load_pretrained`."""
 
     @classmethod
     def from_pretrained(
@@ -53,7 +56,7 @@ class PretrainedModel(Family):
         config = cls.config_type.read(path, changes)
         files, index = weight_files(folder)
         count = sum([1 for file in files for _ in tensors_of(file)])
-        model, draws = cls._without_values(config, path, 2 * count + 64, changes)
+        model, draws = cls._without_values(config, path, count, changes)
         match = Match(model, files, index)
         fresh = {name for name in match.missing if matches(tuple(new), name)}
         match.require_all_but(fresh, folder)
@@ -69,17 +72,34 @@ class PretrainedModel(Family):
         return model.eval()
 
     @classmethod
+    def with_shapes(cls, config: ModelConfig, path: Path, count: int) -> Self:
+        """A model whose parameters have shapes and no memory: `Parameter.replace` gives them some.
+
+        Args:
+            path:  of the configuration, for errors.
+            count: tensors in the file, which bounds the number of parameters.
+
+        Raises:
+            CheckpointError: the configuration asks for more, or for what is not here.
+        """
+        return cls._without_values(config, path, count, {})[0]
+
+    @classmethod
     def _without_values(
-        cls, config: ModelConfig, path: Path, most: int, changes: Mapping[str, Any]
+        cls, config: ModelConfig, path: Path, count: int, changes: Mapping[str, Any]
     ) -> tuple[Self, Draws]:
         """A model whose parameters have shapes only, and what would draw their values."""
         try:
-            with unfilled(most) as draws:
+            with unfilled(2 * count + 64) as draws:
                 return cls(config), draws
         except (ValueError, ArithmeticError) as error:
             if changes and isinstance(error, ArgumentError):
                 raise
             raise unusable(cls, path, error) from error
+
+    def checkpoint_extra(self) -> dict[str, Any]:
+        """What `save_checkpoint` adds to `extra`, from which `load_pretrained` makes the model."""
+        return {self.KEY: config_json(self)}
 
     def save_pretrained(
         self,

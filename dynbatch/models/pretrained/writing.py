@@ -68,8 +68,7 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
     if len(shards) > 1:
         count = len(shards)
         names = [f"model-{k:05}-of-{count:05}.safetensors" for k in range(1, count + 1)]
-    config = {**model.config.to_json(), "architectures": [model.architecture], "torch_dtype": dtype}
-    config.pop("dtype", None)  # newer than torch_dtype, for which it stands
+    config = config_json(model, dtype)
     try:
         with ExitStack() as together:  # which gives the names from the last to the first
             _write_json(together.enter_context(replacing(folder / CONFIG)), config)
@@ -94,6 +93,13 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
             f"{folder}: the model was not written ({error}).\n"
             "  fix:  make room on the disk, or choose a folder that can be written"
         ) from error
+
+
+def config_json(model: Family, dtype: str = "float32") -> dict[str, Any]:
+    """The object of config.json for a model whose values are written in that dtype."""
+    own = model.config.to_json()
+    own.pop("dtype", None)  # newer than torch_dtype, for which it stands
+    return {**own, "architectures": [model.architecture], "torch_dtype": dtype}
 
 
 def _shards(parts: Sequence[Part], dtype: str, most: int | None) -> list[list[Part]]:

@@ -1,0 +1,114 @@
+"""`load_pretrained`: the model of a family, out of Hugging Face's folder or out of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dynbatch.arguments import state_differences
+from dynbatch.errors import CheckpointError
+from dynbatch.models.pretrained.bert import Bert
+from dynbatch.models.pretrained.bert_heads import (
+    BertForClassification,
+    BertForMaskedWords,
+    BertForTokens,
+)
+from dynbatch.models.pretrained.config import MOST_BYTES
+from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
+from dynbatch.models.pretrained.gpt2 import GPT2
+from dynbatch.models.pretrained.llama import Llama
+from dynbatch.models.pretrained.marian import Marian
+from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.roberta import (
+    Roberta,
+    RobertaForClassification,
+    RobertaForMaskedWords,
+    RobertaForTokens,
+)
+from dynbatch.models.pretrained.t5 import T5
+from dynbatch.train.checkpoint import MODEL
+from dynbatch.train.checkpoint_file import CheckpointFile
+
+_WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (Bert, Roberta, GPT2, Llama, T5, Marian)
+_WITH_HEAD: tuple[type[PretrainedModel], ...] = (
+    BertForMaskedWords, BertForClassification, BertForTokens,
+    RobertaForMaskedWords, RobertaForClassification, RobertaForTokens,
+)  # fmt: skip
+_BY_TYPE = {kind: one for one in _WITHOUT_HEAD for kind in one.config_type.model_types}
+_BY_ARCHITECTURE = {one.architecture: one for one in (*_WITHOUT_HEAD, *_WITH_HEAD)}
+
+
+def load_pretrained(path: str | Path) -> PretrainedModel:
+    """The model of a folder of Hugging Face, or of a checkpoint of such a model, by what it says.
+
+    The class is that of config.json's "architectures": `BertForClassification` for
+    "BertForSequenceClassification". For an architecture that is not here it is the model_type's
+    without a head. The model is in evaluation mode. Nothing is executed, and shapes are compared
+    before anything is allocated.
+
+    Args:
+        path: a folder with config.json, or a file that `save_checkpoint` or `Trainer` wrote.
+
+    Raises:
+        CheckpointError: it is neither, or damaged, or of another family.
+
+    Example:
+        >>> import tempfile
+        >>> from dynbatch.models.pretrained import GPT2, GPT2Config, load_pretrained
+        >>> folder = tempfile.mkdtemp()
+        >>> GPT2(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1)).save_pretrained(folder)
+        >>> type(load_pretrained(folder)).__name__
+        'GPT2'
+    """
+    path = Path(path)
+    if path.is_dir():
+        config = file_of(path, CONFIG)
+        return _class_of(config, read_json(config, MOST_BYTES)).from_pretrained(path)
+    return _from_checkpoint(path)
+
+
+def _class_of(path: Path, config: dict[str, Any]) -> type[PretrainedModel]:
+    """The class for a config.json.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    kind, names = config.get("model_type"), config.get("architectures")
+    if not isinstance(kind, str) or kind not in _BY_TYPE:
+        raise fault(
+            path, f"its model_type is {shorten(kind)}, which is not one of those known here",
+            f"choose a model of {', '.join(sorted(_BY_TYPE))}",
+        )  # fmt: skip
+    name = names[0] if isinstance(names, list) and names else None
+    family = _BY_ARCHITECTURE.get(str(name).removeprefix("XLM"), _BY_TYPE[kind])
+    return family if kind in family.config_type.model_types else _BY_TYPE[kind]
+
+
+def _from_checkpoint(path: Path) -> PretrainedModel:
+    """The model of a checkpoint whose `extra` has a family's config.json."""
+    with CheckpointFile(path) as file:
+        config = file.state["extra"].get(PretrainedModel.KEY)
+        if not isinstance(config, dict):
+            raise CheckpointError.at_caller(
+                f"{path}: its model is not one of Hugging Face's families; nothing was loaded.\n"
+                "  rule: a checkpoint of GPT2, Bert and the like says so by itself\n"
+                f"  fix:  build your own model, and load_checkpoint({path.name!r}, model)"
+            )
+        family = _class_of(path, config)
+        model = family.with_shapes(family.config_type.checked(path, config), path, len(file.shapes))
+        parameters = dict(model.named_parameters())
+        saved = {
+            name.removeprefix(MODEL): shape
+            for name, shape in file.shapes.items()
+            if name.startswith(MODEL)
+        }
+        wanted = {name: parameter.shape for name, parameter in parameters.items()}
+        if differences := state_differences(wanted, saved, "model"):
+            raise CheckpointError.at_caller(
+                f"{path}: its tensors are not those of its {family.__name__}; nothing was loaded.\n"
+                f"{differences}\n  fix:  take another copy, or an earlier checkpoint of the run"
+            )
+        values = file.read(MODEL, kinds="F")
+    for name, parameter in parameters.items():
+        parameter.replace(values[name])
+    return model.eval()
