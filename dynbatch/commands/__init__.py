@@ -1,1 +1,1 @@
-"""The commands `dynbatch generate` and `dynbatch memory`: one file each, and `main` for all."""
+"""The subcommands of `dynbatch`: a file each, and `main` for all."""
