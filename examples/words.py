@@ -15,7 +15,8 @@ import numpy as np
 import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
-from examples.seq2seq.vocabulary import Array, Vocabulary
+from dynbatch.parameter import Array
+from dynbatch.text import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,7 @@
-"""What options of commands may be: numbers, and functions of the user."""
+"""What options of commands may be: functions of the user."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -10,17 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dynbatch.errors import DataError
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return number
 
 
 def function_of_the_user(option: str, name: str) -> Callable[..., Any]:

@@ -15,7 +15,6 @@ from typing import Any
 from tqdm import tqdm
 
 from dynbatch.backend import NAMES
-from dynbatch.commands.arguments import positive
 from dynbatch.commands.loading import load
 from dynbatch.commands.status import printable
 from dynbatch.commands.writing import Writing
@@ -24,6 +23,7 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.tasks.options import positive
 from dynbatch.text.lines import utf8_text
 from dynbatch.train.progress import tell_backend
 

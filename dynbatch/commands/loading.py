@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,7 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.models.pretrained import GPT2, T5, Llama, Marian
 from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
+from dynbatch.tasks.task import TextCoder
 from dynbatch.text import ByteTokenizer
 from dynbatch.text.folder import tokenizer_of
 from dynbatch.train import read_checkpoint
@@ -28,14 +29,6 @@ LOADERS = tuple([f"examples.{name}.generate:load" for name in ("language_model",
 
 BEST = "model.best.safetensors"
 """A training run's checkpoint of the best validation, which comes before that of its end."""
-
-
-class TextCoder(Protocol):
-    """A tokenizer, as far as generating goes."""
-
-    def encode(self, text: str, /) -> Array: ...
-
-    def decode(self, ids: ArrayLike, /) -> str: ...
 
 
 class TextModel(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.backend import NAMES
-from dynbatch.commands.arguments import function_of_the_user, positive
+from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import DataError
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.models.module import Module
@@ -24,6 +24,7 @@ from dynbatch.padding.padded_model import Example, Loss, Pad, described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
 from dynbatch.parameter import Array
+from dynbatch.tasks.options import positive
 
 MODELS = ("seq2seq", "tagger", "language-model")
 

@@ -8,15 +8,19 @@ import sys
 from collections.abc import Callable
 
 from dynbatch.errors import DynbatchError
+from dynbatch.train.interrupts import Terminated
 
 
 def exit_status(run: Callable[[], int | None]) -> int:
     """Run a command. The exit status: its own, or 0; 1 after an error, which is printed; 128 + the
-    signal's number after Ctrl-C (130), or where nobody reads any more what is printed (141)."""
+    signal's number after Ctrl-C (130), after SIGTERM (143) or SIGHUP (129) while it trains, or
+    where nobody reads any more what is printed (141)."""
     try:
         return run() or 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except Terminated as end:
+        return 128 + end.number
     except BrokenPipeError:  # as `| head` does; Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -1,4 +1,4 @@
-"""Tokenizers: characters, bytes and WordPiece; other libraries' by the extra `text`. Files: tagged
+"""Tokenizers and vocabularies; other libraries' tokenizers by the extra `text`. Files: tagged
 sentences, labelled texts, trees.
 """
 
@@ -7,6 +7,7 @@ from dynbatch.text.brackets import LabelledTree, read_trees
 from dynbatch.text.labelled import LabelledText, read_labelled
 from dynbatch.text.tagged import TaggedSentence, read_tagged
 from dynbatch.text.units import ByteTokenizer, CharacterTokenizer
+from dynbatch.text.vocabulary import Vocabulary
 from dynbatch.text.wordpiece import WordPiece
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "LabelledTree",
     "SentencePieceTokenizer",
     "TaggedSentence",
+    "Vocabulary",
     "WordPiece",
     "read_labelled",
     "read_tagged",

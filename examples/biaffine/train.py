@@ -13,12 +13,14 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import Node
-from examples.arguments import above_zero, option, passes
+from dynbatch.tasks.options import above_zero, option, passes
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import place, sample, train
 from examples.biaffine.model import Example, Parser
 from examples.corpora import petrogold
 from examples.corpora.petrogold import Sentence
 from examples.parser.evaluation import PUBLISHED, Tree, neighbour, scores
-from examples.training import TrainingSettings, command, place, sample, train
+from examples.training import command
 from examples.words import Lexicon
 
 

@@ -19,9 +19,12 @@ import dynbatch as db
 from dynbatch import Node, optim
 from dynbatch.errors import ArgumentError
 from dynbatch.padding import padded_peak
+from dynbatch.tasks.options import above_zero, not_negative, option, passes, share
+from dynbatch.tasks.settings import METRICS, TrainingSettings
+from dynbatch.tasks.training import place, train, values
+from dynbatch.tasks.training import sample as drawn
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
 from dynbatch.train import padding_ratio, read_metrics
-from examples.arguments import above_zero, not_negative, option, passes, share
 from examples.language_model.data import (
     Piece,
     Tokenizer,
@@ -34,8 +37,7 @@ from examples.language_model.data import (
 from examples.language_model.generate import LOADER
 from examples.language_model.model import LanguageModel, padded_piece, sample
 from examples.seq2seq.evaluation import memory_saved
-from examples.training import METRICS, TrainingSettings, command, place, train, values
-from examples.training import sample as drawn
+from examples.training import command
 
 
 @dataclass(frozen=True, kw_only=True)

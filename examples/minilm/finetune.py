@@ -16,14 +16,15 @@ from dynbatch import Node, models, optim
 from dynbatch import nodes as F
 from dynbatch.models.pretrained import Bert
 from dynbatch.parameter import Array
-from dynbatch.text import WordPiece
-from examples.arguments import above_zero, option, passes, share
+from dynbatch.tasks.options import above_zero, option, passes, share
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import place, sample, train, values
+from dynbatch.text import Vocabulary, WordPiece
 from examples.corpora import brown
 from examples.minilm import weights
-from examples.seq2seq.vocabulary import Vocabulary
 from examples.text_cnn.baselines import NaiveBayes, most_frequent
 from examples.text_cnn.train import Passage, passages
-from examples.training import TrainingSettings, command, place, sample, train, values
+from examples.training import command
 
 
 @dataclass(frozen=True, kw_only=True)

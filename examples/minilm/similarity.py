@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 import dynbatch as db
-from dynbatch.commands.arguments import positive
+from dynbatch.commands.status import exit_status
 from dynbatch.errors import DataError
 from dynbatch.models.pretrained import Bert
 from dynbatch.parameter import Array
+from dynbatch.tasks.options import positive
 from dynbatch.text import WordPiece
-from examples.arguments import exit_status
 from examples.minilm import weights
 
 PUBLISHED = {

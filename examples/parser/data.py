@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dynbatch.parameter import Array
+from dynbatch.text import Vocabulary
 from examples.corpora.petrogold import Sentence
 from examples.parser.transitions import Action, oracle, projective
-from examples.seq2seq.vocabulary import Array, Vocabulary
 
 SUFFIX = 3
 """Letters at the end of a word that are a feature of it: they tell of words never seen."""

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 import dynbatch as db
 from dynbatch import Node
-from examples.arguments import option
+from dynbatch.tasks.options import option
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import place, sample, train
 from examples.corpora.petrogold import Sentence, load
 from examples.parser.data import Numbered, Numbering
 from examples.parser.evaluation import PUBLISHED, nearest_projective, neighbour, parse_all, scores
 from examples.parser.model import Parser, Sizes
 from examples.parser.transitions import SHIFT
-from examples.training import TrainingSettings, command, place, sample, train
+from examples.training import command
 
 
 @dataclass(frozen=True, kw_only=True)

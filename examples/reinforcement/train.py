@@ -18,9 +18,10 @@ from tqdm import tqdm
 import dynbatch as db
 from dynbatch import Node, models, optim
 from dynbatch import nodes as F
+from dynbatch.commands.status import exit_status
 from dynbatch.generation.requests import Generated
 from dynbatch.parameter import Array
-from examples.arguments import above_zero, exit_status, not_negative, option, parse
+from dynbatch.tasks.options import above_zero, given, not_negative, option
 from examples.reinforcement.brackets import END, TOKENS, prompt, reward
 
 
@@ -144,7 +145,7 @@ def picture(updates: Sequence[Update], columns: int = 60) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and report. The exit status is that of `exit_status`."""
     what = "Train a model to close brackets, by rewards alone."
-    settings = parse(Settings, argv, "python -m examples.reinforcement.train", what)
+    settings = Settings(**given(Settings, argv, "python -m examples.reinforcement.train", what))
 
     def run() -> None:
         if settings.threads is not None:

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from dynbatch.errors import DataError
+from dynbatch.parameter import Array
+from dynbatch.text import Vocabulary
 from examples.corpora import libreoffice
 from examples.seq2seq.corpus import Corpus, Example, Tokens, Units, load_tsv, split
 from examples.seq2seq.pronunciations import load_cmudict
 from examples.seq2seq.scan import load_scan
-from examples.seq2seq.vocabulary import Array, Vocabulary
 
 
 def load_libreoffice() -> Corpus:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dynbatch.backend import NAMES
-from dynbatch.commands.arguments import positive
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime.precision import MANTISSA_BITS
-from examples.arguments import above_zero, not_negative, passes, share
+from dynbatch.tasks.options import above_zero, not_negative, passes, positive, share
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
 

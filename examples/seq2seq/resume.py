@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dynbatch.errors import CheckpointError
+from dynbatch.tasks.settings import refuse_other_settings
+from dynbatch.text import Vocabulary
 from dynbatch.train import read_checkpoint
-from examples.resuming import refuse_other_settings
 from examples.seq2seq.data import Pair
 from examples.seq2seq.options import Options, Settings, saved_settings
 from examples.seq2seq.translator import Translator
-from examples.seq2seq.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,7 @@ def earlier_run(options: Options, checkpoint: Path) -> Earlier:
     """
     info = read_checkpoint(checkpoint)
     settings = saved_settings(checkpoint, info.extra.get("settings"))
-    free = ("data", "limit") if options.data_changed else ()
-    refuse_other_settings(checkpoint, asdict(settings), options.given, free)
+    refuse_other_settings(checkpoint, asdict(settings), options.given, options.data_changed)
     settings = replace(settings, **options.given)
     return Earlier(checkpoint, settings, Translator.described(info), options.data_changed)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from dynbatch.arguments import is_count, is_number
 from dynbatch.models import Seq2Seq
+from dynbatch.text.vocabulary import MARKS
 from dynbatch.train.checkpoint_file import wrong_field
 from examples.seq2seq.transformer import TransformerTranslation
-from examples.seq2seq.vocabulary import MARKS
 
 Model = Seq2Seq | TransformerTranslation
 

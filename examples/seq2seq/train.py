@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 import dynbatch as db
 from dynbatch import Node, backend, optim
+from dynbatch.commands.status import exit_status
 from dynbatch.errors import CheckpointError
 from dynbatch.padding import padded_peak
 from dynbatch.train import (
@@ -27,7 +28,6 @@ from dynbatch.train import (
     read_metrics,
 )
 from dynbatch.train.batching import epoch_order
-from examples.arguments import exit_status
 from examples.seq2seq.corpus import Corpus, Tokens
 from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
 from examples.seq2seq.evaluation import bleu, evaluate, memory_saved

@@ -10,10 +10,10 @@ from typing import Any
 import dynbatch as db
 from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError
+from dynbatch.text.vocabulary import MARKS, Vocabulary
 from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
 from examples.seq2seq.corpus import Tokens, Units, join, tokenize
 from examples.seq2seq.sizes import DESCRIPTION, MODELS, wrong_description
-from examples.seq2seq.vocabulary import MARKS, Vocabulary
 
 LOADER = "examples.seq2seq.generate:load"
 """The function that makes a checkpoint's model, by the name under which checkpoints have it."""

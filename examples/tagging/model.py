@@ -11,7 +11,7 @@ import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
 from dynbatch.parameter import Array
-from examples.training import values
+from dynbatch.tasks.training import values
 from examples.words import Lexicon, WordIds, WordVectors
 
 

@@ -13,12 +13,14 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import Node
-from examples.arguments import above_zero, option
+from dynbatch.tasks.options import above_zero, option
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import place, sample, train
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
 from examples.tagging.baseline import MostFrequentTag
 from examples.tagging.model import Example, Tagger
-from examples.training import TrainingSettings, command, place, sample, train
+from examples.training import command
 from examples.words import Lexicon, spelled_share
 
 

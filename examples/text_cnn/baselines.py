@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from examples.seq2seq.vocabulary import Array
+from dynbatch.parameter import Array
 
 
 class NaiveBayes:

@@ -16,12 +16,14 @@ import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
 from dynbatch.parameter import Array
-from examples.arguments import option, passes
+from dynbatch.tasks.options import option, passes
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import place, sample, train, values
+from dynbatch.text import Vocabulary
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
-from examples.seq2seq.vocabulary import Vocabulary
 from examples.text_cnn.baselines import NaiveBayes, most_frequent
-from examples.training import TrainingSettings, command, place, sample, train, values
+from examples.training import command
 
 
 @dataclass(frozen=True, kw_only=True)

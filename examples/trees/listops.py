@@ -15,10 +15,11 @@ import numpy as np
 import dynbatch as db
 from dynbatch import Node, models
 from dynbatch.parameter import Array
+from dynbatch.tasks.options import option, passes
+from dynbatch.tasks.training import place
 from dynbatch.train.batching import epoch_order
-from examples.arguments import option, passes
 from examples.corpora.listops import DIGITS, TOKENS, Expression, draw, numbered
-from examples.training import command, place
+from examples.training import command
 from examples.trees.training import TreeSettings, accuracy, fit
 
 NUM_TEST = 1000

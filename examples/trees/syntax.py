@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.parameter import Array
-from examples.arguments import above_zero, option, passes
+from dynbatch.tasks.options import above_zero, option, passes
+from dynbatch.tasks.training import place, sample
+from dynbatch.text import Vocabulary
 from examples.corpora.syntax import Function, load
-from examples.seq2seq.vocabulary import Vocabulary
-from examples.training import command, place, sample
+from examples.training import command
 from examples.trees.node_classifier import LabelledTree, NodeClassifier
 from examples.trees.training import TreeSettings, accuracy, fit
 

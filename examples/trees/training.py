@@ -14,9 +14,10 @@ from dynbatch import Node
 from dynbatch import nodes as F
 from dynbatch.models import Module
 from dynbatch.parameter import Array
+from dynbatch.tasks.options import option, share
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import train, values
 from dynbatch.train import SentenceBatches, padding_ratio
-from examples.arguments import option, share
-from examples.training import TrainingSettings, train, values
 
 
 class Example(Protocol):

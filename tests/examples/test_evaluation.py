@@ -2,11 +2,11 @@
 
 import pytest
 
+from dynbatch.text import Vocabulary
 from examples.seq2seq import evaluation
 from examples.seq2seq.corpus import Example
 from examples.seq2seq.evaluation import bleu, evaluate, memory_saved
 from examples.seq2seq.translator import Translator
-from examples.seq2seq.vocabulary import Vocabulary
 
 
 @pytest.fixture

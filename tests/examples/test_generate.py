@@ -10,10 +10,10 @@ import pytest
 
 from dynbatch.commands.main import main as command
 from dynbatch.models import Linear
+from dynbatch.text import Vocabulary
 from dynbatch.train import save_checkpoint
 from examples.seq2seq.generate import main
 from examples.seq2seq.translator import LOADER, Translator
-from examples.seq2seq.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,7 @@
 """Relations in dependency trees: what the model reads, and the baseline."""
 
+from dynbatch.text import Vocabulary
 from examples.corpora.petrogold import Sentence
-from examples.seq2seq.vocabulary import Vocabulary
 from examples.trees import relations
 from examples.trees.relations import by_word, labelled_tree
 

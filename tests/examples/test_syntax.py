@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dynbatch.errors import DataError
+from dynbatch.text import Vocabulary
 from examples.corpora.syntax import Function, functions, load, part_of
-from examples.seq2seq.vocabulary import Vocabulary
 from examples.trees import syntax
 from examples.trees.syntax import by_place, hidden_nodes, labelled_trees
 

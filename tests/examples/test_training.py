@@ -8,9 +8,11 @@ import pytest
 
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.tasks.options import option
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.training import train
 from dynbatch.train import locked, read_checkpoint, read_metrics
-from examples.arguments import option
-from examples.training import TrainingSettings, command, train
+from examples.training import command
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 

@@ -13,8 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from dynbatch.errors import DataError, VocabularyError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from dynbatch.parameter import Array
 
 MARKS = ("<s>", "</s>", "<unk>")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dynbatch.errors import DataError, VocabularyError
-from examples.seq2seq.vocabulary import Vocabulary
+from dynbatch.text import Vocabulary
 
 
 def test_tokens_are_numbered_by_frequency_then_spelling():

@@ -1,0 +1,142 @@
+"""What every training command can be told, and which of it may change when a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dynbatch.backend import NAMES
+from dynbatch.errors import CheckpointError
+from dynbatch.tasks.options import (
+    above_zero,
+    from_json,
+    not_negative,
+    one_of,
+    option,
+    passes,
+    share,
+)
+from dynbatch.train import read_checkpoint
+
+CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
+"""Files of a run's folder; `model.best.safetensors` is beside them where there is a validation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What every training command can be told; a task adds its own, and other defaults."""
+
+    limit: int | None = option(None, "train on X sentences, drawn at random (all)")
+    epochs: int = option(2, "passes over the data", passes)
+    batch_size: int = option(32, "sentences in a mini-batch")
+    dropout: float = option(0.25, "probability that a feature is dropped while training", share)
+    lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)
+    warmup: int = option(200, "updates until the peak; then the rate falls as a cosine")
+    clip: float = option(5.0, "largest norm of the gradient", above_zero)
+    matmul: str = option("float32", "what products' factors are rounded to: tf32, bfloat16", str)
+    seed: int = option(0, "of all that is drawn", not_negative)
+    threads: int | None = option(None, "threads (one a processor)", is_kept=False)
+    device: str = option("cpu", "cpu or cuda", one_of(*NAMES), is_kept=False)
+    output: str | None = option(
+        None, "folder for checkpoint and metrics (none is saved)", str, is_kept=False
+    )
+    resume: bool = option(False, "go on with the run in --output", is_kept=False)
+    data_changed: bool = option(
+        False, "with --resume: the data is another, on purpose", is_kept=False
+    )
+    quiet: bool = option(False, "no progress bar", is_kept=False)
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The file of the run's present state; None if it is not saved."""
+        return None if self.output is None else Path(self.output, CHECKPOINT)
+
+
+Settings = TypeVar("Settings", bound=TrainingSettings)
+
+
+def kept(settings: TrainingSettings) -> dict[str, Any]:
+    """The settings that a checkpoint holds: all that a run's result depends on."""
+    names = [each.name for each in fields(settings) if each.metadata["kept"]]
+    return {name: getattr(settings, name) for name in names}
+
+
+def settings_of(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+    """The settings of a run: the given ones, and for the others the usual ones, or those with which
+    the run began where `resume` is given and there is one.
+
+    Args:
+        given: of the command line, by name.
+
+    Raises:
+        CheckpointError: the run has other settings than the given ones, or damaged ones.
+    """
+    asked = kind(**given)
+    if not asked.resume or asked.checkpoint is None or not asked.checkpoint.exists():
+        return asked
+    saved = saved_settings(kind, asked.checkpoint)
+    named = {name: value for name, value in kept(asked).items() if name in given}
+    refuse_other_settings(asked.checkpoint, kept(saved), named, asked.data_changed)
+    return replace(saved, **given)
+
+
+def saved_settings(kind: type[Settings], checkpoint: Path) -> Settings:
+    """The settings that a checkpoint holds.
+
+    Raises:
+        CheckpointError: there are none, or they are damaged.
+    """
+    saved = read_checkpoint(checkpoint).extra.get("settings")
+    if saved is None:
+        raise CheckpointError(
+            f"{checkpoint}: a checkpoint, but without settings, so not of a run of this command.\n"
+            "  fix: give the --output of a run that this command began."
+        )
+    try:
+        return from_json(kind, saved)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{checkpoint}: damaged: its settings: {error}; nothing was loaded.\n"
+            "  fix: take another copy of it, or begin a run in another --output."
+        ) from error
+
+
+def refuse_other_settings(
+    checkpoint: Path, saved: Mapping[str, Any], asked: Mapping[str, Any], data_changed: bool = False
+) -> None:
+    """Check that a run goes on with the settings it began with.
+
+    `epochs` may be raised, which extends it, also when it is done: its learning rate then goes on
+    where a run of that many epochs would be, higher than it was at the end. `patience` is free, as
+    nothing that was done depends on it, and so are names of files, whose content is compared. What
+    the checkpoint does not have is not compared.
+
+    Args:
+        saved:        of the checkpoint.
+        asked:        of the command line.
+        data_changed: whether it goes on with other data on purpose: `limit` is free, too.
+
+    Raises:
+        CheckpointError: another one is asked for; says which.
+    """
+    free: Sequence[str] = ("patience", "data", "dev", *(("limit",) if data_changed else ()))
+    for name, value in asked.items():
+        flag, has = f"--{name.replace('_', '-')}", saved.get(name, value)
+        if value == has or name in free:
+            continue
+        rule, fix = "a run goes on with the settings it began with", f"leave {flag} out"
+        if name == "epochs":
+            if value > has:
+                continue
+            rule, fix = "--epochs may be raised, which extends a run", f"{flag} {has} or more"
+        elif isinstance(value, bool):
+            fix = f"give {flag} as before" if has else fix
+        elif has is not None:
+            fix = f"{flag} {has}"
+        raise CheckpointError(
+            f"{checkpoint}: the run has {flag} {has}, not {value}.\n"
+            f"  rule: {rule}\n"
+            f"  fix:  {fix}; or begin a run in another --output without --resume"
+        )

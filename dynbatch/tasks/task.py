@@ -1,0 +1,188 @@
+"""`Task`: what is learned from a file of text, by a model with its vocabularies."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from numpy.typing import ArrayLike
+
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.graph import Graph
+from dynbatch.nodes.node import Node
+from dynbatch.optim import Adam, Optimizer
+from dynbatch.parameter import Array
+from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.train import CheckpointInfo, SentenceBatches, TokenBatches
+
+Batches = SentenceBatches[Any] | TokenBatches[Any]
+
+
+class TextCoder(Protocol):
+    """A tokenizer, as far as generating goes."""
+
+    def encode(self, text: str, /) -> Array: ...
+
+    def decode(self, ids: ArrayLike, /) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Examples as text: those to learn from, those held out for validation, those for a test.
+
+    `dev` and `test` may be empty.
+    """
+
+    train: list[Any]
+    dev: list[Any]
+    test: list[Any]
+
+
+class Task(ABC):
+    """A model with its vocabularies, untrained or trained, and the texts that it is trained on.
+
+    An example is a text with what is to be learned of it, as `read` returns them; in ids it is what
+    the model's loss takes. A model is made by `begin` out of texts, or by `described` out of a
+    checkpoint.
+
+    Attributes:
+        name:             of the task: `--task NAME`, and `extra["task"]` of checkpoints.
+        form:             of its files, in a few words.
+        Settings:         the dataclass of its settings.
+        higher_is_better: of the first metric of `evaluate`, which decides which model is best.
+        model:            a `models.Module`.
+    """
+
+    name: ClassVar[str]
+    form: ClassVar[str]
+    Settings: ClassVar[type[TrainingSettings]]
+    higher_is_better: ClassVar[bool] = False
+    model: Any
+
+    # From a file to a model -----------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def read(cls, path: str | Path, settings: Any) -> list[Any]:
+        """The examples of a file, as text.
+
+        Raises:
+            DataError: it cannot be read, or a line is wrong; says file:line, the rule and a fix.
+        """
+
+    @classmethod
+    @abstractmethod
+    def key(cls, text: Any) -> str:
+        """What decides in which part an example is: equal keys are on one side."""
+
+    @classmethod
+    @abstractmethod
+    def begin(cls, texts: Sequence[Any], settings: Any) -> Self:
+        """Vocabularies of the texts to learn from, and an untrained model."""
+
+    # Training -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def examples(self, texts: Sequence[Any]) -> list[Any]:
+        """Examples in ids; one text may give several."""
+
+    @abstractmethod
+    def loss(self, graph: Graph, model: Any, example: Any) -> Node:
+        """The loss of an example in ids, in nats, summed over its `num_tokens`."""
+
+    @abstractmethod
+    def num_tokens(self, example: Any) -> int:
+        """The tokens that the loss of an example is summed over."""
+
+    @abstractmethod
+    def evaluate(self, texts: Sequence[Any]) -> dict[str, float]:
+        """Metrics of held-out texts, by name; the first decides which model is best."""
+
+    def batches(self, examples: Sequence[Any], settings: Any) -> Batches:
+        """The mini-batches of examples in ids: `batch_size` each."""
+        return SentenceBatches(examples, settings.batch_size, settings.seed)
+
+    def optimizer(self, settings: Any) -> Optimizer:
+        """What makes the updates: Adam."""
+        return Adam(self.model, lr=settings.lr)
+
+    def padded_bytes(self) -> Callable[[Sequence[Any]], int] | None:
+        """The bytes that a mini-batch would take padded, where that is known (see `Trainer`)."""
+        return None
+
+    # What people see ------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def shown(cls, text: Any) -> str:
+        """An example on one line, as it was understood."""
+
+    @classmethod
+    @abstractmethod
+    def sizes(cls, texts: Sequence[Any]) -> str:
+        """How many examples there are, of which sizes, in a few words."""
+
+    @abstractmethod
+    def samples(self, texts: Sequence[Any]) -> list[str]:
+        """Lines that show what the model does by now, with some held-out texts."""
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """All but the parameters, for `extra["description"]` of a checkpoint: JSON."""
+
+    @classmethod
+    @abstractmethod
+    def described(cls, info: CheckpointInfo) -> Self:
+        """The task with an untrained model, as a checkpoint describes it.
+
+        Raises:
+            CheckpointError: the description is damaged, which is found before memory is taken.
+        """
+
+
+class WritingTask(Task):
+    """A task whose model writes text: it goes on with a prompt, or answers a source."""
+
+    @abstractmethod
+    def coder(self) -> TextCoder:
+        """Ids of prompts, and text of what is written."""
+
+    @abstractmethod
+    def generation(self) -> GenerationConfig:
+        """How tokens are chosen where nobody says it."""
+
+
+class LabellingTask(Task):
+    """A task whose model gives labels to a line of text."""
+
+    @abstractmethod
+    def labels(self, lines: Sequence[str]) -> list[str]:
+        """A line of labels for each line of text."""
+
+
+def hold_out(key: str) -> Literal["train", "dev", "test"]:
+    """The part an example belongs to, from its key alone: 90 % train, 5 % dev, 5 % test.
+
+    sha256(key) mod 20 is 0 for test and 1 for dev, so that no file lists the split, it is the same
+    everywhere, and adding examples moves none of the others.
+
+    Example:
+        >>> hold_out("padding"), hold_out("hello")
+        ('dev', 'test')
+    """
+    remainder = int(hashlib.sha256(key.encode("utf-8", "replace")).hexdigest(), 16) % 20
+    return "test" if remainder == 0 else "dev" if remainder == 1 else "train"
+
+
+def divided(texts: Iterable[Any], key: Callable[[Any], str]) -> Parts:
+    """Examples in three parts, by `hold_out`."""
+    parts = Parts([], [], [])
+    for text in texts:
+        getattr(parts, hold_out(key(text))).append(text)
+    return parts

@@ -1,0 +1,159 @@
+"""One way to train, to save and to go on, for every task and example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dynbatch import backend, optim
+from dynbatch.errors import CheckpointError
+from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
+from dynbatch.kernels.runtime.precision import checked
+from dynbatch.models import Module
+from dynbatch.nodes.node import Node
+from dynbatch.parameter import Array
+from dynbatch.random import seed
+from dynbatch.tasks.settings import METRICS, TrainingSettings, kept, refuse_other_settings
+from dynbatch.train import (
+    SentenceBatches,
+    TokenBatches,
+    Trainer,
+    TrainingResult,
+    locked,
+    read_checkpoint,
+)
+from dynbatch.train.batching import epoch_order
+
+Item = TypeVar("Item")
+
+
+@contextmanager
+def prepared(settings: TrainingSettings) -> Iterator[None]:
+    """Threads, precision and random numbers as the settings say; alone in the run's folder.
+
+    Raises:
+        CheckpointError: another process trains there, or nothing can be written.
+        ArgumentError, ImportError: there is no such precision, or no such device.
+    """
+    if settings.threads is not None:
+        set_num_threads(settings.threads)
+    checked(settings.matmul, np.dtype(np.float32), backend.device(settings.device))
+    seed(settings.seed)
+    with locked(settings.checkpoint):
+        yield
+
+
+def sample(items: Sequence[Item], settings: TrainingSettings) -> list[Item]:
+    """The first `--limit` in an order that the seed decides; all if there is no limit."""
+    if settings.limit is None:
+        return list(items)
+    order = epoch_order(len(items), settings.seed, epoch=-1)
+    return [items[k] for k in order[: settings.limit].tolist()]
+
+
+def train(
+    model: Module,
+    loss: Callable[[Graph, Any, Any], Node],
+    examples: Sequence[Any],
+    settings: TrainingSettings,
+    num_tokens: Callable[[Any], int] | None = None,
+    *,
+    optimizer: optim.Optimizer | None = None,
+    batches: SentenceBatches[Any] | TokenBatches[Any] | None = None,
+    extra: Mapping[str, object] | None = None,
+    hint: str = "the same command with --resume",
+    **more: Any,
+) -> TrainingResult:
+    """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
+
+    Args:
+        loss:       loss(graph, model, example), of one example; with `num_tokens` its sum.
+        num_tokens: what an example's loss was summed over.
+        optimizer:  another one than Adam.
+        batches:    other mini-batches than `batch_size` examples each.
+        extra:      what a checkpoint holds beside the settings.
+        hint:       what to tell someone who interrupts the run.
+        more:       other arguments of `Trainer`, such as `validate`.
+
+    Raises:
+        CheckpointError: the run cannot go on so; see `refuse_other_settings` and `Trainer.resume`.
+    """
+    model.to(settings.device)
+    batches = batches or SentenceBatches(examples, settings.batch_size, settings.seed)
+    optimizer = optimizer or optim.Adam(model, lr=settings.lr)
+    updates = sum([batches.num_batches(epoch) for epoch in range(settings.epochs)])
+    warmup = min(settings.warmup, updates - 1)
+    trainer = Trainer(
+        model,
+        optimizer,
+        loss,
+        batches,
+        num_tokens=num_tokens,
+        schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
+        clip_norm=settings.clip,
+        checkpoint_path=settings.checkpoint,
+        checkpoint_every=1000,
+        metrics_path=None if settings.output is None else Path(settings.output, METRICS),
+        extra={"settings": kept(settings), **(extra or {})},
+        make_graph=partial(Graph, backend.device(settings.device), matmul=settings.matmul),
+        show_progress=not settings.quiet,
+        resume_hint=hint,
+        **more,
+    )
+    _begin_or_go_on(trainer, settings)
+    return trainer.fit(settings.epochs)
+
+
+def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
+    """Load the run in the folder where it is to go on, and refuse to write over it where not."""
+    checkpoint = settings.checkpoint
+    if checkpoint is None:
+        if settings.resume:
+            raise CheckpointError("--resume needs --output, the folder of the run that goes on.")
+    elif not checkpoint.exists():
+        return
+    elif settings.resume:
+        saved = read_checkpoint(checkpoint).extra.get("settings", {})
+        if isinstance(saved, dict):  # without them it is one of before, or of another program
+            asked = kept(settings)
+            refuse_other_settings(checkpoint, saved, asked, settings.data_changed)
+        trainer.resume(data_changed=settings.data_changed)
+        if trainer.stopping.is_over:
+            print(f"The run ended early by --patience {trainer.patience}; a larger one goes on.")
+    else:
+        raise CheckpointError(
+            f"{checkpoint}: there is a run already.\n"
+            "  fix: go on with it by --resume, remove it, or give another --output."
+        )
+
+
+def values(
+    model: Module, build: Callable[[Graph, Any], Node], examples: Sequence[Any], size: int = 64
+) -> list[Array]:
+    """The values of build(graph, example) for each example, `size` examples in a run.
+
+    The model is in evaluation mode meanwhile.
+    """
+    was_training, parameter = model.training, model.parameters()[0]
+    model.eval()
+    found: list[Array] = []
+    try:
+        for first in range(0, len(examples), size):
+            with Graph(parameter.device, parameter.dtype, grad=False) as graph:
+                batch = [build(graph, example) for example in examples[first : first + size]]
+                found += graph.values(batch)
+    finally:
+        model.train(was_training)
+    return found
+
+
+def place(settings: TrainingSettings) -> str:
+    """What a run is computed on, for its first line."""
+    on_gpu = backend.device(settings.device).is_cuda
+    return "on a GPU" if on_gpu else f"{num_threads()} threads"
