@@ -3,6 +3,7 @@
 from dynbatch.optim.adagrad import Adagrad
 from dynbatch.optim.adam import Adam, AdamW
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
+from dynbatch.optim.groups import decay_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.rmsprop import RMSprop
@@ -25,4 +26,5 @@ __all__ = [
     "Schedule",
     "clip_grad_norm_",
     "clip_grad_value_",
+    "decay_groups",
 ]

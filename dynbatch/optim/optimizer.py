@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dynbatch.arguments import number, refused, state_differences, state_of
 from dynbatch.backend import device_of
-from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
+from dynbatch.errors import CheckpointError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
 from dynbatch.kernels.runtime import transfer
-from dynbatch.names import NamesChecked
+from dynbatch.names import NamesChecked, check_names
 from dynbatch.optim import device
+from dynbatch.optim.groups import names_array, read_groups, require_same_groups
 from dynbatch.optim.norm import GradientNorm
+from dynbatch.optim.parameter_state import ParameterState
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array, Parameter, RowSparse
 
@@ -32,8 +35,11 @@ class Optimizer(NamesChecked):
     version.
 
     Args:
-        parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs.
-        lr:         learning rate; the attribute may be changed between steps.
+        parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs; or groups of
+            them with settings of their own, [{"params": model.encoder, "lr": 1e-4}, ...], each with
+            any of the optimizer's arguments.
+        lr:         learning rate; the attribute may be changed between steps. The rates of groups
+            keep their proportion to it. If all groups have their own, it is the first one's.
         slots:      names of the arrays kept for each parameter.
 
     Memory: one array of the parameter's size per slot, made at its first step where the parameter
@@ -41,8 +47,8 @@ class Optimizer(NamesChecked):
     Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
-        ArgumentError: there are no parameters, `parameters` is not a list, or a setting has another
-            name or is not a number of its range.
+        ArgumentError: there are no parameters, `parameters` is not a list, a setting has another
+            name or is not a number of its range, or a parameter is in two groups.
         DtypeError: `parameters` holds something else.
 
     Example:
@@ -60,26 +66,72 @@ class Optimizer(NamesChecked):
     num_scratch: ClassVar[int] = 1
     """Scratch arrays that `rule` writes to."""
 
+    _groups: Sequence[Optimizer] = ()
+    _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+
+    def __new__(cls, *given: Any, **arguments: Any) -> Self:
+        self = super().__new__(cls, *given, **arguments)
+        self._given = given, arguments  # of which groups take what they do not say themselves
+        return self
+
     def __init__(self, parameters: Parameters, lr: float, slots: tuple[str, ...] = ()) -> None:
-        self._states = [_State(*pair) for pair in named(type(self).__name__, parameters)]
-        if not self._states:
-            raise refused(
-                type(self).__name__, "there are no parameters to optimize", "at least one",
-                "give a model that has parameters; build it before the optimizer",
-            )  # fmt: skip
-        self.lr = lr
+        name = type(self).__name__
+        given, self._given = self._given, ((), {})
         self.slots = slots
         self._scratch = ShardScratch(self.num_scratch)
-        self._started: list[tuple[GradientNorm, list[_State]]] = []
+        self._started: list[tuple[GradientNorm, list[ParameterState]]] = []
+        groups = read_groups(name, parameters)
+        if groups is None:
+            self._states = [ParameterState(*pair) for pair in named(name, parameters)]
+        else:
+            self._groups = [self._of_group(*group, *given) for group in groups]
+            self._states = [state for group in self._groups for state in group._states]
+            if all(["lr" in settings for settings, _ in groups]):
+                lr = self._groups[0].lr
+        if not self._states:
+            raise refused(
+                name, "there are no parameters to optimize", "at least one",
+                "give a model that has parameters; build it before the optimizer",
+            )  # fmt: skip
+        self._lr = self._first_lr = number(self, "lr", lr, "[0, inf)")
+        self._first_rates = [group.lr for group in self._groups]
+        if not self._lr and any(self._first_rates):
+            raise refused(
+                name, f"lr is 0, and the groups' rates are {self._first_rates}",
+                "the rates of groups keep their proportion to lr", "give the optimizer an lr > 0",
+            )  # fmt: skip
+
+    def _of_group(
+        self, own: Mapping[str, Any], pairs: Any, given: tuple[Any, ...], by_name: dict[str, Any]
+    ) -> Optimizer:
+        """An optimizer for one group: what the group does not say itself is as it was given."""
+        check_names(type(self), own)
+        first, *names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        arguments = {**dict(zip(names, given[1:], strict=False)), **by_name, **own}
+        arguments.pop(first, None)
+        return type(self)(pairs, **arguments)
+
+    @property
+    def groups(self) -> Sequence[Optimizer]:
+        """An optimizer for each group of parameters; of an optimizer without groups, itself.
+
+        A group's settings are attributes: `optimizer.groups[1].weight_decay`.
+        """
+        return self._groups or (self,)
 
     @property
     def lr(self) -> float:
-        """The learning rate, a number >= 0; it may be set between steps."""
+        """The learning rate, a number >= 0; it may be set between steps.
+
+        To set it changes all groups' rates to what they were first times lr / what it was first.
+        """
         return self._lr
 
     @lr.setter
     def lr(self, lr: float) -> None:
         self._lr = number(self, "lr", lr, "[0, inf)")
+        for group, first in zip(self._groups, self._first_rates, strict=True):
+            group.lr = first * (self._lr / self._first_lr) if first else 0.0
 
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
@@ -103,10 +155,12 @@ class Optimizer(NamesChecked):
                 not finite, and nobody has read that norm yet; nothing has been updated.
         """
         self._settle()
-        live = [s for s in self._states if s.parameter.grad is not None and not s.parameter.frozen]
+        grouped = [(group, state) for group in self.groups for state in group._states]
+        grouped = [(group, state) for group, state in grouped if state.is_live]
+        live = [state for _, state in grouped]
         for state in live:
             state.check_gradient()
-        parts = [self._part(state) for state in live]
+        parts = [group._part(state) for group, state in grouped]
         run_updates([p for p in parts if isinstance(p.value, np.ndarray)], self._scratch)
         on_device = [
             (part, state.parameter.norm)
@@ -132,7 +186,7 @@ class Optimizer(NamesChecked):
             if not norm.was_read:
                 norm.require_finite()
 
-    def _part(self, state: _State) -> ParameterSlice:
+    def _part(self, state: ParameterState) -> ParameterSlice:
         parameter = state.parameter
         value, gradient = parameter.value, parameter.grad
         assert gradient is not None
@@ -166,35 +220,47 @@ class Optimizer(NamesChecked):
     def state_dict(self) -> dict[str, Array]:
         """The state that `step` changes, copied to the host.
 
-        These are `lr`, and `"NAME/steps"` and `"NAME/SLOT"` for each parameter that was updated.
-        The other settings are not state: the constructor gives them.
+        These are `lr`, `"NAME/steps"` and `"NAME/SLOT"` for each parameter that was updated, and
+        `"groups/K/lr"` and `"groups/K/names"` for each group. The other settings are not state: the
+        constructor gives them.
 
         Raises:
             NumericError: as `step`.
         """
         self._settle()
         state: dict[str, Array] = {"lr": np.array(self.lr, np.float64)}
-        for each in self._states:
-            if each.num_steps:
-                state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
-                for slot in self.slots:
-                    state[f"{each.name}/{slot}"] = download(each.slots[slot])
+        for k, own in enumerate(self._groups):
+            state[f"groups/{k}/lr"] = np.array(own.lr, np.float64)
+            state[f"groups/{k}/names"] = names_array([each.name for each in own._states])
+        for group in self.groups:
+            for each in group._states:
+                if each.num_steps:
+                    state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
+                    for slot in group.slots:
+                        state[f"{each.name}/{slot}"] = download(each.slots[slot])
         return state
 
     def check_state_dict(self, state: Mapping[str, Array]) -> None:
         """Check that `load_state_dict` would take `state`.
 
         Raises:
-            CheckpointError: a name is missing or unknown, a shape differs, or `lr` is not a number
-                >= 0.
+            CheckpointError: a name is missing or unknown, a shape differs, `lr` is not a number
+                >= 0, or the parameters were in other groups.
             ArgumentError:   the state is not a dict.
         """
         state = state_of(self, state)
-        wanted: dict[str, tuple[int, ...]] = {"lr": ()}
-        for each in self._states:
-            if f"{each.name}/steps" in state:
-                wanted[f"{each.name}/steps"] = ()
-                wanted.update({f"{each.name}/{slot}": each.parameter.shape for slot in self.slots})
+        members = [[each.name for each in group._states] for group in self._groups]
+        require_same_groups(type(self).__name__, members, state)
+        rates = ["lr", *[f"groups/{k}/lr" for k in range(len(members))]]
+        names = [f"groups/{k}/names" for k in range(len(members))]
+        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(rates, ())
+        wanted |= {name: np.shape(state[name]) for name in names}
+        for group in self.groups:
+            for each in group._states:
+                if f"{each.name}/steps" in state:
+                    wanted[f"{each.name}/steps"] = ()
+                    shape = each.parameter.shape
+                    wanted.update({f"{each.name}/{slot}": shape for slot in group.slots})
         given = {name: np.shape(array) for name, array in state.items()}
         if differences := state_differences(wanted, given, "optimizer"):
             raise CheckpointError(
@@ -202,76 +268,35 @@ class Optimizer(NamesChecked):
                 f"loaded.\n{differences}\n"
                 "  fix: use the algorithm, its settings and the model that it was saved with."
             )
-        rate = np.asarray(state["lr"])
-        if rate.dtype.kind not in "fiu" or not 0 <= rate < inf:
-            raise CheckpointError(
-                f"{type(self).__name__}: the state's lr is {rate}; nothing was loaded.\n"
-                "  rule: a number >= 0\n  fix:  the file is damaged; take an earlier checkpoint"
-            )
+        for name in rates:
+            rate = np.asarray(state[name])
+            if rate.dtype.kind not in "fiu" or not 0 <= rate < inf:
+                raise CheckpointError(
+                    f"{type(self).__name__}: the state's {name} is {rate}; nothing was loaded.\n"
+                    "  rule: a number >= 0\n  fix:  the file is damaged; take an earlier checkpoint"
+                )
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Load a `state_dict`, `lr` included. Everything is checked before anything is written.
 
         Raises:
-            CheckpointError: a name is missing or unknown, or a shape differs.
+            CheckpointError: as `check_state_dict`.
         """
         self.check_state_dict(state)
         self._started.clear()
         self.lr = float(state["lr"])
-        for each in self._states:
-            each.num_steps = int(state.get(f"{each.name}/steps", np.array(0)))
-            if not each.num_steps:
-                each.slots.clear()
-                continue
-            for slot in self.slots:
-                each.prepare(slot, self.initial(slot))
-                transfer.overwrite(each.slots[slot], state[f"{each.name}/{slot}"])
+        for k, own in enumerate(self._groups):
+            own.lr = float(state[f"groups/{k}/lr"])
+        for group in self.groups:
+            for each in group._states:
+                each.num_steps = int(state.get(f"{each.name}/steps", np.array(0)))
+                if not each.num_steps:
+                    each.slots.clear()
+                    continue
+                for slot in group.slots:
+                    each.prepare(slot, group.initial(slot))
+                    transfer.overwrite(each.slots[slot], state[f"{each.name}/{slot}"])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self._states)} parameters, lr={self.lr:g})"
-
-
-class _State:
-    """One parameter with its step count and its slots."""
-
-    __slots__ = ("name", "num_steps", "parameter", "slots")
-
-    def __init__(self, name: str, parameter: Parameter) -> None:
-        self.name = name
-        self.parameter = parameter
-        self.num_steps = 0
-        self.slots: dict[str, Array] = {}
-
-    def check_gradient(self) -> None:
-        gradient, shape = self.parameter.grad, self.parameter.shape
-        assert gradient is not None
-        if tuple(gradient.shape) != shape:
-            raise ShapeError(
-                f"Parameter {self.name!r}: its gradient has shape {tuple(gradient.shape)}, "
-                f"its value {shape}.\n  fix: clear the gradients after changing a parameter's "
-                "shape (optimizer.zero_grad())."
-            )
-        values = gradient.values if isinstance(gradient, RowSparse) else gradient
-        is_on_host = isinstance(self.parameter.value, np.ndarray)
-        if is_on_host is not isinstance(values, np.ndarray):
-            ours, theirs = self.parameter.device.name, device_of(values).name
-            raise BackendError(
-                f"Parameter {self.name!r}: its gradient is on the {theirs}, its value on the "
-                f"{ours}.\n  fix: move both with model.to({ours!r})."
-            )
-        if not is_on_host and values.dtype != self.parameter.dtype:
-            raise DtypeError(
-                f"Parameter {self.name!r}: its gradient is {values.dtype}, its value "
-                f"{self.parameter.dtype}.\n  fix: on a GPU give the gradient the value's dtype."
-            )
-
-    def prepare(self, slot: str, initial: float) -> None:
-        """Make the slots at the first step; move or convert them with the parameter."""
-        value, array = self.parameter.value, self.slots.get(slot)
-        if array is None:
-            array = self.slots[slot] = self.parameter.empty_like()
-            array.fill(initial)
-        elif array.dtype != value.dtype:
-            array = self.slots[slot] = transfer.convert(array, value.dtype)
-        if isinstance(array, np.ndarray) is not isinstance(value, np.ndarray):
-            self.slots[slot] = transfer.to_device(array, device_of(value))
+        groups = f" in {len(self._groups)} groups" if len(self._groups) > 1 else ""
+        return f"{type(self).__name__}({len(self._states)} parameters{groups}, lr={self.lr:g})"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from dynbatch.arguments import listed
 from dynbatch.errors import DtypeError
@@ -17,7 +17,13 @@ class HasParameters(Protocol):
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
 
 
-Parameters = HasParameters | Iterable[Parameter] | Iterable[tuple[str, Parameter]]
+Parameters = (
+    HasParameters
+    | Iterable[Parameter]
+    | Iterable[tuple[str, Parameter]]
+    | Iterable[Mapping[str, Any]]
+)
+"""What an optimizer or clipping takes; groups, which are dicts, only an optimizer."""
 
 
 def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
@@ -47,7 +53,7 @@ def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
                 f"item {position} of the parameters is {type(parameter).__name__}, "
                 "not a Parameter.\n"
                 "  fix: give a Module, a list of Parameters or a list of (name, Parameter) pairs;\n"
-                "       an optimizer for each group of parameters that has settings of its own."
+                '       an optimizer takes groups too, [{"params": …, "lr": 1e-4}, …].'
             )
         if parameter.uid not in seen:
             seen.add(parameter.uid)

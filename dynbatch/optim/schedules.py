@@ -2,7 +2,8 @@
 
 Call `schedule.step()` after each `optimizer.step()`. A schedule sets the rate of the first update
 when it is made; its formulas give the rate of update t = 1, 2, ... from the optimizer's `lr` at
-that moment, `base`.
+that moment, `base`. The rates of an optimizer's groups keep their proportion to it: a group that
+has ten times the base rate ends at ten times `min_lr` (at `min_lr` itself in PyTorch).
 """
 
 from __future__ import annotations

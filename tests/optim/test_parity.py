@@ -63,6 +63,40 @@ def test_twenty_steps_equal_pytorch(name, settings, sparse, dtype, tolerance, de
 
 
 @every_setting
+def test_twenty_steps_of_groups_equal_pytorch(name, settings, device):
+    rng = np.random.default_rng(0)
+    ours = [Parameter(rng.standard_normal(shape)).to(device) for shape in [*SHAPES, (3,)]]
+    theirs = [torch.tensor(p.numpy(), requires_grad=True) for p in ours]
+    own = dict(AdamW=dict(betas=(0.7, 0.9)), SGD=dict(momentum=0.5), RMSprop=dict(alpha=0.8))
+
+    def groups(parameters):
+        table, bias, gain = parameters
+        return [
+            {"params": [table], "weight_decay": 0.2} | own.get(name, {}),
+            {"params": [bias], "lr": 0.03, "weight_decay": 0.0},
+            {"params": [gain]},
+        ]
+
+    optimizer = getattr(optim, name)(groups(ours), **settings)
+    reference = getattr(torch.optim, name)(groups(theirs), **settings)
+    warm_up = optim.LinearWarmup(optimizer, 8)
+    reference_warm_up = torch.optim.lr_scheduler.LinearLR(reference, 1 / 8, total_iters=7)
+    for _ in range(20):
+        for mine, other in zip(ours, theirs, strict=True):
+            gradient = rng.standard_normal(mine.shape)
+            mine.grad = to_device(gradient, backend.device(device))
+            other.grad = torch.tensor(gradient)
+        optimizer.step()
+        reference.step()
+        rates = [group["lr"] for group in reference.param_groups]
+        assert [group.lr for group in optimizer.groups] == pytest.approx(rates, rel=1e-12)
+        warm_up.step()
+        reference_warm_up.step()
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine.numpy(), other.detach().numpy(), rtol=1e-10, atol=1e-10)
+
+
+@every_setting
 def test_a_changed_learning_rate_acts_as_in_pytorch(name, settings):
     rng = np.random.default_rng(1)
     mine = Parameter(rng.standard_normal(5))

@@ -1,0 +1,62 @@
+"""`ParameterState`: one parameter of an optimizer, with its step count and its slots."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.backend import device_of
+from dynbatch.errors import BackendError, DtypeError, ShapeError
+from dynbatch.kernels.runtime import transfer
+from dynbatch.parameter import Array, Parameter, RowSparse
+
+
+class ParameterState:
+    """One parameter with its step count and its slots."""
+
+    __slots__ = ("name", "num_steps", "parameter", "slots")
+
+    def __init__(self, name: str, parameter: Parameter) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.num_steps = 0
+        self.slots: dict[str, Array] = {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a step updates the parameter."""
+        return self.parameter.grad is not None and not self.parameter.frozen
+
+    def check_gradient(self) -> None:
+        """Check that the gradient has the value's shape and device, and on a GPU its dtype."""
+        gradient, shape = self.parameter.grad, self.parameter.shape
+        assert gradient is not None
+        if tuple(gradient.shape) != shape:
+            raise ShapeError(
+                f"Parameter {self.name!r}: its gradient has shape {tuple(gradient.shape)}, "
+                f"its value {shape}.\n  fix: clear the gradients after changing a parameter's "
+                "shape (optimizer.zero_grad())."
+            )
+        values = gradient.values if isinstance(gradient, RowSparse) else gradient
+        is_on_host = isinstance(self.parameter.value, np.ndarray)
+        if is_on_host is not isinstance(values, np.ndarray):
+            ours, theirs = self.parameter.device.name, device_of(values).name
+            raise BackendError(
+                f"Parameter {self.name!r}: its gradient is on the {theirs}, its value on the "
+                f"{ours}.\n  fix: move both with model.to({ours!r})."
+            )
+        if not is_on_host and values.dtype != self.parameter.dtype:
+            raise DtypeError(
+                f"Parameter {self.name!r}: its gradient is {values.dtype}, its value "
+                f"{self.parameter.dtype}.\n  fix: on a GPU give the gradient the value's dtype."
+            )
+
+    def prepare(self, slot: str, initial: float) -> None:
+        """Make the slots at the first step; move or convert them with the parameter."""
+        value, array = self.parameter.value, self.slots.get(slot)
+        if array is None:
+            array = self.slots[slot] = self.parameter.empty_like()
+            array.fill(initial)
+        elif array.dtype != value.dtype:
+            array = self.slots[slot] = transfer.convert(array, value.dtype)
+        if isinstance(array, np.ndarray) is not isinstance(value, np.ndarray):
+            self.slots[slot] = transfer.to_device(array, device_of(value))
