@@ -64,15 +64,18 @@ def is_json_lines(lines: Iterable[str]) -> bool:
     return next((line for line in lines if line.strip()), "").lstrip().startswith("{")
 
 
-def rows_of(path: str | Path, lines: Iterable[tuple[int, str]]) -> Rows:
+def rows_of(path: str | Path, lines: Iterable[tuple[int, str]], is_whole: bool = True) -> Rows:
     """The columns of the lines, by commas with quoting in a .csv file, else by tabs.
+
+    Args:
+        is_whole: whether the lines are all of the file; a part may end within a quoted field.
 
     Raises:
         DataError: the quoting of a .csv file is broken.
     """
     if Path(path).suffix.lower() != ".csv":
         return [(number, line.split("\t")) for number, line in lines if line.strip()]
-    reader = csv.reader([f"{line}\n" for _, line in lines], strict=True)
+    reader = csv.reader([f"{line}\n" for _, line in lines], strict=is_whole)
     try:
         return [(reader.line_num, row) for row in reader if "".join(row).strip()]
     except csv.Error as error:

@@ -1,4 +1,4 @@
-"""Files of sentences with a tag for each word: columns, or CoNLL-U."""
+"""Files of sentences with a tag for each word: columns, CoNLL-U, or word/TAG."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pathlib import Path
 from dynbatch.errors import DataError
 from dynbatch.text.lines import bad_line, num_columns, read_lines
 
-_RULE = "word<TAB>tag on each line and a blank line after each sentence, or CoNLL-U"
+_RULE = "word<TAB>tag on each line and a blank line after each sentence; CoNLL-U; or word/TAG …"
 _WORD, _TAG, _COLUMNS = 1, 3, 10
 """Columns of CoNLL-U: FORM and UPOS, of ten."""
+
+Lines = Sequence[tuple[int, str]]
+"""Lines with their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class TaggedSentence:
 
 
 def read_tagged(path: str | Path) -> list[TaggedSentence]:
-    """The sentences of a UTF-8 file with one word and its tag a line, blank lines between them.
+    """The sentences of a UTF-8 file with one word and its tag a line and blank lines between them,
+    or with one sentence a line, `The/DT cat/NN`.
 
     Columns stand apart by tabs, or by blanks in lines without a tab. Where there are more than two,
     the first is the word and the last its tag, as in CoNLL-2003. In CoNLL-U, which has ten, the
@@ -42,12 +46,43 @@ def read_tagged(path: str | Path) -> list[TaggedSentence]:
         ...     [" ".join(sentence.words) for sentence in read_tagged(path)]
         ['The cat', 'Sleep']
     """
-    sentences: list[TaggedSentence] = []
+    lines = list(read_lines(path))
+    written = [(number, line) for number, line in lines if line.strip()]
+    is_slashed = bool(written) and slashed(written[0][1]) is not None
+    sentences = list(_of_slashes(path, written) if is_slashed else _of_columns(path, lines))
+    if not sentences:
+        raise DataError(f"{path}: no sentence.\n  rule: {_RULE}")
+    return sentences
+
+
+def slashed(line: str) -> list[tuple[str, str]] | None:
+    """Words and tags of a line of `word/TAG`; None where one of its words has no slash and tag.
+
+    Example:
+        >>> slashed("1/2/CD cats/NNS"), slashed("cats NNS")
+        ([('1/2', 'CD'), ('cats', 'NNS')], None)
+    """
+    pairs = [token.rpartition("/")[::2] for token in line.split()]
+    return pairs if all([word and tag for word, tag in pairs]) else None
+
+
+def _of_slashes(path: str | Path, lines: Lines) -> Iterator[TaggedSentence]:
+    for number, line in lines:
+        pairs = slashed(line)
+        if pairs is None:
+            raise bad_line(
+                f"{path}:{number}", "a word without a tag", line, "word/TAG word/TAG …",
+                "give every word a tag behind a slash, as the first line has them",
+            )  # fmt: skip
+        yield from _ended(pairs)
+
+
+def _of_columns(path: str | Path, lines: Lines) -> Iterator[TaggedSentence]:
     pairs: list[tuple[str, str]] = []
     width = 0
-    for number, line in read_lines(path):
+    for number, line in lines:
         if not line.strip() or line.startswith("-DOCSTART-"):
-            sentences += _ended(pairs)
+            yield from _ended(pairs)
             pairs = []
         elif not is_comment(line, width):
             columns = split_columns(line)
@@ -66,10 +101,7 @@ def read_tagged(path: str | Path) -> list[TaggedSentence]:
                     f"{path}:{number}", "an empty word or tag", line, _RULE,
                     "give both, or leave the line out",
                 )  # fmt: skip
-    sentences += _ended(pairs)
-    if not sentences:
-        raise DataError(f"{path}: no sentence.\n  rule: {_RULE}")
-    return sentences
+    yield from _ended(pairs)
 
 
 def split_columns(line: str) -> list[str]:

@@ -34,6 +34,11 @@ def test_the_first_of_several_columns_is_the_word_and_the_last_its_tag(tmp_path)
     assert read(tmp_path, content) == [[("U.N.", "I-ORG"), ("official", "O")]]
 
 
+def test_a_sentence_may_be_a_line_of_words_with_slashes(tmp_path):
+    content = "The/DT 1/2/CD\n\n//SYM\n"
+    assert read(tmp_path, content) == [[("The", "DT"), ("1/2", "CD")], [("/", "SYM")]]
+
+
 def test_words_of_conllu_have_their_upos(tmp_path):
     assert read(tmp_path, CONLLU) == [
         [("Vai", "VERB"), ("a", "ADP"), ("o", "DET"), ("mar", "NOUN")]
@@ -46,6 +51,7 @@ def test_words_of_conllu_have_their_upos(tmp_path):
         ("a\tX\nb\n", ":2: 1 column, the first line has 2.*line: 'b'.*rule: word<TAB>tag"),
         ("word\n", ":1: 1 column"),
         ("a\tX\nb\t\n", ":2: an empty word or tag"),
+        ("a/X\n\nb/\n", ":3: a word without a tag"),
         ("\n \n", "no sentence"),
     ],
 )
