@@ -63,6 +63,7 @@ __all__ = [
     "nodes",
     "num_threads",
     "optim",
+    "pictures",
     "scan",
     "seed",
     "set_batch_invariant",
@@ -76,9 +77,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`dynbatch.train` on first use: it needs tqdm and safetensors, the rest NumPy alone."""
-    if name == "train":
-        return importlib.import_module("dynbatch.train")
+    """`train` and `pictures` on first use: the former needs tqdm and safetensors."""
+    if name in ("pictures", "train"):
+        return importlib.import_module(f"dynbatch.{name}")
     raise AttributeError(f"module 'dynbatch' has no attribute {name!r}")
 
 

@@ -13,7 +13,7 @@ PUBLIC = {
     "dynbatch": """
         Cell DynbatchError Engine GenerationConfig Graph MemoryUse Node Operation Parameter
         Policy Ragged Retain RowSparse backends block cell drive errors generate
-        initial_state log_prob memory models nodes num_threads optim scan seed
+        initial_state log_prob memory models nodes num_threads optim pictures scan seed
         set_batch_invariant set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """
@@ -26,6 +26,9 @@ PUBLIC = {
         reshape reverse rms_norm rotary sigmoid sign silu sinusoidal slice softmax softplus split
         sqrt squeeze stack std subtract sum swiglu t5_bias tanh transpose unsqueeze var viterbi
         where windows
+    """,
+    "dynbatch.pictures": """
+        Picture padding
     """,
     "dynbatch.testing": """
         FailingMemory NanPool Probe check_batching check_device check_gradient check_policies

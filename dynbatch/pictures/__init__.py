@@ -1,0 +1,9 @@
+"""Pictures of what runs: each is one call, an SVG that needs nothing else, in light and in dark.
+
+A `Picture` shows itself in notebooks; `save("x.svg")` writes the drawing, `save("x.html")` a page.
+"""
+
+from dynbatch.pictures.padding import padding
+from dynbatch.pictures.picture import Picture
+
+__all__ = ["Picture", "padding"]
