@@ -130,6 +130,12 @@ class Task(ABC):
     def samples(self, texts: Sequence[Any]) -> list[str]:
         """Lines that show what the model does by now, with some held-out texts."""
 
+    def report(self, texts: Sequence[Any]) -> str:
+        """What is printed of a test at the end of training: the metrics, and what to compare them
+        with where there is something."""
+        found = self.evaluate(texts)
+        return "\n".join([f"{name:24}  {value:.4f}" for name, value in found.items()])
+
     # Checkpoints ----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -159,11 +165,16 @@ class WritingTask(Task):
 
 
 class LabellingTask(Task):
-    """A task whose model gives labels to a line of text."""
+    """A task whose model gives labels to a line of text: to the whole, or to each of its words."""
 
     @abstractmethod
-    def labels(self, lines: Sequence[str]) -> list[str]:
-        """A line of labels for each line of text."""
+    def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+        """What the model finds for each line of text: objects of JSON."""
+
+    @staticmethod
+    @abstractmethod
+    def line(found: dict[str, Any]) -> str:
+        """One of the objects of `label` as a line of text."""
 
 
 def hold_out(key: str) -> Literal["train", "dev", "test"]:
