@@ -24,33 +24,35 @@ from dynbatch.train.checkpoint import MODEL, save_checkpoint
 
 SUMMARY = "turn checkpoints of Hugging Face and PyTorch into ours, and back"
 HELP = """\
-Turn a checkpoint into another program's. What it becomes shows in the names of SOURCE and TARGET.
-Values stay what they are, to the bit. Nothing in a file is executed.
+Turn a checkpoint into another program's. What it becomes shows in the names of
+SOURCE and TARGET. Values stay what they are, to the bit. Nothing in a file is
+executed.
+
+  dynbatch convert gpt2/ runs/gpt2/
+  dynbatch convert runs/fine-tuned/ fine-tuned-for-transformers/
+  dynbatch convert gpt2/pytorch_model.bin gpt2/model.safetensors
 """
 MORE = """\
 from and to:
   SOURCE                            TARGET
-  folder of Hugging Face            folder/ or run.safetensors, of dynbatch
-  a run's folder, or its file       folder/ that Hugging Face's transformers reads
+  a folder of Hugging Face          folder/ or run.safetensors, of dynbatch
+  a run's folder, or its file       folder/ for Hugging Face's transformers
   weights.pt, .pth, .bin            weights.safetensors, under the same names
-  weights.safetensors, a run's too  weights.pt, .pth, .bin
+  weights.safetensors, or a run's   weights.pt, .pth, .bin
 
-  A folder of Hugging Face has config.json and model.safetensors, whole or in parts. Its family is
-  BERT, RoBERTa, GPT-2, Llama, T5 or Marian. A folder's tokenizer goes along. PyTorch's formats need
-  PyTorch (pip install torch), and are read as tensors alone. Parts of a large model are read by
-  their index, such as pytorch_model.bin.index.json.
+  A folder of Hugging Face has config.json and model.safetensors, whole or in
+  parts; its family is BERT, RoBERTa, GPT-2, Llama, T5 or Marian. The tokenizer
+  of a folder goes along. PyTorch's formats need PyTorch (pip install torch),
+  and are read as tensors alone. Parts of a large model are read by their index,
+  such as pytorch_model.bin.index.json.
 
 in Python:
-  dynbatch.models.pretrained.load_pretrained(path) gives the model, from the folder or from ours.
+  dynbatch.models.pretrained.load_pretrained(path) gives the model, from the
+  folder or from ours.
 
 exit status:
-  0, or 1 after an error: nothing is written then. What is there already is only replaced with
-  --overwrite.
-
-examples:
-  dynbatch convert gpt2/ runs/gpt2/
-  dynbatch convert runs/fine-tuned/ fine-tuned-for-transformers/
-  dynbatch convert gpt2/pytorch_model.bin gpt2/model.safetensors
+  0; 1 after an error, when nothing was written; 2 after a wrong option. A file
+  that is there already is only replaced with --overwrite.
 """
 
 WIDTH = 80

@@ -29,35 +29,40 @@ from dynbatch.train.progress import tell_backend
 
 SUMMARY = "write text with a model"
 HELP = """\
-Write on for prompts, or write targets for sources, all side by side and without padding. What a
-prompt gets does not depend on the others.
+Write on for prompts, or write targets for sources, all side by side and without
+padding. What a prompt gets does not depend on the others.
+
+  dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
+  dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > out.txt
+  dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
 """
 MORE = """\
 model:
-  A folder in the layout of Hugging Face (GPT-2, Llama, T5, Marian), or a checkpoint of dynbatch, or
-  its folder. Nothing in it is executed. A checkpoint of your own model needs --loader
-  package.module:function, such as network:load for load in network.py of this folder; load(path)
-  returns (model, tokenizer, GenerationConfig).
+  A folder in the layout of Hugging Face (GPT-2, Llama, T5, Marian), or a
+  checkpoint of dynbatch, or its folder. Nothing in it is executed. A checkpoint
+  of your own model needs --loader package.module:function, such as network:load
+  for load in network.py of this folder; load(path) returns (model, tokenizer,
+  GenerationConfig).
 
 prompts:
-  Arguments; else the lines of --file; else those of standard input, which are read when there is
-  room for them in the batch. Blank lines are left out.
+  Arguments; else the lines of --file; else those of standard input, which are
+  read when there is room for them in the batch. Blank lines are left out.
 
 output:
-  One result alone is printed as it comes, whole characters at a time. Of several each is a line, in
-  the order of the prompts, with line feeds, tabs and backslashes as \\n, \\t and \\\\. --json tells
-  more. What a prompt is refused for is said on standard error, its line is empty, the others go on,
-  and the exit status is 1.
+  One result alone is printed as it comes, whole characters at a time. Of
+  several each is a line, in the order of the prompts, with line feeds, tabs and
+  backslashes as \\n, \\t and \\\\. --json tells more.
 
 choosing:
-  The model's generation_config.json, changed by the options here. Tokens are drawn where
-  --temperature, --top-k, --top-p or --min-p is given, or -n without beams. Prompt k draws from
-  --seed plus k.
+  The model's generation_config.json, changed by the options here. Tokens are
+  drawn where --temperature, --top-k, --top-p or --min-p is given, or -n without
+  beams. Prompt k draws from --seed plus k.
 
-examples:
-  dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
-  dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > translated.txt
-  dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
+exit status:
+  0; 1 after an error, or where a prompt was refused: why is said on standard
+  error, its line is empty, and the others go on; 2 after a wrong option.
+
+more:
   echo "17 4 98" | dynbatch generate gpt2/ --tokenizer ids --stop " 13"
 """
 

@@ -6,30 +6,110 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NoReturn
 
+import dynbatch
 from dynbatch.commands import convert, generate, memory
 from dynbatch.commands.status import exit_status, show_warning
 
 COMMANDS = {"generate": generate, "memory": memory, "convert": convert}
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
 
+COLUMNS = 80
+
+WHAT = """\
+usage: dynbatch COMMAND ...
+       dynbatch COMMAND --help
+       dynbatch --version
+
+Train models on text and use them, without padding a sentence.
+
+  dynbatch train poems.txt --output runs/poems
+  dynbatch generate runs/poems "The moon" --temperature 0.8
+  dynbatch memory poems.txt
+
+commands:
+{commands}
+
+files:
+  Text in UTF-8, an example on each line. A run is a folder: model.safetensors,
+  at its end; model.best.safetensors, of its best validation; metrics.jsonl. A
+  model of Hugging Face is a folder with config.json and model.safetensors.
+
+exit status:
+  0; 1 after an error, which says what is wrong and what to do; 2 after a wrong
+  command or option; 130 after Ctrl-C.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options of a command, with help of 80 columns; a wrong one is answered by the nearest."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog, description=description, epilog=epilog,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=26, width=COLUMNS
+            ),
+        )  # fmt: skip
+
+    def shorten_usage(self) -> None:
+        """Let "[options]" stand for the options, which are listed below."""
+        given = [action for action in self._actions if not action.option_strings]
+        names = [f"[{one.metavar} ...]" if one.nargs == "*" else str(one.metavar) for one in given]
+        self.usage = " ".join([self.prog, *names, "[options]"])
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and what was meant, in place of all options; the exit status is 2."""
+        given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        near = [one for word in given for one in nearest(word, self._option_string_actions)]
+        meant = f"\n  fix:  {', '.join(near)}?" if near and "unrecognized" in message else ""
+        self.exit(2, f"error: {self.prog}: {message}{meant}\n  help: {self.prog} --help\n")
+
+
+def nearest(word: str, known: Sequence[str] | dict[str, object]) -> list[str]:
+    """The name that a mistyped word is likest to, if one is like it at all.
+
+    Example:
+        >>> nearest("memroy", ["memory", "generate"])
+        ['memory']
+    """
+    return get_close_matches(word, list(known), n=1)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. The exit status is that of `exit_status`, or 2 after a wrong option."""
-    parser = argparse.ArgumentParser(prog="dynbatch", description="Tools of dynbatch.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.SUMMARY, add_help=False)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] not in COMMANDS:
-        parser.parse_args(given)  # prints and exits
-    command = COMMANDS[given[0]]
-    parser = argparse.ArgumentParser(
-        prog=f"dynbatch {given[0]}", description=command.HELP, epilog=command.MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    name = given[0] if given else ""
+    if name in ("-h", "--help", "help") or not given:
+        print(help_of_all(), end="", file=sys.stdout if given else sys.stderr)
+        return 0 if given else 2
+    if name == "--version":
+        print(f"dynbatch {dynbatch.__version__}")
+        return 0
+    if name not in COMMANDS:
+        return _unknown(name)
+    command = COMMANDS[name]
+    parser = Parser(f"dynbatch {name}", command.HELP, command.MORE)
     command.add_options(parser)
+    parser.shorten_usage()
     options = parser.parse_intermixed_args(given[1:])
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         return exit_status(lambda: command.run(options))
+
+
+def help_of_all() -> str:
+    """What `dynbatch --help` prints."""
+    lines = [f"  {name:<10} {command.SUMMARY}" for name, command in COMMANDS.items()]
+    return WHAT.format(commands="\n".join(lines))
+
+
+def _unknown(name: str) -> int:
+    """Say which commands there are, the likest one first. Returns the exit status."""
+    near = nearest(name, list(COMMANDS))
+    fix = f"did you mean: dynbatch {near[0]}" if near else f"one of {', '.join(COMMANDS)}"
+    said = f"error: dynbatch {name}: there is no such command.\n  fix:  {fix}"
+    print(f"{said}\n  help: dynbatch --help", file=sys.stderr)
+    return 2

@@ -30,28 +30,31 @@ MODELS = ("seq2seq", "tagger", "language-model")
 
 SUMMARY = "measure what a model holds with padding and without"
 HELP = """\
-Train a model for some mini-batches of your own sentences, padded and unpadded, in shuffled order
-and with sentences of like length in a batch. Padded and unpadded compute the same loss. Prints
-the bytes that a training step held in each, measured, and where the saving comes from.
+Measure what a model holds in memory while it trains on your own sentences:
+padded and unpadded, in shuffled order and with sentences of like length in a
+batch. Both compute the same loss. It takes a minute or two, nothing is saved.
+
+  dynbatch memory pairs.tsv
+  dynbatch memory sentences.txt --batch-size 128 --hidden 512
+  dynbatch memory pairs.tsv --pytorch --picture memory.png
 """
 
 MORE = """\
 data:
-  source<TAB>target on each line trains seq2seq, or a tagger where target is a tag for each word;
-  one sentence on each line trains a language model. Words are separated by spaces.
+  UTF-8 text. source<TAB>target on each line trains seq2seq, or a tagger where
+  target is a tag for each word; one sentence on each line trains a language
+  model. Words are separated by spaces.
 
 a model of your own:
-  --model package.module:function, such as network:make for make in network.py of this folder. It
-  is called with the number of ids of each column: make(words), make(sources, targets). It returns
-  (model, loss), where loss(graph, *ids of one line) gives a sentence's loss. If attention or the
+  --model package.module:function, such as network:make for make in network.py
+  of this folder. It is called with the number of ids of each column:
+  make(words), or make(sources, targets). It returns (model, loss), where
+  loss(graph, *ids of one line) gives a sentence's loss. If attention or the
   like would read padding, it returns more: (model, loss, pad, padded_loss), as
   dynbatch.memory.compare_padding explains.
 
-examples:
-  dynbatch memory pairs.tsv
-  dynbatch memory pairs.tsv --hidden 512 --batch-size 128 --device cuda
-  dynbatch memory sentences.txt --model language-model --layers 2 --json found.json
-  dynbatch memory pairs.tsv --picture memory.png --pytorch
+exit status:
+  0; 1 after an error; 2 after a wrong option.
 """
 
 
