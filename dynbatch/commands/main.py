@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {self.prog}: {message}{meant}\n  help: {self.prog} --help\n")
 
 
-def nearest(word: str, known: Sequence[str] | dict[str, object]) -> list[str]:
+def nearest(word: str, known: Iterable[str]) -> list[str]:
     """The name that a mistyped word is likest to, if one is like it at all.
 
     Example:
@@ -108,7 +108,7 @@ def help_of_all() -> str:
 
 def _unknown(name: str) -> int:
     """Say which commands there are, the likest one first. Returns the exit status."""
-    near = nearest(name, list(COMMANDS))
+    near = nearest(name, COMMANDS)
     fix = f"did you mean: dynbatch {near[0]}" if near else f"one of {', '.join(COMMANDS)}"
     said = f"error: dynbatch {name}: there is no such command.\n  fix:  {fix}"
     print(f"{said}\n  help: dynbatch --help", file=sys.stderr)
