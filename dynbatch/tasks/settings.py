@@ -54,6 +54,18 @@ class TrainingSettings:
         return None if self.output is None else Path(self.output, CHECKPOINT)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(TrainingSettings):
+    """What `dynbatch train` can be told of every task."""
+
+    data: str | None = option(None, "a file of text, whose form --help shows", str, is_first=True)
+    dev: str | None = option(None, "file for validation (a part of the data is held out)", str)
+    patience: int | None = option(None, "stop after X validations without a better one (never)")
+    samples: int = option(
+        3, "held-out texts, or texts made up, shown after each epoch", not_negative
+    )
+
+
 Settings = TypeVar("Settings", bound=TrainingSettings)
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch.errors import CheckpointError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Adam, Optimizer
 from dynbatch.parameter import Array
-from dynbatch.tasks.settings import TrainingSettings
+from dynbatch.tasks.settings import TaskSettings
 from dynbatch.train import CheckpointInfo, SentenceBatches, TokenBatches
+from dynbatch.train.checkpoint_file import Rule, wrong_field
 
 Batches = SentenceBatches[Any] | TokenBatches[Any]
 
@@ -59,7 +62,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     form: ClassVar[str]
-    Settings: ClassVar[type[TrainingSettings]]
+    Settings: ClassVar[type[TaskSettings]]
     higher_is_better: ClassVar[bool] = False
     model: Any
 
@@ -81,7 +84,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def begin(cls, texts: Sequence[Any], settings: Any) -> Self:
+    def begin(cls, parts: Parts, settings: Any) -> Self:
         """Vocabularies of the texts to learn from, and an untrained model."""
 
     # Training -------------------------------------------------------------------------------------
@@ -127,14 +130,23 @@ class Task(ABC):
         """How many examples there are, of which sizes, in a few words."""
 
     @abstractmethod
-    def samples(self, texts: Sequence[Any]) -> list[str]:
-        """Lines that show what the model does by now, with some held-out texts."""
+    def samples(self, texts: Sequence[Any], settings: Any, rng: np.random.Generator) -> list[str]:
+        """Lines that show what the model does by now.
+
+        Args:
+            texts: `settings.samples` held-out ones.
+            rng:   for what is drawn; checkpoints keep its state.
+        """
 
     def report(self, texts: Sequence[Any]) -> str:
         """What is printed of a test at the end of training: the metrics, and what to compare them
         with where there is something."""
         found = self.evaluate(texts)
         return "\n".join([f"{name:24}  {value:.4f}" for name, value in found.items()])
+
+    def differences(self, other: Self) -> list[str]:
+        """How the vocabularies of another task of this kind differ, a line each."""
+        return []
 
     # Checkpoints ----------------------------------------------------------------------------------
 
@@ -197,3 +209,24 @@ def divided(texts: Iterable[Any], key: Callable[[Any], str]) -> Parts:
     for text in texts:
         getattr(parts, hold_out(key(text))).append(text)
     return parts
+
+
+def checked_description(info: CheckpointInfo, fields: Mapping[str, Rule]) -> dict[str, Any]:
+    """The description in a checkpoint, with the fields that it needs.
+
+    Raises:
+        CheckpointError: there is none, or a field is missing or has another form.
+    """
+    found = info.extra.get("description")
+    problem = wrong_field(found, fields)
+    if problem:
+        raise damaged_description(info, problem)
+    return dict(found)  # type: ignore[arg-type]  # checked
+
+
+def damaged_description(info: CheckpointInfo, problem: str) -> CheckpointError:
+    """The error of a description that a model cannot be made of."""
+    return CheckpointError(
+        f"{info.path}: damaged: its description of the model has {problem}; nothing was loaded.\n"
+        "  fix: take another copy, or an earlier checkpoint of the run."
+    )
