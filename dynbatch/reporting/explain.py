@@ -1,53 +1,105 @@
-"""`explain()`: what ran together, how big, how long, and what ran apart."""
+"""`explain()`: what ran together, how big, how long, and what ran apart, in 100 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 
-from dynbatch.batcher.execution.record import RunRecord
+from dynbatch.batcher.execution.record import RunRecord, StepRecord
+from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.reporting.backends import without_c
-from dynbatch.reporting.reasons import apart, notes
+from dynbatch.reporting.reasons import apart, numbers_text
 
-SHOWN = 3
-"""The most reasons for one batch in the table; the page has them all."""
+WIDTH = 100
+"""No line is longer."""
+
+SHOWN = 24
+"""The most reasons below the table; the page has them all."""
+
+HEADS = (
+    "step", "nodes", "rows", "width", "copied", "launches", "forward ms", "backward ms",
+)  # fmt: skip
+INDENT = "      "
 
 
 def report(record: RunRecord, block_notes: Mapping[tuple[str, str], int]) -> str:
-    """The batches of all runs as a table with reasons, below the lower bound.
+    """The batches of all runs as a table below the lower bound, and reasons below the table.
 
     Args:
         block_notes: calls by the block's name and what is to be said of them.
     """
     statistics = record.statistics
-    wide = max([22, *[len(row.kind) for row in record.rows]])
     times = "host's times, no GPU is waited for" if record.is_cuda else "building not counted"
     lines = [
-        f"{statistics.nodes} nodes in {statistics.batches} batches (lower bound "
-        f"{record.lower_bound}), {statistics.launches} launches, "
-        f"{statistics.copied_bytes:,} bytes copied, peak {statistics.peak_bytes:,} bytes",
-        f"kernels {statistics.kernel_seconds * 1e3:.2f} ms, "
-        f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}), "
-        f"mean batch {record.mean_batch:.1f} nodes",
-        f"{'step':>4}  {'kind':<{wide}} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
-        f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}  apart from",
+        *_wrapped(
+            f"{statistics.nodes} nodes in {statistics.batches} batches (lower bound "
+            f"{record.lower_bound}), {statistics.launches} launches, "
+            f"{statistics.copied_bytes:,} bytes copied, peak {statistics.peak_bytes:,} bytes"
+        ),
+        *_wrapped(
+            f"kernels {statistics.kernel_seconds * 1e3:.2f} ms, "
+            f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}),"
+            f" mean batch {record.mean_batch:.1f} nodes"
+        ),
+        *_table(record.rows),
+        *_apart(record),
     ]
-    beside = notes(apart(record))
-    for number, row in enumerate(record.rows):
-        reasons = beside.get(number, [])
-        if len(reasons) > SHOWN:
-            reasons = [*reasons[:SHOWN], f"{len(reasons) - SHOWN} more"]
-        if row.inside:
-            reasons = [row.batches_text, *reasons]
-        if row.remarks:
-            reasons = [*reasons, row.remarks]
-        line = (
-            f"{number:>4}  {row.kind:<{wide}} {row.nodes:>6} {row.rows:>8} "
-            f"{row.width or 'mixed':>6} {row.copied_bytes:>10} {row.launches:>8} "
-            f"{row.seconds * 1e3:>10.3f} {row.seconds_backward * 1e3:>11.3f}  {'; '.join(reasons)}"
-        )
-        lines.append(line.rstrip())
     if not record.is_cuda and (line := without_c()):
-        lines.append(line)
+        lines += _wrapped(line)
     for (name, what), count in block_notes.items():
-        lines.append(f"{name}: {count} call{'s' * (count > 1)} {what}")
+        lines += _wrapped(f"{name}: {count} call{'s' * (count > 1)} {what}")
     return "\n".join(lines)
+
+
+def _table(rows: Sequence[StepRecord]) -> Iterator[str]:
+    """A line for each batch. What else is known of some stands below, by their numbers."""
+    cells = [_cells(number, row) for number, row in enumerate(rows)]
+    widths = [max(map(len, column)) for column in zip(HEADS, *cells, strict=True)]
+    room = WIDTH - sum(widths) - len(widths) - 1
+    wide = min(room, max([22, *[len(row.kind) for row in rows]]))
+    remarks: dict[str, list[int]] = {}
+    for kind, line in zip(["kind", *[row.kind for row in rows]], [HEADS, *cells], strict=True):
+        first, *others = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        yield f"{first}  {_cut(kind, wide):<{wide}} {' '.join(others)}"
+    for number, row in enumerate(rows):
+        full = row.kind if len(row.kind) > wide else ""
+        for remark in filter(None, (full, row.batches_text, row.remarks)):
+            remarks.setdefault(remark, []).append(number)
+    for remark, numbers in remarks.items():
+        yield from _wrapped(f"{numbers_text(numbers):>4}  {remark}")
+
+
+def _cells(number: int, row: StepRecord) -> tuple[str, ...]:
+    return (
+        str(number), str(row.nodes), str(row.rows), str(row.width or "mixed"),
+        str(row.copied_bytes), str(row.launches), f"{row.seconds * 1e3:.3f}",
+        f"{row.seconds_backward * 1e3:.3f}",
+    )  # fmt: skip
+
+
+def _apart(record: RunRecord) -> Iterator[str]:
+    """The batches of one node type that ran apart, and why."""
+    pairs = apart(record)
+    if pairs:
+        yield "ran apart, and why:"
+    for pair in pairs[:SHOWN]:
+        others = f" / {numbers_text(pair.second)}" if pair.second else ""
+        name = "calls" if pair.node_type == RegionNode.__name__ else pair.node_type
+        yield from _wrapped(f"{INDENT}{name} {numbers_text(pair.first)}{others}: {pair.reason}")
+    if len(pairs) > SHOWN:
+        yield f"{INDENT}{len(pairs) - SHOWN} more: explain(html=...) has them all"
+
+
+def _wrapped(text: str) -> list[str]:
+    """The text in lines that fit; the first keeps its indentation, the others are indented."""
+    if len(text) <= WIDTH:
+        return [text]
+    return textwrap.wrap(text, WIDTH, subsequent_indent=INDENT + "  ", break_on_hyphens=False)
+
+
+def _cut(kind: str, width: int) -> str:
+    """A kind, without its middle where it is too long; its whole name then stands below."""
+    if len(kind) <= width:
+        return kind
+    tail = (width - 1) // 2
+    return f"{kind[: width - 1 - tail]}…{kind[len(kind) - tail :]}"

@@ -13,7 +13,7 @@ from importlib.resources import files
 from string import Template
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
-from dynbatch.reporting.reasons import apart, notes, signature_text
+from dynbatch.reporting.reasons import STEPS_LISTED, apart, notes, numbers_text, signature_text
 from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures
 
 COLUMNS = (
@@ -23,7 +23,6 @@ COLUMNS = (
 TEXT_COLUMNS = ("signature", "batches of calls", "apart from")
 STYLES = {"forward": "", "backward": " backward", "add gradients": " add"}
 TICKS = 5
-STEPS_LISTED = 12
 
 
 def page(record: RunRecord) -> str:
@@ -114,7 +113,12 @@ def _bar(bar: Bar, lane: int, end: float, label: str) -> str:
 def _reasons(record: RunRecord) -> str:
     return _rows(
         [
-            (pair.node_type, _steps(pair.first), _steps(pair.second) or "each other", pair.reason)
+            (
+                pair.node_type,
+                numbers_text(pair.first),
+                numbers_text(pair.second) or "each other",
+                pair.reason,
+            )
             for pair in apart(record)
         ],
         ("", "", "", ""),
@@ -162,11 +166,6 @@ def _inside(row: StepRecord) -> str:
     more = f", … {len(row.inside) - STEPS_LISTED} more" if len(row.inside) > STEPS_LISTED else ""
     sizes = ", ".join([f"{name} {count}" for name, count in row.inside[:STEPS_LISTED]])
     return f"{row.batches_text}: {sizes}{more}"
-
-
-def _steps(numbers: Sequence[int]) -> str:
-    more = f", … {len(numbers) - STEPS_LISTED} more" if len(numbers) > STEPS_LISTED else ""
-    return ", ".join([str(number) for number in numbers[:STEPS_LISTED]]) + more
 
 
 def _rows(table: Iterable[Sequence[object]], styles: Sequence[str], name: str = "") -> str:

@@ -18,6 +18,9 @@ from dynbatch.parameter import UNNAMED
 NEIGHBOURS = 3
 """The number of later signatures that each is compared with: keeps the time linear."""
 
+STEPS_LISTED = 12
+"""The most batches that are named where a list of them is shown."""
+
 COMPILED = "compiled cell"
 
 DEPENDS = "depends on each other"
@@ -88,6 +91,12 @@ def _batches_apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
                 reason = difference(a, b, known)
                 pairs.append(Apart(name, tuple(steps[a]), tuple(steps[b]), reason))
     return pairs
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Numbers of batches: "0, 3, … 9 more"."""
+    more = f", … {len(numbers) - STEPS_LISTED} more" if len(numbers) > STEPS_LISTED else ""
+    return ", ".join([str(number) for number in numbers[:STEPS_LISTED]]) + more
 
 
 def notes(pairs: Sequence[Apart]) -> dict[int, list[str]]:

@@ -63,7 +63,7 @@ def test_uses_of_a_parameter_as_a_value_are_one_batch_with_one_gradient():
     with db.Graph(dtype="float64") as graph:
         losses = [F.sum(F.parameter(graph, parameter) * k) for k in (1.0, 2.0, 3.0)]
         graph.backward(F.sum(losses))
-        assert "ParameterNode               3" in graph.explain()
+        assert "ParameterNode 3" in " ".join(graph.explain().split())
     assert parameter.grad.tolist() == [6, 6]
 
 

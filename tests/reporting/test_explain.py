@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels.c.runtime import library
 from dynbatch.memory import Pool
+from dynbatch.reporting.reasons import apart
 
 
 @pytest.fixture(autouse=True)
@@ -63,21 +65,20 @@ def test_a_graph_without_runs_has_an_empty_report():
         assert graph.explain().startswith("0 nodes in 0 batches")
 
 
-def test_beside_each_batch_stands_what_ran_apart():
+def test_below_the_table_stands_what_ran_apart():
     with db.Graph() as graph:
         x = F.input(graph, [1.0, 2.0])
         for k in range(6):
             F.elu(x, 0.5 + k)
         F.tanh(F.tanh(x))
         graph.forward()
-    lines = graph.explain().splitlines()[3:]
-    assert lines[1].endswith(
-        "  2: static attribute alpha differs: 0.5 / 1.5; 3: static attribute alpha differs: "
-        "0.5 / 2.5; 4: static attribute alpha differs: 0.5 / 3.5"
-    )
-    assert lines[4].endswith("; 2 more")
-    assert lines[7].split()[1] == "Tanh" and "apart" not in lines[7]
-    assert lines[8].endswith("  7: depends on each other")
+    lines = graph.explain().splitlines()
+    reasons = lines[lines.index("ran apart, and why:") + 1 :]
+    assert reasons[:3] == [
+        f"      Elu 1 / {other}: static attribute alpha differs: 0.5 / {alpha}"
+        for other, alpha in ((2, 1.5), (3, 2.5), (4, 3.5))
+    ]
+    assert reasons[-1] == "      Tanh 7, 8: depends on each other"
 
 
 def test_the_hosts_share_is_of_host_and_kernels():
@@ -114,3 +115,75 @@ def test_on_a_gpu_the_report_says_whose_times_it_gives(cuda):
     with db.Graph(device="cuda") as graph:
         _ = F.tanh(F.input(graph, [1.0])).value
     assert "host's times, no GPU is waited for" in graph.explain()
+
+
+# Width -------------------------------------------------------------------------------------------
+
+
+def tree_graph():
+    """Calls of cells whose names are long, joined along trees of three sentences."""
+
+    @db.cell
+    def leaf_of_a_binary_constituency_tree(x, p):
+        return F.tanh(F.linear(x, p[0]))
+
+    @db.cell
+    def two_children_of_a_binary_constituency_tree(left, right, p):
+        return F.tanh(F.linear(left, p[1]) + F.linear(right, p[2]))
+
+    weights = [db.Parameter(np.full((8, 8), 0.1, "float32"), f"tree.weights.{k}") for k in range(3)]
+    graph = db.Graph()
+    with graph:
+        losses = []
+        for length in (1, 4, 7):
+            words = F.input(graph, np.ones((length, 8)))
+            states = [leaf_of_a_binary_constituency_tree(words[k], weights) for k in range(length)]
+            while len(states) > 1:
+                right, left = states.pop(), states.pop()
+                joined = two_children_of_a_binary_constituency_tree(left, right, weights)
+                states.append(F.relu(joined))
+            losses.append(F.sum(states[0]))
+        graph.backward(F.mean(losses))
+    return graph
+
+
+def transformer_graph():
+    model = models.TransformerEncoder(2, 16, 4, dropout=0.0)
+    graph = db.Graph()
+    with graph:
+        lengths = (5, 2, 9)
+        states = [model(F.input(graph, np.ones((length, 16)))) for length in lengths]
+        graph.backward(F.mean([F.sum(state) for state in states]))
+    return graph
+
+
+def many_reasons_graph():
+    graph = db.Graph()
+    with graph:
+        x = F.input(graph, np.ones(4))
+        for k in range(40):
+            name = f"a_layer_with_a_name_of_many_words.and_a_number_{k}.weight"
+            F.elu(F.linear(x, db.Parameter(np.ones((2 + k % 3, 4), "float32"), name)), 0.1 + k)
+        graph.forward()
+    return graph
+
+
+@pytest.mark.parametrize("make", [tree_graph, transformer_graph, many_reasons_graph])
+def test_no_line_is_wider_than_100_columns(make):
+    graph = make()
+    lines = graph.explain().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) > 80  # else the graph tests nothing
+
+
+def test_a_kind_that_is_cut_stands_below_the_table_in_full():
+    lines = tree_graph().explain().splitlines()
+    full = "calls of leaf_of_a_binary_constituency_tree"
+    assert any("calls of" in line and "…" in line for line in lines)
+    assert any(full in line and line.lstrip()[0].isdigit() for line in lines)
+
+
+def test_the_report_counts_the_reasons_that_it_leaves_out():
+    pairs = len(apart(many_reasons_graph()._executor.record(0.0)))
+    lines = many_reasons_graph().explain().splitlines()
+    assert lines[-1].startswith(f"      {pairs - 24} more: explain(html=...)")
