@@ -46,7 +46,9 @@ def arrow(drawing: Drawing, begin: tuple[float, float], end: tuple[float, float]
 
 def packed() -> Picture:
     """Three sentences as one array of rows."""
-    drawing = Drawing("Three sentences become one array", note="A box is a row of numbers: a token.")
+    drawing = Drawing(
+        "Three sentences become one array", note="A box is a row of numbers: a token."
+    )
     width, gap, left, top = 74.0, 6.0, MARGIN, drawing.top
     for k, words in enumerate(SENTENCES):
         for t, word in enumerate(words):
@@ -67,7 +69,8 @@ def packed() -> Picture:
         drawing.text(max(x, left + 4), row + 54, str(offset), anchor="middle", bold=True)
     drawing.text(left, row + 76, "offsets: sentence k has the rows offsets[k] to offsets[k + 1]")
     return drawing.finish(
-        "Sentences of 3, 1 and 5 tokens lie one behind the other in an array of 9 rows. The offsets "
+        "Sentences of 3, 1 and 5 tokens lie one behind the other in an array of 9 rows. "
+        "The offsets "
         "0, 3, 4 and 9 tell where each sentence begins and ends."
     )
 
@@ -104,7 +107,8 @@ def signatures() -> Picture:
         drawing.curve((left + 190 * k + 75, y - 23), (left + 190 + 75, y + 10), SOFT, thick=1.5)
     box(drawing, left + 190, y + 10, 150, "Mean: the loss", GREY)
     return drawing.finish(
-        "Three sentences of 3, 1 and 5 tokens have four nodes each: a look-up, an LSTM, a linear map "
+        "Three sentences of 3, 1 and 5 tokens have four nodes each: a look-up, an LSTM, a "
+        "linear map "
         "and a cross-entropy. The three nodes of a kind have one signature and are one batch. The "
         "mean of the three losses is a fifth batch."
     )
@@ -125,7 +129,8 @@ def plan() -> Picture:
     """Two trees, computed batch by batch."""
     drawing = Drawing(
         "The plan: from the frontier, batch by batch",
-        note="Two trees, from their leaves up. A node is ready when all nodes below it are computed.",
+        note="Two trees, from their leaves up. A node is ready when all nodes below it "
+        "are computed.",
     )
     steps = ("1. five leaves", "2. two pairs", "3. one pair", "4. two classifiers")
     top, panel = drawing.top + 6, 176.0
@@ -140,7 +145,7 @@ def plan() -> Picture:
         for node, _, _, children, _ in FIRST_TREE + SECOND_TREE:
             for child in children:
                 drawing.line([at[node], at[child]], GRID, thick=1.5)
-        for node, _, _, children, runs in FIRST_TREE + SECOND_TREE:
+        for node, _, _, _, runs in FIRST_TREE + SECOND_TREE:
             x, y = at[node]
             colour = (SKY, ORANGE, ORANGE, GREEN)[runs]
             if runs < step:
@@ -159,7 +164,8 @@ def plan() -> Picture:
         728,
     )  # fmt: skip
     drawing.text(
-        MARGIN, below + 36, "In step 3 the smaller tree's classifier is ready too. It waits for the "
+        MARGIN, below + 36, "In step 3 the smaller tree's classifier is ready too. It "
+        "waits for the "
         "other one: four batches, not five.", size=SMALL_SIZE, within=728,
     )  # fmt: skip
     return drawing.finish(
@@ -173,7 +179,8 @@ def scan() -> Picture:
     """The steps of a recurrence over sentences of three lengths."""
     drawing = Drawing(
         "A recurrence over sentences of any length",
-        note="Longest first, so that those still running are always the first rows. None is masked.",
+        note="Longest first, so that those still running are always the first rows. None "
+        "is masked.",
     )
     order = sorted(range(3), key=lambda k: -LENGTHS[k])
     left, top, width, height = 210.0, drawing.top + 24, 84.0, 30.0
@@ -191,7 +198,8 @@ def scan() -> Picture:
         for t, word in enumerate(SENTENCES[k]):
             box(drawing, left + t * (width + 10), y, width, word, COLOURS[k])
     y = top + 3 * (height + 4) + 40
-    drawing.text(MARGIN, y, "9 rows in 5 steps, as there are 9 tokens. Padded there would be 15, and "
+    drawing.text(MARGIN, y, "9 rows in 5 steps, as there are 9 tokens. Padded there would "
+    "be 15, and "
                  "a mask to ignore 6 of them.", size=SMALL_SIZE, within=728)  # fmt: skip
     return drawing.finish(
         "Sentences of 5, 3 and 1 tokens run side by side. Step 1 has 3 rows, steps 2 and 3 have 2, "
@@ -226,7 +234,8 @@ def attention() -> Picture:
         square(x, top + 6, 5, length, COLOURS[k])
         x += cell * 5 + 14
     return drawing.finish(
-        "Sentences of 3, 1 and 5 tokens have 9, 1 and 25 scores, 35 together. Padded to 5 tokens each "
+        "Sentences of 3, 1 and 5 tokens have 9, 1 and 25 scores, 35 together. Padded to 5 "
+        "tokens each "
         "has 25, 75 together, of which 40 belong to padding."
     )
 
@@ -259,7 +268,8 @@ def backward() -> Picture:
     drawing.text(MARGIN, top + 101, "← backward", bold=True, size=SMALL_SIZE)
     drawing.text(MARGIN, top + 159, "parameters", bold=True, size=SMALL_SIZE)
     return drawing.finish(
-        "Forward goes from ids over vectors x, LSTM outputs h and scores to the loss, in four batches. "
+        "Forward goes from ids over vectors x, LSTM outputs h and scores to the loss, in "
+        "four batches. "
         "Backward goes through the same batches in reverse. Each leaves its parameters' gradient: "
         "one product over all nine rows of all sentences."
     )
@@ -277,7 +287,8 @@ def arena() -> Picture:
     """Blocks of one arena over a training step."""
     drawing = Drawing(
         "The arena: where every value lies, and how long",
-        note="Planned before the first kernel. When nobody reads a block any more, another takes its room.",
+        note="Planned before the first kernel. When nobody reads a block any more, "
+        "another takes its room.",
     )
     stages = ("Lookup", "Scan", "scores", "loss", "d LinearMap", "d Scan", "d Lookup")
     left, top, width, unit = 76.0, drawing.top + 8, 95.0, 14.0
@@ -295,12 +306,14 @@ def arena() -> Picture:
     drawing.text(MARGIN, top + 10, "address", size=SMALL_SIZE, colour=SOFT)
     drawing.text(MARGIN, bottom + 34, "forward, then backward →", size=SMALL_SIZE, colour=SOFT)
     return drawing.finish(
-        "Time goes from left to right, addresses from below. The gradient of scores is written over "
-        "them, and the gradient of x lies where h was: the arena is smaller than all blocks together."
+        "Time goes from left to right, addresses from below. The gradient of scores is "
+        "written over "
+        "them, and the gradient of x lies where h was: the arena is smaller than all "
+        "blocks together."
     )
 
 
-PICTURES: dict[str, Callable[[], Picture]] = {
+DRAWN: dict[str, Callable[[], Picture]] = {
     "packed": packed, "signatures": signatures, "plan": plan, "scan": scan,
     "attention": attention, "backward": backward, "arena": arena,
 }  # fmt: skip
@@ -308,8 +321,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 
 def main(names: Sequence[str]) -> None:
     """Draw those that are named, or all."""
-    for name in names or PICTURES:
-        PICTURES[name]().save(FOLDER / f"{name}.svg")
+    for name in names or DRAWN:
+        DRAWN[name]().save(FOLDER / f"{name}.svg")
 
 
 if __name__ == "__main__":
