@@ -16,6 +16,9 @@ from dynbatch.errors import DataError
 
 Record = dict[str, Any]
 
+PARAMETERS = "parameters"
+"""What a line about watched parameters has beside its step: their statistics by name."""
+
 
 class MetricsFile:
     """Appends records to a JSON-lines file, flushed line by line. Without a path it does nothing.
@@ -46,7 +49,7 @@ class MetricsFile:
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = open(self._path, "a", encoding="utf-8")
-            self._file.write(json.dumps({name: _finite(value) for name, value in record.items()}))
+            self._file.write(json.dumps(_finite(record)))
             self._file.write("\n")
             self._file.flush()
 
@@ -117,9 +120,17 @@ def _is_record(value: object) -> bool:
     if not isinstance(value, dict) or not is_count(value.get("step")):
         return False
     is_complete = "metric" not in value or is_count(value.get("epoch"))
-    return is_complete and all(
-        each is None or isinstance(each, bool) or is_number(each) for each in value.values()
+    watched = value.get(PARAMETERS, {})
+    return (
+        is_complete
+        and isinstance(watched, dict)
+        and all([isinstance(each, dict) and _has_numbers(each) for each in watched.values()])
+        and _has_numbers({name: each for name, each in value.items() if name != PARAMETERS})
     )
+
+
+def _has_numbers(value: dict[str, object]) -> bool:
+    return all(each is None or isinstance(each, bool) or is_number(each) for each in value.values())
 
 
 @contextmanager
@@ -135,4 +146,6 @@ def _writing(path: Path | None) -> Iterator[None]:
 
 
 def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

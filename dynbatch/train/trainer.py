@@ -66,6 +66,9 @@ class Trainer(TrainerSettings):
         padded_bytes:     bytes that a mini-batch would take padded: `padding.padded_peak(...)`.
         memory_every:     updates between two for which the peak is planned beforehand, and worked
                           out padded, beside what is measured of each. It takes some milliseconds.
+        watch:            updates between two that write a line about every parameter: norms of
+                          weight, gradient and update, and others (`train.watch.Watched`). Such an
+                          update copies all parameters; the others do not.
         random_state:     a generator that the loss function draws from, kept in checkpoints.
         extra:            what else to keep in checkpoints, such as the model's settings.
         other_data:       what the run depends on beside its mini-batches, by name, such as
@@ -205,6 +208,8 @@ class Trainer(TrainerSettings):
         with deferred_interrupt():
             update.record["lr"] = float(self.optimizer.lr)
             self.optimizer.step()
+            if update.watched is not None:
+                update.watched.updated()
             seconds = time.perf_counter() - begin
             update.record["sentences_per_second"] = round(update.record["sentences"] / seconds, 1)
             self._unread = update
@@ -236,7 +241,8 @@ class Trainer(TrainerSettings):
             self.position += len(update.losses)
             self._marked = update.random_states
             self._last = update.record
-            self._metrics.write(update.record)
+            for record in update.records():
+                self._metrics.write(record)
 
     def _end_epoch(self) -> None:
         """Validate, note the result, and save."""

@@ -11,10 +11,11 @@ from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.optim import GradientNorm, clip_grad_norm_
-from dynbatch.train.metrics import Record
+from dynbatch.train.metrics import PARAMETERS, Record
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.settings import TrainerSettings
+from dynbatch.train.watch import Watched
 
 
 @dataclass(slots=True)
@@ -26,12 +27,14 @@ class Update:
         losses:        of its mini-batches, after backward; their sum is the update's loss.
         norm:          of all gradients, before clipping.
         random_states: after its loss was built, which is where the next update begins.
+        watched:       statistics of the parameters, if it is the update's turn.
     """
 
     record: Record
     losses: list[Node]
     norm: float | GradientNorm
     random_states: RandomStates
+    watched: Watched | None = None
 
     @property
     def is_on_device(self) -> bool:
@@ -50,6 +53,13 @@ class Update:
         if not isfinite(self.record["loss"]):
             raise NumericError(f"the loss is {self.record['loss']}.")
         self.record["gradient_norm"] = float(self.norm)
+
+    def records(self) -> list[Record]:
+        """The update's lines of the metrics file."""
+        if self.watched is None:
+            return [self.record]
+        at = {name: self.record[name] for name in ("step", "epoch")}
+        return [self.record, {**at, PARAMETERS: self.watched.statistics()}]
 
 
 def differentiate(
@@ -71,9 +81,11 @@ def differentiate(
     record |= {"loss": nan, "peak_bytes": 0}  # read later; here for their places in the line
     losses = [_add_gradients(settings, batch, max(1, count), record) for batch in batches]
     record["gradient_norm"] = nan
+    is_watched = settings.watch is not None and (step - 1) % settings.watch == 0
+    watched = Watched(settings.optimizer) if is_watched else None
     limit = inf if settings.clip_norm is None else settings.clip_norm
     norm = clip_grad_norm_(settings.optimizer, limit)
-    return Update(record, losses, norm, RandomStates.now(settings.random_state))
+    return Update(record, losses, norm, RandomStates.now(settings.random_state), watched)
 
 
 def _add_gradients(

@@ -31,6 +31,11 @@ def sum_squares(gradients: Sequence[Array], partials: Array) -> None:
     _over_chunks("sum_squares", gradients, partials)
 
 
+def sums(arrays: Sequence[Array], partials: Array) -> None:
+    """partials[b] = Σ x over chunk b of the arrays; arguments as those of `sum_squares`."""
+    _over_chunks("sums", arrays, partials)
+
+
 def norm_of(partials: Array, norm: Array) -> None:
     """norm[0] = √Σ partials, all float64 of the device."""
     args = (partials, norm, partials.size)

@@ -22,6 +22,7 @@ def exercise(kernels):
     x, entries = fake_cupy.zeros(5000, np.float32), np.array([[0, 0, 5000]], np.int64)
     partials, norm = fake_cupy.zeros(2), fake_cupy.zeros(1)
     kernels.launch("sum_squares", (2,), (64,), (x, fake_cupy.asarray(entries), partials, 1))
+    kernels.launch("sums", (2,), (64,), (x, fake_cupy.asarray(entries), partials, 1))
     kernels.launch("norm_of", (1,), (64,), (partials, norm, 2))
 
 
@@ -48,6 +49,17 @@ def test_the_norm_of_all_is_two_launches(cupy, dtype, gradients):
     ends = np.cumsum(list(map(clipping.num_chunks, gradients)))
     found = [part.sum() for part in np.split(partials.get(), ends)[:-1]]
     np.testing.assert_allclose(found, squares, rtol=1e-6)
+
+
+def test_sums_are_those_of_each_array(cupy, dtype, gradients):
+    partials = cupy.empty(sum(map(clipping.num_chunks, gradients)), np.float64)
+    with launches(1):
+        clipping.sums(gradients, partials)
+        queue().flush()
+    ends = np.cumsum(list(map(clipping.num_chunks, gradients)))
+    found = [part.sum() for part in np.split(partials.get(), ends)[:-1]]
+    expected = [gradient.get().sum(dtype=np.float64) for gradient in gradients]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_norm_is_the_same_to_the_bit(cupy, dtype, gradients):

@@ -40,6 +40,15 @@ extern "C" __global__ void sum_squares(
     if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
+// partials[b] = Σ x over chunk b.
+extern "C" __global__ void sums(
+    const REAL* base, const long long* entries, double* partials, int count) {
+    double total = 0;
+    over_chunk(entries, count, [&](long long i) { total += base[i]; });
+    total = block_sum(total);
+    if (threadIdx.x == 0) partials[blockIdx.x] = total;
+}
+
 // norm[0] = √Σ partials. One block of 1024.
 extern "C" __global__ void norm_of(const double* partials, double* norm, int count) {
     double total = 0;

@@ -1,0 +1,118 @@
+"""`Watched`: what one update does to every parameter, as numbers for the metrics file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import nan, sqrt
+
+import numpy as np
+
+from dynbatch.backend import Array, DType
+from dynbatch.kernels import clipping
+from dynbatch.kernels.arrays import snapshot
+from dynbatch.kernels.cuda import clipping as on_device
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.optim import Optimizer
+from dynbatch.optim.combination import combine
+from dynbatch.parameter import RowSparse
+
+Statistics = dict[str, float]
+
+DIGITS = 6
+"""Significant digits of the numbers in the metrics file."""
+
+
+class Watched:
+    """Statistics of all parameters over one update. For n numbers θ, with gradient g:
+
+        norm           √Σ θ²                    before the update
+        mean           Σ θ / n
+        deviation      √(Σ θ² / n - mean²)
+        gradient_norm  √Σ g²                    before clipping; null without a gradient
+        update_norm    √Σ (θ_after - θ)²
+        update_ratio   update_norm / norm       null where the norm is 0
+
+    All have the parameters' own unit or, as the ratio, none. A ratio around 1e-3 is usual; far more
+    means a rate that is too high, far less one at which a parameter hardly learns.
+
+    The object is made after backward and before clipping; `updated` belongs after the update.
+    Between the two a copy of all parameters is held. On a GPU nothing is waited for until
+    `statistics` is called.
+
+    Args:
+        optimizer: of the parameters.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._parameters = dict(optimizer.named_parameters())
+        values = [parameter.value for parameter in self._parameters.values()]
+        with_gradient = {
+            name: parameter.grad.values if isinstance(parameter.grad, RowSparse) else parameter.grad
+            for name, parameter in self._parameters.items()
+            if parameter.grad is not None and not parameter.frozen
+        }
+        self._sums, self._squares = _Sums(values, squared=False), _Sums(values)
+        self._gradients, self._having = _Sums(list(with_gradient.values())), list(with_gradient)
+        self._copies = [snapshot(value) for value in values]
+        self._updates: _Sums | None = None
+
+    def updated(self) -> None:
+        """Measure the update, which has just been made or started."""
+        values = [parameter.value for parameter in self._parameters.values()]
+        combine(self._copies, values, keep=1.0, add=-1.0)
+        self._updates = _Sums(self._copies)
+        self._copies = []
+
+    def statistics(self) -> dict[str, Statistics]:
+        """The numbers by parameter, six digits of each; on a GPU this waits for the update."""
+        assert self._updates is not None
+        gradients = dict(zip(self._having, self._gradients.read(), strict=True))
+        found = {}
+        numbers = (self._sums.read(), self._squares.read(), self._updates.read())
+        for (name, parameter), total, squares, update in zip(
+            self._parameters.items(), *numbers, strict=True
+        ):
+            count = max(1, parameter.size)
+            mean, norm = total / count, sqrt(squares)
+            statistics = {
+                "norm": norm,
+                "mean": mean,
+                "deviation": sqrt(max(0.0, squares / count - mean * mean)),
+                "gradient_norm": sqrt(gradients.get(name, nan)),
+                "update_norm": sqrt(update),
+                "update_ratio": sqrt(update) / norm if norm else nan,
+            }
+            found[name] = {key: float(f"{x:.{DIGITS}g}") for key, x in statistics.items()}
+        return found
+
+
+class _Sums:
+    """Σ x² or Σ x of each array; those on a GPU are on their way until they are read."""
+
+    def __init__(self, arrays: Sequence[Array], squared: bool = True) -> None:
+        on_host: Callable[[Array], float] = clipping.sum_squares if squared else _sum
+        start = on_device.sum_squares if squared else on_device.sums
+        self._found = [on_host(a) if isinstance(a, np.ndarray) else 0.0 for a in arrays]
+        groups: dict[DType, list[int]] = {}
+        for k, array in enumerate(arrays):
+            if not isinstance(array, np.ndarray) and array.size:
+                groups.setdefault(array.dtype, []).append(k)
+        self._late: list[tuple[list[int], list[int], HostCopy]] = []
+        for numbers in groups.values():
+            counts = [on_device.num_chunks(arrays[k]) for k in numbers]
+            partials = queue().cupy.empty(sum(counts), "float64")
+            start([arrays[k] for k in numbers], partials)
+            self._late.append((numbers, counts, HostCopy(partials)))
+
+    def read(self) -> list[float]:
+        """The sums in the arrays' order."""
+        for numbers, counts, copy in self._late:
+            parts = np.split(copy.read(), np.cumsum(counts)[:-1])
+            for k, part in zip(numbers, parts, strict=True):
+                self._found[k] = float(part.sum())
+        return self._found
+
+
+def _sum(values: Array) -> float:
+    return float(np.sum(values, dtype=np.float64))
