@@ -125,20 +125,20 @@ def test_an_interrupted_run_says_how_to_go_on_and_then_ends_as_if_never_interrup
 ):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert main(command(pairs, whole, "--dropout", "0.3")) == 0
-    train_batch = Trainer._run_batch
+    train_batch = Trainer._update
 
     def interrupted(self, batch):
         if self.step == 9:
             raise KeyboardInterrupt
         return train_batch(self, batch)
 
-    monkeypatch.setattr(Trainer, "_run_batch", interrupted)
+    monkeypatch.setattr(Trainer, "_update", interrupted)
     assert main(command(pairs, cut, "--dropout", "0.3")) == 130
     hint = f"python -m examples.seq2seq.train --output {cut} --resume"
     assert hint in capsys.readouterr().err
     assert read_checkpoint(cut / "model.safetensors").step == 9
 
-    monkeypatch.setattr(Trainer, "_run_batch", train_batch)
+    monkeypatch.setattr(Trainer, "_update", train_batch)
     assert main(["--output", str(cut), "--resume", "--quiet"]) == 0
     expected, found = [parameters(path / "model.safetensors") for path in (whole, cut)]
     for name, value in expected.items():
