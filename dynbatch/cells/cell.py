@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Generic
 
 from dynbatch.cells.calls.calls import Calls
-from dynbatch.cells.calls.forms import CellFunction
+from dynbatch.cells.calls.forms import Returned
 from dynbatch.cells.scan.arguments import ScanForm, with_right_init
 from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
@@ -22,7 +22,7 @@ Shapes = tuple[tuple[int, int], ...]
 """The number of dimensions and the width of each memory."""
 
 
-class Cell:
+class Cell(Generic[Returned]):
     """One step of one sentence, or one node of a tree.
 
     Called on nodes it is one node. Given to `scan`, as (token, state, params[, memory]) -> (output,
@@ -30,7 +30,7 @@ class Cell:
     parameters, split into what can run before and after the loop, and compiled.
     """
 
-    def __init__(self, function: CellFunction) -> None:
+    def __init__(self, function: Callable[..., Returned]) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
@@ -39,7 +39,7 @@ class Cell:
         self._by_rows: set[tuple[ScanForm, Shapes]] = set()
         self._calls = Calls(self)
 
-    def __call__(self, *arguments: object) -> Any:
+    def __call__(self, *arguments: object) -> Returned:
         """One step as one node: the result of the function.
 
         Args:
@@ -64,7 +64,7 @@ class Cell:
                 of the other with F.parameter(graph, p).
         """
         make = self._calls.make
-        return make(arguments)
+        return make(arguments)  # type: ignore[no-any-return]  # what reads and unpacks as it does
 
     def compiled(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object
@@ -125,7 +125,7 @@ class Cell:
         return f"<cell {self.__name__}>"
 
 
-def cell(function: CellFunction) -> Cell:
+def cell(function: Callable[..., Returned]) -> Cell[Returned]:
     """Make a cell from a function of one step.
 
     Args:

@@ -91,7 +91,7 @@ class Recurrent(Module):
         with the suffix `_reverse` for the backward direction.
     """
 
-    cell: ClassVar[Cell]
+    cell: ClassVar[Cell[Any]]
     gates: ClassVar[int]
     parts: ClassVar[int]
 

@@ -135,7 +135,7 @@ class CellForm(NamedTuple):
     gives: how its result is unpacked: into its values, and the state that it is or holds.
     """
 
-    cell: Cell
+    cell: Cell[Any]
     takes: tuple[str, ...]
     gives: Callable[[State], tuple[Sequence[Node], State]]
     has_parameters: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dynbatch.nodes.node import Node
 
@@ -17,6 +17,9 @@ NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
 NO_FORM = -1
 """The form id of a node that is not a call's argument; see `table.ValueHandle`."""
 
+
+Returned = TypeVar("Returned")
+"""What a user's function returns, and so what a call of its cell gives: nodes, tuples of nodes."""
 
 CellFunction: TypeAlias = Callable[..., Any]
 """A user's function of nodes, tuples of nodes and parameters."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
-from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm, leaves
+from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm, Returned, leaves
 from dynbatch.cells.calls.table import Several
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node
@@ -72,7 +72,7 @@ def structure_of(value: Any) -> Any:
     return value
 
 
-def total(results: Sequence[object]) -> Any:
+def total(results: Sequence[Returned]) -> Returned:
     """The sum of results of calls, part by part; an argument for another call.
 
     A tree node has any number of children. Their sum is gathered by the call that is given it: no
@@ -99,19 +99,20 @@ def total(results: Sequence[object]) -> Any:
         ...     node(x, db.total(leaves)).value.tolist()
         [4.0]
     """
-    results = listed(
+    given: Any = listed(
         "total", "results", results, "give what the calls returned: db.total([h1, h2])"
     )
-    if not results:
+    if not given:
         raise EmptyBatchError.at_caller(
             "total: the list of results is empty.\n"
             "  rule: an empty sum has no widths; give the widths of zeros instead\n"
             "  fix:  db.total(below) if below else (64, 64), the widths of the state"
         )
-    if not are_results(results):
-        return by_part(_sum, [structure_of(result) for result in results])
-    form = common_form("total", results)
-    return results[0] if len(results) == 1 else SumArgument(results, form)
+    if not are_results(given):
+        return by_part(_sum, [structure_of(result) for result in given])  # type: ignore[no-any-return]
+    form = common_form("total", given)
+    found: object = given[0] if len(given) == 1 else SumArgument(given, form)
+    return found  # type: ignore[return-value]
 
 
 def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:
@@ -143,7 +144,7 @@ def common_form(what: str, results: Sequence[Result]) -> ResultForm:
     )
 
 
-def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> NodeTree:
+def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> Any:
     """Join nodes part by part, in their common structure."""
     if isinstance(structures[0], tuple):
         return tuple([by_part(join, part) for part in zip(*structures, strict=True)])

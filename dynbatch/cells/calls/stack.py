@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.forms import build, leaves
+from dynbatch.cells.calls.forms import Returned, build, leaves
 from dynbatch.cells.calls.region import Earlier, by_run_and_value
 from dynbatch.cells.calls.results import (
     Result,
@@ -134,7 +134,7 @@ def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     return spaces, GatherTable(rows, of)
 
 
-def stack(results: Sequence[object], like: object = None) -> Any:
+def stack(results: Sequence[Returned], like: object = None) -> Returned:
     """Results of several calls as rows: one node and one gather for each part.
 
     Args:
@@ -164,22 +164,23 @@ def stack(results: Sequence[object], like: object = None) -> Any:
         ([[2.0], [6.0]], [[1.0], [9.0]])
     """
     fix = "give what the calls returned, db.stack([h1, h2])"
-    results = listed("stack", "results", results, fix)
-    if not results and like is not None:
-        return by_part(_no_rows, [structure_of(like)])
-    if not results:
+    given: Any = listed("stack", "results", results, fix)
+    if not given and like is not None:
+        return by_part(_no_rows, [structure_of(like)])  # type: ignore[no-any-return]
+    if not given:
         raise EmptyBatchError.at_caller(
             "stack: the list of results is empty.\n"
             "  rule: the width of an empty stack is unknown, unless `like` gives an example\n"
             "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
         )
-    if not are_results(results):
-        return by_part(stack_nodes, [structure_of(result) for result in results])
-    form = common_form("stack", results)
-    tables = list(dict.fromkeys([result.origin for result in results]))
-    phase = max([result.ready for result in results])
-    nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
-    return build(form, iter(nodes))
+    if not are_results(given):
+        parts = [structure_of(result) for result in given]
+        return by_part(stack_nodes, parts)  # type: ignore[no-any-return]
+    form = common_form("stack", given)
+    tables = list(dict.fromkeys([result.origin for result in given]))
+    phase = max([result.ready for result in given])
+    nodes = [StackCalls(given, leaf, tables, phase) for leaf in range(len(leaves(form)))]
+    return build(form, iter(nodes))  # type: ignore[return-value]
 
 
 def _no_rows(like: Sequence[object]) -> Node:

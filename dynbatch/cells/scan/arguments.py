@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -100,6 +100,14 @@ def _is_part(part: object) -> bool:
     if isinstance(part, Parameter):
         return len(part.shape) == 1
     return isinstance(part, int | np.integer) and not isinstance(part, bool) and bool(part > 0)
+
+
+@overload
+def initial_state(graph: Owner, init: int | Node | Parameter) -> Node: ...
+
+
+@overload
+def initial_state(graph: Owner, init: tuple[int | Node | Parameter, ...]) -> tuple[Node, ...]: ...
 
 
 def initial_state(graph: Owner, init: object) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -160,22 +160,27 @@ class ScanKind:
         return node
 
 
-@overload
-def scan(
-    cell: Cell, xs: object, init: object, params: object = ..., memory: object = ...,
-    reverse: bool = ..., recompute: int | str | None = ..., return_state: Literal[True] = ...,
-) -> tuple[Node, Any]: ...  # fmt: skip
+State = TypeVar("State")
 
 
 @overload
 def scan(
-    cell: Cell, xs: object, init: object, params: object = ..., memory: object = ...,
-    reverse: bool = ..., recompute: int | str | None = ..., *, return_state: Literal[False],
+    cell: Cell[tuple[Any, State]], xs: object, init: object, params: object = ...,
+    memory: object = ..., reverse: bool = ..., recompute: int | str | None = ...,
+    return_state: Literal[True] = ...,
+) -> tuple[Node, State]: ...  # fmt: skip
+
+
+@overload
+def scan(
+    cell: Cell[tuple[Any, Any]], xs: object, init: object, params: object = ...,
+    memory: object = ..., reverse: bool = ..., recompute: int | str | None = ..., *,
+    return_state: Literal[False],
 ) -> Node: ...  # fmt: skip
 
 
 def scan(
-    cell: Cell,
+    cell: Cell[Any],
     xs: object,
     init: object,
     params: object = None,
