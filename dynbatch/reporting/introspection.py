@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dynbatch.atomic import replacing
 from dynbatch.backend import DType
 from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
@@ -19,6 +21,7 @@ from dynbatch.batcher.schedule.schedule import policy_name
 from dynbatch.debugging.dump import Writer, runs_of, write
 from dynbatch.debugging.unrolled import unrolled
 from dynbatch.nodes.node import Node
+from dynbatch.reporting.advice import Observed, advice_text
 from dynbatch.reporting.explain import report
 from dynbatch.reporting.graphviz import dot, sentence_nodes, step_numbers
 from dynbatch.reporting.page import page
@@ -74,7 +77,7 @@ class Introspection:
         """The plan of each run so far."""
         return self._executor.plans
 
-    def explain(self, html: str | os.PathLike[str] | None = None) -> str:
+    def explain(self, html: str | os.PathLike[str] | None = None, advice: bool = False) -> str:
         """A table of every batch run so far: node type, size, rows, copies, launches and times; and
         beside each batch those of its type that ran apart, and what kept them apart.
 
@@ -83,8 +86,10 @@ class Introspection:
         GPU all times are the host's. A closed graph explains as well.
 
         Args:
-            html: also write a page to this file, with the runs on a timeline. It opens offline, and
-                  is replaced whole or not at all.
+            html:   also write a page to this file, with the runs on a timeline. It opens offline,
+                    and is replaced whole or not at all.
+            advice: end with what to change, in order of what it would bring. Ask it of a second or
+                    later training step: the first one also compiles and plans.
 
         Raises:
             OSError: the page cannot be written.
@@ -93,7 +98,22 @@ class Introspection:
         if html is not None:
             with replacing(Path(html)) as temporary:
                 temporary.write_text(page(record), encoding="utf-8")
-        return report(record, self.block_notes)
+        table = report(record, self.block_notes)
+        return f"{table}\n\n{self.advice()}" if advice else table
+
+    def advice(self, columns: int = 80) -> str:
+        """What to change so that a step is faster, in order of what it would bring at most.
+
+        The figures are those of the runs so far; `explain` shows these runs. A closed graph can be
+        asked as well.
+        """
+        observed = Observed(
+            self.block_notes,
+            self.memory_use.saving,
+            self._executor.is_observed,
+            self.dtype == np.float64,
+        )
+        return advice_text(self._record(), observed, columns)
 
     def to_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the runs' timeline as Chrome trace events (JSON), which ui.perfetto.dev opens.

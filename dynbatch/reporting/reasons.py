@@ -25,6 +25,7 @@ COMPILED = "compiled cell"
 
 DEPENDS = "depends on each other"
 EARLIER_RUN = "an earlier run: a value was read in between"
+POLICY = "kept apart by the policy"
 ANOTHER_PART = "another part of the mini-batch: memory_limit"
 
 
@@ -74,7 +75,7 @@ def _batches_apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
             elif number - start in needed:
                 links[number] = DEPENDS
             else:
-                links[number] = f"kept apart by the policy {plan.policy}"
+                links[number] = f"{POLICY} {plan.policy}"
             earlier.append(number)
         start += len(plan.steps)
     pairs: list[Apart] = []

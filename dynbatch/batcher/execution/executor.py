@@ -71,6 +71,7 @@ class Executor:
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
         self._maker = StepMaker(dtype, device.xp, policy)
+        self.is_observed = bool(observers)
         self._planner = RunPlanner(trains, itemsize, not observers)
         self._actions = StepActions(device, self.statistics)
         for wrap in observers:

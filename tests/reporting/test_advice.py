@@ -1,0 +1,209 @@
+"""Each rule of advice, on a run that deserves it; times are given, so that none is measured."""
+
+import os
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.batcher.execution.record import RunTimes
+from dynbatch.compiler.c import expressions
+from dynbatch.kernels.c.runtime import library
+from dynbatch.reporting.advice import Observed, advice, advice_text
+
+NOTHING = Observed({}, "", False, False)
+
+
+@pytest.fixture(autouse=True)
+def with_c_and_all_processors(monkeypatch):
+    monkeypatch.setattr(library, "reason", lambda: "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+
+def record_of(graph, build=0.0, host=0.001, kernels=0.01):
+    """The record of a graph's runs with other times, in seconds."""
+    record = graph._record()
+    statistics = replace(record.statistics, host_seconds=host, kernel_seconds=kernels)
+    runs = [RunTimes(build, build, build, 1.0)]
+    return record._replace(statistics=statistics, runs=runs, begin=0.0)
+
+
+def squares(count=3):
+    """A graph that does what it should."""
+    with db.Graph() as graph:
+        for length in range(1, count + 1):
+            F.sum(F.tanh(F.input(graph, np.ones((length, 2)))))
+        graph.forward()
+    return graph
+
+
+def problems(record, observed=NOTHING):
+    return [one.problem for one in advice(record, observed)]
+
+
+def test_a_good_run_is_told_so():
+    record = record_of(squares())
+    assert advice(record, NOTHING) == []
+    told = advice_text(record, NOTHING)
+    assert told.startswith("what to change: nothing stands out (3 batches, at least 3; planning ")
+    assert "takes 9% of" in told
+
+
+def test_a_missing_compiler_halves_the_kernels_time(monkeypatch):
+    monkeypatch.setattr(library, "reason", lambda: "there is no C compiler")
+    (only,) = advice(record_of(squares()), NOTHING)
+    assert only.seconds == 0.005 and "there is no C compiler" in only.problem
+    assert "pip install 'dynbatch[compiler]'" in only.fix
+
+
+def test_small_mini_batches_are_told_by_the_time_of_planning():
+    record = record_of(squares(), host=0.01, kernels=0.004)
+    (only,) = advice(record, NOTHING)
+    assert only.seconds == 0.005 and "3 batches (at least 3)" in only.problem
+    assert "more sentences in a mini-batch" in only.fix
+    assert not problems(record_of(squares(), host=0.003, kernels=0.01))
+
+
+def test_python_that_makes_the_nodes_is_told_by_its_time():
+    record = record_of(squares(), build=0.02)
+    (first,) = advice(record, NOTHING)
+    assert first.seconds == 0.02 and "9 nodes" in first.problem and "@db.block" in first.fix
+    assert "65% of the time: " in advice_text(record, NOTHING)
+
+
+def test_a_loop_over_tokens_with_one_weight_is_told_and_layers_are_not():
+    layer = models.Linear(4, 4)
+    with db.Graph() as graph:
+        for length in (12, 9):
+            h = F.input(graph, np.ones(4))
+            for _ in range(length):
+                h = F.tanh(layer(h))
+        graph.forward()
+    told = problems(record_of(graph, host=0.002))
+    assert len(told) == 1 and "ran 12 times with one weight" in told[0]
+    layers = [models.Linear(4, 4) for _ in range(12)]
+    with db.Graph() as graph:
+        h = F.input(graph, np.ones(4))
+        for layer in layers:
+            h = F.tanh(layer(h))
+        graph.forward()
+    assert not problems(record_of(graph, host=0.002))
+
+
+def test_values_that_are_read_in_between_are_told_with_the_runs():
+    with db.Graph() as graph:
+        for length in (1, 2, 3):
+            x = F.tanh(F.input(graph, np.ones((length, 2))))
+            float(F.sum(x).value)
+    (only,) = advice(record_of(graph, host=0.002), NOTHING)
+    assert "in 3 runs: 6 batches ran apart" in only.problem and "db.drive" in only.fix
+    assert only.seconds == pytest.approx(6 / 9 * 0.002)
+
+
+def test_a_policy_that_keeps_nodes_apart_is_told_beside_the_lower_bound():
+    with db.Graph(policy="one_by_one") as graph:
+        for _ in range(3):
+            F.tanh(F.input(graph, np.ones(2)))
+        graph.forward()
+    (only,) = advice(record_of(graph, host=0.002), NOTHING)
+    assert "one_by_one made 6 batches, where 2 could do" in only.problem
+    assert only.seconds == pytest.approx(4 / 6 * 0.002)
+
+
+def test_widths_and_attributes_that_differ_are_told_by_node_type():
+    with db.Graph() as graph:
+        for width in range(1, 7):
+            F.softmax(F.input(graph, np.ones((2, width))))
+        for alpha in (0.1, 0.2, 0.3, 0.4):
+            F.elu(F.input(graph, np.ones((2, 2))), alpha=alpha)
+        graph.forward()
+    told = problems(record_of(graph, host=0.003))
+    assert any(["Softmax ran in 6 groups that could be one: widths" in one for one in told])
+    assert any(["Elu ran in 4 groups" in one and "alpha differs: 0.1 / 0.2" in one for one in told])
+
+
+def test_a_memory_limit_is_told_with_what_it_computes_again():
+    layers = [models.Linear(*(16, 64)[:: (-1) ** k]) for k in range(8)]
+    with db.Graph() as graph:
+        losses = []
+        for length in (20, 30):
+            h = F.input(graph, np.ones((length, 16), "float32"))
+            for layer in layers:
+                h = F.tanh(layer(h))
+            losses.append(F.sum(h))
+        loss = F.sum(losses)
+        graph.backward(loss, memory_limit=graph.estimate(loss).peak_bytes * 7 // 10)
+    saving = graph.memory_use.saving
+    record = record_of(graph)
+    again = [replaced(row) for row in record.rows]
+    told = advice(record._replace(rows=again), NOTHING._replace(saving=saving))
+    assert saving.startswith("recompute")
+    assert f"memory_limit: {saving}; computing again takes 4,000" in told[0].problem
+    assert "higher memory_limit" in told[0].fix
+
+
+def replaced(row):
+    """The row, a second for each time it ran."""
+    return row._replace(spans=[(what, 0.0, 1.0) for what, _, _ in row.spans])
+
+
+def test_check_and_float64_are_told():
+    (only,) = advice(record_of(squares()), NOTHING._replace(is_doubled=True))
+    assert "check or guard" in only.problem
+    (only,) = advice(record_of(squares()), NOTHING._replace(is_float64=True))
+    assert "float64" in only.problem and "10.0" in only.problem
+    with db.Graph(check=True, dtype="float64") as graph:
+        F.tanh(F.input(graph, np.ones(2))).value  # noqa: B018
+    told = graph.advice()
+    assert "check or guard" in told and "float64" in told
+
+
+def test_threads_are_told_where_processors_are_left(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(db.num_threads() * 4)))
+    (only,) = advice(record_of(squares()), NOTHING)
+    assert f"on {db.num_threads()} of {db.num_threads() * 4} processors" in only.problem
+    assert only.seconds == 0.0075
+
+
+def test_a_cell_without_c_is_told_with_the_function_that_lacks():
+    @db.cell
+    def running(x, state, params):
+        state = F.tanh(x + state)
+        return state, state
+
+    with patch.object(expressions, "known_functions", lambda: frozenset({"add_of"})):
+        with db.Graph() as graph:
+            db.scan(running, F.input(graph, np.ones((3, 2), np.float32)), 2)[0].value  # noqa: B018
+        record = record_of(graph)
+        told = problems(record._replace(rows=[replaced(row) for row in record.rows]))
+    assert told == ["Scan takes 1,000.0\xa0ms: run by NumPy: no C for tanh"]
+
+
+def test_calls_of_blocks_that_are_inlined_are_told_without_a_figure():
+    @db.block
+    def settle(x):
+        return F.tanh(x) if float(F.sum(x).value) > 0 else x
+
+    with db.Graph() as graph:
+        for length in (1, 2):
+            settle(F.input(graph, np.ones((length, 2))))
+        graph.forward()
+    told = graph.explain(advice=True)
+    assert "\n\nwhat to change" in told
+    assert any(
+        ["settle: 2 calls inlined, since it reads a value" in one for one in told.split("\n")]
+    )
+
+
+def test_what_brings_most_comes_first_and_what_brings_little_not_at_all():
+    record = record_of(squares(), build=0.02, host=0.012, kernels=0.005)
+    told = advice(record, NOTHING._replace(is_float64=True))
+    assert [one.seconds for one in told] == [0.02, 0.006, 0.0025]
+    assert len(advice(record_of(squares(), build=1.0), NOTHING._replace(is_float64=True))) == 1
+    text = advice_text(record, NOTHING._replace(is_float64=True))
+    assert text.splitlines()[1].startswith("  1. 54% of the time: from making the graph")
+    assert max(map(len, text.splitlines())) <= 80
