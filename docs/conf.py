@@ -1,12 +1,18 @@
 """Settings of the documentation site, which `make docs` builds (Sphinx, with MyST for Markdown)."""
 
+import sys
+from pathlib import Path
+
 import dynbatch
+
+sys.path.append(str(Path(__file__).parent / "extensions"))
+from public_names import classes
 
 project = "dynbatch"
 version = release = dynbatch.__version__
 author = "the dynbatch authors"
 
-extensions = ["myst_parser"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "docstrings", "api_links", "offline"]
 # The source folder is the repository, so that pages of docs/ and of other folders link each other.
 root_doc = "docs/index"
 include_patterns = [
@@ -18,6 +24,23 @@ include_patterns = [
     "examples/*/README.md",
 ]
 myst_heading_anchors = 4  # as GitHub makes them
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+
+autodoc_default_options = {
+    "members": True,
+    "special-members": "__call__",
+    # Members of bases that are nobody's business are shown, those of public classes with these.
+    "inherited-members": ",".join(["object", "Exception", "Enum", *classes()]),
+}
+autodoc_class_content = "both"
+autodoc_member_order = "bysource"
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = "dynbatch"
+html_copy_source = html_show_copyright = False

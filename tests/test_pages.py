@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.extensions.public_names import undocumented
+
 ROOT = Path(__file__).parent.parent
 PATTERNS = ("*.md", "docs/**/*.md", "benchmarks/*.md", "examples/*/*.md", "dynbatch/**/*.md")
 PAGES = sorted({p.relative_to(ROOT).as_posix() for pattern in PATTERNS for p in ROOT.glob(pattern)})
@@ -68,6 +70,10 @@ def test_every_dotted_name_of_a_page_can_be_imported(name):
             for part in parts[k:]:
                 value = getattr(value, part)
             break
+
+
+def test_every_public_name_is_in_the_reference():
+    assert undocumented() == []  # add it to its room's page in docs/api
 
 
 def test_a_path_is_told_from_other_code():
