@@ -12,7 +12,7 @@ from dynbatch import Node, models
 from dynbatch import nodes as F
 from dynbatch.parameter import Array
 from dynbatch.tasks.training import values
-from examples.words import Lexicon, WordIds, WordVectors
+from dynbatch.tasks.words import Lexicon, WordIds, WordVectors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,12 +16,12 @@ from dynbatch import Node
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import place, sample, train
+from dynbatch.tasks.words import Lexicon
 from examples.biaffine.model import Example, Parser
 from examples.corpora import petrogold
 from examples.corpora.petrogold import Sentence
 from examples.parser.evaluation import PUBLISHED, Tree, neighbour, scores
 from examples.training import command
-from examples.words import Lexicon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Numbering:
     """The words, tags and labels of a training set."""
 
     def __init__(self, sentences: Sequence[Sentence], min_count: int) -> None:
-        self.lexicon = Lexicon([sentence.words for sentence in sentences], min_count)
+        self.lexicon = Lexicon.build([sentence.words for sentence in sentences], min_count)
         self.tags = sorted({tag for sentence in sentences for tag in sentence.tags})
         self.labels = sorted({label for sentence in sentences for label in sentence.labels})
         self._tags = {tag: k for k, tag in enumerate(self.tags)}

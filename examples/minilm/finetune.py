@@ -16,13 +16,13 @@ from dynbatch import Node, models, optim
 from dynbatch import nodes as F
 from dynbatch.models.pretrained import Bert
 from dynbatch.parameter import Array
+from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import place, sample, train, values
 from dynbatch.text import Vocabulary, WordPiece
 from examples.corpora import brown
 from examples.minilm import weights
-from examples.text_cnn.baselines import NaiveBayes, most_frequent
 from examples.text_cnn.train import Passage, passages
 from examples.training import command
 

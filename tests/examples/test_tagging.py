@@ -1,56 +1,14 @@
-"""The tagger: sentences in numbers, the baseline, and that it learns what spelling tells."""
+"""The tagger on Brown: that it learns what spelling tells, and goes on where it was."""
 
 import re
 
 import numpy as np
 import pytest
 
-import dynbatch as db
-from dynbatch.testing import check_batching
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
-from examples.tagging.baseline import MostFrequentTag
-from examples.tagging.model import Example, Tagger
-from examples.tagging.train import accuracy, main
-from examples.words import Lexicon, spelled_share
+from examples.tagging.train import main
 from tests.marks import exhaustive
-
-
-def sentence(text, document="a"):
-    words, tags = zip(*[token.split("/") for token in text.split()], strict=True)
-    return Sentence(words, tags, document, "news")
-
-
-CORPUS = [sentence("the/at cat/nn sat/vb"), sentence("the/at dog/nn sat/vb"), sentence("cat/vb")]
-
-
-def test_common_words_are_looked_up_and_others_are_spelled():
-    lexicon = Lexicon([one.words for one in CORPUS], min_count=2)
-    ids = lexicon.encode(("the", "dog", "sat", "zap"))
-    assert [lexicon.words.tokens[k] for k in ids.common] == ["the", "sat"]
-    spelled = [[lexicon.characters.tokens[k] for k in word] for word in ids.rare]
-    assert spelled == [["d", "o", "g"], ["<unk>", "a", "<unk>"]]
-    assert ids.order.tolist() == [0, 2, 1, 3]
-    assert spelled_share([ids, lexicon.encode(("cat", "sat"))]) == 2 / 6
-
-
-def test_the_baseline_knows_each_words_usual_tag():
-    baseline = MostFrequentTag([*CORPUS, sentence("cat/nn")])
-    assert baseline.tag(("the", "cat", "zap")) == ["at", "nn", "nn"]
-    found = accuracy([sentence("the/at zap/vb cat/nn")], [["at", "nn", "nn"]], baseline)
-    assert (found.all, found.unknown) == (2 / 3, 0.0)
-
-
-@pytest.mark.parametrize("crf", [False, True])
-def test_sentences_of_rare_and_of_common_words_only_batch(crf):
-    lexicon = Lexicon([one.words for one in CORPUS], min_count=2)
-    db.seed(0)
-    tagger = Tagger(lexicon, 3, 4, 3, 5, 0.0, crf).astype("float64")
-    texts = ["the cat dog", "dog zap", "the", "", "sat the cat sat"]
-    words = [lexicon.encode(text.split()) for text in texts]
-    examples = [(Example(ids, np.arange(ids.order.size) % 3),) for ids in words]
-    check_batching(tagger.loss, examples, parameters=tagger.parameters())
-    assert [tags.size for tags in tagger.predict(words)] == [3, 2, 1, 0, 4]
 
 
 def made_up(count):

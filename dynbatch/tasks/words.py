@@ -12,11 +12,13 @@ from functools import cache
 
 import numpy as np
 
-import dynbatch as db
-from dynbatch import Node, models
+from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.graph import Graph
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.text import Vocabulary
+from dynbatch.text.vocabulary import MARKS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +37,17 @@ class WordIds:
 
 
 class Lexicon:
-    """The words that some sentences have `min_count` times or more, and all their characters."""
+    """The words that have a vector of their own, and the characters by which others are spelled."""
 
-    def __init__(self, sentences: Sequence[Sequence[str]], min_count: int) -> None:
-        self.words = Vocabulary.build(sentences, min_count)
-        self.characters = Vocabulary.build(word for words in sentences for word in words)
-        self._spell = cache(self.characters.encode)
+    def __init__(self, words: Vocabulary, characters: Vocabulary) -> None:
+        self.words, self.characters = words, characters
+        self._spell = cache(characters.encode)
+
+    @classmethod
+    def build(cls, sentences: Sequence[Sequence[str]], min_count: int) -> Lexicon:
+        """The words that sentences have `min_count` times or more, and all their characters."""
+        characters = Vocabulary.build(word for words in sentences for word in words)
+        return cls(Vocabulary.build(sentences, min_count), characters)
 
     def encode(self, words: Sequence[str]) -> WordIds:
         """A sentence in ids."""
@@ -58,9 +65,9 @@ class WordVectors(models.Module):
     """A sentence's words as vectors, (T, features).
 
     Args:
-        lexicon:  which words have a vector of their own.
-        features: of a vector, an even number: each direction of the letters' LSTM gives half.
-        letters:  features of a letter.
+        lexicon:  the words and characters.
+        features: of a word's vector, an even number: each direction of the LSTM gives half.
+        letters:  features of a character.
 
     Source: Ling et al. 2015, arXiv:1508.02096, for rare words only, as in Neubig, Goldberg & Dyer
         2017, arXiv:1705.07860, section 4.
@@ -71,14 +78,14 @@ class WordVectors(models.Module):
         self.letters = models.Embedding(len(lexicon.characters), letters, scale=0.1)
         self.spelling = models.LSTM(letters, features // 2, bidirectional=True)
 
-    def spell(self, graph: db.Graph, letters: Array) -> Node:
+    def spell(self, graph: Graph, letters: Array) -> Node:
         """The vector of a rare word: the last states of both directions."""
         _, ((forward, _), (backward, _)) = self.spelling(
             self.letters(graph, letters), return_state=True
         )
         return F.concat([forward, backward])
 
-    def __call__(self, graph: db.Graph, ids: WordIds) -> Node:
+    def __call__(self, graph: Graph, ids: WordIds) -> Node:
         rows = [self.words(graph, ids.common)]
         rows += [F.unsqueeze(self.spell(graph, word), 0) for word in ids.rare]
         return F.gather_rows(F.concat(rows, dim=0), ids.order)
@@ -88,3 +95,12 @@ def spelled_share(sentences: Sequence[WordIds]) -> float:
     """The share of words that have no vector of their own."""
     words = sum([ids.order.size for ids in sentences])
     return sum([len(ids.rare) for ids in sentences]) / max(1, words)
+
+
+def is_tokens(value: object) -> bool:
+    """Whether a value out of JSON is a list of distinct strings, none of them a mark."""
+    return (
+        isinstance(value, list)
+        and all([isinstance(token, str) and token not in MARKS for token in value])
+        and len(set(value)) == len(value)
+    )

@@ -1,0 +1,59 @@
+"""What a tagger and a classifier must beat: counts of words."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dynbatch.parameter import Array
+from dynbatch.text import TaggedSentence
+
+
+class MostFrequentTag:
+    """Each word's most frequent tag; of a word never seen, that of all words."""
+
+    def __init__(self, sentences: Iterable[TaggedSentence]) -> None:
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        total: Counter[str] = Counter()
+        for sentence in sentences:
+            total.update(sentence.tags)
+            for word, tag in zip(sentence.words, sentence.tags, strict=True):
+                counts[word][tag] += 1
+        self._best = {word: found.most_common(1)[0][0] for word, found in counts.items()}
+        self._usual = total.most_common(1)[0][0]
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._best
+
+    def tag(self, words: Sequence[str]) -> list[str]:
+        """The tags of a sentence."""
+        return [self._best.get(word, self._usual) for word in words]
+
+
+class NaiveBayes:
+    """Multinomial naive Bayes: words count, their order does not. All counts begin at 1.
+
+    Args:
+        texts:       ids of each text.
+        categories:  number of each text's category.
+        num_words:   ids are below it.
+    """
+
+    def __init__(self, texts: Sequence[Array], categories: Sequence[int], num_words: int) -> None:
+        counts = np.ones((max(categories) + 1, num_words))
+        for ids, category in zip(texts, categories, strict=True):
+            np.add.at(counts[category], ids, 1)
+        texts_of = np.bincount(categories) + 1
+        self._prior = np.log(texts_of / texts_of.sum())
+        self._words = np.log(counts / counts.sum(axis=1, keepdims=True))
+
+    def classify(self, ids: Array) -> int:
+        """The most probable category of a text."""
+        return int(np.argmax(self._prior + self._words[:, ids].sum(axis=1)))
+
+
+def most_frequent(categories: Sequence[int]) -> int:
+    """The category that most texts have."""
+    return int(np.bincount(categories).argmax())
