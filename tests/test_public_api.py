@@ -28,7 +28,7 @@ PUBLIC = {
         where windows
     """,
     "dynbatch.pictures": """
-        Picture padding
+        Picture memory padding
     """,
     "dynbatch.testing": """
         FailingMemory NanPool Probe check_batching check_device check_gradient check_policies

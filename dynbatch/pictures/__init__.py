@@ -3,7 +3,8 @@
 A `Picture` shows itself in notebooks; `save("x.svg")` writes the drawing, `save("x.html")` a page.
 """
 
+from dynbatch.pictures.memory import memory
 from dynbatch.pictures.padding import padding
 from dynbatch.pictures.picture import Picture
 
-__all__ = ["Picture", "padding"]
+__all__ = ["Picture", "memory", "padding"]

@@ -142,19 +142,32 @@ class Drawing:
         self._reach(y + 0.3 * size)
         return width
 
-    def legend(self, x: float, y: float, entries: Sequence[Entry], within: float) -> float:
+    def legend(
+        self,
+        x: float,
+        y: float,
+        entries: Sequence[Entry],
+        within: float,
+        *,
+        dash: str | None = None,
+    ) -> float:
         """Coloured squares with names, in as many lines as they need; returns the y below.
 
         Args:
             y:      the top of the first line.
             within: the width that the lines may have.
+            dash:   for pieces of lines instead of squares; "" for a whole line.
         """
         left, step = x, SMALL_SIZE + 7
         for colour, name in entries:
             room = min(width_of(clean(name), SMALL_SIZE), within - 18)
             if left > x and left + 18 + room > x + within:
                 left, y = x, y + step
-            self.rectangle(left, y + 1, 12, SMALL_SIZE, colour, radius=2)
+            if dash is None:
+                self.rectangle(left, y + 1, 12, SMALL_SIZE, colour, radius=2)
+            else:
+                middle = y + 1 + SMALL_SIZE / 2
+                self.line([(left - 2, middle), (left + 14, middle)], colour, thick=2, dash=dash)
             self.text(left + 18, y + SMALL_SIZE, name, size=SMALL_SIZE, within=room + 0.01)
             left += 18 + room + 18
         return y + step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.memory import Interval
@@ -30,6 +30,7 @@ class MemoryUse:
         tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena.
         blocks_bytes: sum of all blocks, as if none took the room of another.
         saving:       what the run does to stay within a `memory_limit`.
+        limit:        that limit in bytes, or None.
     """
 
     peak_bytes: int
@@ -40,6 +41,7 @@ class MemoryUse:
     tables_bytes: int = 0
     blocks_bytes: int = 0
     saving: str = ""
+    limit: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -52,6 +54,7 @@ class MemoryUse:
         tables_bytes: int = 0,
         block_elements: int = 0,
         saving: str = "",
+        limit: int | None = None,
     ) -> MemoryUse:
         """Add up the bytes of a run.
 
@@ -97,6 +100,7 @@ class MemoryUse:
             tables_bytes,
             held_bytes + itemsize * block_elements,
             saving,
+            limit,
         )
 
     @property

@@ -49,11 +49,12 @@ class Request:
 
 
 class RunPlan(NamedTuple):
-    """The plan of a run; `saving` says how it needs less memory."""
+    """The plan of a run; `saving` says how it needs less memory, for `limit` bytes at most."""
 
     preparation: Preparation
     memory: MemoryPlan
     saving: str
+    limit: int | None
 
     def use(self, itemsize: int, held_bytes: int) -> Callable[[], MemoryUse]:
         """The memory use of the run, added up on demand; it keeps no step alive.
@@ -73,6 +74,7 @@ class RunPlan(NamedTuple):
             tables_bytes=sum([s.node_type.index_bytes(s.batch) for s in self.preparation.steps]),
             block_elements=sum(memory.blocks.sizes),
             saving=self.saving,
+            limit=self.limit,
         )
 
 
@@ -111,7 +113,7 @@ class RunPlanner:
         preparation = prepare(1)
         try:
             graph = self._graph(preparation, request, past)
-            return RunPlan(preparation, plan_memory(graph, in_place=self._in_place), "")
+            return RunPlan(preparation, plan_memory(graph, in_place=self._in_place), "", None)
         except BaseException:
             preparation.forget()
             raise
@@ -146,7 +148,8 @@ class RunPlanner:
                     preparation.forget()
                     raise
                 if found is not None:
-                    return RunPlan(preparation, found.plan, _saving_text(found, count))
+                    saving = _saving_text(found, count)
+                    return RunPlan(preparation, found.plan, saving, request.limit)
                 preparation.forget()
                 if is_far:
                     left_out.append(count)
