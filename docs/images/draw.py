@@ -1,14 +1,17 @@
-"""Draw the pictures of the pages anew: `python docs/images/draw.py`, or `... arena plan` for some.
+"""Draw the pictures of the pages anew: `python docs/images/draw.py`, or `... arena tour` for some.
 
-Some are drawn by hand here, the others by `dynbatch.pictures` from a run. Both are SVGs that follow
-the reader's light or dark colours.
+Some are drawn by hand here; those of the tour are what its code blocks save. All are SVGs that
+follow the reader's light or dark colours.
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dynbatch.pictures import Picture
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
@@ -319,10 +322,22 @@ DRAWN: dict[str, Callable[[], Picture]] = {
 }  # fmt: skip
 
 
+def tour() -> None:
+    """Store the pictures that the blocks of the tour save, as `tour-NAME.svg`."""
+    run_blocks = runpy.run_path(str(FOLDER.parent / "blocks.py"))["run_blocks"]
+    with TemporaryDirectory() as folder, chdir(folder):
+        run_blocks(FOLDER.parent / "tour.md")
+        for path in Path(folder).glob("*.svg"):
+            (FOLDER / f"tour-{path.name}").write_text(path.read_text("utf-8"), "utf-8")
+
+
 def main(names: Sequence[str]) -> None:
     """Draw those that are named, or all."""
     for name in names or DRAWN:
-        DRAWN[name]().save(FOLDER / f"{name}.svg")
+        if name in DRAWN:
+            DRAWN[name]().save(FOLDER / f"{name}.svg")
+    if not names or "tour" in names:
+        tour()
 
 
 if __name__ == "__main__":
