@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from dynbatch.atomic import replacing
 from dynbatch.commands import state_dicts
 from dynbatch.commands.loading import BEST
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.models.pretrained import load_pretrained
-from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS, file_of, weight_files
+from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS, weight_files
 from dynbatch.models.pretrained.match import Match
 from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
-from dynbatch.text.folder import TOKENIZER_FILES
+from dynbatch.text import copy_tokenizer
 from dynbatch.train.checkpoint import MODEL, save_checkpoint
 
 SUMMARY = "turn checkpoints of Hugging Face and PyTorch into ours, and back"
@@ -56,7 +54,6 @@ exit status:
 """
 
 WIDTH = 80
-GENERATION = "generation_config.json"
 _NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
 
 
@@ -99,7 +96,7 @@ def _import(source: Path, target: Path, overwrite: bool) -> None:
     model = load_pretrained(source)
     match = Match(model, *weight_files(source))
     save_checkpoint(file, model)
-    copied = _copy_tokenizer(source, target) if is_folder else []
+    copied = copy_tokenizer(source, target) if is_folder else []
     print(f"{source}: Hugging Face's {model.architecture}, {match.num_tensors:,} tensors")
     print(f"{file}: a checkpoint of dynbatch, {type(model).__name__}")
     parameters = model.named_parameters()
@@ -125,7 +122,7 @@ def _export(source: Path, target: Path, options: argparse.Namespace) -> None:
     _require_free(options.overwrite, target / CONFIG, file)
     model = load_pretrained(source)
     model.save_pretrained(target, dtype=options.dtype)
-    copied = _copy_tokenizer(source.parent, target)
+    copied = copy_tokenizer(source.parent, target)
     print(f"{source}: a checkpoint of dynbatch, {type(model).__name__}")
     print(f"{target}: Hugging Face's {model.architecture}")
     _list({name: (one.shape, options.dtype) for name, one in tensors_of(file)})
@@ -185,15 +182,6 @@ def _require_free(overwrite: bool, *files: Path) -> None:
                 f"{path}: is there already; nothing was written.\n"
                 "  fix:  give another name, or --overwrite"
             )
-
-
-def _copy_tokenizer(source: Path, target: Path) -> list[str]:
-    """Copy a tokenizer's files, and how tokens are chosen. Returns their names."""
-    names = [name for name in (*TOKENIZER_FILES, GENERATION) if (source / name).exists()]
-    for name in names:
-        with replacing(target / name) as temporary:
-            shutil.copyfile(file_of(source, name), temporary)
-    return names
 
 
 def _list(tensors: Mapping[str, tuple[Sequence[int], str]]) -> None:

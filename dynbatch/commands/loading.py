@@ -17,7 +17,7 @@ from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, r
 from dynbatch.parameter import Array
 from dynbatch.tasks.task import TextCoder
 from dynbatch.text import ByteTokenizer
-from dynbatch.text.folder import tokenizer_of
+from dynbatch.text.folder import load_tokenizer
 from dynbatch.train import read_checkpoint
 
 FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
@@ -123,7 +123,7 @@ def _tokenizer(name: str) -> TextCoder:
     """The tokenizer of that name, or in that folder."""
     if name == "bytes":
         return ByteTokenizer()
-    return IdTokenizer() if name == "ids" else tokenizer_of(Path(name))
+    return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
 def _loader_of(path: Path) -> str:

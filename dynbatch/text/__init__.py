@@ -4,6 +4,7 @@ sentences, labelled texts, trees.
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
 from dynbatch.text.brackets import LabelledTree, read_trees
+from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.text.labelled import LabelledText, read_labelled
 from dynbatch.text.tagged import TaggedSentence, read_tagged
 from dynbatch.text.units import ByteTokenizer, CharacterTokenizer
@@ -20,6 +21,8 @@ __all__ = [
     "TaggedSentence",
     "Vocabulary",
     "WordPiece",
+    "copy_tokenizer",
+    "load_tokenizer",
     "read_labelled",
     "read_tagged",
     "read_trees",

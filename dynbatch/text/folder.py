@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from numpy.typing import ArrayLike
 
+from dynbatch.atomic import replacing
 from dynbatch.backend import Array
 from dynbatch.models.pretrained.folder import fault, file_of
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
@@ -16,8 +18,9 @@ SENTENCEPIECE = ("spiece.model", "tokenizer.model")
 TOKENIZER_FILES = (
     "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "source.spm", "target.spm", *SENTENCEPIECE,
+    "generation_config.json",
 )  # fmt: skip
-"""All that a tokenizer may consist of."""
+"""All that a tokenizer may consist of, and how tokens are chosen."""
 
 
 class TranslationTokenizer:
@@ -41,13 +44,17 @@ class TranslationTokenizer:
 FolderTokenizer = WordPiece | HuggingFaceTokenizer | SentencePieceTokenizer | TranslationTokenizer
 
 
-def tokenizer_of(folder: Path) -> FolderTokenizer:
-    """The tokenizer of a checkpoint's folder.
+def load_tokenizer(folder: str | Path) -> FolderTokenizer:
+    """The tokenizer of a checkpoint's folder, of the kind whose files are there.
+
+    vocab.txt is read by `WordPiece`, tokenizer.json by `HuggingFaceTokenizer`, and sentencepiece's
+    files by `SentencePieceTokenizer`.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
         ImportError:     it needs a package that is not installed.
     """
+    folder = Path(folder)
     if (folder / "vocab.txt").exists():
         return WordPiece.from_pretrained(folder)
     if (folder / "tokenizer.json").exists():
@@ -61,3 +68,25 @@ def tokenizer_of(folder: Path) -> FolderTokenizer:
         folder, "it has no tokenizer: neither vocab.txt nor tokenizer.json, source.spm, "
         f"{' or '.join(SENTENCEPIECE)}", "take the tokenizer's files from where the model is from",
     )  # fmt: skip
+
+
+def copy_tokenizer(source: str | Path, target: str | Path) -> list[str]:
+    """Copy the files of a tokenizer, and generation_config.json, from one folder to another.
+
+    Each file is replaced whole or not at all.
+
+    Args:
+        target: made if it is not there.
+
+    Returns:
+        The names of the files; none if there is no tokenizer.
+
+    Raises:
+        CheckpointError: one is a link that leads out of the folder.
+        OSError:         it cannot be written.
+    """
+    names = [name for name in TOKENIZER_FILES if (Path(source) / name).exists()]
+    for name in names:
+        with replacing(Path(target) / name) as temporary:
+            shutil.copyfile(file_of(Path(source), name), temporary)
+    return names

@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.errors import CheckpointError
 from dynbatch.text import WordPiece, folder
-from dynbatch.text.folder import TranslationTokenizer, tokenizer_of
+from dynbatch.text.folder import TranslationTokenizer, copy_tokenizer, load_tokenizer
 
 
 class NamedTokenizer:
@@ -44,30 +44,42 @@ def test_the_files_tell_the_tokenizer(files, names, tmp_path):
     place.mkdir()
     for name in files:
         (place / name).write_text("")
-    assert tokenizer_of(place).names == names
+    assert load_tokenizer(place).names == names
 
 
 def test_a_translator_reads_sources_and_writes_targets(tmp_path):
     for name in ("source.spm", "target.spm", "vocab.json"):
         (tmp_path / name).write_text("")
-    found = tokenizer_of(tmp_path)
+    found = load_tokenizer(tmp_path)
     assert isinstance(found, TranslationTokenizer)
     assert found.encode("four").tolist() == [4]
     assert found.decode([1, 2]) == "2 ids of target.spm"
     (tmp_path / "target.spm").unlink()
     with pytest.raises(CheckpointError, match=r"target\.spm: there is no such file"):
-        tokenizer_of(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_wordpiece_is_our_own(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe")
     (tmp_path / "tokenizer.json").write_text("")
     with pytest.raises(CheckpointError, match="not JSON"):  # it comes first, and is read
-        tokenizer_of(tmp_path)
+        load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    assert isinstance(tokenizer_of(tmp_path), WordPiece)
+    assert isinstance(load_tokenizer(tmp_path), WordPiece)
 
 
 def test_a_folder_without_one_is_refused_with_all_names(tmp_path):
     with pytest.raises(CheckpointError, match=r"neither vocab\.txt nor tokenizer\.json"):
-        tokenizer_of(tmp_path)
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_is_copied_with_how_tokens_are_chosen(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    (tmp_path / "generation_config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_text("weights")
+    target = tmp_path / "runs" / "mine"
+    assert copy_tokenizer(tmp_path, target) == ["vocab.txt", "generation_config.json"]
+    assert sorted([path.name for path in target.iterdir()]) == [
+        "generation_config.json", "vocab.txt",
+    ]  # fmt: skip
+    assert load_tokenizer(str(target)).encode("the").tolist() == [2, 4, 3]

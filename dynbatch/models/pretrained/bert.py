@@ -47,7 +47,8 @@ class BertConfig(ModelConfig):
         classifier_dropout:      dropout before a classifier; hidden_dropout_prob if it is None.
         layer_norm_eps:          added to the variance.
         initializer_range:       deviation of the tables' initial values.
-        id2label:                names of the classes, by number; None for two classes.
+        id2label:                names of the classes, by number, such as dict(enumerate(names));
+                                 None for two classes. `labels` lists them.
         position_embedding_type: "absolute"; other types are refused.
     """
 
@@ -82,6 +83,12 @@ class BertConfig(ModelConfig):
     def first_position(self) -> int:
         """The row of the table of positions for a sentence's first token."""
         return 0
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of a classifier's classes, in the order of their scores."""
+        names = {0: "LABEL_0", 1: "LABEL_1"} if self.id2label is None else self.id2label
+        return [str(names[key]) for key in sorted(names, key=int)]
 
     @property
     def num_labels(self) -> int:
