@@ -87,7 +87,7 @@ class BertConfig(ModelConfig):
     @property
     def labels(self) -> list[str]:
         """Names of a classifier's classes, in the order of their scores."""
-        names = {0: "LABEL_0", 1: "LABEL_1"} if self.id2label is None else self.id2label
+        names = {"0": "LABEL_0", "1": "LABEL_1"} if self.id2label is None else self.id2label
         return [str(names[key]) for key in sorted(names, key=int)]
 
     @property
