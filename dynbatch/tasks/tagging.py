@@ -19,7 +19,7 @@ from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
 from dynbatch.tasks.training import values
-from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_tokens
+from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_labels, is_tokens
 from dynbatch.text import TaggedSentence, Vocabulary, read_tagged
 from dynbatch.text.vocabulary import MARKS
 from dynbatch.train import CheckpointInfo
@@ -242,7 +242,8 @@ class Tagging(LabellingTask):
 
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
-        found = checked_description(info, dict.fromkeys(("words", "characters", "tags"), is_tokens))
+        fields = {"words": is_tokens, "characters": is_tokens, "tags": is_labels}
+        found = checked_description(info, fields)
         lexicon = Lexicon(Vocabulary(found["words"]), Vocabulary(found["characters"]))
         tables = ("vectors.words", "vectors.letters", "project")
         shapes = [info.shapes.get(f"model/{name}.weight", ()) for name in tables]

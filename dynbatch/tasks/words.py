@@ -6,6 +6,7 @@ over that word's letters, too. Rare words of all sentences run together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -91,16 +92,34 @@ class WordVectors(models.Module):
         return F.gather_rows(F.concat(rows, dim=0), ids.order)
 
 
+def words_of_text(text: str, is_characters: bool = False) -> list[str]:
+    """The words of a text in small letters and its punctuation marks; or its characters.
+
+    Example:
+        >>> words_of_text("It isn't 3.5 °C!")
+        ['it', "isn't", '3.5', '°', 'c', '!']
+    """
+    return list(text) if is_characters else _WORD.findall(text.lower())
+
+
+_WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
+
+
 def spelled_share(sentences: Sequence[WordIds]) -> float:
     """The share of words that have no vector of their own."""
     words = sum([ids.order.size for ids in sentences])
     return sum([len(ids.rare) for ids in sentences]) / max(1, words)
 
 
-def is_tokens(value: object) -> bool:
-    """Whether a value out of JSON is a list of distinct strings, none of them a mark."""
+def is_labels(value: object) -> bool:
+    """Whether a value out of JSON is a list of distinct strings."""
     return (
         isinstance(value, list)
-        and all([isinstance(token, str) and token not in MARKS for token in value])
+        and all([isinstance(label, str) for label in value])
         and len(set(value)) == len(value)
     )
+
+
+def is_tokens(value: object) -> bool:
+    """Whether a value out of JSON is a list of distinct strings, none of them a mark."""
+    return isinstance(value, list) and is_labels(value) and not set(value) & set(MARKS)

@@ -20,10 +20,10 @@ from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import place, sample, train, values
-from dynbatch.text import Vocabulary, WordPiece
+from dynbatch.text import LabelledText, Vocabulary, WordPiece
 from examples.corpora import brown
 from examples.minilm import weights
-from examples.text_cnn.train import Passage, passages
+from examples.text_cnn.train import passages
 from examples.training import command
 
 
@@ -78,7 +78,7 @@ def run(settings: Settings) -> None:
     parts = brown.split(brown.load(settings.data))
     known, test = [passages(part, settings.sentences) for part in parts]
     known = sample(known, settings)
-    categories = sorted({passage.category for passage in [*known, *test]})
+    categories = sorted({passage.label for passage in [*known, *test]})
     folder = weights.folder(settings.model)
     tokenizer = WordPiece.from_pretrained(folder)
     bert = Bert.from_pretrained(
@@ -92,14 +92,11 @@ def run(settings: Settings) -> None:
         "right categories of the test set",
         flush=True,
     )
-    answers = [categories.index(passage.category) for passage in test]
+    answers = [categories.index(passage.label) for passage in test]
     for name, found in baselines(known, test, categories).items():
         report(name, found, answers)
     examples, held_out = [
-        [
-            Example(tokenizer.encode(" ".join(each.words)), categories.index(each.category))
-            for each in part
-        ]
+        [Example(tokenizer.encode(each.text), categories.index(each.label)) for each in part]
         for part in (known, test)
     ]
     fit_output(classifier, examples)
@@ -110,13 +107,15 @@ def run(settings: Settings) -> None:
 
 
 def baselines(
-    known: Sequence[Passage], test: Sequence[Passage], names: Sequence[str]
+    known: Sequence[LabelledText], test: Sequence[LabelledText], names: Sequence[str]
 ) -> dict[str, list[int]]:
     """Categories of the test set by what needs no network."""
-    vocabulary = Vocabulary.build([passage.words for passage in known], 2)
-    categories = [names.index(passage.category) for passage in known]
+    vocabulary = Vocabulary.build([passage.text.split() for passage in known], 2)
+    categories = [names.index(passage.label) for passage in known]
     usual = most_frequent(categories)
-    ids, wanted = [[vocabulary.encode(passage.words) for passage in part] for part in (known, test)]
+    ids, wanted = [
+        [vocabulary.encode(passage.text.split()) for passage in part] for part in (known, test)
+    ]
     bayes = NaiveBayes(ids, categories, len(vocabulary))
     return {
         f"always {names[usual]}": [usual] * len(test),

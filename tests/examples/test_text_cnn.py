@@ -6,7 +6,6 @@ import numpy as np
 
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
-from examples.text_cnn.baselines import NaiveBayes, most_frequent
 from examples.text_cnn.train import main, passages
 
 
@@ -17,16 +16,8 @@ def sentence(text, document, category="news"):
 
 def test_passages_do_not_cross_documents():
     sentences = [sentence(text, text[0]) for text in ("a One", "a two", "a three", "b four")]
-    found = [" ".join(passage.words) for passage in passages(sentences, 2)]
+    found = [passage.text for passage in passages(sentences, 2)]
     assert found == ["a one a two", "a three", "b four"]
-
-
-def test_naive_bayes_is_that_of_the_formula():
-    bayes = NaiveBayes([np.array([0, 0, 1]), np.array([1])], [0, 1], num_words=2)
-    # P(0) (3/5)(3/5) = .18 and P(1) (1/3)(1/3) = .06; of word 1 alone .2 and .33
-    assert bayes.classify(np.array([0, 0])) == 0 and bayes.classify(np.array([1])) == 1
-    assert bayes.classify(np.zeros(0, np.int64)) == 0
-    assert most_frequent([2, 1, 2]) == 2
 
 
 def test_categories_are_learned_and_told_beside_the_most_frequent(monkeypatch, capsys):
@@ -42,5 +33,5 @@ def test_categories_are_learned_and_told_beside_the_most_frequent(monkeypatch, c
     sizes = ["--features", "8", "--filters", "8", "--dropout", "0", "--sentences", "1"]
     assert main([*sizes, "--epochs", "8", "--lr", "0.02", "--warmup", "5", "--quiet"]) == 0
     printed = capsys.readouterr().out
-    majority, bayes, found = [float(x) for x in re.findall(r"([\d.]+)%$", printed, re.M)]
+    majority, bayes, found = [float(x) for x in re.findall(r"([\d.]+)% +[\d.]+%$", printed, re.M)]
     assert majority < 60 < 90 < min(bayes, found), printed
