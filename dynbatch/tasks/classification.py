@@ -21,7 +21,7 @@ from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
 from dynbatch.tasks.training import values
-from dynbatch.tasks.words import is_labels, is_tokens, words_of_text
+from dynbatch.tasks.words import is_share, is_tokens, words_of_text
 from dynbatch.text import LabelledText, Vocabulary, read_labelled
 from dynbatch.text.vocabulary import MARKS
 from dynbatch.train import CheckpointInfo
@@ -84,7 +84,6 @@ class Classification(LabellingTask):
         labels:        all labels, in the order of their numbers.
         model:         a `TextClassifier` of these sizes.
         is_characters: whether ids are those of characters.
-        known:         the texts that it learns from, for the baselines of `report`.
     """
 
     name = "classification"
@@ -95,10 +94,11 @@ class Classification(LabellingTask):
 
     def __init__(
         self, vocabulary: Vocabulary, labels: Sequence[str], model: TextClassifier,
-        is_characters: bool = False, known: Sequence[LabelledText] = (),
+        is_characters: bool = False,
     ) -> None:  # fmt: skip
         self.vocabulary, self.labels, self.model = vocabulary, list(labels), model
-        self.is_characters, self.known = is_characters, known
+        self.is_characters = is_characters
+        Vocabulary(labels)  # refuses marks, without which a checkpoint could not be read
         self._numbers = {label: number for number, label in enumerate(labels)}
 
     @classmethod
@@ -129,7 +129,7 @@ class Classification(LabellingTask):
         model = TextClassifier(
             len(vocabulary), len(labels), settings.features, settings.filters, settings.dropout
         )
-        return cls(vocabulary, labels, model, is_characters, parts.train)
+        return cls(vocabulary, labels, model, is_characters)
 
     def examples(self, texts: Sequence[LabelledText]) -> list[LabelledIds]:
         """Texts in ids; a label that training did not see counts as the first."""
@@ -159,11 +159,16 @@ class Classification(LabellingTask):
         wanted, found = [text.label for text in texts], self._best(texts)
         return {"accuracy": accuracy(wanted, found), "macro-F1": macro_f1(wanted, found)}
 
-    def report(self, texts: Sequence[LabelledText]) -> str:
+    def told(self, found: dict[str, float], texts: Sequence[LabelledText]) -> str:
+        """Both metrics in percent."""
+        right, f1 = found.values()
+        return f"validation: {right:.2%} of the labels are right, macro-F1 {f1:.2%}"
+
+    def report(self, parts: Parts) -> str:
         """Accuracy and macro-F1 beside the baselines', and the labels that are mixed up most."""
-        wanted, found = [text.label for text in texts], self._best(texts)
+        wanted, found = [text.label for text in parts.test], self._best(parts.test)
         lines = [f"{'right labels of the test set':28} accuracy  macro-F1"]
-        for name, labels in {**self._baselines(texts), "text CNN": found}.items():
+        for name, labels in {**self._baselines(parts), "text CNN": found}.items():
             shares = f"{accuracy(wanted, labels):8.2%}  {macro_f1(wanted, labels):8.2%}"
             lines.append(f"{name[:28]:28} {shares}")
         pairs = Counter([pair for pair in zip(wanted, found, strict=True) if pair[0] != pair[1]])
@@ -172,19 +177,30 @@ class Classification(LabellingTask):
             lines.append(f"mixed up most: {', '.join(most)}")
         return "\n".join(lines)
 
-    def _baselines(self, texts: Sequence[LabelledText]) -> dict[str, list[str]]:
-        """What labels the texts have by what needs no network."""
-        if not self.known:
-            return {}
-        known, test = self.examples(self.known), self.examples(texts)
+    def _baselines(self, parts: Parts) -> dict[str, list[str]]:
+        """What labels the test's texts have by what needs no network."""
+        known, test = self.examples(parts.train), self.examples(parts.test)
         numbers = [example.label for example in known]
         usual = self.labels[most_frequent(numbers)]
-        rows = {f"always {usual}": [usual] * len(texts)}
+        rows = {f"always {usual}": [usual] * len(test)}
         if len(self.labels) * len(self.vocabulary) <= MOST_COUNTS:
             ids = [example.ids for example in known]
             bayes = NaiveBayes(ids, numbers, len(self.vocabulary))
             rows["naive Bayes"] = [self.labels[bayes.classify(each.ids)] for each in test]
         return rows
+
+    def differences(self, other: Self) -> list[str]:
+        """What words and labels differ."""
+        said = {
+            "words": self.vocabulary.difference(other.vocabulary),
+            "labels": Vocabulary(self.labels).difference(Vocabulary(other.labels)),
+        }
+        return [f"{name}: {difference}" for name, difference in said.items() if difference]
+
+    def unknown(self, texts: Sequence[LabelledText]) -> float:
+        """The share of words without a vector."""
+        ids = np.concatenate([self._ids(text.text) for text in texts])
+        return float(np.mean(ids == Vocabulary.unknown)) if ids.size else 0.0
 
     @classmethod
     def shown(cls, text: LabelledText) -> str:
@@ -225,13 +241,15 @@ class Classification(LabellingTask):
         return str(found["label"])
 
     def description(self) -> dict[str, Any]:
-        words = self.vocabulary.tokens[len(MARKS) :]
-        return {"words": words, "labels": self.labels, "is_characters": self.is_characters}
+        return {
+            "words": self.vocabulary.tokens[len(MARKS) :], "labels": self.labels,
+            "is_characters": self.is_characters, "dropout": self.model.dropout.p,
+        }  # fmt: skip
 
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
-        fields = {"words": is_tokens, "labels": is_labels, "is_characters": _is_switch}
-        found = checked_description(info, fields)
+        fields = {"words": is_tokens, "labels": is_tokens, "is_characters": _is_switch}
+        found = checked_description(info, {**fields, "dropout": is_share})
         vocabulary, labels = Vocabulary(found["words"]), found["labels"]
         shapes = [
             info.shapes.get(f"model/{name}.weight", ()) for name in ("words", "network.project")
@@ -240,7 +258,7 @@ class Classification(LabellingTask):
         if [len(shape) for shape in shapes] != [2] * 2 or tuple([n for n, _ in shapes]) != sizes:
             raise damaged_description(info, f"{sizes} words and labels, the tensors {shapes}")
         features, width = [size for _, size in shapes]
-        model = TextClassifier(*sizes, features, width // len(WINDOWS))
+        model = TextClassifier(*sizes, features, width // len(WINDOWS), found["dropout"])
         return cls(vocabulary, labels, model, found["is_characters"])
 
 

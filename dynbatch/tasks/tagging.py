@@ -19,7 +19,7 @@ from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
 from dynbatch.tasks.training import values
-from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_labels, is_tokens
+from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_share, is_tokens, spelled_share
 from dynbatch.text import TaggedSentence, Vocabulary, read_tagged
 from dynbatch.text.vocabulary import MARKS
 from dynbatch.train import CheckpointInfo
@@ -105,10 +105,9 @@ class Tagging(LabellingTask):
     """A tagger with its words and tags.
 
     Args:
-        lexicon:  the words that have a vector, and all characters.
-        tags:     all tags, in the order of their numbers.
-        model:    a `SpellingTagger` of these sizes.
-        baseline: of the training sentences; None where they are not here.
+        lexicon: the words that have a vector, and all characters.
+        tags:    all tags, in the order of their numbers.
+        model:   a `SpellingTagger` of these sizes.
     """
 
     name: ClassVar[str] = "tagging"
@@ -117,11 +116,9 @@ class Tagging(LabellingTask):
     higher_is_better: ClassVar[bool] = True
     model: SpellingTagger
 
-    def __init__(
-        self, lexicon: Lexicon, tags: Sequence[str], model: SpellingTagger,
-        baseline: MostFrequentTag | None = None,
-    ) -> None:  # fmt: skip
-        self.lexicon, self.tags, self.model, self.baseline = lexicon, list(tags), model, baseline
+    def __init__(self, lexicon: Lexicon, tags: Sequence[str], model: SpellingTagger) -> None:
+        self.lexicon, self.tags, self.model = lexicon, list(tags), model
+        Vocabulary(tags)  # refuses marks, without which a checkpoint could not be read
         self._numbers = {tag: number for number, tag in enumerate(tags)}
 
     @classmethod
@@ -140,7 +137,7 @@ class Tagging(LabellingTask):
             lexicon, len(tags), settings.features, settings.letters, settings.hidden,
             settings.dropout, settings.crf,
         )  # fmt: skip
-        return cls(lexicon, tags, model, MostFrequentTag(parts.train))
+        return cls(lexicon, tags, model)
 
     def examples(self, texts: Sequence[TaggedSentence]) -> list[TaggedIds]:
         """Sentences in ids; a tag that training did not see counts as the first."""
@@ -165,20 +162,41 @@ class Tagging(LabellingTask):
         return [[self.tags[int(number)] for number in column[:, 0]] for column in best]
 
     def evaluate(self, texts: Sequence[TaggedSentence]) -> dict[str, float]:
-        """Accuracy of all words, and of those that the training data lacks, if there are any."""
-        found = accuracy(texts, self.tag([text.words for text in texts]), self.baseline or ())
-        return {"accuracy": found.all, "accuracy of unknown words": found.unknown}
+        """Accuracy of all words, and of those that are spelled."""
+        found = accuracy(texts, self.tag([text.words for text in texts]), self.lexicon.words)
+        return {"accuracy": found.all, "accuracy of spelled words": found.unknown}
 
-    def report(self, texts: Sequence[TaggedSentence]) -> str:
-        """The accuracies of the tagger and of each word's most frequent tag."""
+    def told(self, found: dict[str, float], texts: Sequence[TaggedSentence]) -> str:
+        """Both accuracies in percent."""
+        every, spelled = found.values()
+        return f"validation: {every:.2%} of the tags are right, of rare words {spelled:.2%}"
+
+    def report(self, parts: Parts) -> str:
+        """The accuracies of each word's most frequent tag and of the tagger."""
+        texts, baseline = parts.test, MostFrequentTag(parts.train)
         layer = "softmax" if self.model.crf is None else "CRF"
-        rows = {f"bi-LSTM, {layer}": self.tag([text.words for text in texts])}
-        if self.baseline is not None:
-            rows = {"most frequent tag": [self.baseline.tag(text.words) for text in texts], **rows}
+        rows = {
+            "most frequent tag": [baseline.tag(text.words) for text in texts],
+            f"bi-LSTM, {layer}": self.tag([text.words for text in texts]),
+        }
         lines = [f"{'right tags of the test set':28}    all  unknown words"]
         for name, tags in rows.items():
-            lines.append(f"{name:24}  {accuracy(texts, tags, self.baseline or ())}")
+            lines.append(f"{name:24}  {accuracy(texts, tags, baseline)}")
         return "\n".join(lines)
+
+    def differences(self, other: Self) -> list[str]:
+        """What words, characters and tags differ."""
+        mine, theirs = self.lexicon, other.lexicon
+        said = {
+            "words": mine.words.difference(theirs.words),
+            "characters": mine.characters.difference(theirs.characters),
+            "tags": Vocabulary(self.tags).difference(Vocabulary(other.tags)),
+        }
+        return [f"{name}: {difference}" for name, difference in said.items() if difference]
+
+    def unknown(self, texts: Sequence[TaggedSentence]) -> float:
+        """The share of words that are spelled."""
+        return spelled_share([self.lexicon.encode(text.words) for text in texts])
 
     @classmethod
     def shown(cls, text: TaggedSentence) -> str:
@@ -238,12 +256,15 @@ class Tagging(LabellingTask):
     def description(self) -> dict[str, Any]:
         words, characters = self.lexicon.words.tokens, self.lexicon.characters.tokens
         marks = len(MARKS)
-        return {"words": words[marks:], "characters": characters[marks:], "tags": self.tags}
+        return {
+            "words": words[marks:], "characters": characters[marks:], "tags": self.tags,
+            "dropout": self.model.dropout.p,
+        }  # fmt: skip
 
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
-        fields = {"words": is_tokens, "characters": is_tokens, "tags": is_labels}
-        found = checked_description(info, fields)
+        fields = {name: is_tokens for name in ("words", "characters", "tags")}
+        found = checked_description(info, {**fields, "dropout": is_share})
         lexicon = Lexicon(Vocabulary(found["words"]), Vocabulary(found["characters"]))
         tables = ("vectors.words", "vectors.letters", "project")
         shapes = [info.shapes.get(f"model/{name}.weight", ()) for name in tables]
@@ -254,7 +275,9 @@ class Tagging(LabellingTask):
             )
         features, letters, width = [size for _, size in shapes]
         is_crf = "model/crf.transitions" in info.shapes
-        model = SpellingTagger(lexicon, sizes[-1], features, letters, width // 2, crf=is_crf)
+        model = SpellingTagger(
+            lexicon, sizes[-1], features, letters, width // 2, found["dropout"], is_crf
+        )
         return cls(lexicon, found["tags"], model)
 
 

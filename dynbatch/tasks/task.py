@@ -138,10 +138,10 @@ class Task(ABC):
             rng:   for what is drawn; checkpoints keep its state.
         """
 
-    def report(self, texts: Sequence[Any]) -> str:
-        """What is printed of a test at the end of training: the metrics, and what to compare them
-        with where there is something."""
-        found = self.evaluate(texts)
+    def report(self, parts: Parts) -> str:
+        """What is printed of the test at the end of training: the metrics, and those of baselines
+        that know `parts.train`, where there are any."""
+        found = self.evaluate(parts.test)
         return "\n".join([f"{name:24}  {value:.4f}" for name, value in found.items()])
 
     def differences(self, other: Self) -> list[str]:

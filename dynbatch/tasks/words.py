@@ -15,6 +15,7 @@ import numpy as np
 
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.arguments import is_number
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
@@ -111,15 +112,15 @@ def spelled_share(sentences: Sequence[WordIds]) -> float:
     return sum([len(ids.rare) for ids in sentences]) / max(1, words)
 
 
-def is_labels(value: object) -> bool:
-    """Whether a value out of JSON is a list of distinct strings."""
+def is_tokens(value: object) -> bool:
+    """Whether a value out of JSON is a list of distinct strings, none of them a mark."""
     return (
         isinstance(value, list)
-        and all([isinstance(label, str) for label in value])
+        and all([isinstance(token, str) and token not in MARKS for token in value])
         and len(set(value)) == len(value)
     )
 
 
-def is_tokens(value: object) -> bool:
-    """Whether a value out of JSON is a list of distinct strings, none of them a mark."""
-    return isinstance(value, list) and is_labels(value) and not set(value) & set(MARKS)
+def is_share(value: object) -> bool:
+    """Whether a value out of JSON is a number from 0 to below 1."""
+    return is_number(value) and 0 <= float(value) < 1  # type: ignore[arg-type]

@@ -36,7 +36,8 @@ def run(settings: Settings) -> None:
     """Train what the settings say, and print its accuracy beside the baseline's."""
     sentences, test = brown.split(brown.load(settings.data))
     sentences = sample(sentences, settings)
-    task = Tagging.begin(Parts(sentences, [], test), settings)
+    parts = Parts(sentences, [], test)
+    task = Tagging.begin(parts, settings)
     examples = task.examples(sentences)
     spelled = spelled_share([example.words for example in examples])
     print(
@@ -47,7 +48,7 @@ def run(settings: Settings) -> None:
     )
     extra = {"task": task.name, "description": task.description()}
     train(task.model, task.loss, examples, settings, task.num_tokens, extra=extra)
-    print(f"\n{task.report(test)}")
+    print(f"\n{task.report(parts)}")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def run(settings: Settings) -> None:
     parts = brown.split(brown.load(settings.data))
     known, test = [passages(part, settings.sentences) for part in parts]
     known = sample(known, settings)
-    task = Classification.begin(Parts(known, [], test), settings)
+    chosen = Parts(known, [], test)
+    task = Classification.begin(chosen, settings)
     print(
         f"{len(known):,} passages, {len(test):,} for test; {len(task.labels)} categories; "
         f"{len(task.vocabulary):,} words\n"
@@ -48,7 +49,7 @@ def run(settings: Settings) -> None:
     )
     extra = {"task": task.name, "description": task.description()}
     train(task.model, task.loss, task.examples(known), settings, extra=extra)
-    print(f"\n{task.report(test)}")
+    print(f"\n{task.report(chosen)}")
 
 
 def passages(sentences: Sequence[Sentence], length: int) -> list[LabelledText]:

@@ -51,7 +51,7 @@ def test_a_test_is_told_beside_the_baselines_with_what_is_mixed_up():
     assert task.evaluate(test) == {"accuracy": 0.0, "macro-F1": 0.0}
     task.scores = lambda texts: [np.array([1.0, 0.0])] * len(texts)  # ham
     assert task.evaluate(test) == {"accuracy": 0.5, "macro-F1": pytest.approx(1 / 3)}
-    rows = [line.split("  ") for line in task.report(test).splitlines()]
+    rows = [line.split("  ") for line in task.report(Parts(KNOWN, [], test)).splitlines()]
     assert [row[0] for row in rows[1:]] == [
         "always ham", "naive Bayes", "text CNN", "mixed up most: new taken for ham (1)"
     ]  # fmt: skip
