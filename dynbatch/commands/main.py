@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 import dynbatch
-from dynbatch.commands import convert, generate, memory
+from dynbatch.commands import convert, generate, memory, plot
 from dynbatch.commands.status import exit_status, show_warning
 
-COMMANDS = {"generate": generate, "memory": memory, "convert": convert}
+COMMANDS = {"generate": generate, "memory": memory, "plot": plot, "convert": convert}
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
 
 COLUMNS = 80
@@ -27,6 +27,7 @@ Train models on text and use them, without padding a sentence.
 
   dynbatch train poems.txt --output runs/poems
   dynbatch generate runs/poems "The moon" --temperature 0.8
+  dynbatch plot runs/poems
   dynbatch memory poems.txt
 
 commands:

@@ -6,5 +6,6 @@ A `Picture` shows itself in notebooks; `save("x.svg")` writes the drawing, `save
 from dynbatch.pictures.memory import memory
 from dynbatch.pictures.padding import padding
 from dynbatch.pictures.picture import Picture
+from dynbatch.pictures.training import training
 
-__all__ = ["Picture", "memory", "padding"]
+__all__ = ["Picture", "memory", "padding", "training"]

@@ -1,0 +1,240 @@
+"""`training()`: the course of a training run, or of several to compare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from math import floor, isfinite, log10
+
+from dynbatch.arguments import refused
+from dynbatch.pictures.axes import Format, Panel, count, size, ticks
+from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
+from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT, VERMILION, series
+from dynbatch.pictures.picture import Picture
+from dynbatch.pictures.run_curves import Curve, RunCurves, read_curves
+
+MOST_RUNS = 8
+"""As many as there are colours."""
+
+MOST_ROWS, MOST_COLUMNS = 40, 240
+"""Parameters and times of a strip of updates."""
+
+WIDTH, GAP = 860.0, 22.0
+LOSS_HEIGHT, HEIGHT = 250.0, 170.0
+ROW = 13.0
+
+USUAL = -3.0
+"""log10 of an update/weight ratio that is neither high nor low."""
+
+
+def training(*runs: str | os.PathLike[str]) -> Picture:
+    """Draw a run's loss, metric, learning rate, speed and memory; several runs to compare them.
+
+    The loss is smoothed, beside what it is at each update; speed is smoothed. Memory is what a
+    mini-batch takes at its peak, and what it would take padded, where the trainer works that out.
+    A run with `Trainer(watch=N)` has a strip of squares for each parameter: how large its updates
+    are in relation to its weights.
+
+    Args:
+        runs: folders with metrics.jsonl, or metrics files; at most eight.
+
+    Raises:
+        ArgumentError: no run, or more than eight.
+        DataError:     there is no metrics file, it is damaged, or it tells of no update yet.
+    """
+    if not 0 < len(runs) <= MOST_RUNS:
+        raise refused(
+            "training", f"{len(runs)} runs are given", f"1 to {MOST_RUNS} runs",
+            'db.pictures.training("runs/a", "runs/b")',
+        )  # fmt: skip
+    histories = _named([read_curves(run) for run in runs])
+    title = f"Training of {histories[0].name}" if len(runs) == 1 else f"{len(runs)} training runs"
+    drawing = Drawing(title, WIDTH, note=_note(histories))
+    y = _legend(drawing, histories)
+    y = _draw_loss(drawing, y, histories)
+    y = _draw_small_panels(drawing, y, histories)
+    for history in histories:
+        if history.watched:
+            y = _draw_updates(drawing, y, history, len(histories) > 1)
+    return drawing.finish("\n".join(_words(history) for history in histories))
+
+
+def _named(histories: list[RunCurves]) -> list[RunCurves]:
+    """The histories, those of one name with numbers."""
+    names = [history.name for history in histories]
+    for k, history in enumerate(histories):
+        if names.count(history.name) > 1:
+            histories[k] = RunCurves(**{**vars(history), "name": f"{history.name} ({k + 1})"})
+    return histories
+
+
+def _note(histories: Sequence[RunCurves]) -> str:
+    parts = [f"{h.loss.steps[-1]:,} updates in {h.epochs:,} epochs" for h in histories]
+    if len(histories) == 1:
+        return parts[0]
+    return "; ".join(f"{h.name}: {part}" for h, part in zip(histories, parts, strict=True))
+
+
+def _legend(drawing: Drawing, histories: Sequence[RunCurves]) -> float:
+    if len(histories) > 1:
+        entries = [(series(k), history.name) for k, history in enumerate(histories)]
+    else:
+        entries = [(SKY, "each update"), (BLUE, "smoothed; memory as measured")]
+        if histories[0].padded.steps:
+            entries.append((VERMILION, "memory it would take padded"))
+    return drawing.legend(MARGIN, drawing.top, entries, WIDTH - 2 * MARGIN) + 6
+
+
+def _draw_loss(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> float:
+    smooth = [history.loss.smoothed() for history in histories]
+    is_alone = len(histories) == 1
+    shown = [histories[0].loss] if is_alone else smooth
+    unit = "nats per token" if histories[0].unit == "tokens" else "mean of the mini-batch"
+    panel = _panel(
+        drawing, MARGIN, top, WIDTH - 2 * MARGIN, LOSS_HEIGHT, shown, f"Loss, {unit}", count, False
+    )
+    if is_alone:
+        panel.curve(histories[0].loss.steps, histories[0].loss.values, SKY, thick=1)
+    for k, (history, curve) in enumerate(zip(histories, smooth, strict=True)):
+        panel.curve(curve.steps, curve.values, series(k), hint=f"{history.name}: loss, smoothed")
+    return panel.bottom + GAP
+
+
+def _draw_small_panels(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> float:
+    """Metric, learning rate, speed and memory, two beside each other."""
+    is_alone = len(histories) == 1
+    width = (WIDTH - 2 * MARGIN - GAP) / 2
+    named: list[tuple[str, Callable[[RunCurves], list[Curve]], Format, bool]] = [
+        ("Metric of each validation", lambda h: [h.metric], count, False),
+        ("Learning rate", lambda h: [h.rate], _rate, True),
+        (f"{histories[0].unit.capitalize()} per second", lambda h: [h.speed.smoothed()],
+         count, True),
+        ("Memory of a mini-batch at its peak", lambda h: [h.memory, h.padded], size, True),
+    ]  # fmt: skip
+    drawn = 0
+    for title, curves_of, form, from_zero in named:
+        curves = [curves_of(history) for history in histories]
+        shown = [curve for of_run in curves for curve in of_run if curve.finite()]
+        if not shown:
+            continue
+        left = MARGIN + (drawn % 2) * (width + GAP)
+        y = top + (drawn // 2) * (HEIGHT + GAP)
+        drawn += 1
+        panel = _panel(drawing, left, y, width, HEIGHT, shown, title, form, from_zero)
+        for k, (history, of_run) in enumerate(zip(histories, curves, strict=True)):
+            for number, curve in enumerate(of_run):
+                colour = VERMILION if is_alone and number else series(k)
+                dash = "5 3" if number else ""
+                hint = f"{history.name}: {'padded' if number else title.lower()}"
+                panel.curve(curve.steps, curve.values, colour, thick=1.6, dash=dash, hint=hint)
+            if title.startswith("Metric"):
+                _mark_best(panel, history, series(k))
+    return top + -(-drawn // 2) * (HEIGHT + GAP)
+
+
+def _mark_best(panel: Panel, history: RunCurves, colour: str) -> None:
+    for step, value in zip(history.metric.steps, history.metric.values, strict=True):
+        if isfinite(value):
+            half = 4.0 if step == history.best else 2.0
+            best = "best, " if step == history.best else ""
+            panel.drawing.rectangle(
+                panel.x(step) - half, panel.y(value) - half, 2 * half, 2 * half, colour,
+                hint=f"{history.name}: {best}{value:.6g} after update {step:,}",
+            )  # fmt: skip
+
+
+def _panel(
+    drawing: Drawing, left: float, top: float, width: float, height: float,
+    curves: Sequence[Curve], title: str, form: Format, from_zero: bool,
+) -> Panel:  # fmt: skip
+    """A plot area for curves over updates."""
+    numbers = [number for curve in curves for number in curve.finite()] or [0.0]
+    last = max([curve.steps[-1] for curve in curves if curve.steps], default=1)
+    low, high = 0.0 if from_zero else min(numbers), max(numbers)
+    round_numbers = ticks(low, high, 4)
+    if len(round_numbers) > 1:  # down to one, as panels go up to one
+        step = round_numbers[1] - round_numbers[0]
+        low = floor(low / step) * step
+    return Panel(
+        drawing, left, top, width, height, (0, last), (low, high),
+        y_format=form, title=title, x_title="updates",
+    )  # fmt: skip
+
+
+def _draw_updates(drawing: Drawing, top: float, history: RunCurves, is_named: bool) -> float:
+    """Squares by parameter and time: blue for small updates, vermilion for large ones."""
+    of_run = f" of {history.name}" if is_named else ""
+    drawing.text(
+        MARGIN, top + SMALL_SIZE, f"Update / weight of each parameter{of_run}", bold=True,
+        within=WIDTH - 2 * MARGIN,
+    )  # fmt: skip
+    entries = [
+        (BLUE, "0.00001 or less"), (GRID, "0.001, as is usual"), (VERMILION, "0.1 or more"),
+    ]  # fmt: skip
+    y = drawing.legend(MARGIN, top + SMALL_SIZE + 8, entries, WIDTH - 2 * MARGIN) + 2
+    rows = list(history.watched.items())
+    left_out = len(rows) - MOST_ROWS
+    if left_out > 0:
+        rows = [rows[k * len(rows) // MOST_ROWS] for k in range(MOST_ROWS)]
+    steps = rows[0][1].steps
+    columns = _columns(len(steps))
+    begin = MARGIN + 230
+    across = (WIDTH - MARGIN - begin) / len(columns)
+    boxes: dict[tuple[str, float], list[tuple[float, float, float, float]]] = {}
+    for number, (name, curve) in enumerate(rows):
+        down = y + number * ROW
+        drawing.text(MARGIN, down + 10, name, size=SMALL_SIZE, within=begin - MARGIN - 8)
+        for k, column in enumerate(columns):
+            ratios = [curve.values[c] for c in column if isfinite(curve.values[c])]
+            if ratios:
+                place = (begin + k * across, down, across - (1 if across > 4 else 0), ROW - 1)
+                boxes.setdefault(_shade(max(ratios)), []).append(place)
+    for (colour, opacity), of_shade in boxes.items():
+        drawing.rectangles(of_shade, colour, opacity)
+    y += len(rows) * ROW + SMALL_SIZE + 2
+    drawing.text(begin, y, f"update {steps[0]:,}", colour=SOFT, size=SMALL_SIZE)
+    drawing.text(
+        WIDTH - MARGIN, y, f"update {steps[-1]:,}", colour=SOFT, size=SMALL_SIZE, anchor="end"
+    )
+    if left_out > 0:
+        more = f"{len(rows)} of {len(history.watched):,} parameters"
+        drawing.text(MARGIN, y, more, colour=SOFT, size=SMALL_SIZE)
+    return y + GAP
+
+
+def _columns(length: int) -> list[range]:
+    """Watched updates, several to a column where there are many."""
+    count = min(length, MOST_COLUMNS)
+    return [range(k * length // count, (k + 1) * length // count) for k in range(count)]
+
+
+def _shade(ratio: float) -> tuple[str, float]:
+    """The colour of an update/weight ratio, and its opacity in five steps."""
+    away = (log10(ratio) if ratio > 0 else -9.0) - USUAL
+    strength = round(min(1.0, abs(away) / 2) * 5) / 5
+    if not strength:
+        return GRID, 1.0
+    return (VERMILION if away > 0 else BLUE), strength
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1e}".replace("e-0", "e-") if 0 < value < 1e-3 else f"{value:.3g}"
+
+
+def _words(history: RunCurves) -> str:
+    """A run in words and numbers."""
+    losses = history.loss.finite()
+    said = [
+        f"{history.name}: {history.loss.steps[-1]:,} updates in {history.epochs:,} epochs",
+        f"loss {losses[0]:.4g} at first and {history.loss.end:.4g} at the end" if losses else "",
+    ]
+    if history.best is not None:
+        best = history.metric.values[history.metric.steps.index(history.best)]
+        said.append(f"best metric {best:.4g} after update {history.best:,}")
+    if history.speed.finite():
+        said.append(f"{history.speed.end:,.0f} {history.unit} per second at the end")
+    if history.memory.finite():
+        said.append(f"at most {size(max(history.memory.finite()))} of memory")
+    if history.padded.finite():
+        said.append(f"padded up to {size(max(history.padded.finite()))}")
+    return "; ".join(filter(None, said)) + "."

@@ -1,0 +1,122 @@
+import json
+import math
+import re
+
+import pytest
+
+import dynbatch as db
+from dynbatch.pictures.run_curves import Curve, read_curves
+from tests.marks import exhaustive
+from tests.pictures.svg import SVG, require_clear_text, root_of, texts_of
+
+
+def write_run(folder, count, *, every=10, watch=0, names=("embed.weight", "bias"), **numbers):
+    """A run of `count` updates, validated after each tenth; `numbers` replace those of a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for step in range(1, count + 1):
+        line = {
+            "step": step, "epoch": (step - 1) // every, "sentences": 4, "tokens": 40,
+            "loss": 4.0 / step**0.3, "peak_bytes": 1_000_000 + step, "lr": 1e-3,
+            "sentences_per_second": 100.0,
+        }  # fmt: skip
+        line |= {name: make(step) for name, make in numbers.items()}
+        lines.append({name: value for name, value in line.items() if value is not ...})
+        if watch and (step - 1) % watch == 0:
+            ratios = {name: {"update_ratio": 10.0 ** -(1 + k)} for k, name in enumerate(names)}
+            lines.append({"step": step, "epoch": 0, "parameters": ratios})
+        if step % every == 0:
+            epoch = step // every - 1
+            metric = {"step": step, "epoch": epoch, "metric": 0.5 + 1 / step, "is_best": epoch < 2}
+            lines.append(metric)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+def test_a_run_is_told_in_numbers(tmp_path):
+    run = write_run(tmp_path / "poems", 40, padded_bytes=lambda step: 9_000_000 + step)
+    assert db.pictures.training(run).description == (
+        "poems: 40 updates in 4 epochs; loss 4 at first and 1.323 at the end; best metric 0.55 "
+        "after update 20; 1,000 tokens per second at the end; at most 1 MB of memory; padded up "
+        "to 9 MB."
+    )
+    history = read_curves(run / "metrics.jsonl")
+    assert (history.name, history.best, history.metric.steps) == ("poems", 20, [10, 20, 30, 40])
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 400])
+def test_a_picture_of_any_run_has_clear_text(tmp_path, count):
+    nan = dict(loss=lambda step: None if step % 3 == 0 else 9.0)
+    sentences = dict(tokens=lambda step: ..., lr=lambda step: 3e-5 / step)
+    runs = [
+        write_run(tmp_path / "a", count, watch=3, names=[f"layer.{k}.weight" for k in range(50)]),
+        write_run(tmp_path / "b", count, **nan),
+        write_run(tmp_path / "deep" / "a", count, every=1000, watch=1, **sentences),
+    ]
+    for shown in (*[[run] for run in runs], runs):
+        require_clear_text(db.pictures.training(*shown))
+
+
+def test_two_runs_share_the_panels_and_have_a_colour_each(tmp_path):
+    runs = [write_run(tmp_path / name / "run", 30) for name in ("a", "b")]
+    picture = db.pictures.training(*runs)
+    texts = texts_of(picture)
+    assert texts[0] == "2 training runs" and {"run (1)", "run (2)"} <= set(texts)
+    lines = [e.get("class") for e in root_of(picture).iter(f"{SVG}polyline")]
+    assert lines.count("line line-blue") == lines.count("line line-vermilion") == 5
+
+
+def test_squares_of_updates_are_coloured_by_their_ratio(tmp_path):
+    names = ["large", "high", "usual", "low", "small", "none"]  # 0.1 to 1e-6
+    picture = db.pictures.training(write_run(tmp_path / "run", 8, watch=2, names=names))
+    shades = {
+        (e.get("class"), e.get("opacity")): e.get("d").count("M")
+        for e in root_of(picture).iter(f"{SVG}path")
+    }
+    assert shades == {
+        ("fill-vermilion", None): 4, ("fill-vermilion", "0.4"): 4, ("fill-grid", None): 4,
+        ("fill-blue", "0.4"): 4, ("fill-blue", None): 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("updates", [15_000, exhaustive(100_000)])
+def test_a_long_run_stays_a_small_file_that_keeps_what_stands_out(tmp_path, updates):
+    run = write_run(
+        tmp_path / "run", updates, every=5000,
+        loss=lambda step: 50.0 if step == updates - 777 else 4.0 / step**0.3 + step % 7 / 50,
+    )  # fmt: skip
+    picture = db.pictures.training(run)
+    assert len(picture.svg) < 250_000
+    heights = [
+        float(y)
+        for element in root_of(picture).iter(f"{SVG}polyline")
+        if element.get("class") == "line line-sky"
+        for y in re.findall(r",([\d.]+)", element.get("points"))
+    ]
+    assert min(heights) < sorted(heights)[1] - 100  # one update alone is that high
+
+
+def test_smoothing_weighs_all_numbers_alike_at_first_and_leaves_out_those_not_finite():
+    steps = list(range(1, 201))
+    level = Curve(steps, [2.0] * 200).smoothed()
+    assert level.values == pytest.approx([2.0] * 200)
+    gaps = Curve(steps, [math.nan, *[2.0, math.inf] * 99, 2.0]).smoothed()
+    assert math.isnan(gaps.values[0]) and gaps.values[1:] == pytest.approx([2.0] * 199)
+    rising = Curve(steps, [float(step) for step in steps]).smoothed()
+    assert all(a < b for a, b in zip(rising.values, rising.values[1:], strict=False))
+    assert rising.values[-1] == pytest.approx(200 - 1.5, abs=0.5)  # weights fade by 0.6
+
+
+def test_runs_that_cannot_be_drawn_are_one_error(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "fresh").mkdir()
+    (tmp_path / "fresh" / "metrics.jsonl").touch()
+    for runs, says in [
+        ([tmp_path / "empty"], "empty/metrics.jsonl: there is no such file"),
+        ([tmp_path / "nowhere"], "nowhere: there is no such file"),
+        ([tmp_path / "fresh"], "tells of no update"),
+        ([], "0 runs are given"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            db.pictures.training(*runs)
