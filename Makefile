@@ -8,13 +8,14 @@ PARALLEL ?= -n auto --dist worksteal
 BIN := $(VENV)/bin
 SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help venv demo test test-all check lint types layers wheel docs bench gpu-check format clean
+.PHONY: help venv demo test test-all check lint types layers wheel install-check docs bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
 	@echo 'make test    set up, then run the tests (PyTorch is optional)'
 	@echo 'make test-all  and those that take long: all orders of threads, architectures, random graphs'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
+	@echo 'make install-check  sdist and wheel in an empty environment: commands, the demo, types (2 minutes)'
 	@echo 'make docs    run every code block of the pages, then build the site, build/docs/index.html'
 	@echo '             (one page: make docs ARGS="guides/memory")'
 	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'
@@ -61,6 +62,9 @@ wheel: $(VENV)/.ready-tests
 	@rm -rf build/wheel
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(BIN)/python .ci/check_wheel.py build/wheel/*.whl
+
+install-check: wheel
+	@$(BIN)/python .ci/check_install.py build/wheel/*.whl
 
 docs: $(VENV)/.ready-docs
 	@$(BIN)/python docs/blocks.py $(ARGS)

@@ -78,6 +78,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = db.magic
 
 
-def test_the_version_is_that_of_the_project():
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    assert db.__version__ == project["version"]
+def test_the_version_stands_in_one_place():
+    written = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert "version" not in written["project"] and written["project"]["dynamic"] == ["version"]
+    assert written["tool"]["hatch"]["version"] == {"path": "dynbatch/__init__.py"}
