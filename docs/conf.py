@@ -27,6 +27,7 @@ myst_heading_anchors = 4  # as GitHub makes them
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_in_temp = True  # what notebooks write is no part of the repository
 
 autodoc_default_options = {
     "members": True,
