@@ -7,13 +7,19 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import dynbatch
-from dynbatch.commands import convert, generate, memory, plot
+from dynbatch.commands import convert, explain, generate, memory, plot
 from dynbatch.commands.status import exit_status, show_warning
 
-COMMANDS = {"generate": generate, "memory": memory, "plot": plot, "convert": convert}
+COMMANDS: dict[str, Any] = {
+    "generate": generate,
+    "memory": memory,
+    "explain": explain,
+    "plot": plot,
+    "convert": convert,
+}
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
 
 COLUMNS = 80

@@ -1,0 +1,233 @@
+"""`dynbatch explain RUN`: where a training step's time and memory go, and what to change."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from dynbatch import backend
+from dynbatch import nodes as F
+from dynbatch.batcher.execution.record import RunRecord
+from dynbatch.commands.loading import BEST
+from dynbatch.errors import CheckpointError, DataError
+from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
+from dynbatch.optim import Optimizer
+from dynbatch.tasks.options import positive
+from dynbatch.tasks.registry import load_task
+from dynbatch.tasks.settings import CHECKPOINT, TaskSettings, saved_settings
+from dynbatch.tasks.task import Task
+from dynbatch.train import padding_ratio, read_checkpoint
+
+SUMMARY = "say where a run's time and memory go, and what to change"
+HELP = """\
+Train a run's model for a few steps on lines of its data, and tell where time
+and memory go, and what to change so that it is faster. The run stays as it is.
+
+  dynbatch explain runs/poems
+  dynbatch explain runs/poems --file other.txt --sentences 1000
+  dynbatch explain runs/poems --html page.html
+"""
+MORE = """\
+run:
+  The folder of a run of dynbatch train, or its file. Its data is the file that
+  it was trained on, where that is still there, or --file.
+
+figures:
+  Each of a few mini-batches trains once to warm up, and once to be measured.
+  "planning" is what the host does between kernels; "making nodes" is Python
+  that writes the sentences down. Another program that runs meanwhile makes them
+  worse.
+
+  A change's gain is what it brings at most, as a share of making nodes,
+  planning and kernels together. --html has every batch on a timeline.
+
+a training loop of your own:
+  print(graph.explain(advice=True)) at the end of a step tells the same of it.
+
+exit status:
+  0; 1 after an error; 2 after a wrong option.
+"""
+
+STEPS = 3
+KINDS = 8
+"""Node types in the table; the others are added up."""
+
+MB = 1e6
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add = parser.add_argument
+    add("run", metavar="RUN", help="a run's folder, or its checkpoint")
+    add("--file", metavar="DATA", help="take lines of this file (the run's own data)")
+    add("--sentences", type=positive, default=256, metavar="N", help="examples to take, from all "
+        "over the file (%(default)s)")  # fmt: skip
+    add("--html", metavar="FILE", help="write a page with every batch on a timeline")
+    add("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev")
+    add("--device", choices=backend.NAMES, default="cpu", help="where to train (%(default)s)")
+    add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A training step's graph, and what it took: seconds in all and of the update, and tokens."""
+
+    graph: Graph
+    seconds: float
+    update_seconds: float
+    tokens: int
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train for some steps, and print what they took.
+
+    Raises:
+        DynbatchError, ImportError, OSError: as their messages say.
+    """
+    path = Path(options.run)
+    if path.is_dir():
+        path = path / (BEST if (path / BEST).exists() else CHECKPOINT)
+    if not path.exists():
+        raise CheckpointError(
+            f"{options.run}: there is no run.\n  fix:  give the --output of dynbatch train"
+        )
+    if options.threads:
+        set_num_threads(options.threads)
+    task = load_task(path)
+    settings = saved_settings(task.Settings, path)
+    assert isinstance(settings, TaskSettings)
+    data = _data_of(options.file or settings.data, path)
+    texts = task.read(data, settings)
+    chosen = texts[:: max(1, len(texts) // options.sentences)][: options.sentences]
+    batches = list(task.batches(task.examples(chosen), settings).epoch(0))
+    task.model.to(options.device)
+    steps = _train(task, batches, settings, options.device)
+    print(
+        f"{path}: {task.name}, {task.model.num_parameters():,} parameters, "
+        f"{read_checkpoint(path).step:,} updates\n{data}: {len(chosen):,} of {len(texts):,} "
+        f"examples, in {len(batches)} mini-batch{'es' * (len(batches) > 1)}; nothing is saved\n"
+    )
+    last = steps[-1].graph
+    for line in (*_speed(steps), *_memory(task, batches, steps), "", *_kinds(last._record()), ""):
+        print(line)
+    print(last.advice())
+    if options.html:
+        last.explain(html=options.html)
+    if options.trace:
+        last.to_trace(options.trace)
+
+
+def _data_of(name: str | None, path: Path) -> Path:
+    """The file of examples.
+
+    Raises:
+        DataError: it is not known, or not there.
+    """
+    if name is None or not Path(name).is_file():
+        where = "does not say where its data is" if name is None else f"read {name}, not there now"
+        raise DataError(f"{path}: the run {where}.\n  fix:  --file DATA, a file of the same form")
+    return Path(name)
+
+
+def _train(
+    task: Task, batches: Sequence[Any], settings: TaskSettings, device: str
+) -> list[MeasuredStep]:
+    """Some steps, after each of their mini-batches has been seen once."""
+    optimizer = task.optimizer(settings)
+    make_graph = partial(Graph, backend.device(device), matmul=settings.matmul)
+    task.model.train()
+    chosen = list(islice(cycle(batches), STEPS))
+    for batch in chosen[: len(batches)]:
+        _step(task, batch, optimizer, make_graph())
+    return [_step(task, batch, optimizer, make_graph()) for batch in chosen]
+
+
+def _step(task: Task, batch: Sequence[Any], optimizer: Optimizer, graph: Graph) -> MeasuredStep:
+    begin = time.perf_counter()
+    tokens = sum([task.num_tokens(example) for example in batch])
+    with graph:
+        loss = F.sum([task.loss(graph, task.model, example) for example in batch]) / max(1, tokens)
+        graph.backward(loss)
+    updated = time.perf_counter()
+    optimizer.step()
+    float(loss.value)  # which waits for a GPU
+    end = time.perf_counter()
+    return MeasuredStep(graph, end - begin, end - updated, tokens)
+
+
+def _speed(steps: Sequence[MeasuredStep]) -> list[str]:
+    """Tokens per second, batches, and the parts of the time."""
+    last = steps[-1]
+    record, statistics = last.graph._record(), last.graph.statistics
+    seconds = sum([step.seconds for step in steps])
+    where = "on a GPU" if record.is_cuda else f"{num_threads()} threads"
+    parts = {
+        "making nodes": record.build_seconds, "planning": statistics.host_seconds,
+        "kernels": statistics.kernel_seconds, "the update": last.update_seconds,
+    }  # fmt: skip
+    whole = sum(parts.values())
+    return [
+        f"a training step, {where}: mean of {len(steps)}, after they have warmed up",
+        f"  {sum([step.tokens for step in steps]) / seconds:,.0f} tokens per second, "
+        f"{seconds / len(steps) * 1e3:,.1f} ms a step",
+        f"  {', '.join([f'{name} {part / whole:.0%}' for name, part in parts.items()])}",
+        f"  {statistics.batches} batches, at least {record.lower_bound}; "
+        f"{record.mean_batch:.1f} nodes in one on average",
+    ]
+
+
+def _memory(
+    task: Task, batches: Sequence[Sequence[Any]], steps: Sequence[MeasuredStep]
+) -> list[str]:
+    """The peak of the largest step, beside what padding would make of it."""
+    peaks = [step.graph.peak_bytes for step in steps]
+    largest = peaks.index(max(peaks))
+    batch = batches[largest % len(batches)]
+    kept = sum([p.size * p.value.dtype.itemsize for p in task.model.parameters()])
+    lines = [
+        f"  memory at the peak {max(peaks) / MB:,.2f} MB, beside parameters of {kept / MB:,.2f} MB "
+        "and"
+    ]
+    if padded_bytes := task.padded_bytes():
+        padded = padded_bytes(batch)
+        lines += [
+            "    their gradients and the optimizer's state; padded it would be",
+            f"    {padded / MB:,.2f} MB, {padded / max(peaks):.1f} times as much",
+        ]
+    else:
+        ratio = padding_ratio([task.num_tokens(example) for example in batch])
+        lines += [
+            "    their gradients and the optimizer's state; padded, there would be",
+            f"    {ratio:.1f} times as many tokens",
+        ]
+    return lines
+
+
+def _kinds(record: RunRecord) -> list[str]:
+    """The time in kernels, by node type, most first."""
+    sums: dict[str, list[float]] = {}
+    for row in record.rows:
+        found = sums.setdefault(row.kind, [0, 0, 0.0, 0.0])
+        for k, value in enumerate((1, row.nodes, row.seconds, row.seconds_backward)):
+            found[k] += value
+    ordered = sorted(sums.items(), key=lambda item: -item[1][2] - item[1][3])
+    rest = [one for _, one in ordered[KINDS:]]
+    if rest:
+        others = [sum(column) for column in zip(*rest, strict=True)]
+        ordered = [*ordered[:KINDS], (f"{len(rest)} others", others)]
+    whole = sum([one[2] + one[3] for _, one in ordered]) or 1.0
+    lines = [f"{'kernels by node type':<31} batches   nodes  forward ms  backward ms  share"]
+    for kind, (count, nodes, forward, backward) in ordered:
+        name = kind if len(kind) <= 31 else f"{kind[:30]}…"
+        lines.append(
+            f"{name:<31} {count:>7,} {nodes:>7,} {forward * 1e3:>11,.2f} {backward * 1e3:>12,.2f} "
+            f"{(forward + backward) / whole:>6.0%}"
+        )
+    return lines
