@@ -14,7 +14,6 @@ from typing import Any
 from dynbatch import backend
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.record import RunRecord
-from dynbatch.commands.loading import BEST
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
@@ -93,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     """
     path = Path(options.run)
     if path.is_dir():
-        path = path / (BEST if (path / BEST).exists() else CHECKPOINT)
+        path = path / CHECKPOINT
     if not path.exists():
         raise CheckpointError(
             f"{options.run}: there is no run.\n  fix:  give the --output of dynbatch train"
