@@ -6,6 +6,7 @@ A `Picture` shows itself in notebooks; `save("x.svg")` writes the drawing, `save
 from dynbatch.pictures.memory import memory
 from dynbatch.pictures.padding import padding
 from dynbatch.pictures.picture import Picture
+from dynbatch.pictures.sentence import sentence
 from dynbatch.pictures.training import training
 
-__all__ = ["Picture", "memory", "padding", "training"]
+__all__ = ["Picture", "memory", "padding", "sentence", "training"]

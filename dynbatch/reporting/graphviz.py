@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dynbatch.arguments import integer, refused
+from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
@@ -13,26 +14,38 @@ from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.stream import Sentences
 
 
-def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
+def sentence_nodes(
+    nodes: Sequence[Node], sentence: int, owner: str = "to_dot", name: str = "sentence"
+) -> list[Node]:
     """The nodes of one sentence of a graph, and their inputs, in creation order.
+
+    Args:
+        owner, name: of the function and its argument, for errors.
 
     Raises:
         ArgumentError: the graph does not have that sentence.
     """
     sentences = Sentences(nodes)
-    if not 0 <= integer("to_dot", "sentence", sentence) < len(sentences):
+    if not 0 <= integer(owner, name, sentence) < len(sentences):
         rule = f"the graph has {len(sentences)}, counted from 0"
-        fix = "leave it out for all, or graph.sentence(node) for that of a node"
-        raise refused("to_dot", f"sentence is {sentence}", rule, fix)
+        fix = "give one of these; graph.sentence(node) is that of a node"
+        raise refused(owner, f"{name} is {sentence}", rule, fix)
     members = [node for node in nodes if sentences.of(node) == sentence]
     wanted = {x.index for node in members for x in [node, *node.inputs]}
     return [node for node in nodes if node.index in wanted]
 
 
 def step_numbers(steps: Sequence[StepRun]) -> dict[int, str]:
-    """The batch step of each node that has run, by index: "4", or for a call "4, part 1 of 3"."""
+    """The batch step of each node that has run, by index: "4"; of a cell's call "4, part 1 of 3",
+    and "4 to 9" of a block's.
+    """
     numbers: dict[int, str] = {}
     for number, step in enumerate(steps):
+        if isinstance(step.nodes, Members):
+            for call in step.nodes.batch.calls:
+                first = numbers.get(call.index, str(number)).partition(" ")[0]
+                numbers[call.index] = f"{first} to {number}"
+            continue
         for node in step.nodes:
             if isinstance(node, RegionNode):
                 numbers |= {
