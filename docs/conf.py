@@ -42,6 +42,11 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 
+smartquotes = False
+
 html_theme = "furo"
+pygments_style, pygments_dark_style = "friendly", "github-dark"
 html_title = "dynbatch"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = html_show_copyright = False

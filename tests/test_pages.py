@@ -1,6 +1,7 @@
 """The pages of the project name files and folders that exist, and objects that can be imported."""
 
 import importlib
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -74,6 +75,18 @@ def test_every_dotted_name_of_a_page_can_be_imported(name):
 
 def test_every_public_name_is_in_the_reference():
     assert undocumented() == []  # add it to its room's page in docs/api
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs/notebooks").glob("*.ipynb")), ids=lambda p: p.name
+)
+def test_a_notebook_is_committed_without_outputs(path):
+    cells = [
+        cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+    assert cells and all(
+        cell["outputs"] == [] and cell["execution_count"] is None for cell in cells
+    )
 
 
 def test_a_path_is_told_from_other_code():
