@@ -1,6 +1,10 @@
 """Settings of the documentation site, which `make docs` builds (Sphinx, with MyST for Markdown)."""
 
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import dynbatch
@@ -27,7 +31,13 @@ myst_heading_anchors = 4  # as GitHub makes them
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
-nb_execution_in_temp = True  # what notebooks write is no part of the repository
+nb_execution_in_temp = True  # what a notebook writes is gone afterwards
+# Notebooks run without a user's own settings of IPython, and without its remark on unencrypted TCP.
+ipython = Path(tempfile.mkdtemp())
+(ipython / "profile_default").mkdir()
+(ipython / "profile_default/ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+os.environ["IPYTHONDIR"] = str(ipython)
+atexit.register(shutil.rmtree, ipython, ignore_errors=True)
 
 autodoc_default_options = {
     "members": True,
