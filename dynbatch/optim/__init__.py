@@ -2,6 +2,7 @@
 
 from dynbatch.optim.adagrad import Adagrad
 from dynbatch.optim.adam import Adam, AdamW
+from dynbatch.optim.averaging import Average
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.optim.groups import decay_groups
 from dynbatch.optim.norm import GradientNorm
@@ -15,6 +16,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Average",
     "Constant",
     "Cosine",
     "GradientNorm",

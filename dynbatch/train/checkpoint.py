@@ -22,7 +22,7 @@ from dynbatch.arguments import state_differences
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
-from dynbatch.optim import Optimizer, Schedule
+from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.optim.parameters import HasParameters
 from dynbatch.parameter import Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
@@ -104,6 +104,7 @@ def save_checkpoint(
     epoch: int = 0,
     position: int = 0,
     random_state: np.random.Generator | None = None,
+    average: Average | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> None:
     """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
@@ -119,6 +120,7 @@ def save_checkpoint(
         position:     mini-batches of it already done.
         random_state: a generator of the caller's whose state is kept, beside that of
                       `dynbatch.random`.
+        average:      a running mean of the weights, kept beside them.
         extra:        numbers, text, lists and dictionaries for the caller's own use, such as
                       the settings from which the model is built anew. A model of
                       `models.pretrained` adds its configuration by itself.
@@ -128,7 +130,7 @@ def save_checkpoint(
         DtypeError:      `extra` holds something that JSON cannot.
     """
     own: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
-    state = {
+    state: dict[str, object] = {
         "step": step,
         "epoch": epoch,
         "position": position,
@@ -144,6 +146,9 @@ def save_checkpoint(
     }
     if optimizer is not None:
         tensors |= {f"optimizer/{name}": array for name, array in optimizer.state_dict().items()}
+    if average is not None:
+        tensors |= {f"average/{name}": array for name, array in average.state_dict().items()}
+        state["average"] = {"kind": type(average).__name__, "num_updates": average.num_updates}
     metadata = metadata_of(state, tensors)
     path = Path(path)
     try:
@@ -162,8 +167,9 @@ def load_checkpoint(
     model: HasParameters,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
+    average: Average | None = None,
 ) -> CheckpointInfo:
-    """Load parameters, and the state of optimizer and schedule if given.
+    """Load parameters, and the state of optimizer, schedule and average if given.
 
     All is checked before anything is written: after an error model, optimizer and schedule are what
     they were. Every tensor that is loaded is compared with its digest, in the order of a second for
@@ -187,6 +193,11 @@ def load_checkpoint(
             optimizer.check_state_dict(slots)
         if schedule is not None:
             schedule.check_state_dict(state["schedule_state"] or {})
+        means, saved = {}, state["average"] or {"kind": None, "num_updates": 0}
+        _check_kind(path, "average", saved["kind"], average)
+        if average is not None:
+            means = file.read("average/", kinds="F")
+            average.check_state_dict(means, saved["num_updates"])
         values = file.read(MODEL, kinds="F")
     for name, parameter in parameters.items():
         parameter.assign(values[name])
@@ -194,6 +205,8 @@ def load_checkpoint(
         optimizer.load_state_dict(slots)
     if schedule is not None:
         schedule.load_state_dict(state["schedule_state"])
+    if average is not None:
+        average.load_state_dict(means, saved["num_updates"])
     return _info(file)
 
 

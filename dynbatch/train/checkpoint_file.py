@@ -166,6 +166,7 @@ class CheckpointFile:
             )
 
     def _checked(self, state: object) -> State:
+        state = {"average": None, **state} if isinstance(state, dict) else state
         problem = wrong_field(state, _FIELDS)
         if problem:
             raise self.damaged(f"its metadata has {problem}")
@@ -213,6 +214,13 @@ def _is_graph_random(value: object) -> bool:
     return wrong_field(value, wanted) is None
 
 
+def _is_average(value: object) -> bool:
+    wanted: dict[str, Rule] = {
+        "kind": lambda kind: isinstance(kind, str), "num_updates": is_count,
+    }  # fmt: skip
+    return wrong_field(value, wanted) is None
+
+
 _FIELDS: dict[str, Rule] = {
     "step": is_count,
     "epoch": is_count,
@@ -223,6 +231,7 @@ _FIELDS: dict[str, Rule] = {
     "optimizer": _or_none(lambda value: isinstance(value, str)),
     "schedule": _or_none(lambda value: isinstance(value, str)),
     "schedule_state": _or_none(is_object),
+    "average": _or_none(_is_average),  # missing where there was none
 }
 
 

@@ -48,6 +48,7 @@ def save_run(
         epoch=epoch,
         position=position,
         random_state=run.random_state,
+        average=run.average,
         extra={**run.extra, "trainer": saved},
     )
 
@@ -65,7 +66,7 @@ def load_run(
     if not data_changed:
         _require_same_data(info, saved["data"], summary, saved["num_batches"], run.batches)
     info.check_random_state(run.random_state)
-    load_checkpoint(path, run.model, run.optimizer, run.schedule)
+    load_checkpoint(path, run.model, run.optimizer, run.schedule, run.average)
     info.restore_random_state(run.random_state)
     return info, saved
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
 from dynbatch.nodes.node import Node
-from dynbatch.optim import Optimizer, Schedule
+from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.train.protocols import Batches, Example, TrainedModel
 
 # How each function is called.
@@ -49,6 +51,7 @@ class TrainerSettings(NamesChecked):
     accumulate: int = 1
     schedule: Schedule | None = None
     clip_norm: float | None = None
+    average: Average | None = None
     validate: Callable[[Any], float] | None = None
     higher_is_better: bool = False
     patience: int | None = None
@@ -65,6 +68,18 @@ class TrainerSettings(NamesChecked):
     make_graph: Callable[[], Graph] | None = None
     show_progress: bool = True
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
+
+    @property
+    def best_path(self) -> Path | None:
+        """Checkpoint of the best validation: `run.best.safetensors` beside `run.safetensors`."""
+        if self.checkpoint_path is None:
+            return None
+        path = Path(self.checkpoint_path)
+        return path.with_name(f"{path.stem}.best{path.suffix}")
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """A block in which the model has its mean weights, if the run averages them."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -89,6 +104,9 @@ class TrainerSettings(NamesChecked):
         if schedule is not None and not isinstance(schedule, Schedule):
             fix = "give optim.Cosine(optimizer, total_steps), or leave it out"
             raise _refused("schedule", schedule, "a schedule of the optimizer", fix)
+        if self.average is not None and not isinstance(self.average, Average):
+            fix = "give optim.Average(model, decay=0.999), or leave it out"
+            raise _refused("average", self.average, "a running mean of the model's weights", fix)
         if not callable(getattr(self.batches, "epoch", None)):
             raise _refused(
                 "batches", self.batches,

@@ -13,27 +13,18 @@ from operator import length_hint
 from pathlib import Path
 
 from dynbatch.errors import NumericError
+from dynbatch.optim import GradientNorm
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import MetricsFile, Record
 from dynbatch.train.progress import Progress, tell_backend
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
+from dynbatch.train.result import TrainingResult
 from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
 from dynbatch.train.update import Update, differentiate
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingResult:
-    """The result of `Trainer.fit`: total updates and epochs, and the best validation if any."""
-
-    step: int
-    epoch: int
-    best_metric: float | None
-    best_step: int
-    stopped_early: bool
 
 
 @dataclass
@@ -53,6 +44,9 @@ class Trainer(TrainerSettings):
                           memory of a small one. The last update of an epoch has what is left.
         schedule:         stepped after each update, or after each validation if it needs a metric.
         clip_norm:        largest norm of all gradients together.
+        average:          a running mean of the weights, `optim.Average(model, decay=0.999)`.
+                          Validations and the best checkpoint have the mean; afterwards
+                          `with average.applied():` has it too.
         validate:         validate(model) -> metric, at each epoch's end, in evaluation mode.
         higher_is_better: whether the metric is an accuracy, not a loss or an error rate.
         patience:         end after so many validations in a row without a better metric.
@@ -109,14 +103,6 @@ class Trainer(TrainerSettings):
         self._num_batches = 0
         self._data: Summary | None = None
         self._marked = RandomStates.now(self.random_state)
-
-    @property
-    def best_path(self) -> Path | None:
-        """Checkpoint of the best validation: `run.best.safetensors` beside `run.safetensors`."""
-        if self.checkpoint_path is None:
-            return None
-        path = Path(self.checkpoint_path)
-        return path.with_name(f"{path.stem}.best{path.suffix}")
 
     def fit(self, num_epochs: int) -> TrainingResult:
         """Train until `num_epochs` epochs are done in all, or until validation says stop.
@@ -203,11 +189,14 @@ class Trainer(TrainerSettings):
             if not update.is_on_device:
                 update.read()
         except NumericError as error:
+            self._settle()  # on a GPU it may be the update before that failed
             raise self._failed(error) from error
         self._settle()
         with deferred_interrupt():
             update.record["lr"] = float(self.optimizer.lr)
             self.optimizer.step()
+            if self.average is not None:
+                self.average.update(update.norm if isinstance(update.norm, GradientNorm) else None)
             if update.watched is not None:
                 update.watched.updated()
             seconds = time.perf_counter() - begin
@@ -232,6 +221,8 @@ class Trainer(TrainerSettings):
             update.read()
         except NumericError as error:
             self._unread = None
+            if self.average is not None:
+                self.average.num_updates -= 1
             raise self._failed(error) from error
         with deferred_interrupt():
             self._unread = None
@@ -250,7 +241,8 @@ class Trainer(TrainerSettings):
         metric = None
         if self.validate is not None:
             self.model.eval()
-            metric = float(self.validate(self.model))
+            with self.averaged():
+                metric = float(self.validate(self.model))
             self.model.train()
         with deferred_interrupt():
             is_best = metric is not None and self.stopping.note(metric, self.step)
@@ -263,7 +255,8 @@ class Trainer(TrainerSettings):
             self.position = 0
             self._marked = RandomStates.now(self.random_state)
             if is_best:
-                self._save(self.best_path)
+                with self.averaged():
+                    self._save(self.best_path)
             self.save()
 
     # Checkpoints ----------------------------------------------------------------------------------

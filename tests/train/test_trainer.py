@@ -474,10 +474,12 @@ def test_nan_loss_names_the_step_and_the_last_good_checkpoint(tmp_path):
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
 def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypatch, device, step):
     run = Run(tmp_path, device=device, validate=None)
-    backward, states = Graph.backward, []
+    average = run.trainer.average = optim.Average(run.model, decay=0.9)
+    backward, states, means = Graph.backward, [], []
 
     def spoiled(graph, loss, memory_limit=None):
         states.append(run.everything())
+        means.append(average.state_dict())
         backward(graph, loss)
         if len(states) == step:
             grad = to_host(run.model.weight.grad).copy()
@@ -494,6 +496,9 @@ def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypa
     assert step == 1 or len(read_metrics(tmp_path / "metrics.jsonl")) == step - 1
     assert all(parameter.grad is None for parameter in run.model.parameters())
     monkeypatch.undo()
+    assert average.num_updates == step - 1
+    for name, mean in average.state_dict().items():
+        assert np.array_equal(mean, means[step - 1][name])
     before, now = states[step - 1], run.everything()
     assert before.keys() == now.keys()
     schedule = run.trainer.schedule
@@ -619,6 +624,45 @@ def test_an_update_of_several_mini_batches_is_done_whole_or_not_at_all(tmp_path)
         other.trainer.resume()
     with pytest.raises(ValueError, match=r"(?s)Trainer: accumulate is 0.*accumulate >= 1"):
         Run(tmp_path, accumulate=0)
+
+
+def test_a_run_that_averages_is_validated_and_resumed_with_the_mean(tmp_path, device):
+    def averaging(folder, event=lambda what, run: None):
+        run = Run(folder, event, device)
+        run.trainer.average = optim.Average(run.model, decay=0.8)
+        return run
+
+    def outcome(run):
+        mean = {name: value.tobytes() for name, value in run.trainer.average.state_dict().items()}
+        return run.outcome(), mean, run.trainer.average.num_updates
+
+    seen = []
+    whole = averaging(tmp_path / "whole")
+    validate = whole.trainer.validate
+    whole.trainer.validate = lambda model: seen.append(model.state_dict()) or validate(model)
+    whole.trainer.fit(1)
+    mean = whole.trainer.average.state_dict()
+    best = read_checkpoint(whole.trainer.best_path)
+    loaded = Tagger()
+    load_checkpoint(best.path, loaded)
+    for name, value in mean.items():
+        assert np.array_equal(seen[0][name], value)
+        assert np.array_equal(loaded.state_dict()[name], value)
+        assert not np.array_equal(whole.model.state_dict()[name], value)
+    whole.trainer.fit(3)
+    random.seed(1)
+    run = averaging(tmp_path, after(26, "loss", kill))
+    with pytest.raises(Killed):
+        run.trainer.fit(3)
+    random.seed(99)
+    resumed = averaging(tmp_path)
+    assert resumed.trainer.resume()
+    resumed.trainer.fit(3)
+    assert outcome(resumed) == outcome(whole)
+    plain = Run(tmp_path / "plain", device=device)
+    plain.trainer.fit(1)
+    with pytest.raises(CheckpointError, match="saved with no average, given Average"):
+        averaging(tmp_path / "plain").trainer.resume()
 
 
 def test_batches_that_cannot_be_summed_up_are_counted_within_an_epoch(tmp_path):
