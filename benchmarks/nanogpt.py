@@ -26,9 +26,8 @@ from benchmarks.environment import OtherWork
 from benchmarks.networks import Array
 from dynbatch import nodes as F
 from dynbatch import optim
+from dynbatch.models import GPT
 from examples.corpora import shakespeare
-from examples.language_model.data import Piece
-from examples.language_model.model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Recipe:
         return self.min_lr + (self.lr - self.min_lr) * (1 + cos(pi * done)) / 2
 
 
-class GPT(Protocol):
+class Side(Protocol):
     """One side of the comparison."""
 
     def train(self, blocks: Array, lr: float) -> float: ...
@@ -66,9 +65,9 @@ class GPT(Protocol):
 
 
 class DynbatchGPT:
-    """The model of examples/language_model: each block is a sentence."""
+    """`models.GPT`: each block is a sentence."""
 
-    def __init__(self, model: LanguageModel, recipe: Recipe) -> None:
+    def __init__(self, model: GPT, recipe: Recipe) -> None:
         self.model = model
         self.clip = recipe.clip
         parameters = model.parameters()
@@ -97,7 +96,7 @@ class DynbatchGPT:
             return float(self._mean(graph, blocks).value)
 
     def _mean(self, graph: db.Graph, blocks: Array) -> db.Node:
-        losses = [self.model.loss(graph, Piece(ids, 0)) for ids in blocks]
+        losses = [self.model.loss(graph, ids) for ids in blocks]
         return F.sum(losses) / (blocks.shape[0] * (blocks.shape[1] - 1))
 
 
@@ -121,7 +120,7 @@ class Text:
         return self.train[starts[:, None] + np.arange(recipe.block + 1)]
 
 
-def validation_loss(side: GPT, text: Text, recipe: Recipe) -> float:
+def validation_loss(side: Side, text: Text, recipe: Recipe) -> float:
     """The mean loss of all characters of the validation part, block by block, in nats."""
     num = (len(text.validation) - 1) // recipe.block
     at = recipe.block * np.arange(num)[:, None] + np.arange(recipe.block + 1)
@@ -139,7 +138,7 @@ class Row:
 
 
 def compare(
-    sides: Mapping[str, GPT], text: Text, recipe: Recipe, validate_every: int = 500
+    sides: Mapping[str, Side], text: Text, recipe: Recipe, validate_every: int = 500
 ) -> dict[str, Row]:
     """Train all sides on the same blocks; prints a line each after every few iterations."""
     rng = np.random.default_rng(recipe.seed)
@@ -162,7 +161,7 @@ def compare(
     return rows
 
 
-def sides_of(recipe: Recipe, num_characters: int) -> dict[str, GPT]:
+def sides_of(recipe: Recipe, num_characters: int) -> dict[str, Side]:
     """Both models, of the same initial values."""
     from benchmarks.peers.pytorch_gpt import PyTorchGPT
 
@@ -170,7 +169,7 @@ def sides_of(recipe: Recipe, num_characters: int) -> dict[str, GPT]:
         "num_tokens": num_characters, "longest": recipe.block, "width": recipe.width,
         "layers": recipe.layers, "heads": recipe.heads,
     }  # fmt: skip
-    ours = LanguageModel(**sizes, seed=recipe.seed)
+    ours = GPT(**sizes, seed=recipe.seed)
     theirs = PyTorchGPT(sizes, ours.state_dict(), recipe.betas, recipe.weight_decay, recipe.clip)
     return {"dynbatch": DynbatchGPT(ours, recipe), "PyTorch": theirs}
 

@@ -1,4 +1,4 @@
-"""The GPT of examples/language_model in PyTorch: blocks of one length, in a rectangle."""
+"""`models.GPT` in PyTorch: blocks of one length, in a rectangle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Layer(nn.TransformerEncoderLayer):
 
 
 class GPT(nn.Module):
-    """The names of its parameters are those of `LanguageModel`."""
+    """The names of its parameters are those of `models.GPT`."""
 
     def __init__(self, num_tokens: int, longest: int, width: int, layers: int, heads: int) -> None:
         super().__init__()

@@ -10,13 +10,13 @@ from pathlib import Path
 from textwrap import fill
 
 from dynbatch.commands import state_dicts
-from dynbatch.commands.loading import BEST
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.models.pretrained import load_pretrained
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS, weight_files
 from dynbatch.models.pretrained.match import Match
 from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
+from dynbatch.tasks.settings import BEST
 from dynbatch.text import copy_tokenizer
 from dynbatch.train.checkpoint import MODEL, save_checkpoint
 

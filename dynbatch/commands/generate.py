@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from dynbatch.backend import NAMES
 from dynbatch.commands.loading import load
-from dynbatch.commands.status import printable
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import DataError
 from dynbatch.generation.config import GenerationConfig
@@ -24,7 +23,7 @@ from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.options import positive
-from dynbatch.text.lines import utf8_text
+from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import tell_backend
 
 SUMMARY = "write text with a model"

@@ -15,20 +15,15 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.models.pretrained import GPT2, T5, Llama, Marian
 from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
-from dynbatch.tasks.task import TextCoder
+from dynbatch.tasks.registry import load_task
+from dynbatch.tasks.settings import BEST
+from dynbatch.tasks.task import TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
 from dynbatch.text.folder import load_tokenizer
 from dynbatch.train import read_checkpoint
 
 FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
 """Families that write text, by the model_type of config.json."""
-
-LOADERS = tuple([f"examples.{name}.generate:load" for name in ("language_model", "seq2seq")])
-"""Functions that a checkpoint may name as those that make its model; no other is called."""
-
-
-BEST = "model.best.safetensors"
-"""A training run's checkpoint of the best validation, which comes before that of its end."""
 
 
 class TextModel(NamedTuple):
@@ -87,7 +82,7 @@ def load(name: str, loader: str | None = None, tokenizer: str | None = None) -> 
         return _pretrained(path, tokenizer)
     if path.is_dir():
         path = path / (BEST if (path / BEST).exists() else WEIGHTS)
-    found = _made(loader or _loader_of(path), path)
+    found = _of_task(path) if loader is None else _made(loader, path)
     return found if tokenizer is None else found._replace(tokenizer=_tokenizer(tokenizer))
 
 
@@ -126,19 +121,22 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _loader_of(path: Path) -> str:
-    """The function that a checkpoint names as the one that makes its model.
+def _of_task(path: Path) -> TextModel:
+    """The model of a run of `dynbatch train` or of an example.
 
     Raises:
-        CheckpointError: it names none, or one that this command does not know.
+        CheckpointError: it is of another program, or its model does not write text.
     """
-    name = read_checkpoint(path).extra.get("loader")
-    if name in LOADERS:
-        return str(name)
-    said = "does not say" if name is None else f"says that {shorten(name)} knows"
-    raise CheckpointError(
-        f"{path}: a checkpoint of dynbatch, which {said} how its model is made.\n"
-        "  rule: a checkpoint runs no code of its own choice\n"
-        "  fix:  give --loader package.module:function if you trust it: function(path) returns "
-        "(model, tokenizer, GenerationConfig)"
-    )
+    info = read_checkpoint(path)
+    if "task" not in info.extra:
+        raise CheckpointError(
+            f"{path}: a checkpoint of dynbatch, which does not say how its model is made.\n"
+            "  rule: dynbatch train and the examples name their task in it; a checkpoint runs no "
+            "code of its own choice\n"
+            "  fix:  give --loader package.module:function if you trust it: function(path) returns "
+            "(model, tokenizer, GenerationConfig)"
+        )
+    task = load_task(path)
+    if not isinstance(task, WritingTask):
+        raise CheckpointError(f"{path}: a model of {task.name}, which writes no text.")
+    return TextModel(task.model, task.coder(), task.generation())

@@ -34,16 +34,6 @@ def show_warning(message: Warning | str, *where: object, **more: object) -> None
     print(f"warning: {message}", file=sys.stderr)
 
 
-def printable(text: str) -> str:
-    """Text without what a terminal would obey: other characters than these are U+FFFD.
-
-    Example:
-        >>> printable("né\\x1b[2J\\n")
-        'né�[2J\\n'
-    """
-    return "".join([one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text])
-
-
 def said(error: Exception) -> str:
     """An error's message, without its last line where that names the command's own start."""
     text = str(error)

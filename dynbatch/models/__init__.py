@@ -3,6 +3,7 @@
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
+from dynbatch.models.gpt import GPT
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
@@ -13,10 +14,12 @@ from dynbatch.models.transformer.attention import MultiHeadAttention
 from dynbatch.models.transformer.feed_forward import FeedForward
 from dynbatch.models.transformer.layers import TransformerDecoderLayer, TransformerEncoderLayer
 from dynbatch.models.transformer.stacks import Transformer, TransformerDecoder, TransformerEncoder
+from dynbatch.models.transformer_translation import TransformerTranslation
 from dynbatch.models.tree_lstm import BinaryTreeLSTM, ChildSumTreeLSTM
 
 __all__ = [
     "CRF",
+    "GPT",
     "GRU",
     "LSTM",
     "AdditiveAttention",
@@ -43,5 +46,6 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "TransformerTranslation",
     "maximum_spanning_tree",
 ]

@@ -5,11 +5,35 @@ from __future__ import annotations
 import os
 
 from dynbatch.errors import CheckpointError
+from dynbatch.tasks.classification import Classification
+from dynbatch.tasks.language_model import DocumentWriter
+from dynbatch.tasks.learning import described
+from dynbatch.tasks.tagging import Tagging
 from dynbatch.tasks.task import Task
-from dynbatch.train import load_checkpoint, read_checkpoint
+from dynbatch.tasks.translation.translator import Translator
+from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
 
-TASKS: dict[str, type[Task]] = {}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (DocumentWriter, Translator, Classification, Tagging)
+}
 """By name, as `--task` and checkpoints give it."""
+
+
+def task_of_checkpoint(info: CheckpointInfo) -> type[Task]:
+    """The kind of task that a checkpoint names.
+
+    Raises:
+        CheckpointError: it names none that is known.
+    """
+    name = info.extra.get("task")
+    if isinstance(name, str) and name in TASKS:
+        return TASKS[name]
+    raise CheckpointError(
+        f"{info.path}: a checkpoint of dynbatch, but not of a task.\n"
+        f"  rule: it names one of {', '.join(TASKS)}, as those of dynbatch train and of the "
+        "examples do; those of earlier versions did not\n"
+        "  fix:  give the folder of such a run, or train it anew"
+    )
 
 
 def load_task(path: str | os.PathLike[str]) -> Task:
@@ -19,13 +43,6 @@ def load_task(path: str | os.PathLike[str]) -> Task:
         CheckpointError: the file is missing or damaged, or of another program.
     """
     info = read_checkpoint(path)
-    name = info.extra.get("task")
-    if not isinstance(name, str) or name not in TASKS:
-        raise CheckpointError(
-            f"{path}: a checkpoint of dynbatch, but not of a task.\n"
-            f"  rule: its task is one of {', '.join(TASKS)}\n"
-            "  fix:  give a run of `dynbatch train`"
-        )
-    task = TASKS[name].described(info)
+    task = described(task_of_checkpoint(info), info)
     load_checkpoint(path, task.model)
     return task

@@ -20,8 +20,8 @@ from dynbatch.tasks.options import (
 )
 from dynbatch.train import read_checkpoint
 
-CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
-"""Files of a run's folder; `model.best.safetensors` is beside them where there is a validation."""
+CHECKPOINT, BEST, METRICS = "model.safetensors", "model.best.safetensors", "metrics.jsonl"
+"""Files of a run's folder: its present state, its best validation's model, and its progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,11 @@ class TrainingSettings:
         False, "with --resume: the data is another, on purpose", is_kept=False
     )
     quiet: bool = option(False, "no progress bar", is_kept=False)
+
+    @classmethod
+    def usual(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Usual settings that depend on the given ones; the others are the fields' defaults."""
+        return {}
 
     @property
     def checkpoint(self) -> Path | None:
@@ -85,7 +90,9 @@ def settings_of(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
     Raises:
         CheckpointError: the run has other settings than the given ones, or damaged ones.
     """
-    asked = kind(**given)
+    asked = kind(**{**kind.usual(given), **given})
+    if asked.data_changed and not asked.resume:
+        raise CheckpointError("--data-changed is for runs that go on.\n  fix: give --resume, too.")
     if not asked.resume or asked.checkpoint is None or not asked.checkpoint.exists():
         return asked
     saved = saved_settings(kind, asked.checkpoint)

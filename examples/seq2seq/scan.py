@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from dynbatch.demo.scan import Pair, scan_pairs, simple_split
-from examples.seq2seq.corpus import Corpus, Example
+from dynbatch.tasks.task import Parts
+from dynbatch.tasks.translation.pairs import ParallelText
+from examples.seq2seq.corpus import Corpus
 
 Split = Literal["simple", "length", "addprim_jump"]
 
@@ -30,9 +32,9 @@ def load_scan(split: Split = "simple", seed: int = 0) -> Corpus:
         train = [pair for pair in scan_pairs() if "jump" not in pair[0]]
         test = [pair for pair in scan_pairs() if "jump" in pair[0] and pair != _JUMP]
         train += [_JUMP] * round(len(train) / 9)
-    name = f"scan-{split}"
-    return Corpus(name, _examples(train), [], _examples(test), "action", "command")
+    parts = Parts(_examples(train), [], _examples(test))
+    return Corpus(f"scan-{split}", parts, "action", "command")
 
 
-def _examples(pairs: Iterable[Pair]) -> list[Example]:
-    return [Example(command, (actions,)) for command, actions in pairs]
+def _examples(pairs: Iterable[Pair]) -> list[ParallelText]:
+    return [ParallelText(" ".join(command), (" ".join(actions),)) for command, actions in pairs]

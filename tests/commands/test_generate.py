@@ -12,10 +12,10 @@ import pytest
 import dynbatch as db
 from dynbatch.commands import generate
 from dynbatch.commands.main import main
-from dynbatch.commands.status import printable
 from dynbatch.generation.engine import Engine
 from dynbatch.models.pretrained import GPT2, GPT2Config
 from dynbatch.text import ByteTokenizer
+from dynbatch.text.lines import printable
 
 PROMPTS = ["Once", "a much longer beginning than the others", "é", "x"]
 

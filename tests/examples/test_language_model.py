@@ -6,28 +6,15 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch.commands.main import main as command
 from dynbatch.errors import DataError
-from dynbatch.models import Linear
-from dynbatch.text import ByteTokenizer, CharacterTokenizer
-from dynbatch.train import read_checkpoint, save_checkpoint
+from dynbatch.models import GPT
+from dynbatch.tasks.documents import documents
+from dynbatch.tasks.registry import load_task
+from dynbatch.train import read_checkpoint
 from examples.corpora import fortunes, shakespeare
 from examples.corpora.brown import cache_folder
-from examples.language_model.data import (
-    Piece,
-    decode,
-    documents,
-    encode,
-    load,
-    pieces,
-    split,
-)
-from examples.language_model.generate import LOADER
-from examples.language_model.generate import load as load_run
-from examples.language_model.generate import main as generate
-from examples.language_model.model import LanguageModel, padded_piece, sample
 from examples.language_model.train import main
-
-BYTES, MARK = ByteTokenizer(), 256
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 
@@ -42,82 +29,10 @@ def text(tmp_path):
     return str(path)
 
 
-def made(longest=20):
-    return LanguageModel(257, longest, width=8, layers=2, heads=2)
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 17])
-@pytest.mark.parametrize("overlap", [0, 1, 3])
-def test_every_token_of_a_cut_document_is_predicted_once_with_context(length, overlap):
-    ids = (
-        encode(BYTES, "x" * length)
-        if length < 2
-        else encode(BYTES, "".join(map(chr, range(40, 40 + length))))
-    )
-    found = list(pieces(ids, 4, overlap))
-    predicted = [piece.ids[1 + piece.context :] for piece in found]
-    assert np.concatenate(predicted).tolist() == ids[1:].tolist()
-    assert [piece.num_predicted for piece in found] == [part.size for part in predicted]
-    assert all(piece.ids.size <= 5 for piece in found)
-    assert [piece.context for piece in found] == [0, *[overlap] * (len(found) - 1)]
-
-
-def test_a_piece_counts_only_what_no_piece_before_it_has():
-    model = made()
-    ids = encode(BYTES, "an old joke")
-    with db.Graph(grad=False) as graph:
-        whole, first, rest = graph.values(
-            [model.loss(graph, p) for p in (Piece(ids, 0), Piece(ids[:6], 0), Piece(ids, 5))]
-        )
-    assert whole == pytest.approx(first + rest, rel=1e-5) and rest > 0
-
-
-def test_documents_stand_between_marks_and_come_back():
-    for tokenizer, length in ((BYTES, 9), (CharacterTokenizer("naïve\n"), 8)):
-        ids = encode(tokenizer, "naïve\n")
-        assert ids[0] == ids[-1] == len(tokenizer) and len(ids) == length
-        assert decode(tokenizer, ids[1:-1].tolist()) == "naïve\n"
-    assert decode(BYTES, list(b"\x1b[2J\xff")) == "�[2J�"  # nothing that a terminal would obey
-
-
-def test_equal_documents_are_on_one_side():
-    texts = [f"document {k}" for k in range(50)] * 2
-    known, held = split(texts)
-    assert not set(known) & set(held) and len(known) + len(held) == 100
-
-
-def test_a_text_that_cannot_be_read_or_split_says_why(tmp_path, capsys):
-    path = tmp_path / "x.txt"
-    path.write_text("One document.")
-    with pytest.raises(DataError, match="has 1 documents, of which 0 would be held out"):
-        split(load(str(path)))
-    path.write_bytes(b"abc\xff")
-    with pytest.raises(DataError, match=r"byte 4 is not UTF-8[^$]*iconv"):
-        load(str(path))
-    assert main([str(tmp_path / "none.txt")]) == 1
-    assert "rule: fortunes, shakespeare, or a file of text" in capsys.readouterr().err
-
-
 def test_pieces_that_would_overlap_whole_are_refused(text, tmp_path, capsys):
     run = ["--output", str(tmp_path / "run"), "--longest", "16", "--overlap", "16"]
     assert main([text, *run]) == 1
     assert "rule: --overlap is below --longest\n  fix:  --overlap 4" in capsys.readouterr().err
-
-
-def test_sampling_draws_from_the_distribution_and_ends_at_the_mark():
-    model = made()
-    rng = np.random.default_rng(0)
-    for parameter in model.parameters():
-        parameter.assign(np.zeros(parameter.shape))
-    model.places.weight.value[:, 0] = 1e4  # whatever the tokens, the features of a row are
-    model.encoder.norm.weight.value[0] = 7**-0.5  # (√7, …) normalised, and so (1, 0, …),
-    model.tokens.weight.value[:, 0] = -100  # and these the log-probabilities
-    model.tokens.weight.value[[97, 98, MARK], 0] = np.log([0.6, 0.2, 0.2])
-    found = sample(model, 150, 8, rng)
-    tokens = np.concatenate(found)
-    assert set(tokens.tolist()) == {97, 98} and max(map(len, found)) == 8
-    assert np.mean(tokens == 97) == pytest.approx(0.75, abs=0.06)
-    assert np.mean([len(ids) == 0 for ids in found]) == pytest.approx(0.2, abs=0.09)
 
 
 def test_a_model_learns_a_text_and_shows_what_it_makes_up(text, tmp_path, capsys):
@@ -152,14 +67,14 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits_and_samples(text, tmp_pa
     stopped = pytest.MonkeyPatch()
     with stopped.context() as patch:
         count = iter(range(1000))
-        original = LanguageModel.loss
+        original = GPT.loss
 
-        def interrupted(model, graph, piece):
+        def interrupted(model, graph, ids, context=0):
             if next(count) == 130:
                 raise KeyboardInterrupt
-            return original(model, graph, piece)
+            return original(model, graph, ids, context)
 
-        patch.setattr(LanguageModel, "loss", interrupted)
+        patch.setattr(GPT, "loss", interrupted)
         assert main([*given, "--output", cut, "--epochs", "2"]) == 130
     assert main([*given, "--output", cut, "--epochs", "2", "--resume"]) == 0
     assert capsys.readouterr().out.split("validation")[-1].split("Memory")[0] == last
@@ -174,20 +89,14 @@ def test_a_run_writes_on(text, tmp_path, capsys, kind):
     run = str(tmp_path / "run")
     assert main([text, *SMALL, *kind, "--output", run, "--epochs", "1", "--lr", "0.02"]) == 0
     capsys.readouterr()
-    assert generate([run, "", "ab", "-n", "2", "--seed", "4"]) == 0
+    assert command(["generate", run, "", "ab", "-n", "2", "--seed", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    model, tokenizer, config = load_run(tmp_path / "run" / "model.safetensors")
+    writer = load_task(tmp_path / "run" / "model.best.safetensors")
+    tokenizer, config = writer.coder(), writer.generation()
     prompts = [tokenizer.encode(prompt) for prompt in ("", "ab")]
-    results = db.generate(model, prompts, config, num_return_sequences=2, seed=4)
+    results = db.generate(writer.model, prompts, config, num_return_sequences=2, seed=4)
     found = [one.tokens for of_prompt in results for one in of_prompt]
-    assert lines == [tokenizer.decode([k for k in ids if k != model.mark]) for ids in found]
-
-
-def test_a_checkpoint_of_another_program_is_refused(tmp_path, capsys):
-    path = tmp_path / "model.safetensors"
-    save_checkpoint(path, Linear(2, 2), extra={"loader": LOADER})
-    assert generate([str(path), "x"]) == 1
-    assert "a checkpoint, but not of this example" in capsys.readouterr().err
+    assert lines == [tokenizer.decode(ids) for ids in found]
 
 
 def test_fortunes_are_split_at_lines_of_one_percent_sign(tmp_path):
@@ -217,23 +126,6 @@ def test_shakespeare_is_as_long_as_its_page_says(tmp_path):
         shakespeare.load(other)
 
 
-def test_a_document_is_few_nodes_however_many_layers():
-    lengths = (1, 7, 19)
-    for layers in (1, 3):
-        model = LanguageModel(257, 20, width=8, layers=layers, heads=2, dropout=0.1)
-        with db.Graph() as graph:
-            for length in lengths:
-                model.loss(graph, Piece(np.arange(length + 1), 0))
-            assert len(graph.nodes) <= 5 * len(lengths)
-
-
-def test_the_padded_loss_is_the_loss():
-    model = made().astype("float64")
-    given = [Piece(np.arange(9), 0), Piece(np.arange(5, 18), 4), Piece(np.arange(2), 0)]
-    with db.Graph(dtype="float64", grad=False) as graph:
-        padded = [
-            model.padded_loss(graph, *padded_piece((piece.ids, piece.context), (20,)))
-            for piece in given
-        ]
-        own = graph.values([model.loss(graph, piece) for piece in given])
-        assert np.array(graph.values(padded)) == pytest.approx(np.array(own), rel=1e-12)
+def test_a_name_that_is_no_file_is_answered_with_the_known_ones(tmp_path, capsys):
+    assert main([str(tmp_path / "none.txt")]) == 1
+    assert "rule: fortunes, shakespeare, or a file of text" in capsys.readouterr().err

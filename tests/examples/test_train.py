@@ -4,12 +4,16 @@ import re
 import shutil
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dynbatch import optim
+from dynbatch.tasks.options import given
+from dynbatch.tasks.settings import settings_of
+from dynbatch.tasks.translation.translator import Translator
 from dynbatch.train import (
     Trainer,
     load_checkpoint,
@@ -18,9 +22,7 @@ from dynbatch.train import (
     read_metrics,
     save_checkpoint,
 )
-from examples.seq2seq.options import DEMO, Settings, parse
-from examples.seq2seq.train import main
-from examples.seq2seq.translator import Translator
+from examples.seq2seq.train import DEMO, Settings, main
 
 SMALL = ["--epochs", "3", "--embed", "6", "--hidden", "8", "--batch-size", "16", "--quiet"]
 
@@ -155,7 +157,8 @@ def test_a_run_that_is_done_reports_again_when_resumed(pairs, tmp_path, capsys):
     assert main(command(pairs, output)) == 0
     first = capsys.readouterr().out
     assert main(["--output", str(output), "--resume", "--quiet"]) == 0
-    rates = [line for line in first.splitlines() if "error rate" in line]
+    report = first.split("Held-out test set")[1]
+    rates = [line for line in report.splitlines() if "error rate" in line]
     assert len(rates) == 2 and "\n".join(rates) in capsys.readouterr().out
     assert "greedy decoding" in first
     assert main(["--output", str(output), "--resume", "--quiet", "--beam", "3"]) == 0
@@ -220,7 +223,7 @@ def test_a_corpus_without_development_set_is_trained_to_the_end(tmp_path, capsys
 
     def short(*arguments):
         corpus = whole(*arguments)
-        corpus.test[20:] = []
+        corpus.parts.test[20:] = []
         return corpus
 
     with pytest.MonkeyPatch.context() as patch:
@@ -364,18 +367,18 @@ def test_metrics_that_are_damaged_or_gone_when_a_run_goes_on(done, capsys):
         (lambda extra: extra["settings"].update(dropout=7), "argument --dropout: 7 is not between"),
         (lambda extra: extra["settings"].update(colour="red"), "settings: unknown: 'colour'"),
         (lambda extra: extra.update(settings=[1]), r"settings: '[1]' for an object"),
-        (lambda extra: extra.pop("translator"), "not of this example"),
-        (lambda extra: extra.update(translator=3), "the model has '3' for an object"),
-        (lambda extra: extra["translator"].pop("source"), "the model has no 'source'"),
-        (lambda extra: extra["translator"].update(source=[1]), "[1] for 'source'"),
-        (lambda extra: extra["translator"]["source"].append("a"), "sizes of (7, 6) for 'model/so"),
-        (lambda extra: extra["translator"].update(source=["a", "a", "b"]), "['a'] given twice"),
-        (lambda extra: extra["translator"].update(max_length=0), "0 for 'max_length'"),
-        (lambda extra: extra["translator"]["sizes"].update(hidden=10**15), "for 'model/output."),
-        (lambda extra: extra["translator"]["sizes"].update(layers=10**9), "1000000000 layers whe"),
-        (lambda extra: extra["translator"]["sizes"].update(attention="x"), "attention"),
-        (lambda extra: extra["translator"]["sizes"].update(colour=1), "colour"),
-        (lambda extra: extra["translator"]["sizes"].update(dropout="x"), "'x' for 'dropout'"),
+        (lambda extra: extra.pop("task"), "a checkpoint, but not of translation"),
+        (lambda extra: extra.update(description=3), "the model has '3' for an object"),
+        (lambda extra: extra["description"].pop("source"), "the model has no 'source'"),
+        (lambda extra: extra["description"].update(source=[1]), "[1] for 'source'"),
+        (lambda extra: extra["description"]["source"].append("a"), "sizes of (7, 6) for 'model/so"),
+        (lambda extra: extra["description"].update(source=["a", "a", "b"]), "['a'] given twice"),
+        (lambda extra: extra["description"].update(max_length=0), "0 for 'max_length'"),
+        (lambda extra: extra["description"]["sizes"].update(hidden=10**15), "for 'model/output."),
+        (lambda extra: extra["description"]["sizes"].update(layers=10**9), "1000000000 layers whe"),
+        (lambda extra: extra["description"]["sizes"].update(attention="x"), "attention"),
+        (lambda extra: extra["description"]["sizes"].update(colour=1), "colour"),
+        (lambda extra: extra["description"]["sizes"].update(dropout="x"), "'x' for 'dropout'"),
     ],
 )
 def test_what_the_example_saved_and_is_damaged_is_one_message(done, capsys, change, says):
@@ -402,7 +405,7 @@ def test_what_the_example_saved_and_is_damaged_is_one_message(done, capsys, chan
         (b"source\t\n", ":1: expected source<TAB>target, found nothing on one side"),
         (b"\ttarget\n", ":1: expected source<TAB>target, found nothing on one side"),
         (b"\x89PNG\r\n\x1a\n\0\0", ":1: byte 1, 0x89, is not UTF-8"),
-        (b"\0\0\0\1\0\0", ":1: expected source<TAB>target, found 1 fields"),
+        (b"\0\0\0\1\0\0", ":1: it holds a zero byte"),
     ],
 )
 def test_a_file_without_pairs_is_one_message(tmp_path, capsys, content, says):
@@ -470,12 +473,15 @@ def test_a_malformed_line_is_named_by_file_and_number(tmp_path, capsys):
     assert f"{path}:2: expected source<TAB>target" in capsys.readouterr().err
 
 
+def settings(*arguments):
+    return settings_of(Settings, given(Settings, arguments, "train", "x"))
+
+
 def test_the_demo_has_settings_of_its_own_which_options_override():
-    demo = parse(["--demo"])
-    assert demo.output.as_posix() == "runs/demo"
-    assert demo.settings == Settings(**DEMO)
-    assert parse(["--demo", "--hidden", "7"]).settings == Settings(**{**DEMO, "hidden": 7})
-    assert parse(["--data", "x/names.tsv"]).output.as_posix() == "runs/names"
+    demo = Settings(**DEMO, demo=True, output=str(Path("runs/demo")))
+    assert settings("--demo") == demo
+    assert settings("--demo", "--hidden", "7") == replace(demo, hidden=7)
+    assert settings("--data", "x/names.tsv").output == str(Path("runs/names"))
 
 
 def test_a_checkpoint_of_something_else_cannot_be_resumed(tmp_path, capsys):
@@ -484,5 +490,5 @@ def test_a_checkpoint_of_something_else_cannot_be_resumed(tmp_path, capsys):
 
     save_checkpoint(tmp_path / "model.safetensors", Linear(2, 2))
     assert main(["--output", str(tmp_path), "--resume"]) == 1
-    assert "not of this example" in capsys.readouterr().err
+    assert "a checkpoint, but without settings" in capsys.readouterr().err
     load_checkpoint(tmp_path / "model.safetensors", Linear(2, 2))

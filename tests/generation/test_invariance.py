@@ -10,7 +10,7 @@ from dynbatch.generation.engine import Engine
 from dynbatch.generation.model import Continuation
 from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime import library
-from examples.seq2seq.transformer import TransformerTranslation
+from dynbatch.models import TransformerTranslation
 from tests.generation.test_engine import GREEDY, SAMPLES, numbers
 from tests.generation.tiny_models import VOCAB, tiny
 

@@ -35,11 +35,11 @@ from dynbatch import nodes as F
 from dynbatch import random as graph_random
 from dynbatch.errors import DynbatchError
 from dynbatch.models import Linear
+from dynbatch.tasks.translation.translator import Translator
 from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, read_checkpoint
 from dynbatch.train.checkpoint_file import FORMAT
 from dynbatch.train.digest import text_digest
 from examples.seq2seq import generate, train
-from examples.seq2seq.translator import Translator
 
 Random = random.Random
 

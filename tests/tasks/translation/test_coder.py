@@ -1,4 +1,4 @@
-"""Checkpoints of the example in `dynbatch generate`: what it prints, what it refuses."""
+"""Checkpoints of a translator in `dynbatch generate`: what it prints, what it refuses."""
 
 import json
 import os
@@ -10,12 +10,12 @@ import pytest
 
 from dynbatch.commands.main import main as command
 from dynbatch.models import Linear
+from dynbatch.tasks.translation.translator import Translator
 from dynbatch.text import Vocabulary
 from dynbatch.train import save_checkpoint
 from examples.seq2seq.generate import main
-from examples.seq2seq.translator import LOADER, Translator
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -29,10 +29,14 @@ def translator():
     return made
 
 
+def extra_of(translator):
+    return {"task": "translation", "description": translator.description()}
+
+
 @pytest.fixture
 def checkpoint(translator, tmp_path):
     path = tmp_path / "model.safetensors"
-    save_checkpoint(path, translator.model, extra={"translator": translator.description()})
+    save_checkpoint(path, translator.model, extra=extra_of(translator))
     return str(path)
 
 
@@ -40,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 def expected(translator, words, **options):
-    found = translator.translate([tuple(word) for word in words], **options)
+    found = translator.translate(words, **options)
     return [" ".join(one.tokens) for ones in found for one in ones]
 
 
@@ -57,8 +61,8 @@ def test_sources_are_the_lines_of_a_file(translator, checkpoint, tmp_path, capsy
 
 
 def test_a_run_of_train_needs_no_loader(translator, tmp_path, capsys):
-    extra = {"translator": translator.description(), "loader": LOADER}
-    save_checkpoint(tmp_path / "run" / "model.best.safetensors", translator.model, extra=extra)
+    path = tmp_path / "run" / "model.best.safetensors"
+    save_checkpoint(path, translator.model, extra=extra_of(translator))
     assert command(["generate", str(tmp_path / "run"), "cab", "ba"]) == 0
     assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"])
 
@@ -97,7 +101,7 @@ def test_unknown_letters_are_no_mistake_and_are_named(checkpoint, capsys):
 def test_unknown_words_are_named_by_their_place_among_the_words(translator, tmp_path, capsys):
     translator.source_units = "words"
     path = tmp_path / "words.safetensors"
-    save_checkpoint(path, translator.model, extra={"translator": translator.description()})
+    save_checkpoint(path, translator.model, extra=extra_of(translator))
     assert main([str(path), "a dog b", "--quiet"]) == 0
     said = "warning: 'a dog b': unknown to the model, by word: 'dog' (2)\n"
     assert capsys.readouterr().err == said
@@ -125,6 +129,6 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path, capsys):
     path = tmp_path / "model.safetensors"
     save_checkpoint(path, Linear(2, 2))
     assert main([str(path), "ab"]) == 1
-    assert "a checkpoint, but not of this example" in capsys.readouterr().err
+    assert "which does not say how its model is made" in capsys.readouterr().err
     assert main([str(tmp_path / "none"), "ab"]) == 1
     assert "there is no such file" in capsys.readouterr().err

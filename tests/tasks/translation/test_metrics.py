@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.errors import EmptyBatchError, ShapeError
-from examples.seq2seq.metrics import ErrorRates, edit_distance, error_rates
+from dynbatch.tasks.translation.metrics import ErrorRates, edit_distance, error_rates
 
 words = st.text("ab", max_size=7)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dynbatch.arguments import is_count, is_number
-from dynbatch.models import Seq2Seq
+from dynbatch.models import Seq2Seq, TransformerTranslation
+from dynbatch.tasks.translation.pairs import UNITS
 from dynbatch.text.vocabulary import MARKS
 from dynbatch.train.checkpoint_file import wrong_field
-from examples.seq2seq.transformer import TransformerTranslation
 
 Model = Seq2Seq | TransformerTranslation
 
@@ -73,14 +73,13 @@ def _is_share(value: object) -> bool:
     return is_number(value) and 0 <= float(value) < 1  # type: ignore[arg-type]
 
 
-_UNITS = ("words", "characters")
 DESCRIPTION: dict[str, Callable[[Any], bool]] = {
     "model": lambda value: isinstance(value, str) and value in MODELS,
     "sizes": lambda value: isinstance(value, dict),
     "source": _is_texts,
     "target": _is_texts,
-    "source_units": lambda value: value in _UNITS,
-    "target_units": lambda value: value in _UNITS,
+    "source_units": lambda value: value in UNITS,
+    "target_units": lambda value: value in UNITS,
     "max_length": lambda value: is_count(value) and value > 0,
 }
 _COUNTS = {"lstm": ("embed", "hidden"), "transformer": ("hidden", "heads")}

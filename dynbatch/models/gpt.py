@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+from numpy.typing import ArrayLike
 
-import dynbatch as db
-from dynbatch import Node, models
 from dynbatch import nodes as F
-from dynbatch.padding.padded_model import lengthened
-from dynbatch.padding.targets import ignored_after
+from dynbatch.blocks.block import block
+from dynbatch.models.layers import Dropout, Embedding
+from dynbatch.models.module import Module
+from dynbatch.models.transformer.stacks import TransformerEncoder
+from dynbatch.nodes.arguments import same_ids
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array
-from examples.language_model.data import Piece
 
 
-class LanguageModel(models.Module):
+class GPT(Module):
     """Vectors of tokens and of their places, layers, and scores of each next token.
 
     Args:
@@ -32,16 +32,26 @@ class LanguageModel(models.Module):
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2);
         without biases as in nanoGPT.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import models
+        >>> model = models.GPT(num_tokens=257, longest=64, width=16, layers=2, heads=2)
+        >>> with db.Graph() as graph:
+        ...     loss = model.loss(graph, [model.mark, *b"text", model.mark])
+        ...     graph.backward(loss)
+        >>> 20 < float(loss.value) < 35             # five tokens, each about ln 257 nats
+        True
     """
 
     def __init__(
         self, num_tokens: int, longest: int, width: int, layers: int, heads: int,
         dropout: float = 0.0, seed: int = 0,
     ) -> None:  # fmt: skip
-        self.tokens = models.Embedding(num_tokens, width)
-        self.places = models.Embedding(longest, width)
-        self.dropout = models.Dropout(dropout)
-        self.encoder = models.TransformerEncoder(
+        self.tokens = Embedding(num_tokens, width)
+        self.places = Embedding(longest, width)
+        self.dropout = Dropout(dropout)
+        self.encoder = TransformerEncoder(
             layers, width, heads, dropout=dropout, inner_dropout=0.0, activation="gelu",
             norm_first=True, bias=False,
         )  # fmt: skip
@@ -62,8 +72,8 @@ class LanguageModel(models.Module):
         """The token around documents."""
         return int(self.tokens.weight.shape[0]) - 1
 
-    @db.block
-    def features(self, graph: db.Graph, ids: Array) -> Node:
+    @block
+    def features(self, graph: Owner, ids: Array) -> Node:
         """What the layers make of a sentence, (T, width)."""
         x = self.tokens(graph, ids)
         x = x + F.positions(x, self.places.weight)
@@ -73,42 +83,17 @@ class LanguageModel(models.Module):
         """Scores of all tokens to come next, (T, num_tokens)."""
         return F.linear(features, self.tokens.weight)
 
-    def logits(self, graph: db.Graph, ids: Array) -> Node:
+    def logits(self, graph: Owner, ids: Array) -> Node:
         """Scores of the token after each of T ids, (T, num_tokens)."""
         return self.scores(self.features(graph, ids))
 
-    def loss(self, graph: db.Graph, piece: Piece) -> Node:
-        """Cross-entropy in nats, summed over what the piece predicts."""
-        x = self.features(graph, piece.ids[:-1])[piece.context :]
-        return F.cross_entropy(self.scores(x), piece.ids[1 + piece.context :], reduction="sum")
+    def loss(self, graph: Owner, ids: ArrayLike, context: int = 0) -> Node:
+        """Cross-entropy of one document in nats, summed over the tokens that are predicted.
 
-    def padded_loss(self, graph: db.Graph, ids: Array, context: int, length: int) -> Node:
-        """The loss of a piece with padding behind its `length` ids, to compare memory with.
-
-        Padding stands behind all that counts, where nothing looks.
+        Args:
+            ids:     (T + 1,) each but the last is read, and each but the first is predicted.
+            context: of the T predictions so many are not counted, the first ones.
         """
-        targets = ignored_after(ids[1:], length - 1)[context:]
-        scores = self.scores(self.features(graph, ids[:-1])[context:])
-        return F.cross_entropy(scores, targets, reduction="sum")
-
-
-def padded_piece(piece: tuple[Array, int], longest: tuple[int, ...]) -> tuple[Array, int, int]:
-    """Ids and context of a piece, lengthened: what `padded_loss` takes."""
-    ids, context = piece
-    return lengthened(ids, longest[0], 0), context, len(ids)
-
-
-def sample(
-    model: LanguageModel, count: int, length: int, rng: np.random.Generator
-) -> list[Sequence[int]]:
-    """Documents that the model makes up, side by side, each drawn from its distribution.
-
-    Each has at most `length` tokens, and with its first mark no more than the model has places.
-    """
-    if not count:
-        return []
-    ((*found,),) = db.generate(
-        model, [[model.mark]], max_new_tokens=length, eos_token_id=model.mark, do_sample=True,
-        num_return_sequences=count, seed=int(rng.integers(1 << 32)),
-    )  # fmt: skip
-    return [[token for token in one.tokens if token != model.mark] for one in found]
+        given = same_ids("GPT.loss", ids)
+        x = self.features(graph, given[:-1])[context:]
+        return F.cross_entropy(self.scores(x), given[1 + context :], reduction="sum")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-import dynbatch as db
-from dynbatch import Node, models
 from dynbatch import nodes as F
-from dynbatch.nodes.node import Owner
-from dynbatch.padding.padded_model import lengthened
-from dynbatch.padding.targets import ignored_after
+from dynbatch.blocks.block import block
+from dynbatch.models.layers import Dropout, Embedding, Linear
+from dynbatch.models.module import Module
+from dynbatch.models.transformer.stacks import Transformer
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array
 
-Ids = tuple[ArrayLike, ArrayLike]
 
-
-class TransformerTranslation(models.Module):
+class TransformerTranslation(Module):
     """Embeddings with sinusoidal positions, encoder and decoder, and a softmax over tokens.
 
     The norms stand before the parts (pre-norm), so that no long warm-up is needed.
@@ -43,26 +41,27 @@ class TransformerTranslation(models.Module):
         self.label_smoothing = label_smoothing
         self.scale = hidden**0.5
         embedding = {"scale": 1 / self.scale, "rng": generator}
-        self.source_embedding = models.Embedding(source_vocab, hidden, **embedding)
-        self.target_embedding = models.Embedding(target_vocab, hidden, **embedding)
-        self.dropout = models.Dropout(dropout)
-        self.transformer = models.Transformer(
+        self.source_embedding = Embedding(source_vocab, hidden, **embedding)
+        self.target_embedding = Embedding(target_vocab, hidden, **embedding)
+        self.dropout = Dropout(dropout)
+        self.transformer = Transformer(
             hidden, heads, encoder_layers=layers, decoder_layers=layers, dropout=dropout,
             norm_first=True, rng=generator,
         )  # fmt: skip
-        self.output = models.Linear(hidden, target_vocab, rng=generator)
+        self.output = Linear(hidden, target_vocab, rng=generator)
 
     def loss(self, graph: Owner, source: ArrayLike, target: ArrayLike) -> Node:
         """Cross-entropy of one pair in nats, summed over the target's tokens and `</s>`."""
         ids = np.asarray(target, np.int64)
         states = self.decode(graph, self.opened(ids), self.encode(graph, source))
-        return self._loss(states, np.append(ids, self.end))
+        return self.cross_entropy(states, np.append(ids, self.end))
 
     def opened(self, ids: Array) -> Array:
         """What the decoder reads: `<s>` and the tokens."""
         return np.concatenate(([self.begin], ids))
 
-    def _loss(self, states: Node, targets: Array) -> Node:
+    def cross_entropy(self, states: Node, targets: Array) -> Node:
+        """The summed loss of the tokens (T,) after the decoder's values (T, hidden)."""
         smoothing = self.label_smoothing if self.training else 0.0
         return F.cross_entropy(
             self.predict(states), targets, label_smoothing=smoothing, reduction="sum"
@@ -73,14 +72,14 @@ class TransformerTranslation(models.Module):
         """The id from which the decoder begins."""
         return self.begin
 
-    @db.block
+    @block
     def encode(self, graph: Owner, source: ArrayLike, mask: Array | None = None) -> Node:
         """The encoder's values, (S, hidden)."""
         return self.transformer.encoder(
             self._embed(graph, self.source_embedding, source), mask=mask
         )
 
-    @db.block
+    @block
     def decode(
         self, graph: Owner, read: ArrayLike, memory: Node, memory_mask: Array | None = None
     ) -> Node:
@@ -92,28 +91,6 @@ class TransformerTranslation(models.Module):
         """The logits (T, V) after vectors (T, hidden)."""
         return self.output(hidden)
 
-    def _embed(self, graph: Owner, table: models.Embedding, ids: ArrayLike) -> Node:
+    def _embed(self, graph: Owner, table: Embedding, ids: ArrayLike) -> Node:
         x = table(graph, ids)
         return self.dropout(x * self.scale + F.sinusoidal(x))
-
-    # For the memory of a padded mini-batch --------------------------------------------------------
-
-    def padded_loss(
-        self, graph: Owner, source: Array, target: Array, num_source: int, num_target: int
-    ) -> Node:
-        """The loss of a pair that is padded behind its last tokens: keys are masked, and targets
-        that do not count ignored."""
-        mask = np.arange(len(source)) < num_source
-        memory = self.encode(graph, source, mask)
-        states = self.decode(graph, self.opened(target), memory, mask)
-        written = np.append(target, self.end)
-        written[num_target] = self.end
-        return self._loss(states, ignored_after(written, num_target + 1))
-
-
-def padded_pair(pair: Ids, longest: tuple[int, ...]) -> tuple[Array, Array, int, int]:
-    """A pair with both sides lengthened, and their lengths: what `padded_loss` takes."""
-    source, target = [
-        lengthened(side, length, 0) for side, length in zip(pair, longest, strict=True)
-    ]
-    return source, target, len(np.asarray(pair[0])), len(np.asarray(pair[1]))

@@ -1,0 +1,121 @@
+"""Text as documents in tokens, none cropped and none padded.
+
+A document is one sentence of the mini-batch, at its own length. One that is longer than the model
+looks back is cut into pieces that overlap: a piece begins with the end of the one before, which is
+read and not predicted again. So each token of the text is predicted once an epoch, with its
+document before it as far as the model looks back, and never less than the overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch.errors import DataError
+from dynbatch.parameter import Array
+from dynbatch.text import ByteTokenizer, CharacterTokenizer
+from dynbatch.text.lines import read_lines
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A document, or a part of a long one.
+
+    Args:
+        ids:     (T + 1,): each but the last is read, and the next one is predicted.
+        context: of the T predictions so many are not counted, as a piece before has them.
+    """
+
+    ids: Array
+    context: int
+
+    @property
+    def num_predicted(self) -> int:
+        """Tokens that are predicted, and counted."""
+        return int(self.ids.size) - 1 - self.context
+
+
+class DocumentTokenizer:
+    """The ids of documents: characters or bytes, and one more for the mark around a document.
+
+    Args:
+        characters: the alphabet; None for bytes.
+    """
+
+    def __init__(self, characters: str | None) -> None:
+        self.characters = characters
+        self._units = ByteTokenizer() if characters is None else CharacterTokenizer(characters)
+
+    def __len__(self) -> int:
+        return len(self._units) + 1
+
+    @property
+    def mark(self) -> int:
+        """The id around documents: the last."""
+        return len(self._units)
+
+    def encode(self, text: str) -> Array:
+        """The mark and a text's tokens, (T + 1,) int64: the beginning of a document."""
+        return np.append([self.mark], self._units.encode(text))
+
+    def whole(self, text: str) -> Array:
+        """A document's tokens between two marks, (T + 2,) int64."""
+        return np.append(self.encode(text), self.mark)
+
+    def decode(self, ids: ArrayLike) -> str:
+        """The text of tokens, without marks."""
+        given = np.asarray(ids)
+        return self._units.decode(given[given != self.mark])
+
+
+def read_documents(path: str | Path) -> list[str]:
+    """The documents of a UTF-8 file; see `documents`.
+
+    Raises:
+        DataError: it cannot be read, is not UTF-8 (says which line), or holds no text.
+    """
+    found = documents("\n".join([line for _, line in read_lines(path)]))
+    if not found:
+        raise DataError(
+            f"{path}: there is no text in it.\n"
+            "  rule: documents with blank lines, or lines of one %, between them"
+        )
+    return found
+
+
+def documents(text: str) -> list[str]:
+    r"""The documents of a text. Lines of one `%` stand between them, as in files of fortunes; where
+    there are none, blank lines do; where there are none either, each line is a document.
+
+    Example:
+        >>> documents("One\ntwo.\n\n\nThree."), documents("One.\n\nTwo.\n%\nThree.\n")
+        (['One\ntwo.', 'Three.'], ['One.\n\nTwo.', 'Three.'])
+        >>> documents("One.\nTwo.\n")
+        ['One.', 'Two.']
+    """
+    between = r"^%$"
+    if not re.search(between, text, re.MULTILINE):
+        between = r"\n[ \t]*\n" if re.search(r"\S[ \t]*\n[ \t]*\n\s*\S", text) else r"\n"
+    found = [each.strip("\n") for each in re.split(between, text, flags=re.MULTILINE)]
+    return [each for each in found if each.strip()]
+
+
+def pieces(ids: Array, longest: int, overlap: int) -> Iterator[Piece]:
+    """A document in pieces of at most `longest` predictions, whose first `overlap` are of the piece
+    before.
+
+    Example:
+        >>> [(each.ids.tolist(), each.context) for each in pieces(np.arange(7), 4, 2)]
+        [([0, 1, 2, 3, 4], 0), ([2, 3, 4, 5, 6], 2)]
+    """
+    done = 0
+    while done < ids.size - 1:
+        begin = max(0, done - overlap)
+        end = min(begin + longest, ids.size - 1)
+        yield Piece(ids[begin : end + 1], done - begin)
+        done = end

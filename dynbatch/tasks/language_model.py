@@ -1,0 +1,254 @@
+"""A language model of a text: it predicts each token of a document from those before it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import log
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dynbatch import nodes as F
+from dynbatch.arguments import is_count, is_number
+from dynbatch.errors import ArgumentError
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.generate import generate
+from dynbatch.graph import Graph
+from dynbatch.models import GPT
+from dynbatch.nodes.node import Node
+from dynbatch.optim import AdamW, Optimizer
+from dynbatch.padding import padded_peak
+from dynbatch.padding.padded_model import lengthened
+from dynbatch.padding.targets import ignored_after
+from dynbatch.parameter import Array
+from dynbatch.tasks.documents import DocumentTokenizer, Piece, pieces, read_documents
+from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share
+from dynbatch.tasks.settings import TaskSettings
+from dynbatch.tasks.task import (
+    Batches,
+    Parts,
+    WritingTask,
+    checked_description,
+    damaged_description,
+)
+from dynbatch.tasks.training import values
+from dynbatch.text.lines import printable
+from dynbatch.train import CheckpointInfo, TokenBatches
+from dynbatch.train.checkpoint_file import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings(TaskSettings):
+    """The settings of a language model; `DocumentWriter` says how the usual ones were chosen."""
+
+    units: str = option(
+        "auto", "a token is: bytes, characters", one_of("auto", "bytes", "characters")
+    )
+    epochs: int = option(5, "passes over the data", passes)
+    max_tokens: int = option(4096, "tokens in a mini-batch, of documents as they come")
+    longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
+    overlap: int = option(256, "tokens of a cut document that are read once more", not_negative)
+    width: int = option(128, "features of a token")
+    layers: int = option(4, "layers")
+    heads: int = option(4, "heads of attention")
+    dropout: float = option(0.0, "probability that a feature is dropped while training", share)
+    lr: float = option(2e-3, "peak of AdamW's learning rate", above_zero)
+    clip: float = option(1.0, "largest norm of the gradient", above_zero)
+    samples: int = option(3, "documents made up after each epoch", not_negative)
+    sample_length: int = option(200, "most tokens of each")
+
+
+class DocumentWriter(WritingTask):
+    """A GPT of bytes or characters, which makes documents up or writes on for their beginnings.
+
+    Args:
+        model:      its `mark` stands around documents.
+        tokenizer:  characters or bytes.
+        kept:       what the model was made of, by name: layers, heads, dropout; and the `overlap`
+                    of pieces of long documents.
+    """
+
+    name = "language-model"
+    form = "text with blank lines, or lines of one %, between documents; else a document a line"
+    Settings = LanguageModelSettings
+
+    def __init__(self, model: GPT, tokenizer: DocumentTokenizer, kept: dict[str, Any]) -> None:
+        self.model: GPT = model
+        self.tokenizer = tokenizer
+        self._kept = kept
+
+    @classmethod
+    def read(cls, path: str | Path, settings: LanguageModelSettings) -> list[str]:
+        """The documents of a file; see `documents.documents`."""
+        return read_documents(path)
+
+    @classmethod
+    def key(cls, text: str) -> str:
+        """The document itself, so that equal ones are on one side."""
+        return text
+
+    @classmethod
+    def begin(cls, parts: Parts, settings: LanguageModelSettings) -> Self:
+        """An untrained model, and the alphabet of all parts where tokens are characters.
+
+        Raises:
+            ArgumentError: pieces of long documents would overlap whole.
+        """
+        if settings.overlap >= settings.longest:
+            raise ArgumentError(
+                f"--overlap {settings.overlap} with --longest {settings.longest}: a piece would "
+                "predict nothing.\n"
+                "  rule: --overlap is below --longest\n"
+                f"  fix:  --overlap {settings.longest // 4}"
+            )
+        tokenizer = DocumentTokenizer(_alphabet(parts, settings.units))
+        model = GPT(
+            len(tokenizer), settings.longest, settings.width, settings.layers, settings.heads,
+            settings.dropout, settings.seed,
+        )  # fmt: skip
+        return cls(model, tokenizer, {name: getattr(settings, name) for name in _KEPT})
+
+    def examples(self, texts: Sequence[str]) -> list[Piece]:
+        """All documents in pieces; most are one."""
+        longest, overlap = self.model.positions, self._kept["overlap"]
+        wholes = [self.tokenizer.whole(text) for text in texts]
+        return [piece for ids in wholes for piece in pieces(ids, longest, overlap)]
+
+    def loss(self, graph: Graph, model: GPT, example: Piece) -> Node:
+        """Cross-entropy of one piece, summed over what it predicts."""
+        return model.loss(graph, example.ids, example.context)
+
+    def num_tokens(self, example: Piece) -> int:
+        """The tokens that a piece predicts."""
+        return example.num_predicted
+
+    def batches(self, examples: Sequence[Piece], settings: LanguageModelSettings) -> Batches:
+        """Mini-batches of at most `max_tokens` predicted tokens."""
+        return TokenBatches(examples, settings.max_tokens, self.num_tokens, settings.seed)
+
+    def optimizer(self, settings: LanguageModelSettings) -> Optimizer:
+        """AdamW with the usual settings of GPTs."""
+        return AdamW(self.model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1)
+
+    def padded_bytes(self) -> Callable[[Sequence[Piece]], int]:
+        """The bytes that a mini-batch of pieces would take padded."""
+        peak = padded_peak(
+            self.model, self.model.loss, padded_piece, partial(padded_loss, self.model)
+        )
+        return lambda batch: peak([(piece.ids, piece.context) for piece in batch])
+
+    def evaluate(self, texts: Sequence[str]) -> dict[str, float]:
+        """Bits of all tokens and ends of documents, divided by the number of bytes."""
+        nats = values(
+            self.model,
+            lambda graph, piece: self.loss(graph, self.model, piece),
+            self.examples(texts),
+        )
+        num_bytes = sum([len(text.encode()) for text in texts])
+        return {"bits per byte": sum([float(each) for each in nats]) / log(2) / num_bytes}
+
+    @classmethod
+    def shown(cls, text: str) -> str:
+        """A document, its line feeds as ⏎."""
+        return text.replace("\n", "⏎")
+
+    @classmethod
+    def sizes(cls, texts: Sequence[str]) -> str:
+        """Documents and bytes."""
+        return f"{len(texts):,} documents, {sum([len(text.encode()) for text in texts]):,} bytes"
+
+    def samples(
+        self, texts: Sequence[str], settings: LanguageModelSettings, rng: np.random.Generator
+    ) -> list[str]:
+        """Documents that the model makes up, with a line of one % behind each."""
+        made_up = self.sample(settings.samples, settings.sample_length, rng)
+        return [line for text in made_up for line in [*printable(text).splitlines(), "%"]]
+
+    def sample(self, count: int, length: int, rng: np.random.Generator) -> list[str]:
+        """Documents that the model makes up, side by side, each drawn from its distribution.
+
+        Each has at most `length` tokens, and with its first mark no more than the model has places.
+        """
+        if not count:
+            return []
+        mark = self.model.mark
+        ((*found,),) = generate(
+            self.model, [[mark]], max_new_tokens=length, eos_token_id=mark, do_sample=True,
+            num_return_sequences=count, seed=int(rng.integers(1 << 32)),
+        )  # fmt: skip
+        return [self.tokenizer.decode(one.tokens) for one in found]
+
+    # Checkpoints, and text out of text ------------------------------------------------------------
+
+    def description(self) -> dict[str, Any]:
+        """The alphabet, and what the shapes of tensors do not tell."""
+        return {"characters": self.tokenizer.characters, **self._kept}
+
+    @classmethod
+    def described(cls, info: CheckpointInfo) -> Self:
+        """An untrained model of a checkpoint's sizes."""
+        found = checked_description(info, _DESCRIPTION)
+        tokenizer = DocumentTokenizer(found["characters"])
+        shapes = [info.shapes.get(f"model/{name}.weight", ()) for name in ("tokens", "places")]
+        layers = len([name for name in info.shapes if _LAYER.fullmatch(name)])
+        if [len(shape) for shape in shapes] != [2, 2] or shapes[0][0] != len(tokenizer):
+            raise damaged_description(info, f"{len(tokenizer)} tokens, the tensors {shapes}")
+        if found["layers"] != layers:
+            raise damaged_description(info, f"{found['layers']} layers where {layers} were saved")
+        if not found["heads"] or shapes[0][1] % found["heads"]:
+            raise damaged_description(info, f"{found['heads']} heads for width {shapes[0][1]}")
+        (num_tokens, width), (longest, _) = shapes
+        model = GPT(num_tokens, longest, width, layers, found["heads"], found["dropout"])
+        return cls(model, tokenizer, {name: found[name] for name in _KEPT})
+
+    def coder(self) -> DocumentTokenizer:
+        """Text as the beginning of a document: its tokens stand behind the mark."""
+        return self.tokenizer
+
+    def generation(self) -> GenerationConfig:
+        """Documents are drawn, and end at the mark."""
+        return GenerationConfig(
+            max_new_tokens=self.model.positions, eos_token_id=(self.model.mark,), do_sample=True
+        )
+
+
+def padded_loss(model: GPT, graph: Graph, ids: Array, context: int, length: int) -> Node:
+    """The loss of a piece with padding behind its `length` ids, to compare memory with.
+
+    Padding stands behind all that counts, where nothing looks.
+    """
+    targets = ignored_after(ids[1:], length - 1)[context:]
+    scores = model.scores(model.features(graph, ids[:-1])[context:])
+    return F.cross_entropy(scores, targets, reduction="sum")
+
+
+def padded_piece(piece: tuple[Array, int], longest: tuple[int, ...]) -> tuple[Array, int, int]:
+    """Ids and context of a piece, lengthened: what `padded_loss` takes."""
+    ids, context = piece
+    return lengthened(ids, longest[0], 0), context, len(ids)
+
+
+def _alphabet(parts: Parts, units: str) -> str | None:
+    """The characters that are tokens; None where bytes are."""
+    characters = "".join(sorted(set("".join([*parts.train, *parts.dev, *parts.test]))))
+    if units == "auto":
+        num_bytes = len("".join(parts.train).encode("utf-8", "replace"))
+        units = "bytes" if num_bytes < 1.2 * len("".join(parts.train)) else "characters"
+    return characters if units == "characters" else None
+
+
+_KEPT = ("layers", "heads", "dropout", "overlap")
+"""Settings that a model is made of, and that the shapes of its tensors do not tell."""
+
+_DESCRIPTION: dict[str, Rule] = {
+    "characters": lambda value: value is None or (isinstance(value, str) and value != ""),
+    "layers": is_count,
+    "heads": is_count,
+    "dropout": lambda value: is_number(value) and 0 <= float(value) < 1,  # type: ignore[arg-type]
+    "overlap": is_count,
+}
+_LAYER = re.compile(r"model/encoder\.layers\.\d+\.norm1\.weight")

@@ -1,0 +1,119 @@
+"""From parts of a corpus to a trained task: begun or gone on with, validated and saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from dynbatch.errors import CheckpointError
+from dynbatch.tasks.settings import TaskSettings
+from dynbatch.tasks.task import Parts, Task, divided
+from dynbatch.tasks.training import sample, train
+from dynbatch.train import CheckpointInfo, TrainingResult, read_checkpoint
+
+COLUMNS = 76
+"""Of a sample's line; longer ones are broken."""
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+def parts_of(kind: type[Task], settings: TaskSettings) -> Parts:
+    """The examples of the data's file, of which those for validation and test are held out by their
+    keys; none where nothing would be left, and where `dev` names a file of them.
+
+    Raises:
+        DataError: a file cannot be read, or a line of it.
+    """
+    assert settings.data is not None
+    texts = kind.read(settings.data, settings)
+    if settings.dev is not None:
+        parts = Parts(texts, kind.read(settings.dev, settings), [])
+    else:
+        parts = divided(texts, kind.key)
+    if not parts.train:
+        parts = Parts(texts, [], [])
+    return replace(parts, train=sample(parts.train, settings))
+
+
+def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
+    """The task with a new model, or that of the run that goes on, with its own vocabularies.
+
+    Raises:
+        CheckpointError: there is none, it is damaged or of another task, or its vocabularies are
+            not those of the data, which then must be another on purpose (`data_changed`).
+    """
+    new = kind.begin(parts, settings)
+    if not settings.resume or settings.checkpoint is None:
+        return new
+    own = described(kind, read_checkpoint(settings.checkpoint))
+    if settings.data_changed:
+        share = own.unknown(parts.train)
+        print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
+    elif said := own.differences(new):
+        raise CheckpointError(
+            f"{settings.checkpoint}: the data has other words than when the run was begun; nothing "
+            "was loaded.\n" + "\n".join([f"  {line}" for line in said]) + "\n"
+            "  rule: a run is resumed with the data it was begun with\n"
+            "  fix:  give this data; or begin a run in another --output; or go on with the new "
+            "data by --resume --data-changed, where words that the run lacks are unknown"
+        )
+    return own
+
+
+def described(kind: type[AnyTask], info: CheckpointInfo) -> AnyTask:
+    """The task of a checkpoint, with an untrained model.
+
+    Raises:
+        CheckpointError: it is of another task or none, or damaged.
+    """
+    if info.extra.get("task") != kind.name:
+        raise CheckpointError(
+            f"{info.path}: a checkpoint, but not of {kind.name}.\n"
+            "  rule: dynbatch train and the examples name the task in their checkpoints; those of "
+            "earlier versions did not\n"
+            "  fix:  give the folder of such a run, or train it anew."
+        )
+    return kind.described(info)
+
+
+def learn(
+    task: Task,
+    parts: Parts,
+    settings: TaskSettings,
+    *,
+    metric: str | None = None,
+    hint: str = "the same command with --resume",
+) -> TrainingResult:
+    """Train a task, and print metrics and samples of the held-out texts after each epoch.
+
+    Args:
+        metric: that decides which model is best; by default the first one.
+        hint:   what to tell someone who interrupts the run.
+    """
+    dev = parts.dev[: task.most_validated]
+    shown = dev[:: max(1, len(dev) // max(1, settings.samples))][: settings.samples]
+    rng = np.random.default_rng(settings.seed)
+
+    def validate(model: Any) -> float:
+        found = task.evaluate(dev)
+        samples = [broken(line) for line in task.samples(shown, settings, rng)]
+        tqdm.write("\n  | ".join([task.told(found, dev), *[x for lines in samples for x in lines]]))
+        return found[metric or next(iter(found))]
+
+    examples = task.examples(parts.train)
+    return train(
+        task.model, task.loss, examples, settings, task.num_tokens,
+        optimizer=task.optimizer(settings), batches=task.batches(examples, settings),
+        extra={"task": task.name, "description": task.description()}, hint=hint,
+        validate=validate if dev else None, higher_is_better=task.higher_is_better,
+        patience=settings.patience if dev else None, other_data={"the development set": dev},
+        random_state=rng, padded_bytes=task.padded_bytes(),
+    )  # fmt: skip
+
+
+def broken(line: str) -> list[str]:
+    """A line in pieces that fit the terminal."""
+    return [line[k : k + COLUMNS] for k in range(0, max(1, len(line)), COLUMNS)]

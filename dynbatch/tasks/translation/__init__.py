@@ -1,0 +1,1 @@
+"""Translation: a source to a target, by an LSTM with attention or a Transformer."""

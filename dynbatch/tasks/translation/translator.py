@@ -1,0 +1,290 @@
+"""`Translator`: a model with its vocabularies, from text to text. One checkpoint holds it all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.generate import generate
+from dynbatch.graph import Graph
+from dynbatch.models import TransformerTranslation
+from dynbatch.nodes.node import Node
+from dynbatch.optim import Adam, Optimizer
+from dynbatch.padding import padded_peak
+from dynbatch.tasks.task import Batches, Parts, WritingTask, damaged_description
+from dynbatch.tasks.translation.coder import SourceTokenizer
+from dynbatch.tasks.translation.metrics import ErrorRates, error_rates
+from dynbatch.tasks.translation.padded import padded_loss, padded_pair
+from dynbatch.tasks.translation.pairs import (
+    NumberedPair,
+    ParallelText,
+    Tokens,
+    join,
+    read_pairs,
+    targets_of,
+    tokenize,
+    units_of,
+    vocabulary_of,
+)
+from dynbatch.tasks.translation.settings import TranslationSettings
+from dynbatch.tasks.translation.sizes import DESCRIPTION, MODELS, SIZES, Model, wrong_description
+from dynbatch.text import Vocabulary
+from dynbatch.text.vocabulary import MARKS
+from dynbatch.train import (
+    CheckpointInfo,
+    SentenceBatches,
+    TokenBatches,
+    load_checkpoint,
+    read_checkpoint,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """One generated target: its tokens, and log_prob / length^length_penalty in nats."""
+
+    tokens: Tokens
+    score: float
+
+
+class Translator(WritingTask):
+    """What turns a source into targets.
+
+    Args:
+        sizes:         the arguments of the model, vocabularies apart: of `models.Seq2Seq` or of
+                       `models.TransformerTranslation`.
+        source, target: the vocabularies.
+        source_units, target_units: how sources are cut into tokens and targets joined: "words" or
+                       "characters".
+        max_length:    most tokens of a target, `</s>` included.
+        seed:          of the model's initial values.
+        kind:          of the model: "lstm" or "transformer".
+    """
+
+    name = "translation"
+    form = "source<TAB>target on each line"
+    most_validated = 1000
+    Settings = TranslationSettings
+
+    def __init__(
+        self, sizes: dict[str, Any], source: Vocabulary, target: Vocabulary, source_units: str,
+        target_units: str, max_length: int, seed: int = 0, kind: str = "lstm",
+    ) -> None:  # fmt: skip
+        self.sizes_of_model, self.kind = sizes, kind
+        self.source, self.target = source, target
+        self.source_units, self.target_units = source_units, target_units
+        self.max_length = max_length
+        self.model: Model = MODELS[kind](
+            source_vocab=len(source), target_vocab=len(target), begin=Vocabulary.begin,
+            end=Vocabulary.end, rng=seed, **sizes,
+        )  # fmt: skip
+
+    # From a file to a model -----------------------------------------------------------------------
+
+    @classmethod
+    def read(cls, path: str | Path, settings: TranslationSettings) -> list[ParallelText]:
+        """The pairs of a file, those of one source together."""
+        return read_pairs(path)
+
+    @classmethod
+    def key(cls, text: ParallelText) -> str:
+        """The source without its blanks."""
+        return "".join(text.source.split())
+
+    @classmethod
+    def begin(cls, parts: Parts, settings: TranslationSettings) -> Self:
+        """Vocabularies of the training examples, and an untrained model for them."""
+        sources, targets = [text.source for text in parts.train], targets_of(parts.train)
+        units = (units_of(sources, settings.source_units), units_of(targets, settings.target_units))
+        longest = max([len(tokenize(target, units[1])) for target in targets], default=0)
+        return cls(
+            {name: getattr(settings, name) for name in SIZES[settings.model]},
+            vocabulary_of(sources, units[0], settings.min_count),
+            vocabulary_of(targets, units[1], settings.min_count),
+            *units,
+            # Places that a Transformer never saw mean nothing to it, and reading on costs squares.
+            max_length=(1 if settings.model == "transformer" else 2) * longest + 10,
+            seed=settings.seed,
+            kind=settings.model,
+        )
+
+    # Training -------------------------------------------------------------------------------------
+
+    def examples(self, texts: Sequence[ParallelText]) -> list[NumberedPair]:
+        """Pairs in ids: one for each reference of each example."""
+        pairs = []
+        for text in texts:
+            source = self.source.encode(tokenize(text.source, self.source_units))
+            targets = [tokenize(target, self.target_units) for target in text.references]
+            pairs += [NumberedPair(source, self.target.encode(target)) for target in targets]
+        return pairs
+
+    def loss(self, graph: Graph, model: Model, example: NumberedPair) -> Node:
+        """Cross-entropy of one pair, summed over the target and its end."""
+        return model.loss(graph, example.source, example.target)
+
+    def num_tokens(self, example: NumberedPair) -> int:
+        """The target's tokens and its end."""
+        return example.target.size + 1
+
+    def batches(self, examples: Sequence[NumberedPair], settings: TranslationSettings) -> Batches:
+        """Mini-batches of `batch_size` pairs, or of `max_tokens` tokens of both sides."""
+        if settings.max_tokens is None:
+            return SentenceBatches(examples, settings.batch_size, settings.seed)
+        return TokenBatches(
+            examples, settings.max_tokens, lambda pair: pair.num_tokens, settings.seed
+        )
+
+    def optimizer(self, settings: TranslationSettings) -> Optimizer:
+        """Adam, for a Transformer with the β₂ of its paper."""
+        return Adam(self.model, settings.lr, (0.9, 0.98 if self.kind == "transformer" else 0.999))
+
+    def padded_bytes(self) -> Callable[[Sequence[NumberedPair]], int]:
+        """The bytes that a mini-batch of pairs would take padded."""
+        model = self.model
+        if isinstance(model, TransformerTranslation):
+            peak = padded_peak(model, model.loss, padded_pair, partial(padded_loss, model))
+        else:
+            peak = padded_peak(model, model.loss)
+        return lambda pairs: peak([(pair.source, pair.target) for pair in pairs])
+
+    def evaluate(self, texts: Sequence[ParallelText]) -> dict[str, float]:
+        """Error rates of targets that are written greedily; see `ErrorRates`."""
+        rates = self.rates(texts, self.written(texts))
+        return {"token error rate": rates.token, "sequence error rate": rates.sequence}
+
+    def written(self, texts: Sequence[ParallelText], beam_size: int = 1) -> list[Tokens]:
+        """The best target found for each source, in tokens."""
+        found = self.translate([text.source for text in texts], beam_size)
+        return [best.tokens for best, *_ in found]
+
+    def rates(self, texts: Sequence[ParallelText], found: Sequence[Tokens]) -> ErrorRates:
+        """The error rates of targets found."""
+        return error_rates(
+            found,
+            [[tokenize(each, self.target_units) for each in text.references] for text in texts],
+        )
+
+    # What people see ------------------------------------------------------------------------------
+
+    @classmethod
+    def shown(cls, text: ParallelText) -> str:
+        """Source and first target."""
+        return f"{text.source}  →  {text.references[0]}"
+
+    @classmethod
+    def sizes(cls, texts: Sequence[ParallelText]) -> str:
+        """Sources and their targets."""
+        return f"{len(texts):,} sources with {len(targets_of(texts)):,} targets"
+
+    def told(self, found: dict[str, float], texts: Sequence[ParallelText]) -> str:
+        """The error rates of a validation."""
+        rates = ErrorRates(found["token error rate"], found["sequence error rate"], len(texts))
+        return f"  development set: {rates}"
+
+    def samples(
+        self, texts: Sequence[ParallelText], settings: TranslationSettings, rng: np.random.Generator
+    ) -> list[str]:
+        """Sources, their targets as found, and what is right where they are not."""
+        lines = []
+        for text, tokens in zip(texts, self.written(texts), strict=True):
+            found = join(tokens, self.target_units)
+            lines += [text.source, f"  → {found}"]
+            if found not in text.references:
+                lines += [f"  ≠ {text.references[0]}"]
+        return lines
+
+    def unknown(self, texts: Sequence[ParallelText]) -> float:
+        """The share of tokens, of both sides, that the vocabularies lack."""
+        ids = [side for pair in self.examples(texts) for side in (pair.source, pair.target)]
+        tokens = np.concatenate([*ids, np.zeros(0, np.int64)])
+        return float(np.mean(tokens == Vocabulary.unknown)) if tokens.size else 0.0
+
+    def differences(self, other: Self) -> list[str]:
+        """How the vocabularies differ, and what tokens are."""
+        return [
+            f"{side} vocabulary: {difference}"
+            for side in ("source", "target")
+            if (difference := getattr(self, side).difference(getattr(other, side)))
+        ]
+
+    # Checkpoints, and text out of text ------------------------------------------------------------
+
+    def description(self) -> dict[str, Any]:
+        """All but the parameters."""
+        return {
+            "model": self.kind,
+            "sizes": self.sizes_of_model,
+            "source": self.source.tokens[len(MARKS) :],
+            "target": self.target.tokens[len(MARKS) :],
+            "source_units": self.source_units,
+            "target_units": self.target_units,
+            "max_length": self.max_length,
+        }
+
+    @classmethod
+    def described(cls, info: CheckpointInfo) -> Self:
+        """An untrained translator as a checkpoint describes it."""
+        description: Any = info.extra.get("description")
+        problem = wrong_description(description, info.shapes)
+        if problem is None:
+            try:
+                vocabularies = {
+                    name: Vocabulary(description[name]) for name in ("source", "target")
+                }
+                given = {name: description[name] for name in DESCRIPTION}
+                kind = given.pop("model")
+                return cls(**{**given, **vocabularies}, kind=kind)
+            except (ValueError, TypeError) as error:  # a kind of attention that there is not, say
+                problem = str(error)
+        raise damaged_description(info, problem)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The translator of a checkpoint.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or not of a translation.
+        """
+        translator = cls.described(read_checkpoint(path))
+        load_checkpoint(path, translator.model)
+        return translator
+
+    def coder(self) -> SourceTokenizer:
+        """Ids of sources, and text of targets."""
+        return SourceTokenizer(self.source, self.target, self.source_units, self.target_units)
+
+    def generation(self) -> GenerationConfig:
+        """How targets are written: greedily, or with beams whose scores are log-probabilities."""
+        return GenerationConfig(
+            max_new_tokens=self.max_length, eos_token_id=(self.model.end,), early_stopping=True,
+            length_penalty=0.0,
+        )  # fmt: skip
+
+    def translate(
+        self, sources: Sequence[str], beam_size: int = 1, length_penalty: float = 0.0,
+        n_best: int = 1, batch_size: int = 512,
+    ) -> Iterator[list[Translation]]:  # fmt: skip
+        """For each source, in order, its best targets: greedy, or with a beam.
+
+        Args:
+            batch_size: sources that are searched side by side.
+        """
+        config = replace(
+            self.generation(), num_beams=beam_size, num_return_sequences=n_best,
+            length_penalty=length_penalty,
+        )  # fmt: skip
+        tokens = [tokenize(source, self.source_units) for source in sources]
+        for first in range(0, len(tokens), batch_size):
+            ids = [self.source.encode(each) for each in tokens[first : first + batch_size]]
+            for results in generate(self.model, ids, config):
+                yield [
+                    Translation(tuple(self.target.decode(one.tokens)), one.score) for one in results
+                ]

@@ -1,0 +1,40 @@
+"""A translator: what it is scored by, and the units of a file's tokens."""
+
+import pytest
+
+from dynbatch.tasks.task import Parts
+from dynbatch.tasks.translation.pairs import ParallelText
+from dynbatch.tasks.translation.settings import TranslationSettings
+from dynbatch.tasks.translation.translator import Translator
+from dynbatch.text import Vocabulary
+
+
+@pytest.fixture
+def translator():
+    sizes = {"embed": 8, "hidden": 16}
+    return Translator(sizes, Vocabulary("abc"), Vocabulary("xy"), "words", "words", 5)
+
+
+def test_targets_are_scored_against_their_references(translator):
+    translator.model.output.bias.value[translator.model.end] = 1e4  # it says nothing at all
+    texts = [ParallelText("a b", ("x", "")), ParallelText("c", ("x y",))]
+    assert translator.written(texts) == [(), ()]
+    assert translator.evaluate(texts) == {"token error rate": 1.0, "sequence error rate": 0.5}
+
+
+def test_every_reference_makes_a_pair_of_ids_without_marks():
+    texts = [ParallelText("b a", ("x", "x y")), ParallelText("a", ("y",))]
+    translator = Translator.begin(Parts(texts, [], []), TranslationSettings(embed=4, hidden=4))
+    pairs = translator.examples(texts)
+    assert [translator.source.decode(pair.source) for pair in pairs] == [["b", "a"]] * 2 + [["a"]]
+    assert [translator.target.decode(pair.target) for pair in pairs] == [["x"], ["x", "y"], ["y"]]
+    assert [pair.num_tokens for pair in pairs] == [3, 4, 2]
+
+
+def test_vocabularies_count_tokens_of_both_sides_apart():
+    texts = [ParallelText("b a", ("x", "x y")), ParallelText("a", ("y",))]
+    settings = TranslationSettings(embed=4, hidden=4, min_count=2)
+    translator = Translator.begin(Parts(texts, [], []), settings)
+    assert translator.source.tokens[3:] == ["a"]
+    assert translator.target.tokens[3:] == ["x", "y"]
+    assert translator.unknown(texts) == 2 / 9  # b, read twice
