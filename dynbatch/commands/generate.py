@@ -132,7 +132,10 @@ def run(options: argparse.Namespace) -> int:
     as_seen = printable if sys.stdout.isatty() else str
     begin = time.perf_counter()
     with tqdm(
-        desc="prompts", total=known and len(known), disable=is_alone or options.quiet or None
+        desc="prompts",
+        total=known and len(known),
+        disable=is_alone or options.quiet or None,
+        ncols=80,
     ) as progress:
         for piece in writing.pieces(options.batch_size, is_alone, options.json):
             progress.update(writing.ended - progress.n)

@@ -18,13 +18,15 @@ from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.compare import BATCH_SIZES, compare_padding
-from dynbatch.padding.data import Text, read
+from dynbatch.padding.data import Text, numbered, read
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import Example, Loss, Pad, described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
 from dynbatch.parameter import Array
+from dynbatch.tasks.forms import task_of
 from dynbatch.tasks.options import positive
+from dynbatch.text import read_labelled, read_tagged
 
 MODELS = ("seq2seq", "tagger", "language-model")
 
@@ -41,9 +43,11 @@ batch. Both compute the same loss. It takes a minute or two, nothing is saved.
 
 MORE = """\
 data:
-  UTF-8 text. source<TAB>target on each line trains seq2seq, or a tagger where
-  target is a tag for each word; one sentence on each line trains a language
-  model. Words are separated by spaces.
+  The forms of dynbatch train, in UTF-8; words are separated by spaces.
+  one sentence on each line          a language model
+  source<TAB>target on each line     seq2seq
+  word<TAB>tag, or word/TAG          a tagger
+  label<TAB>text, or JSON lines      a tagger of the texts, for their encoder
 
 a model of your own:
   --model package.module:function, such as network:make for make in network.py
@@ -55,6 +59,17 @@ a model of your own:
 
 exit status:
   0; 1 after an error; 2 after a wrong option.
+"""
+
+
+READING = """\
+how to read it
+  padded, unpadded   each sentence as long as its batch's longest, or as it is
+  random, bucketed   sentences as shuffled, or like lengths together
+  peak               what must fit: the most bytes at once, in the largest batch
+  cells              numbers for each one that is needed: 2.00 is half padding
+  traced, pool       the same, as Python's tracer and the allocator count it
+  in turn, alone     what a cause saves on top of those above it, or by itself
 """
 
 
@@ -107,7 +122,7 @@ def run(options: argparse.Namespace) -> None:
     _require_what_comes_last(options)
     if options.threads:
         set_num_threads(options.threads)
-    text = read(options.data, options.characters, options.vocabulary)
+    text = _text(options)
     if text.blank_lines:
         print(f"{options.data}: {text.blank_lines} blank lines left out", file=sys.stderr)
     subject = _subject(options, text)
@@ -132,7 +147,7 @@ def run(options: argparse.Namespace) -> None:
     if options.pytorch:
         given = (options.batch_size, options.batches, options.seed)
         comparison = replace(comparison, peers=torch_forms(subject.model, subject.examples, *given))
-    print(comparison)
+    print(f"{comparison}\n\n{READING}", end="")
     if options.json:
         comparison.to_json(options.json)
     if options.picture:
@@ -162,6 +177,45 @@ def _require_what_comes_last(options: argparse.Namespace) -> None:
             raise DataError(f"{path}: holds the sentences.\n  give: another file to write")
     if options.picture:
         require_format(Path(options.picture))
+
+
+def _text(options: argparse.Namespace) -> Text:
+    """The sentences of the data, by its form, which may decide the model.
+
+    Raises:
+        DataError: the data is of none of the forms.
+    """
+    form = _form(options)
+    if form == "tagging":
+        tagged = read_tagged(options.data)
+        options.model = options.model or "tagger"
+        columns = [[list(one.words) for one in tagged], [list(one.tags) for one in tagged]]
+    elif form == "classification":
+        labelled = read_labelled(options.data)
+        columns = [[one.text.split() for one in labelled]]
+        if options.model is None:
+            options.model, options.tags = "tagger", len({one.label for one in labelled})
+        elif ":" in options.model:
+            columns.append([[one.label] for one in labelled])
+    else:
+        return read(options.data, options.characters, options.vocabulary)
+    if options.characters:
+        columns[0] = [list(" ".join(words)) for words in columns[0]]
+    return numbered(columns, options.vocabulary)
+
+
+def _form(options: argparse.Namespace) -> str:
+    """What the data is for, as `dynbatch train` sees it; "lines" where --model says how to read it,
+    or where it is of none of the forms, which its reader then says."""
+    if options.model in ("seq2seq", "language-model"):
+        return "lines"
+    try:
+        task, seen = task_of(options.data)
+    except DataError:
+        return "lines"
+    if task in ("tagging", "classification"):
+        print(seen.partition(". It is read for")[0], file=sys.stderr)
+    return task
 
 
 def _subject(options: argparse.Namespace, text: Text) -> Subject:

@@ -96,7 +96,9 @@ def compare_padding(
     if not any(map(sum, measured.lengths)):
         raise PaddingError("compare_padding: no sentence has a token: there is nothing to measure.")
     samples = {name: measured.batches(name, batch_size, num_batches) for name in FORMS}
-    with tqdm(total=_work(samples, batch_sizes), disable=not progress, unit="step") as bar:
+    with tqdm(
+        total=_work(samples, batch_sizes), disable=not progress, unit="step", ncols=80
+    ) as bar:
         most_padded = samples[PADDED_RANDOM].largest[0]
         losses, note = measured.agreement(most_padded)
         steps = _measure(measured, samples, bar)

@@ -21,7 +21,7 @@ from dynbatch.padding.forms import (
     Form,
 )
 
-_LABEL, _COLUMN = 34, 12
+_LABEL, _COLUMN = 32, 12
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,8 @@ def _table(comparison: Comparison) -> str:
         f"{comparison.batch_size} sentences a batch; {comparison.measured} of {comparison.epoch} "
         "batches measured, the largest among them",
         "",
+        *_savings(comparison),
+        "",
         *_row("", [name[0] for name in names], str),
         *_row("", [", ".join(name[1:]) for name in names], str),
         *_row("cells for each token", [form.cells_a_token for form in forms], "{:.2f}".format),
@@ -122,8 +124,6 @@ def _table(comparison: Comparison) -> str:
         *_row("pool: reserved, MB", [form.reserved_bytes for form in forms]),
         *_row("tokens per second", [form.tokens_per_second for form in forms], "{:,.0f}".format),
         "",
-        *_savings(comparison),
-        "",
         *_held_by_all(comparison),
         "",
         *_chain(comparison),
@@ -134,7 +134,9 @@ def _table(comparison: Comparison) -> str:
 
 
 def _mb(size: float) -> str:
-    return f"{size / MB:,.1f}"
+    """Megabytes, with so many digits that small data has some, too."""
+    digits = 1 if abs(size) >= 10 * MB or not size else 2 if abs(size) >= MB / 10 else 3
+    return f"{size / MB:,.{digits}f}"
 
 
 def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = _mb) -> list[str]:
@@ -145,16 +147,18 @@ def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = _mb)
 
 def _savings(comparison: Comparison) -> list[str]:
     unpadded = comparison.forms[UNPADDED_RANDOM]
-    lines = [f"{UNPADDED_RANDOM}, at the peak"]
+    lines = [f"{UNPADDED_RANDOM}: memory at the peak"]
     for other in [*comparison.forms.values(), *comparison.peers]:
         if other.name.startswith("unpadded"):
             continue
-        said = f"  {_less(unpadded.peak_bytes, other.peak_bytes)} than {other.name}"
+        lines.append(f"  {_less(unpadded.peak_bytes, other.peak_bytes)} than {other.name}")
+        more = []
         if unpadded.value_bytes and other.value_bytes:
-            said += f"; activations and gradients {_less(unpadded.value_bytes, other.value_bytes)}"
+            more += [f"activations and gradients {_less(unpadded.value_bytes, other.value_bytes)}"]
         if other not in comparison.peers:
-            said += f"; on average {_less(unpadded.mean_bytes, other.mean_bytes)}"
-        lines.append(said)
+            more += [f"on average {_less(unpadded.mean_bytes, other.mean_bytes)}"]
+        if more:
+            lines.append(f"    {'; '.join(more)}")
     return lines
 
 

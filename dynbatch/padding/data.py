@@ -74,9 +74,16 @@ def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) ->
             )
     if not rows:
         raise DataError(f"{path}: no sentence in {blank} lines.\n{_WHAT}")
-    columns = [_numbered(side, vocabulary) for side in zip(*rows, strict=True)]
-    examples = list(zip(*[ids for ids, _ in columns], strict=True))
-    return Text(examples, tuple([size for _, size in columns]), blank)
+    return numbered(list(zip(*rows, strict=True)), vocabulary, blank)
+
+
+def numbered(
+    columns: Sequence[Sequence[Sequence[str]]], vocabulary: int, blank_lines: int = 0
+) -> Text:
+    """Columns of sentences, each a list of words, as ids: at most `vocabulary` of a column."""
+    numbers = [_numbered(side, vocabulary) for side in columns]
+    examples = list(zip(*[ids for ids, _ in numbers], strict=True))
+    return Text(examples, tuple([size for _, size in numbers]), blank_lines)
 
 
 def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
@@ -106,8 +113,8 @@ def _numbered(sentences: Iterable[Sequence[str]], most: int) -> tuple[list[Array
         counts.update(sentence)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: max(0, most - MARKS)]
     known: dict[str, int] = {word: MARKS + rank for rank, word in enumerate(ranked)}
-    numbered = [
+    ids = [
         np.array([known.get(word, UNKNOWN) for word in sentence], np.int64)
         for sentence in sentences
     ]
-    return numbered, MARKS + len(known)
+    return ids, MARKS + len(known)

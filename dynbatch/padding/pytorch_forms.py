@@ -148,7 +148,7 @@ def torch_forms(
         chosen = epoch.sample(batches, lengths, num_batches)
         steps = [
             measure_torch(peer.loss([sentences[i] for i in batch]), peer.parameters, adam.step)
-            for batch in tqdm(chosen.batches, desc=name, unit="step")
+            for batch in tqdm(chosen.batches, desc=name, unit="step", ncols=80)
         ]
         forms.append(torch_form(name, chosen, steps, lengths))
     return forms

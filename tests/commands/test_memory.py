@@ -60,6 +60,51 @@ def test_sentences_train_a_tagger_or_a_language_model(
     assert name in out and "compute the same loss" in out
 
 
+TAGGED = "the\tDET\nduck\tNOUN\n\nwe\tPRON\nduck\tVERB\nlow\tADV\n\n" * 4
+TEXTS = "".join(
+    [f"{kind}\tthis is {kind} number {k}\n" for k in range(6) for kind in ("no", "yes")]
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "seen", "count"),
+    [(TAGGED, "each line is a word and its tag", 8), (TEXTS, "label", 12)],
+    ids=["tagged", "labelled"],
+)
+def test_files_of_tags_and_labels_train_a_tagger_of_as_many(
+    content: str, seen: str, count: int, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "data.tsv"
+    path.write_text(content)
+    assert memory([str(path), *SMALL]) == 0
+    printed = capsys.readouterr()
+    assert f"{count} sentences" in printed.out and "Tagger, " in printed.out
+    assert seen in printed.err
+    _, *lines = printed.out.splitlines()
+    assert max(map(len, lines)) <= 80 and "how to read it" in lines
+
+
+def test_labels_reach_a_model_of_the_user(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    (tmp_path / "own_labels.py").write_text(
+        "from dynbatch import models, nodes as F\n"
+        "class Kinds(models.Module):\n"
+        "    def __init__(self, words, labels):\n"
+        "        self.embed = models.Embedding(words, 4)\n"
+        "        self.project = models.Linear(4, labels)\n"
+        "    def loss(self, graph, words, label):\n"
+        "        scores = self.project(F.mean(self.embed(graph, words), dim=0))\n"
+        "        return F.cross_entropy(scores, int(label[0]))\n"
+        "def make(words, labels):\n"
+        "    model = Kinds(words, labels)\n"
+        "    return model, model.loss\n"
+    )
+    (tmp_path / "data.tsv").write_text(TEXTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    assert memory(["data.tsv", *SMALL, "--model", "own_labels:make"]) == 0
+    assert "Kinds, " in capsys.readouterr().out
+
+
 def test_characters_are_tokens_if_asked_for(sentences: str, capsys: Any) -> None:
     assert memory([sentences, *SMALL, "--characters"]) == 0
     assert "LanguageModel" in capsys.readouterr().out
