@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Mapping
@@ -175,11 +176,21 @@ def function(owner: object, name: str, value: object, form: str) -> None:
         form: the expected call, as "validate(model) -> metric".
 
     Raises:
-        ArgumentError: it is not a function.
+        ArgumentError: it is not a function, or cannot be called so.
     """
     if not callable(value):
         fix = f"give the function itself: {name}=a_function"
         raise refused(_named(owner), f"{name} is {shown(value)}", f"a function, {form}", fix)
+    arguments = form[form.find("(") + 1 : form.find(")")]
+    try:
+        inspect.signature(value).bind(*[part for part in arguments.split(", ") if part])
+    except ValueError:  # some functions of C do not tell
+        return
+    except TypeError as error:
+        raise refused(
+            _named(owner), f"{name} takes other arguments: {error}", f"a function, {form}",
+            f"wrap what you have: {name}=lambda {arguments}: …",
+        ) from None  # fmt: skip
 
 
 def float_dtype(owner: object, value: Any) -> DType:

@@ -434,6 +434,8 @@ def trainer(**other):
     Wrong(lambda: trainer(optimizer=None), "Trainer: optimizer is None.", ("optim.Adam(",)),
     Wrong(lambda: trainer(loss_function=None), "Trainer: loss_function is None.", (
         "loss_function(graph, model, example)",)),
+    Wrong(lambda: trainer(loss_function=lambda graph: None), "Trainer: loss_function takes", (
+        "loss_function=lambda graph, model, example: …",)),
     Wrong(lambda: trainer(schedule=3), "Trainer: schedule is 3.", ("optim.Cosine(",)),
     Wrong(lambda: trainer(num_tokens=3), "Trainer: num_tokens is 3.", ("num_tokens(example)",)),
     Wrong(lambda: trainer(validate=3), "Trainer: validate is 3.", ("validate(model)",)),
