@@ -44,13 +44,20 @@ class Continuation:
         matmul: of its graphs (see `Graph`).
 
     Raises:
-        GraphError: it is not causal, or its operators depend on lengths or on ids.
+        ArgumentError: it has none of these.
+        GraphError:    it is not causal, or its operators depend on lengths or on ids.
     """
 
     def __init__(self, model: Any, matmul: str = FULL) -> None:
         self._model = model
         self._matmul = matmul
         self.has_source = has_source(model)
+        if not self.has_source and not hasattr(model, "logits") and not callable(model):
+            raise refused(
+                type(model).__name__, "it has no logits, and cannot be called",
+                "a decoder has logits(graph, ids) -> (T, V), the scores of the token after each",
+                "write that method",
+            )  # fmt: skip
         self._block = BlockFunction(decoded_logits if self.has_source else logits_of)
         self._programs: dict[int, Resumed] = {}
         self._kept: tuple[tuple[CacheSlot, ...], int] | None = None  # by the program, and its width
@@ -78,6 +85,8 @@ class Continuation:
         sizes = sizes_of(arguments.nodes, arguments.arrays)
         program = self._block._program(arguments, graph, sizes)
         if not isinstance(program, BlockProgram):
+            if not program.is_known:  # it failed: its own error tells more
+                self._block.__wrapped__(graph, self._model, *arguments.arrays, *arguments.nodes)
             raise GraphError.at_caller(
                 f"{type(self._model).__name__}: {program.reason}.\n"
                 "  rule: a function that generates builds the same operators at any length\n"

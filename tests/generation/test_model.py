@@ -7,7 +7,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.steps.preparation import StepMaker
-from dynbatch.errors import GraphError
+from dynbatch.errors import ArgumentError, GraphError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.history import History
@@ -216,3 +216,20 @@ def test_a_part_of_other_widths_is_refused_while_an_engine_lives():
         engine.results(number)
     model.output = output
     assert run(engine, [[4]]) == together(model, LONG, [[4]])
+
+
+class Misspelled(models.Linear):
+    def logits(self, graph, ids):
+        return self.embed(graph, ids)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "said"),
+    [
+        (Misspelled(2, 2), AttributeError, "has no attribute 'embed'"),
+        (models.Module(), ArgumentError, r"it has no logits(.|\n)*logits\(graph, ids\)"),
+    ],
+)
+def test_a_model_that_cannot_write_says_why_itself(model, error, said):
+    with pytest.raises(error, match=said):
+        db.generate(model, [[1, 2]])
