@@ -29,6 +29,7 @@ from dynbatch.kernels.blas import set_batch_invariant
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.syntax.other_names import OF_DYNBATCH, missing
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
@@ -80,7 +81,7 @@ def __getattr__(name: str) -> Any:
     """`train` and `pictures` on first use: the former needs tqdm and safetensors."""
     if name in ("pictures", "train"):
         return importlib.import_module(f"dynbatch.{name}")
-    raise AttributeError(f"module 'dynbatch' has no attribute {name!r}")
+    raise missing(name, "dynbatch", "dynbatch", OF_DYNBATCH)
 
 
 def _name_in_memory(name: str) -> Any:

@@ -1,5 +1,7 @@
 """Models: layers, recurrent and tree networks, attention, Transformers, CRF, seq2seq."""
 
+from typing import TYPE_CHECKING, NoReturn
+
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
@@ -16,6 +18,7 @@ from dynbatch.models.transformer.layers import TransformerDecoderLayer, Transfor
 from dynbatch.models.transformer.stacks import Transformer, TransformerDecoder, TransformerEncoder
 from dynbatch.models.transformer_translation import TransformerTranslation
 from dynbatch.models.tree_lstm import BinaryTreeLSTM, ChildSumTreeLSTM
+from dynbatch.nodes.syntax.other_names import OF_MODELS, missing
 
 __all__ = [
     "CRF",
@@ -49,3 +52,9 @@ __all__ = [
     "TransformerTranslation",
     "maximum_spanning_tree",
 ]
+
+if not TYPE_CHECKING:  # for which a module with this function has every name
+
+    def __getattr__(name: str) -> NoReturn:
+        """Raise an error for a name of PyTorch's; the message says what to write."""
+        raise missing(name, "models", "dynbatch.models", OF_MODELS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -58,6 +58,11 @@ class Module:
         if named:
             check_names(cls, named)
         return super().__new__(cls)
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "forward" in vars(cls) and not any(["__call__" in vars(base) for base in cls.__mro__]):
+            cls.__call__ = _without_call  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: object) -> None:
         for path, member in self._members_of(name, value):
@@ -249,3 +254,11 @@ def _host_values(name: str, value: object) -> Array:
             "  fix:  give what state_dict() returned"
         )
     return transfer.to_host(array)
+
+
+def _without_call(module: Module, *given: object, **named: object) -> NoReturn:
+    """Stands for `__call__` where a class has `forward` only, as PyTorch's modules do."""
+    raise refused(
+        type(module).__name__, "called, and it has forward() only",
+        "calling a module calls its __call__", "name the method __call__, or call model.forward(…)",
+    )  # fmt: skip

@@ -1,5 +1,8 @@
 """Optimizers, clipping and learning-rate schedules, with PyTorch's names and semantics."""
 
+from typing import TYPE_CHECKING, NoReturn
+
+from dynbatch.nodes.syntax.other_names import OF_OPTIM, missing
 from dynbatch.optim.adagrad import Adagrad
 from dynbatch.optim.adam import Adam, AdamW
 from dynbatch.optim.averaging import Average
@@ -30,3 +33,9 @@ __all__ = [
     "clip_grad_value_",
     "decay_groups",
 ]
+
+if not TYPE_CHECKING:  # for which a module with this function has every name
+
+    def __getattr__(name: str) -> NoReturn:
+        """Raise an error for a name of PyTorch's; the message says what to write."""
+        raise missing(name, "optim", "dynbatch.optim", OF_OPTIM)

@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.errors import DtypeError
+from dynbatch.errors import ArgumentError, DtypeError
 from dynbatch.padding.measured_models import recomputing
 from dynbatch.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -192,3 +192,17 @@ def test_values_that_are_not_numbers_of_numpy_load_nothing(kind, said):
     with pytest.raises(DtypeError, match=said):
         ours.load_state_dict(state)
     assert all([(value == before[name]).all() for name, value in ours.state_dict().items()])
+
+
+def test_a_module_with_forward_only_says_how_it_is_called():
+    class Ported(models.Module):
+        def forward(self, x):
+            return x
+
+    class Called(Ported):
+        def __call__(self, x):
+            return self.forward(x)
+
+    with pytest.raises(ArgumentError, match=r"Ported: called(.|\n)*name the method __call__"):
+        Ported()(1)
+    assert Ported().forward(1) == Called()(1) == 1

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch import errors
+from dynbatch import errors, models
 from dynbatch import nodes as F
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.syntax.absences import Absences, Absent
 from dynbatch.nodes.syntax.methods import Methods
-from dynbatch.nodes.syntax.other_names import OTHER_NAMES
+from dynbatch.nodes.syntax.other_names import OF_DYNBATCH, OF_MODELS, OF_OPTIM, OTHER_NAMES
 
 MATRIX = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], np.float32)
 
@@ -382,6 +382,21 @@ def test_pytorchs_name_of_a_function_says_what_f_calls_it(name):
     assert f"F has no '{name}'" in message and "test_habits.py" in message
     own = re.findall(r"\bF\.(\w+)", OTHER_NAMES[name])
     assert all(one in F.__all__ for one in own) and name not in F.__all__
+
+
+@pytest.mark.parametrize(
+    ("module", "label", "name"),
+    [(models, "models", name) for name in OF_MODELS]
+    + [(db.optim, "optim", name) for name in OF_OPTIM]
+    + [(db, "dynbatch", name) for name in OF_DYNBATCH],
+)
+def test_pytorchs_name_of_a_class_or_setting_says_what_to_write(module, label, name):
+    with pytest.raises(errors.MissingAttributeError, match=f"{label} has no '{name}'") as caught:
+        getattr(module, name)
+    known = {"models": models, "optim": db.optim, "F": F, "db": db, "train": db.train}
+    for owner, own in re.findall(r"\b(models|optim|F|db|train)\.(\w+)", str(caught.value)):
+        assert own in known[owner].__all__
+    assert not hasattr(module, name) and not hasattr(module, "no_such_name")
 
 
 def test_other_names_of_f_are_absent_as_of_every_module():

@@ -1,6 +1,8 @@
-"""Names of PyTorch and NumPy that `F` does not have, each with what to write."""
+"""Names of PyTorch and NumPy that are not here, each with what to write."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from dynbatch.errors import MissingAttributeError
 
@@ -56,8 +58,46 @@ OTHER_NAMES = {
 }
 
 
-def missing(name: str) -> AttributeError:
-    """The error for a name that `F` lacks."""
-    if name not in OTHER_NAMES:
-        return AttributeError(f"module 'dynbatch.nodes' has no attribute {name!r}")
-    return MissingAttributeError.at_caller(f"F has no {name!r}.\n  fix:  {OTHER_NAMES[name]}")
+OF_MODELS = {
+    "BatchNorm1d": "models.LayerNorm(dim): no sentence sees another",
+    "Conv1d": "F.windows(x, size), then models.Linear(size * dim, filters)",
+    "CrossEntropyLoss": "F.cross_entropy(scores, targets)",
+    "GRUCell": "a function of one step with @db.cell, called on nodes",
+    "LSTMCell": "a function of one step with @db.cell, called on nodes",
+    "ModuleDict": "a dict as attribute: the modules in it are found",
+    "ModuleList": "a list as attribute: the modules in it are found",
+    "MultiheadAttention": "models.MultiHeadAttention(dim, heads)",
+    "Parameter": "db.Parameter(array)",
+    "ParameterDict": "a dict as attribute: the parameters in it are found",
+    "ParameterList": "a list as attribute: the parameters in it are found",
+    "RNN": "models.LSTM, models.GRU, or db.scan with a cell of your own",
+    "Sequential": "call one layer after the other in __call__",
+    "functional": "from dynbatch import nodes as F",
+}
+
+OF_OPTIM = {
+    "lr_scheduler": "optim.Cosine, optim.InverseSqrt, optim.LinearWarmup, optim.Plateau",
+}
+
+OF_DYNBATCH = {
+    "Module": "models.Module",
+    "as_tensor": "F.input(graph, array)",
+    "from_numpy": "F.input(graph, array)",
+    "load": "train.load_checkpoint(path, model)",
+    "manual_seed": "db.seed(number)",
+    "nn": "from dynbatch import models, nodes as F",
+    "no_grad": "with db.Graph(grad=False) as graph:",
+    "renew_cg": "with db.Graph() as graph:",
+    "save": "train.save_checkpoint(path, model)",
+    "tensor": "F.input(graph, array)",
+}
+
+
+def missing(
+    name: str, owner: str = "F", module: str = "dynbatch.nodes",
+    names: Mapping[str, str] = OTHER_NAMES,
+) -> AttributeError:  # fmt: skip
+    """The error for a name that a module lacks, which readers know as `owner`."""
+    if name not in names:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    return MissingAttributeError.at_caller(f"{owner} has no {name!r}.\n  fix:  {names[name]}")
