@@ -10,7 +10,7 @@ import inspect
 from typing import Any
 
 from docutils import nodes
-from public_names import classes, written
+from public_names import written
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 
@@ -60,9 +60,17 @@ def resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
     """A link for the type of a signature where it is public, else the type alone."""
     if node.get("refdomain") != "py" or "refwarn" in node:  # a role of a page must find its target
         return None
-    full = classes().get(node["reftarget"].rpartition(".")[2])
+    name = node["reftarget"].rpartition(".")[2]
+    entries = env.domains["py"].objects.items()
+    full = next(
+        (full for full, entry in entries if is_class(entry) and full.endswith(f".{name}")), None
+    )
     link = link_to(app, env, node["refdoc"], full, content)
     return content if link is None else link
+
+
+def is_class(entry: Any) -> bool:
+    return entry.objtype in ("class", "exception")
 
 
 def link_to(app: Any, env: Any, page: str, full: str | None, content: Any) -> Any:
