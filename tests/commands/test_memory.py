@@ -82,6 +82,8 @@ def test_files_of_tags_and_labels_train_a_tagger_of_as_many(
     assert seen in printed.err
     _, *lines = printed.out.splitlines()
     assert max(map(len, lines)) <= 80 and "how to read it" in lines
+    states = [one for one in printed.err.replace("\n", "\r").split("\r") if str(path) not in one]
+    assert any(["step/s" in one for one in states]) and max(map(len, states)) <= 80
 
 
 def test_labels_reach_a_model_of_the_user(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
