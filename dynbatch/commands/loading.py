@@ -12,7 +12,7 @@ from dynbatch.arguments import shown
 from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.models.pretrained import GPT2, T5, Llama, Marian
+from dynbatch.models.pretrained import GPT2, T5, Llama, Marian, PretrainedModel, load_pretrained
 from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
 from dynbatch.tasks.registry import load_task
@@ -82,7 +82,7 @@ def load(name: str, loader: str | None = None, tokenizer: str | None = None) -> 
         return _pretrained(path, tokenizer)
     if path.is_dir():
         path = path / (BEST if (path / BEST).exists() else WEIGHTS)
-    found = _of_task(path) if loader is None else _made(loader, path)
+    found = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
     return found if tokenizer is None else found._replace(tokenizer=_tokenizer(tokenizer))
 
 
@@ -121,13 +121,23 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _of_task(path: Path) -> TextModel:
-    """The model of a run of `dynbatch train` or of an example.
+def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel:
+    """The model of a run of `dynbatch train`, of an example, or of a family of Hugging Face, whose
+    tokenizer is beside it.
 
     Raises:
         CheckpointError: it is of another program, or its model does not write text.
     """
     info = read_checkpoint(path)
+    config = info.extra.get(PretrainedModel.KEY)
+    if isinstance(config, dict) and "task" not in info.extra:
+        model, folder = load_pretrained(path), path.parent
+        if type(model) not in FAMILIES.values():
+            raise CheckpointError(f"{path}: a {type(model).__name__}, which writes no text.")
+        is_there = (folder / "generation_config.json").exists()
+        chosen = GenerationConfig.from_pretrained(folder) if is_there else None
+        coder = _tokenizer(tokenizer or str(folder))
+        return TextModel(model, coder, chosen or GenerationConfig.of_model(config))
     if "task" not in info.extra:
         raise CheckpointError(
             f"{path}: a checkpoint of dynbatch, which does not say how its model is made.\n"

@@ -232,8 +232,16 @@ class GenerationConfig:
         if path.exists():
             return cls.from_dict(_object(path), **changes)
         path = Path(folder) / "config.json"
+        return cls.of_model(_object(path) if path.exists() else {}, **changes)
+
+    @classmethod
+    def of_model(cls, given: Mapping[str, Any], **changes: Any) -> GenerationConfig:
+        """The fields of a config.json that say how to generate, as older models have them there.
+
+        Raises:
+            ArgumentError: as `from_dict`.
+        """
         names = {field.name for field in fields(cls)} | _WITHOUT_VERSION_HERE.keys()
-        given = _object(path) if path.exists() else {}
         of_both = {name: value for name, value in given.items() if name in names}
         return cls.from_dict(of_both, **changes)
 

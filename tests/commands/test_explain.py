@@ -9,7 +9,6 @@ import pytest
 from dynbatch import models
 from dynbatch.commands.main import main
 from dynbatch.kernels.c.runtime import library
-from dynbatch.tasks.registry import TASKS
 from dynbatch.tasks.tagging import Tagging, TaggingSettings
 from dynbatch.tasks.task import Parts
 from dynbatch.tasks.training import train
@@ -22,7 +21,6 @@ SENTENCES = "\n\n".join(["the\tDET\nduck\tNOUN", "we\tPRON\nduck\tVERB\nlow\tADV
 def run(tmp_path, monkeypatch):
     """A run of a small tagger, in the folder where the test is."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(TASKS, "tagging", Tagging)
     Path("tagged.tsv").write_text(f"{SENTENCES}\n")
     sizes = {"features": 8, "letters": 4, "hidden": 8, "batch_size": 8}
     settings = TaggingSettings(data="tagged.tsv", output="run", epochs=1, quiet=True, **sizes)

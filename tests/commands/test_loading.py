@@ -169,6 +169,20 @@ def test_a_checkpoint_runs_no_code_of_its_own_choice(checkpoint, tmp_path, capsy
     assert "does not say how its model is made" in capsys.readouterr().err
 
 
+def test_a_converted_checkpoint_writes_what_its_folder_writes(folder, tmp_path, capsys):
+    ids = ["3 4 5", "--tokenizer", "ids", "--max-new-tokens", "6", "--greedy", "--quiet"]
+    assert main(["generate", str(folder), *ids]) == 0
+    wanted = capsys.readouterr().out
+    assert main(["convert", str(folder), str(tmp_path / "run")]) == 0
+    (tmp_path / "run" / "generation_config.json").unlink()  # config.json's fields are kept, too
+    capsys.readouterr()
+    assert main(["generate", str(tmp_path / "run"), *ids]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main(["convert", str(FIXTURES / "bert"), str(tmp_path / "bert")]) == 0
+    assert main(["generate", str(tmp_path / "bert"), *ids]) == 1
+    assert "a BertForMaskedWords, which writes no text" in capsys.readouterr().err
+
+
 def test_bytes_are_a_tokenizer_for_any_model(folder):
     found = loading.load(str(folder), tokenizer="bytes")
     assert isinstance(found.tokenizer, ByteTokenizer)
