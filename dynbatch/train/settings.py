@@ -58,6 +58,7 @@ class TrainerSettings(NamesChecked):
     checkpoint_path: str | os.PathLike[str] | None = None
     checkpoint_every: int | None = None
     metrics_path: str | os.PathLike[str] | None = None
+    tensorboard: str | os.PathLike[str] | None = None
     memory_limit: int | str | None = None
     padded_bytes: Callable[[Sequence[Example]], int] | None = None
     memory_every: int = 20

@@ -16,10 +16,11 @@ from dynbatch.errors import NumericError
 from dynbatch.optim import GradientNorm
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
-from dynbatch.train.metrics import MetricsFile, Record
+from dynbatch.train.metrics import Record
 from dynbatch.train.progress import Progress, tell_backend
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
+from dynbatch.train.records import RunRecords
 from dynbatch.train.result import TrainingResult
 from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
 from dynbatch.train.settings import TrainerSettings
@@ -55,6 +56,8 @@ class Trainer(TrainerSettings):
         checkpoint_every: save also after so many updates.
         metrics_path:     JSON-lines file: one line an update, one a validation. A run that begins
                           at step 0 begins it anew; a resumed one cuts what it will write again.
+        tensorboard:      folder of this run for TensorBoard's event files, which have the same
+                          numbers; it needs `pip install 'dynbatch[tensorboard]'`.
         memory_limit:     the most that a mini-batch's graph may take, in bytes or as "2GiB"; see
                           `Graph.backward`.
         padded_bytes:     bytes that a mini-batch would take padded: `padding.padded_peak(...)`.
@@ -96,7 +99,7 @@ class Trainer(TrainerSettings):
         self.epoch = 0
         self.position = 0
         self.stopping = EarlyStopping(self.patience, self.higher_is_better)
-        self._metrics = MetricsFile(self.metrics_path)
+        self._records = RunRecords(self.metrics_path, self.tensorboard)
         self._unread: Update | None = None
         self._last: Record = {}
         self._saved = "none was saved"
@@ -119,7 +122,7 @@ class Trainer(TrainerSettings):
         with locked(self.checkpoint_path), terminable():
             self._settle()
             self._marked = RandomStates.now(self.random_state)
-            self._metrics.keep(self._is_done)
+            self._records.keep_before(self.step, self.epoch)
             if self.show_progress:
                 tell_backend(next(self.optimizer.named_parameters())[1])
             try:
@@ -130,7 +133,7 @@ class Trainer(TrainerSettings):
                 self._save_interrupted()
                 raise
             finally:
-                self._metrics.close()
+                self._records.close()
         best, over = self.stopping.best, self.stopping.is_over
         return TrainingResult(self.step, self.epoch, best, self.stopping.best_step, over)
 
@@ -232,8 +235,7 @@ class Trainer(TrainerSettings):
             self.position += len(update.losses)
             self._marked = update.random_states
             self._last = update.record
-            for record in update.records():
-                self._metrics.write(record)
+            self._records.write(*update.records())
 
     def _end_epoch(self) -> None:
         """Validate, note the result, and save."""
@@ -248,7 +250,7 @@ class Trainer(TrainerSettings):
             is_best = metric is not None and self.stopping.note(metric, self.step)
             if metric is not None:
                 record = {"step": self.step, "epoch": self.epoch, "metric": metric}
-                self._metrics.write(record | {"is_best": is_best})
+                self._records.write(record | {"is_best": is_best})
                 if self.schedule is not None and self.schedule.needs_metric:
                     self.schedule.step(metric)
             self.epoch += 1
@@ -295,12 +297,6 @@ class Trainer(TrainerSettings):
             said = "nothing is saved, as there is no checkpoint_path."
         with suppress(OSError):  # SIGHUP says that the terminal is gone
             print(f"{where}{said}", file=sys.stderr)
-
-    def _is_done(self, record: Record) -> bool:
-        """Whether a line of the metrics file tells of something before the present moment."""
-        if "metric" in record:
-            return bool(record["epoch"] < self.epoch)
-        return bool(record["step"] <= self.step)
 
     def _failed(self, error: NumericError) -> NumericError:
         """Drop the gradients, and return the error to raise."""
