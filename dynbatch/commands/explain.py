@@ -39,7 +39,7 @@ run:
   it was trained on, where that is still there, or --file.
 
 figures:
-  Each of a few mini-batches trains once to warm up, and once to be measured.
+  Three mini-batches train once to warm up, and once to be measured.
   "planning" is what the host does between kernels; "making nodes" is Python
   that writes the sentences down. Another program that runs meanwhile makes them
   worse.
@@ -76,8 +76,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A training step's graph, and what it took: seconds in all and of the update, and tokens."""
+    """A training step's examples and graph, and what it took: seconds in all and of the update, and
+    tokens."""
 
+    batch: Sequence[Any]
     graph: Graph
     seconds: float
     update_seconds: float
@@ -107,20 +109,19 @@ def run(options: argparse.Namespace) -> None:
     chosen = texts[:: max(1, len(texts) // options.sentences)][: options.sentences]
     batches = list(task.batches(task.examples(chosen), settings).epoch(0))
     task.model.to(options.device)
-    steps = _train(task, batches, settings, options.device)
+    step = _fastest(task, batches, settings, options.device)
     print(
         f"{path}: {task.name}, {task.model.num_parameters():,} parameters, "
         f"{read_checkpoint(path).step:,} updates\n{data}: {len(chosen):,} of {len(texts):,} "
         f"examples, in {len(batches)} mini-batch{'es' * (len(batches) > 1)}; nothing is saved\n"
     )
-    last = steps[-1].graph
-    for line in (*_speed(steps), *_memory(task, batches, steps), "", *_kinds(last._record()), ""):
+    kinds = _kinds(step.graph._record())
+    for line in (*_speed(step), *_memory(task, step), "", *kinds, "", step.graph.advice()):
         print(line)
-    print(last.advice())
     if options.html:
-        last.explain(html=options.html)
+        step.graph.explain(html=options.html)
     if options.trace:
-        last.to_trace(options.trace)
+        step.graph.to_trace(options.trace)
 
 
 def _data_of(name: str | None, path: Path) -> Path:
@@ -135,17 +136,18 @@ def _data_of(name: str | None, path: Path) -> Path:
     return Path(name)
 
 
-def _train(
+def _fastest(
     task: Task, batches: Sequence[Any], settings: TaskSettings, device: str
-) -> list[MeasuredStep]:
-    """Some steps, after each of their mini-batches has been seen once."""
+) -> MeasuredStep:
+    """The step with most tokens per second, of some whose mini-batches have been seen once."""
     optimizer = task.optimizer(settings)
     make_graph = partial(Graph, backend.device(device), matmul=settings.matmul)
     task.model.train()
     chosen = list(islice(cycle(batches), STEPS))
     for batch in chosen[: len(batches)]:
         _step(task, batch, optimizer, make_graph())
-    return [_step(task, batch, optimizer, make_graph()) for batch in chosen]
+    steps = [_step(task, batch, optimizer, make_graph()) for batch in chosen]
+    return max(steps, key=lambda step: step.tokens / step.seconds)
 
 
 def _step(task: Task, batch: Sequence[Any], optimizer: Optimizer, graph: Graph) -> MeasuredStep:
@@ -158,55 +160,43 @@ def _step(task: Task, batch: Sequence[Any], optimizer: Optimizer, graph: Graph) 
     optimizer.step()
     float(loss.value)  # which waits for a GPU
     end = time.perf_counter()
-    return MeasuredStep(graph, end - begin, end - updated, tokens)
+    return MeasuredStep(batch, graph, end - begin, end - updated, tokens)
 
 
-def _speed(steps: Sequence[MeasuredStep]) -> list[str]:
+def _speed(step: MeasuredStep) -> list[str]:
     """Tokens per second, batches, and the parts of the time."""
-    last = steps[-1]
-    record, statistics = last.graph._record(), last.graph.statistics
-    seconds = sum([step.seconds for step in steps])
-    where = "on a GPU" if record.is_cuda else f"{num_threads()} threads"
+    record, statistics = step.graph._record(), step.graph.statistics
+    threads = num_threads()
+    where = "on a GPU" if record.is_cuda else f"{threads} thread{'s' * (threads > 1)}"
     parts = {
         "making nodes": record.build_seconds, "planning": statistics.host_seconds,
-        "kernels": statistics.kernel_seconds, "the update": last.update_seconds,
+        "kernels": statistics.kernel_seconds, "the update": step.update_seconds,
     }  # fmt: skip
     whole = sum(parts.values())
     return [
-        f"a training step, {where}: mean of {len(steps)}, after they have warmed up",
-        f"  {sum([step.tokens for step in steps]) / seconds:,.0f} tokens per second, "
-        f"{seconds / len(steps) * 1e3:,.1f} ms a step",
+        f"a training step, {where}: the fastest of {STEPS}, after they have warmed up",
+        f"  {step.tokens / step.seconds:,.0f} tokens per second, {step.tokens:,} tokens in "
+        f"{step.seconds * 1e3:,.1f} ms",
         f"  {', '.join([f'{name} {part / whole:.0%}' for name, part in parts.items()])}",
         f"  {statistics.batches} batches, at least {record.lower_bound}; "
         f"{record.mean_batch:.1f} nodes in one on average",
     ]
 
 
-def _memory(
-    task: Task, batches: Sequence[Sequence[Any]], steps: Sequence[MeasuredStep]
-) -> list[str]:
-    """The peak of the largest step, beside what padding would make of it."""
-    peaks = [step.graph.peak_bytes for step in steps]
-    largest = peaks.index(max(peaks))
-    batch = batches[largest % len(batches)]
+def _memory(task: Task, step: MeasuredStep) -> list[str]:
+    """The step's peak, beside what padding would make of it."""
+    peak = step.graph.peak_bytes
     kept = sum([p.size * p.value.dtype.itemsize for p in task.model.parameters()])
-    lines = [
-        f"  memory at the peak {max(peaks) / MB:,.2f} MB, beside parameters of {kept / MB:,.2f} MB "
-        "and"
-    ]
     if padded_bytes := task.padded_bytes():
-        padded = padded_bytes(batch)
-        lines += [
-            "    their gradients and the optimizer's state; padded it would be",
-            f"    {padded / MB:,.2f} MB, {padded / max(peaks):.1f} times as much",
-        ]
+        padded = padded_bytes(step.batch)
+        said = f"padded it would be {padded / MB:,.2f} MB, {padded / peak:.1f} times as much"
     else:
-        ratio = padding_ratio([task.num_tokens(example) for example in batch])
-        lines += [
-            "    their gradients and the optimizer's state; padded, there would be",
-            f"    {ratio:.1f} times as many tokens",
-        ]
-    return lines
+        ratio = padding_ratio([task.num_tokens(example) for example in step.batch])
+        said = f"padded there would be {ratio:.1f} times as many tokens"
+    return [
+        f"  memory at the peak {peak / MB:,.2f} MB; {said}",
+        f"  beside it parameters of {kept / MB:,.2f} MB, their gradients, the optimizer's state",
+    ]
 
 
 def _kinds(record: RunRecord) -> list[str]:

@@ -21,6 +21,9 @@ LEAST_SHARE = 0.03
 MOST_HOST, MOST_BUILDING = 0.25, 0.3
 """Shares of the run's time above which planning, and making nodes, are worth a change."""
 
+FEW_ROWS = 1000
+"""In a batch, on average: with more, a larger mini-batch makes planning hardly cheaper."""
+
 LONG_CHAIN = 8
 """Batches with one weight that wait for each other: more than layers that share it have."""
 
@@ -207,6 +210,8 @@ def _host(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     if record.is_cuda or statistics.host_seconds < MOST_HOST * total_seconds(record):
         return
     rows = sum([row.rows for row in record.rows]) / max(1, len(record.rows))
+    if rows > FEW_ROWS:
+        return
     yield Advice(
         statistics.host_seconds / 2,
         f"planning and starting {statistics.batches} batches (at least {record.lower_bound}) "

@@ -66,6 +66,8 @@ def test_small_mini_batches_are_told_by_the_time_of_planning():
     assert only.seconds == 0.005 and "3 batches (at least 3)" in only.problem
     assert "more sentences in a mini-batch" in only.fix
     assert not problems(record_of(squares(), host=0.003, kernels=0.01))
+    many = [row._replace(rows=2000) for row in record.rows]
+    assert not problems(record._replace(rows=many))
 
 
 def test_python_that_makes_the_nodes_is_told_by_its_time():
