@@ -1,8 +1,9 @@
-"""`dynbatch generate MODEL`: text from a model, of prompts of any number and length."""
+"""`dynbatch generate MODEL`: text or labels, for prompts of any number and length."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from codecs import BOM_UTF8
@@ -17,23 +18,26 @@ from tqdm import tqdm
 from dynbatch.backend import NAMES
 from dynbatch.commands.loading import load
 from dynbatch.commands.writing import Writing
-from dynbatch.errors import DataError
+from dynbatch.errors import ArgumentError, DataError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.options import positive
+from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import tell_backend
 
-SUMMARY = "write text with a model"
+SUMMARY = "write text, tags or labels with a model"
 HELP = """\
-Write on for prompts, or write targets for sources, all side by side and without
-padding. What a prompt gets does not depend on the others.
+Write on for prompts, write targets for sources, or write the tags or the label
+of each line; all side by side and without padding. What a prompt gets does not
+depend on the others.
 
   dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
   dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > out.txt
   dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
+  dynbatch generate runs/tagger "The old man watched the ducks."
 """
 MORE = """\
 model:
@@ -51,6 +55,9 @@ output:
   One result alone is printed as it comes, whole characters at a time. Of
   several each is a line, in the order of the prompts, with line feeds, tabs and
   backslashes as \\n, \\t and \\\\. --json tells more.
+  A tagger writes the/DT old/JJ man/NN, a classifier the label of a line; with
+  --json words and tags, or the probabilities of all labels. Words stand between
+  blanks; a tagger cuts a full stop off a word that it does not know.
 
 choosing:
   The model's generation_config.json, changed by the options here. Tokens are
@@ -124,6 +131,8 @@ def run(options: argparse.Namespace) -> int:
         )
     found = load(options.model, options.loader, options.tokenizer)
     found.model.to(options.device)
+    if isinstance(found, LabellingTask):
+        return _label(found, chain(first, prompts), options)
     config = changed(found.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
     engine = Engine(found.model, config, tokenizer=found.tokenizer, memory_limit=limit)
@@ -145,6 +154,29 @@ def run(options: argparse.Namespace) -> int:
         print(writing.summary(time.perf_counter() - begin), file=sys.stderr)
         tell_backend(found.model.parameters()[0])
     return 1 if writing.refused else 0
+
+
+def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespace) -> int:
+    """Write the labels that a tagger or a classifier finds, a line for each line of text.
+
+    Raises:
+        ArgumentError: an option is given that is of writing text.
+    """
+    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "tokenizer", "memory_limit")
+    for name in names:
+        if getattr(options, name) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            raise ArgumentError(
+                f"{flag}: {options.model} is a model for {task.name}, which chooses no tokens.\n"
+                f"  rule: {flag} is for models that write text\n  fix:  leave it out"
+            )
+    as_seen = printable if sys.stdout.isatty() else str
+    while batch := list(islice(lines, options.batch_size)):
+        for found in task.label(batch):
+            line = json.dumps(found, ensure_ascii=False) if options.json else task.line(found)
+            print(as_seen(line))
+        sys.stdout.flush()
+    return 0
 
 
 def changed(config: GenerationConfig, options: argparse.Namespace) -> GenerationConfig:

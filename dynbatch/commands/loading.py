@@ -17,7 +17,7 @@ from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, r
 from dynbatch.parameter import Array
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.settings import BEST
-from dynbatch.tasks.task import TextCoder, WritingTask
+from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
 from dynbatch.text.folder import load_tokenizer
 from dynbatch.train import read_checkpoint
@@ -57,8 +57,11 @@ class IdTokenizer:
         return " ".join([str(one) for one in np.asarray(ids).tolist()])
 
 
-def load(name: str, loader: str | None = None, tokenizer: str | None = None) -> TextModel:
-    """The model of a checkpoint's folder or file. Nothing in it is executed.
+def load(
+    name: str, loader: str | None = None, tokenizer: str | None = None
+) -> TextModel | LabellingTask:
+    """The model of a checkpoint's folder or file; the whole task, where it gives labels to texts.
+    Nothing in it is executed.
 
     Args:
         name:      a folder in the layout of Hugging Face; or a checkpoint of dynbatch or its
@@ -83,7 +86,9 @@ def load(name: str, loader: str | None = None, tokenizer: str | None = None) -> 
     if path.is_dir():
         path = path / (BEST if (path / BEST).exists() else WEIGHTS)
     found = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
-    return found if tokenizer is None else found._replace(tokenizer=_tokenizer(tokenizer))
+    if tokenizer is None or isinstance(found, LabellingTask):
+        return found
+    return found._replace(tokenizer=_tokenizer(tokenizer))
 
 
 def _made(loader: str, path: Path) -> TextModel:
@@ -121,12 +126,12 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel:
+def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTask:
     """The model of a run of `dynbatch train`, of an example, or of a family of Hugging Face, whose
     tokenizer is beside it.
 
     Raises:
-        CheckpointError: it is of another program, or its model does not write text.
+        CheckpointError: it is of another program.
     """
     info = read_checkpoint(path)
     config = info.extra.get(PretrainedModel.KEY)
@@ -147,6 +152,7 @@ def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel:
             "(model, tokenizer, GenerationConfig)"
         )
     task = load_task(path)
-    if not isinstance(task, WritingTask):
-        raise CheckpointError(f"{path}: a model of {task.name}, which writes no text.")
-    return TextModel(task.model, task.coder(), task.generation())
+    if isinstance(task, WritingTask):
+        return TextModel(task.model, task.coder(), task.generation())
+    assert isinstance(task, LabellingTask)  # a task is one or the other
+    return task

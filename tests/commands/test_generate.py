@@ -14,8 +14,12 @@ from dynbatch.commands import generate
 from dynbatch.commands.main import main
 from dynbatch.generation.engine import Engine
 from dynbatch.models.pretrained import GPT2, GPT2Config
-from dynbatch.text import ByteTokenizer
+from dynbatch.tasks.classification import Classification, ClassificationSettings
+from dynbatch.tasks.tagging import Tagging, TaggingSettings
+from dynbatch.tasks.task import Parts
+from dynbatch.text import ByteTokenizer, LabelledText, TaggedSentence
 from dynbatch.text.lines import printable
+from dynbatch.train import save_checkpoint
 
 PROMPTS = ["Once", "a much longer beginning than the others", "é", "x"]
 
@@ -218,6 +222,45 @@ def test_bad_input_is_one_message_without_the_commands_own_lines(
     assert run(folder, *arguments) == 1
     printed = capsys.readouterr()
     assert said in printed.err and printed.err.startswith("error: ") and not printed.out
+
+
+def saved(task, path):
+    """The checkpoint of a task that has learned nothing."""
+    extra = {"task": task.name, "description": task.description()}
+    save_checkpoint(path, task.model, extra=extra)
+    return str(path)
+
+
+def test_a_tagger_writes_words_with_tags(tmp_path, capsys):
+    sentences = [TaggedSentence(("the", "cat", "."), ("DT", "NN", "."))] * 5
+    task = Tagging.begin(Parts(sentences, [], []), TaggingSettings())
+    model = saved(task, tmp_path / "model.safetensors")
+    lines = ["the dog.", "cat"]
+    assert main(["generate", model, *lines, "--batch-size", "1"]) == 0
+    assert capsys.readouterr().out == "".join([f"{task.line(x)}\n" for x in task.label(lines)])
+    assert main(["generate", str(tmp_path), *lines, "--json"]) == 0
+    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first["words"] == ["the", "dog", "."] and len(first["tags"]) == 3
+    assert second["text"] == "cat"
+
+
+def test_a_classifier_writes_labels(tmp_path, capsys):
+    texts = [LabelledText("See you.", "ham"), LabelledText("You won!", "spam")]
+    task = Classification.begin(Parts(texts, [], []), ClassificationSettings(min_count=1))
+    model = saved(task, tmp_path / "model.safetensors")
+    assert main(["generate", model, "You!", "", "See.", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == json.loads(json.dumps(task.label(["You!", "", "See."])))
+    assert main(["generate", model, "You!"]) == 0
+    assert capsys.readouterr().out == f"{found[0]['label']}\n"
+
+
+@pytest.mark.parametrize("option", [["--top-k", "3"], ["-n", "2"], ["--greedy"]])
+def test_a_model_of_labels_takes_no_options_of_writing(option, tmp_path, capsys):
+    texts = [LabelledText("See you.", "ham"), LabelledText("You won!", "spam")]
+    task = Classification.begin(Parts(texts, [], []), ClassificationSettings())
+    assert main(["generate", saved(task, tmp_path / "model.safetensors"), "You!", *option]) == 1
+    assert "is a model for classification, which chooses no tokens" in capsys.readouterr().err
 
 
 def test_help_teaches(capsys):
