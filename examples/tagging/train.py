@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import option, passes
 from dynbatch.tasks.tagging import Tagging, TaggingSettings
 from dynbatch.tasks.task import Parts
-from dynbatch.tasks.training import place, sample, train
-from dynbatch.tasks.words import spelled_share
+from dynbatch.tasks.training import place, sample
+from dynbatch.text import read_tagged
 from examples.corpora import brown
 from examples.training import command
 
@@ -35,19 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: Settings) -> None:
     """Train what the settings say, and print its accuracy beside the baseline's."""
     sentences, test = brown.split(brown.load(settings.data))
-    sentences = sample(sentences, settings)
-    parts = Parts(sentences, [], test)
-    task = Tagging.begin(parts, settings)
-    examples = task.examples(sentences)
-    spelled = spelled_share([example.words for example in examples])
+    dev = [] if settings.dev is None else read_tagged(settings.dev)
+    parts = Parts(sample(sentences, settings), dev, test)
+    task = begun(Tagging, parts, settings)
     print(
-        f"{len(sentences):,} sentences, {len(test):,} for test; {len(task.tags)} tags; "
-        f"{len(task.lexicon.words):,} words have a vector, {spelled:.1%} of the text is spelled\n"
-        f"{task.model.num_parameters():,} parameters; {place(settings)}",
+        f"{len(parts.train):,} sentences, {len(test):,} for test; {len(task.tags)} tags; "
+        f"{len(task.lexicon.words):,} words have a vector, {task.unknown(parts.train):.1%} of the "
+        f"text is spelled\n{task.model.num_parameters():,} parameters; {place(settings)}",
         flush=True,
     )
-    extra = {"task": task.name, "description": task.description()}
-    train(task.model, task.loss, examples, settings, task.num_tokens, extra=extra)
+    learn(task, parts, settings)
     print(f"\n{task.report(parts)}")
 
 

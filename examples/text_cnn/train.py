@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from dynbatch.tasks.classification import Classification, ClassificationSettings
+from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import option, passes
 from dynbatch.tasks.task import Parts
-from dynbatch.tasks.training import place, sample, train
-from dynbatch.text import LabelledText
+from dynbatch.tasks.training import place, sample
+from dynbatch.text import LabelledText, read_labelled
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
 from examples.training import command
@@ -37,21 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(settings: Settings) -> None:
-    """Train what the settings say, and print its accuracy beside the majority's."""
-    parts = brown.split(brown.load(settings.data))
-    known, test = [passages(part, settings.sentences) for part in parts]
-    known = sample(known, settings)
-    chosen = Parts(known, [], test)
-    task = Classification.begin(chosen, settings)
+    """Train what the settings say, and print its accuracy beside the baselines'."""
+    known, test = brown.split(brown.load(settings.data))
+    dev = [] if settings.dev is None else read_labelled(settings.dev)
+    chosen = sample(passages(known, settings.sentences), settings)
+    parts = Parts(chosen, dev, passages(test, settings.sentences))
+    task = begun(Classification, parts, settings)
     print(
-        f"{len(known):,} passages, {len(test):,} for test; {len(task.labels)} categories; "
+        f"{len(chosen):,} passages, {len(parts.test):,} for test; {len(task.labels)} categories; "
         f"{len(task.vocabulary):,} words\n"
         f"{task.model.num_parameters():,} parameters; {place(settings)}",
         flush=True,
     )
-    extra = {"task": task.name, "description": task.description()}
-    train(task.model, task.loss, task.examples(known), settings, extra=extra)
-    print(f"\n{task.report(chosen)}")
+    learn(task, parts, settings)
+    print(f"\n{task.report(parts)}")
 
 
 def passages(sentences: Sequence[Sentence], length: int) -> list[LabelledText]:
