@@ -36,7 +36,6 @@ depend on the others.
 
   dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
   dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > out.txt
-  dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
   dynbatch generate runs/tagger "The old man watched the ducks."
 """
 MORE = """\
@@ -69,6 +68,7 @@ exit status:
   error, its line is empty, and the others go on; 2 after a wrong option.
 
 more:
+  dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
   echo "17 4 98" | dynbatch generate gpt2/ --tokenizer ids --stop " 13"
 """
 

@@ -208,6 +208,10 @@ class Classification(LabellingTask):
         return f"{text.label}: {' '.join(text.text.split())}"
 
     @classmethod
+    def prompt(cls, text: LabelledText) -> str:
+        return " ".join(text.text.split())
+
+    @classmethod
     def sizes(cls, texts: Sequence[LabelledText]) -> str:
         labels = {text.label for text in texts}
         longest = max([len(text.text) for text in texts])

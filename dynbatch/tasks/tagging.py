@@ -206,6 +206,10 @@ class Tagging(LabellingTask):
         return " ".join([f"{word}/{tag}" for word, tag in zip(text.words, text.tags, strict=True)])
 
     @classmethod
+    def prompt(cls, text: TaggedSentence) -> str:
+        return " ".join(text.words)
+
+    @classmethod
     def sizes(cls, texts: Sequence[TaggedSentence]) -> str:
         lengths = [len(text.words) for text in texts]
         tags = {tag for text in texts for tag in text.tags}
