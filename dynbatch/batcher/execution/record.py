@@ -26,11 +26,17 @@ Names = dict[int, tuple[str, tuple[int, ...]]]
 class GraphStatistics:
     """The costs of one graph's runs.
 
-    batches: batch steps run forward · launches: kernels, copies included · copied_bytes: packing,
-    structural moves and gradient adds · activation_bytes: sum of all values · peak_bytes: arenas in
-    use at once · host_seconds: building the plan and everything between kernels · kernel_seconds ·
-    uploads: copies of index tables to a GPU, one a run. On a GPU no kernel is waited for: all time
-    counts as host's.
+    Attributes:
+        nodes:            nodes run.
+        batches:          batch steps run forward.
+        launches:         kernels, copies included.
+        copied_bytes:     packing, structural moves and gradient adds.
+        activation_bytes: the sum of all values.
+        peak_bytes:       arenas in use at once.
+        host_seconds:     building the plan and everything between kernels. On a GPU no kernel is
+                          waited for: all time counts as the host's.
+        kernel_seconds:   the rest.
+        uploads:          copies of index tables to a GPU, one a run.
     """
 
     nodes: int = 0
