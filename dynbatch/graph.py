@@ -60,6 +60,8 @@ class Graph(Runs, Introspection, NamesChecked):
             gradient, ends the run with a NumericError that names the node that made it, its line,
             its sentence, and what it read (see `dynbatch.debugging.guard`). With `check=True` too,
             the first fault that either finds ends the run.
+        profile: True records on the CPU when each thread had work, for `pictures.timeline` and the
+            page of `explain(html=...)`.
 
     Raises:
         BackendError:  the device is not available, or has no tensor cores for `matmul`.
@@ -90,6 +92,7 @@ class Graph(Runs, Introspection, NamesChecked):
         check: bool = False,
         guard: bool = False,
         matmul: str = FULL,
+        profile: bool = False,
     ) -> None:
         check, guard = switch(self, "check", check), switch(self, "guard", guard)
         super().__init__(
@@ -110,8 +113,9 @@ class Graph(Runs, Introspection, NamesChecked):
             self._nodes = PlacedNodes(places)
             observers.append(partial(Guard, places=places))
         self._executor = Executor(
-            self.device, self.dtype, self.policy, pool, grad, observers, self.matmul
-        )
+            self.device, self.dtype, self.policy, pool, grad, observers, self.matmul,
+            switch(self, "profile", profile),
+        )  # fmt: skip
 
     def __enter__(self) -> Self:
         gc_pause.enter(self)

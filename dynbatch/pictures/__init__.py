@@ -7,6 +7,7 @@ from dynbatch.pictures.memory import memory
 from dynbatch.pictures.padding import padding
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.sentence import sentence
+from dynbatch.pictures.timeline import timeline
 from dynbatch.pictures.training import training
 
-__all__ = ["Picture", "memory", "padding", "sentence", "training"]
+__all__ = ["Picture", "memory", "padding", "sentence", "timeline", "training"]

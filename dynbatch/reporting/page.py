@@ -10,11 +10,12 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from math import sqrt
 from string import Template
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.reporting.reasons import STEPS_LISTED, apart, notes, numbers_text, signature_text
-from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures
+from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures, thread_bars
 
 COLUMNS = (
     "batch", "plan", "signature", "nodes", "rows", "width", "bytes copied", "launches", "host ms",
@@ -77,7 +78,9 @@ def _times(record: RunRecord) -> str:
 
 
 def _timeline(record: RunRecord, signature_of: Sequence[int], texts: dict[int, str]) -> str:
-    """A line for the host, then one for each signature in order of its first batch."""
+    """A line for the host, and one for each thread that helped, if that was recorded; then one for
+    each signature in order of its first batch.
+    """
     all_bars = bars(record)
     end = max([bar.end for bar in all_bars], default=0.0) or 1.0
     marks = [tick / (TICKS - 1) for tick in range(TICKS)]
@@ -89,24 +92,36 @@ def _timeline(record: RunRecord, signature_of: Sequence[int], texts: dict[int, s
         lines[HOST if bar.step == HOST else signature_of[bar.step]].append(bar)
     for signature, members in lines.items():
         label = escape("host" if signature == HOST else texts[signature])
-        lane_of = lanes(members)
-        track = [_bar(*pair, end, label) for pair in zip(members, lane_of, strict=True)]
-        rows.append(
-            f'<div class="line"><div class="label" title="{label}">{label}</div><div class="track" '
-            f'style="--lanes:{max(lane_of, default=0) + 1}">{"".join(track)}</div></div>'
-        )
+        rows.append(_line(record, label, members, end))
+        if signature == HOST:
+            helpers = enumerate(thread_bars(record), 2)
+            rows += [_line(record, f"thread {k}, which helps", work, end) for k, work in helpers]
     return "\n".join(rows)
 
 
-def _bar(bar: Bar, lane: int, end: float, label: str) -> str:
-    """A button; `label` is escaped."""
+def _line(record: RunRecord, label: str, members: Sequence[Bar], end: float) -> str:
+    """A line of the timeline; `label` is escaped."""
+    most = max([row.rows for row in record.rows], default=1) or 1
+    lane_of = lanes(members)
+    track = []
+    for bar, lane in zip(members, lane_of, strict=True):
+        share = 1.0 if bar.step == HOST else sqrt(record.rows[bar.step].rows / most)
+        track.append(_bar(bar, lane, end, label, share))
+    return (
+        f'<div class="line"><div class="label" title="{label}">{label}</div><div class="track" '
+        f'style="--lanes:{max(lane_of, default=0) + 1}">{"".join(track)}</div></div>'
+    )
+
+
+def _bar(bar: Bar, lane: int, end: float, label: str, height: float) -> str:
+    """A button; `label` is escaped, `height` a share of the lane's."""
     took = f"{bar.what}, {(bar.end - bar.begin) * 1e3:.3f} ms from {bar.begin * 1e3:.3f} ms"
     what = f"host: {took}" if bar.step == HOST else f"batch {bar.step}: {took}"
     style = " host" if bar.step == HOST else STYLES[bar.what]
     return (
         f'<button type="button" class="bar{style}" data-step="{bar.step}" data-what="{what}" '
         f'aria-label="{label}, {what}" aria-pressed="false" style="left:{bar.begin / end:.4%};'
-        f'width:{(bar.end - bar.begin) / end:.4%};--lane:{lane}"></button>'
+        f'width:{(bar.end - bar.begin) / end:.4%};--lane:{lane};--tall:{height:.3f}"></button>'
     )
 
 

@@ -40,6 +40,26 @@ def bars(record: RunRecord) -> list[Bar]:
     return sorted(unsorted, key=lambda bar: (bar.begin, bar.end))
 
 
+def thread_bars(record: RunRecord) -> list[list[Bar]]:
+    """The work that each further thread took from the one that ran the graph, by its start.
+
+    A batch that was under way then is taken for it. Batches that run side by side are parts of one
+    job, in the order in which they began.
+    """
+    if not record.runs or not record.threads:
+        return []
+    start = record.runs[0].begin
+    batches = [bar for bar in bars(record) if bar.step != HOST]
+    found: dict[int, list[Bar]] = {}
+    for span in sorted(record.threads, key=lambda span: span.begin):
+        begin, end = span.begin - start, span.end - start
+        under_way = [bar for bar in batches if bar.begin <= begin <= bar.end]
+        if under_way:
+            bar = under_way[span.part % len(under_way)]
+            found.setdefault(span.thread, []).append(Bar(bar.what, bar.step, begin, end))
+    return list(found.values())
+
+
 def lanes(in_order: Sequence[Bar]) -> list[int]:
     """The first free lane for each bar, so that bars of a lane do not overlap.
 

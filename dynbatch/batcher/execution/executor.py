@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -30,10 +31,12 @@ from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
+from dynbatch.kernels.c.runtime.tasks import recording
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import FULL, multiplying
+from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.memory import Pool
 from dynbatch.parameter import Array
 
@@ -50,6 +53,7 @@ class Executor:
         observers: who look at each step, from the innermost to the outermost. Then no value is
             written over an input, and steps run one after the other.
         matmul: the precision of products with weights.
+        profile: whether to record what each thread does.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Executor:
         trains: bool,
         observers: Sequence[Wrap] = (),
         matmul: str = FULL,
+        profile: bool = False,
     ) -> None:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
@@ -85,6 +90,7 @@ class Executor:
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
         self._times: list[RunTimes] = []
+        self._threads: list[ThreadSpan] | None = [] if profile else None
 
     @property
     def _queue(self) -> Queue | None:
@@ -151,6 +157,7 @@ class Executor:
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
             with (
                 parallel.one_blas_thread(), np.errstate(all="ignore"), multiplying(self._matmul),
+                nullcontext() if self._threads is None else recording(self._threads),
             ):  # fmt: skip
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
@@ -219,6 +226,7 @@ class Executor:
             self._times,
             built_from,
             self._device.is_cuda,
+            self._threads,
         )
 
     def close(self) -> None:

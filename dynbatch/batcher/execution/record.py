@@ -15,6 +15,7 @@ from dynbatch.blocks.call import RESULT
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.compiler.compiled import CompiledLoop
+from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
@@ -140,7 +141,8 @@ class RunRecord(NamedTuple):
     """The data of reports. It outlives the graph's nodes.
 
     `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
-    the launches and does not wait for the GPU.
+    the launches and does not wait for the GPU. `threads` are what they did in work that was shared;
+    None if nobody asked (`Graph(profile=True)`).
     """
 
     statistics: GraphStatistics
@@ -149,6 +151,7 @@ class RunRecord(NamedTuple):
     runs: Sequence[RunTimes]
     begin: float
     is_cuda: bool
+    threads: Sequence[ThreadSpan] | None = None
 
     @property
     def known(self) -> Known:

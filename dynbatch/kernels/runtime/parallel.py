@@ -17,7 +17,7 @@ from functools import partial
 
 from dynbatch.arguments import size
 from dynbatch.kernels.runtime import openblas
-from dynbatch.kernels.runtime.workers import Helper, Job, workers
+from dynbatch.kernels.runtime.workers import Helper, Job, ThreadSpan, workers
 from dynbatch.recent import free_at_fork
 
 _local = threading.local()
@@ -62,7 +62,7 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
         for task in tasks:
             task()
         return
-    job = Job(tasks)
+    job = Job(tasks, getattr(_local, "spans", None))
     helpers = [Helper(partial(_inside, job.work)) for _ in range(min(threads, len(tasks)) - 1)]
     errors: list[BaseException] = []
     try:
@@ -79,6 +79,16 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
     errors = [job.errors[number] for number in sorted(job.errors)] + errors
     if errors:
         raise errors[0]
+
+
+@contextmanager
+def recording(spans: list[ThreadSpan]) -> Iterator[None]:
+    """Append what threads do in `run`, called by this thread inside the block."""
+    _local.spans = spans
+    try:
+        yield
+    finally:
+        _local.spans = None
 
 
 def run_each(count: int, work: Callable[[int], None]) -> None:

@@ -5,22 +5,41 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from dynbatch.recent import free_at_fork
 
 Task = Callable[[], None]
 
 
-class Job:
-    """Tasks that several threads take one by one, in order; the caller begins with the first."""
+class ThreadSpan(NamedTuple):
+    """A time in which a thread had work of a job, by perf_counter.
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    thread: its identity. part: the first part of the job, or task, that it took.
+    """
+
+    thread: int
+    part: int
+    begin: float
+    end: float
+
+
+class Job:
+    """Tasks that several threads take one by one, in order; the caller begins with the first.
+
+    Args:
+        spans: takes what each thread did, if anybody wants to know.
+    """
+
+    def __init__(self, tasks: Sequence[Task], spans: list[ThreadSpan] | None = None) -> None:
         self._tasks = tasks
+        self._spans = spans
         self._numbers = itertools.count(1)
         self.errors: dict[int, BaseException] = {}
 
@@ -35,10 +54,14 @@ class Job:
             self._run(number)
 
     def _run(self, number: int) -> None:
+        begin = 0.0 if self._spans is None else time.perf_counter()
         try:
             self._tasks[number]()
         except BaseException as error:
             self.errors[number] = error
+        if self._spans is not None:
+            span = ThreadSpan(threading.get_ident(), number, begin, time.perf_counter())
+            self._spans.append(span)
 
 
 class Helper:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -19,7 +21,7 @@ from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import NotInCError, only_c
-from dynbatch.kernels.runtime.workers import workers
+from dynbatch.kernels.runtime.workers import ThreadSpan, workers
 
 # Elements that take C several times as long as handing work to a thread.
 WORTH_A_THREAD = 1 << 17
@@ -62,17 +64,52 @@ def share(function: Any, parts: Sequence[Sequence[Any]], alive: Sequence[Any] = 
     if found is None or not hasattr(function, "packed"):
         parallel.run([partial(function, *part) for part in parts])
         return
-    if workers.wait is not found.serve:
-        workers.wait_in(found.serve, found.call, found.prepare)
+    _wait_in(found)
     workers.start(threads - 1)
     pack, size = function.packing.pack, function.packing.size
     rows = [pack(*[0 if x is None else x for x in part]) for part in parts]
     found.share(function.packed, b"".join(rows), size, len(parts), threads - 1)
 
 
+def _wait_in(found: Any) -> None:
+    """Have workers wait in C."""
+    if workers.wait is not found.serve:
+        workers.wait_in(found.serve, found.call, found.prepare)
+
+
 def team() -> Any:
     """The functions of team.c; None where C is not used."""
     return _library.functions(_SCALAR)
+
+
+@contextmanager
+def recording(spans: list[ThreadSpan]) -> Iterator[None]:
+    """Append what workers do for this thread inside the block; of C at most 32,768 spans."""
+    found, new = team(), list[ThreadSpan]()
+    if found is not None:
+        _wait_in(found)
+        found.record(1)
+    try:
+        with parallel.recording(new):
+            yield
+    finally:
+        if found is not None:
+            found.record(0)
+            new += _recorded(found)
+        own = threading.get_ident()
+        spans += [span for span in new if span.thread != own]
+
+
+def _recorded(found: Any) -> Iterator[ThreadSpan]:
+    """The spans in which threads worked for this one."""
+    head = np.zeros(3, np.int64)
+    found.recorded(address(head), head.size)
+    out = np.zeros(3 + 5 * int(head[0]), np.int64)
+    found.recorded(address(out), out.size)
+    clock = time.perf_counter() - float(out[1]) / 1e9  # both are monotonic, from any start
+    for owner, thread, part, begin, end in out[3:].reshape(-1, 5).tolist():
+        if owner == out[2]:
+            yield ThreadSpan(thread, part, begin / 1e9 + clock, end / 1e9 + clock)
 
 
 # Tasks --------------------------------------------------------------------------------------------

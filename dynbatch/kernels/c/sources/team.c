@@ -19,12 +19,20 @@ static struct {
     const char* arguments;
     ptrdiff_t size, parts;
     int helpers;
+    int64_t owner;
 } job;
 static atomic_ptrdiff_t next_part;
 // Jobs and calls so far; helpers inside of the job, which others may join while it is open.
 static atomic_int jobs, calls, inside, is_open, is_taken, sleepers;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+// What threads did in jobs, while somebody records: owner, thread, first part, begin, end.
+#define ENTRY 5
+#define ROOM 32768
+static atomic_llong entries[ENTRY * ROOM];
+static atomic_ptrdiff_t written;
+static atomic_int recorders;
 
 static int64_t now(void) {
     struct timespec time;
@@ -52,8 +60,30 @@ static void tell(void) {
 }
 
 static void take_parts(void) {
-    for (ptrdiff_t part; (part = next_part++) < job.parts;)
+    ptrdiff_t first = next_part++;
+    if (first >= job.parts) return;
+    int64_t begin = recorders ? now() : 0;
+    for (ptrdiff_t part = first; part < job.parts; part = next_part++)
         job.function(job.arguments + part * job.size);
+    ptrdiff_t place = begin ? written++ : ROOM;
+    if (place >= ROOM) return;
+    int64_t values[ENTRY] = {job.owner, (int64_t)pthread_self(), first, begin, now()};
+    for (int k = 0; k < ENTRY; k++) entries[ENTRY * place + k] = values[k];
+}
+
+// Begin to record what threads do, or end it. The first who begins finds an empty record.
+EXPORT void record(int begins) {
+    pthread_mutex_lock(&lock);
+    if (begins && !recorders) written = 0;
+    recorders += begins ? 1 : -1;
+    pthread_mutex_unlock(&lock);
+}
+
+// How many entries there are, the time, and the calling thread; then the entries, if there is room.
+EXPORT void recorded(int64_t* out, ptrdiff_t room) {
+    ptrdiff_t count = written < ROOM ? written : ROOM;
+    out[0] = count, out[1] = now(), out[2] = (int64_t)pthread_self();
+    for (ptrdiff_t k = 0; k < ENTRY * count && k + 3 < room; k++) out[k + 3] = entries[k];
 }
 
 // Call `function` with each of `parts` rows of arguments, `size` bytes apart. At most `helpers`
@@ -67,6 +97,7 @@ EXPORT void share(
     }
     job.function = (part_function*)function, job.arguments = arguments;
     job.size = size, job.parts = parts, job.helpers = helpers;
+    job.owner = (int64_t)pthread_self();
     next_part = 0;
     is_open = 1;
     jobs++;
@@ -105,7 +136,7 @@ EXPORT void call(void) {
 
 // Before all else in a process: a forked child finds what its parent's threads left.
 EXPORT void prepare(void) {
-    inside = is_open = is_taken = sleepers = 0;
+    inside = is_open = is_taken = sleepers = recorders = 0;
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }

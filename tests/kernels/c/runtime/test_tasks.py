@@ -13,6 +13,7 @@ from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.tasks import (
     Tasks,
+    recording,
     run_each,
     run_side_by_side,
     share,
@@ -203,3 +204,37 @@ def test_a_kernel_without_a_version_in_c_is_neither_written_down_nor_done():
     assert written(partial(arrays.fill, out, 1.0)) is None and not out.any()
     arrays.fill(out, 1.0)
     assert out.all()
+
+
+# What workers did ---------------------------------------------------------------------------------
+
+
+def test_what_workers_took_of_a_job_in_c_is_recorded(functions):
+    spans, come = [], np.zeros(1, np.int32)
+    begin = time.perf_counter()
+    with recording(spans):
+        share(functions.meet, [(part, 3, address(come)) for part in range(3)])
+    end = time.perf_counter()
+    come[0] = 0
+    share(functions.meet, [(part, 3, address(come)) for part in range(3)])
+    assert len({span.thread for span in spans} - {threading.get_ident()}) == len(spans) == 2
+    assert len({span.part for span in spans}) == 2
+    for span in spans:
+        assert begin - 0.01 <= span.begin <= span.end <= end + 0.01  # by two clocks
+
+
+def test_what_workers_took_in_python_is_recorded():
+    spans, meeting = [], threading.Barrier(3, timeout=10)
+    with recording(spans):
+        parallel.run([meeting.wait] * 3)
+    parallel.run([meeting.wait] * 3)
+    assert len({span.thread for span in spans} - {threading.get_ident()}) == len(spans) == 2
+    assert all(span.begin <= span.end for span in spans)
+
+
+def test_a_thread_that_records_gets_nothing_of_another_s_jobs(functions):
+    spans, others = [], threading.Thread(target=lambda: [marked(functions, 3) for _ in range(200)])
+    with recording(spans):
+        others.start()
+        others.join()
+    assert spans == []
