@@ -9,11 +9,13 @@ import pytest
 from dynbatch.kernels.c.runtime import source
 
 # Three threads have jobs at once, three serve, are called to Python now and then, and fall asleep.
-# No thread adds up through another's parts: each sum must be right when `share` returns.
+# Some record what threads do, and read it. No thread adds up through another's parts: each sum must
+# be right when `share` returns.
 DRIVER = """
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@ void share(const void*, const void*, ptrdiff_t, ptrdiff_t, int);
 void serve(void);
 void call(void);
 void prepare(void);
+void record(int);
+void recorded(int64_t*, ptrdiff_t);
 typedef struct { long* sum; long value; } addition;
 static atomic_int is_over;
 static atomic_long helped;
@@ -45,7 +49,14 @@ static void* have_jobs(void* seed) {
             parts[i] = (addition){sums + i, job + i};
             expected[i] += job + i;
         }
+        int records = rand_r(&state) % 4 == 0;
+        if (records) record(1);
         share((const void*)add, parts, sizeof(addition), count, 1 + rand_r(&state) % 3);
+        int64_t log[103];
+        if (records) {
+            recorded(log, 103);
+            record(0);
+        }
         for (int i = 0; i < count; i++)
             if (sums[i] != expected[i]) exit(1);
         if (rand_r(&state) % 100 == 0) call();
