@@ -99,6 +99,14 @@ def run(options: argparse.Namespace) -> None:
         raise CheckpointError(
             f"{options.run}: there is no run.\n  fix:  give the --output of dynbatch train"
         )
+    info = read_checkpoint(path)
+    if "task" not in info.extra:
+        raise CheckpointError(
+            f"{path}: a run of your own training loop, which this command cannot repeat.\n"
+            "  rule: it repeats steps of dynbatch train and of the examples\n"
+            "  fix:  print(graph.explain(advice=True)) in your loop, after the second step or "
+            "later, tells the same"
+        )
     if options.threads:
         set_num_threads(options.threads)
     task = load_task(path)
@@ -112,7 +120,7 @@ def run(options: argparse.Namespace) -> None:
     step = _fastest(task, batches, settings, options.device)
     print(
         f"{path}: {task.name}, {task.model.num_parameters():,} parameters, "
-        f"{read_checkpoint(path).step:,} updates\n{data}: {len(chosen):,} of {len(texts):,} "
+        f"{info.step:,} updates\n{data}: {len(chosen):,} of {len(texts):,} "
         f"examples, in {len(batches)} mini-batch{'es' * (len(batches) > 1)}; nothing is saved\n"
     )
     kinds = _kinds(step.graph._record())

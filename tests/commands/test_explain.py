@@ -75,4 +75,4 @@ def test_what_it_cannot_explain_is_said(run, capsys):
     assert "read tagged.tsv, not there now" in said and "--file DATA" in said
     save_checkpoint("own.safetensors", models.Linear(2, 2))
     assert main(["explain", "own.safetensors"]) == 1
-    assert "not of a task" in capsys.readouterr().err
+    assert "print(graph.explain(advice=True)) in your loop" in capsys.readouterr().err

@@ -92,7 +92,8 @@ def _from_checkpoint(path: Path) -> PretrainedModel:
             raise CheckpointError.at_caller(
                 f"{path}: its model is not one of Hugging Face's families; nothing was loaded.\n"
                 "  rule: a checkpoint of GPT2, Bert and the like says so by itself\n"
-                f"  fix:  build your own model, and load_checkpoint({path.name!r}, model)"
+                f"  fix:  build your own model, and load_checkpoint({path.name!r}, model); or take "
+                f"its tensors alone: dynbatch convert {path} weights.pt"
             )
         family = _class_of(path, config)
         model = family.with_shapes(family.config_type.checked(path, config), path, len(file.shapes))

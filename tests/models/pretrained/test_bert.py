@@ -101,3 +101,15 @@ def test_relative_positions_and_unknown_activations_are_refused():
         pretrained.BertConfig(position_embedding_type="relative_key")
     with pytest.raises(ArgumentError, match="the activation is 'mish'"):
         pretrained.Bert(pretrained.BertConfig(hidden_act="mish"))
+
+
+def test_a_classifiers_labels_come_back_in_the_order_of_their_scores(tmp_path):
+    names = [f"kind {k}" for k in range(12)]
+    sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = pretrained.BertConfig(
+        vocab_size=5, intermediate_size=4, id2label=dict(enumerate(names)), **sizes
+    )
+    pretrained.BertForClassification(config).save_pretrained(tmp_path)
+    again = pretrained.BertForClassification.from_pretrained(tmp_path)
+    assert again.config.labels == config.labels == names and again.config.num_labels == 12
+    assert pretrained.BertConfig().labels == ["LABEL_0", "LABEL_1"]
