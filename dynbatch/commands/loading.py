@@ -131,7 +131,7 @@ def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTa
     tokenizer is beside it.
 
     Raises:
-        CheckpointError: it is of another program.
+        CheckpointError: it is of another program, or of a family that writes no text.
     """
     info = read_checkpoint(path)
     config = info.extra.get(PretrainedModel.KEY)

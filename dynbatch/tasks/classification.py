@@ -173,9 +173,8 @@ class Classification(LabellingTask):
             shares = f"{accuracy(wanted, labels):8.2%}  {macro_f1(wanted, labels):8.2%}"
             lines.append(f"{name[:28]:28} {shares}")
         pairs = Counter([pair for pair in zip(wanted, found, strict=True) if pair[0] != pair[1]])
-        if pairs:
-            most = [f"{a} taken for {b} ({count})" for (a, b), count in pairs.most_common(3)]
-            lines.append(f"mixed up most: {', '.join(most)}")
+        lines += ["mixed up most:"] if pairs else []
+        lines += [f"  {a} taken for {b} ({count})" for (a, b), count in pairs.most_common(3)]
         return "\n".join(lines)
 
     def _baselines(self, parts: Parts) -> dict[str, list[str]]:

@@ -104,8 +104,9 @@ def learn(
         return found[metric or next(iter(found))]
 
     examples = task.examples(parts.train)
+    has_tokens = any([task.num_tokens(example) != 1 for example in examples])
     return train(
-        task.model, task.loss, examples, settings, task.num_tokens,
+        task.model, task.loss, examples, settings, task.num_tokens if has_tokens else None,
         optimizer=task.optimizer(settings), batches=task.batches(examples, settings),
         extra={"task": task.name, "description": task.description()}, hint=hint,
         validate=validate if dev else None, higher_is_better=task.higher_is_better,

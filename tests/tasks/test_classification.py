@@ -53,8 +53,9 @@ def test_a_test_is_told_beside_the_baselines_with_what_is_mixed_up():
     assert task.evaluate(test) == {"accuracy": 0.5, "macro-F1": pytest.approx(1 / 3)}
     rows = [line.split("  ") for line in task.report(Parts(KNOWN, [], test)).splitlines()]
     assert [row[0] for row in rows[1:]] == [
-        "always ham", "naive Bayes", "text CNN", "mixed up most: new taken for ham (1)"
+        "always ham", "naive Bayes", "text CNN", "mixed up most:", ""
     ]  # fmt: skip
+    assert rows[5] == ["", "new taken for ham (1)"]
     assert [row[-1] for row in rows[1:4:2]] == ["33.33%"] * 2
     assert task.samples(test, SMALL, None) == ["ham: See!", "ham[new]: You"]
 
