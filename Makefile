@@ -69,7 +69,7 @@ install-check: wheel
 docs: $(VENV)/.ready-docs
 	@$(BIN)/python docs/blocks.py $(ARGS)
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --nitpicky -c docs . build/docs
-	@echo 'build/docs/docs/index.html'
+	@echo 'build/docs/index.html'
 
 # Without ARGS: both workloads as the README quotes them.
 bench: $(VENV)/.ready-peers

@@ -57,6 +57,6 @@ smartquotes = False
 html_theme = "furo"
 pygments_style, pygments_dark_style = "friendly", "github-dark"
 html_title = "dynbatch"
-html_static_path = ["_static"]
+html_static_path, html_extra_path = ["_static"], ["_root"]
 html_css_files = ["site.css"]
 html_copy_source = html_show_copyright = False
