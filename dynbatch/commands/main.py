@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import dynbatch
-from dynbatch.commands import convert, explain, generate, memory, plot
+from dynbatch.commands import convert, explain, generate, memory, plot, train
 from dynbatch.commands.status import exit_status, show_warning
 
 COMMANDS: dict[str, Any] = {
+    "train": train,
     "generate": generate,
     "memory": memory,
     "explain": explain,
@@ -99,7 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unknown(name)
     command = COMMANDS[name]
     parser = Parser(f"dynbatch {name}", command.HELP, command.MORE)
-    command.add_options(parser)
+    if command is train:  # whose options are those of the file's task
+        train.add_options(parser, given[1:])
+    else:
+        command.add_options(parser)
     parser.shorten_usage()
     options = parser.parse_intermixed_args(given[1:])
     with warnings.catch_warnings():

@@ -72,7 +72,7 @@ def task_of(path: str | Path) -> tuple[str, str]:
         return _said(path, "tagging", "each word has a tag behind a slash")
     if Path(path).suffix.lower() == ".csv":
         return _task_of_columns(path, rows_of(path, lines, is_whole=False))
-    tabs = [line.count("\t") for line in written]
+    tabs = [line.strip().count("\t") for line in written]
     if sum([count > 0 for count in tabs]) * 20 < len(tabs):
         if all([line.lstrip()[0] in "()" for line in written]):
             raise _unknown(

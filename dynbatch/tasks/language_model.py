@@ -157,6 +157,11 @@ class DocumentWriter(WritingTask):
         return text.replace("\n", "⏎")
 
     @classmethod
+    def prompt(cls, text: str) -> str:
+        """The first words of a document."""
+        return " ".join(text.split()[:2])
+
+    @classmethod
     def sizes(cls, texts: Sequence[str]) -> str:
         """Documents and bytes."""
         return f"{len(texts):,} documents, {sum([len(text.encode()) for text in texts]):,} bytes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -85,13 +85,18 @@ def option(
 
 
 def add_options(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup, settings: type[Any]
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    settings: type[Any],
+    names: Container[str] | None = None,
 ) -> None:
     """Add an option for each field of a settings dataclass: `--batch-size` for `batch_size`.
 
     What the command line does not name is not in the parser's result.
+
+    Args:
+        names: of the fields to add; by default all.
     """
-    for each in fields(settings):
+    for each in [one for one in fields(settings) if names is None or one.name in names]:
         flag, said = f"--{each.name.replace('_', '-')}", each.metadata["help"]
         kind = each.metadata["type"]
         shown = f"{said} ({each.default})" if each.default not in (None, MISSING) else said

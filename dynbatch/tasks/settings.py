@@ -64,6 +64,9 @@ class TaskSettings(TrainingSettings):
     """What `dynbatch train` can be told of every task."""
 
     data: str | None = option(None, "a file of text, whose form --help shows", str, is_first=True)
+    output: str | None = option(
+        None, "folder of the run (runs/NAME of the file)", str, is_kept=False
+    )
     dev: str | None = option(None, "file for validation (a part of the data is held out)", str)
     patience: int | None = option(None, "stop after X validations without a better one (never)")
     samples: int = option(

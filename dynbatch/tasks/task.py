@@ -89,6 +89,11 @@ class Task(ABC):
     def begin(cls, parts: Parts, settings: Any) -> Self:
         """Vocabularies of the texts to learn from, and an untrained model."""
 
+    @classmethod
+    def usual_epochs(cls, texts: Sequence[Any], settings: Any) -> int:
+        """The passes that a training takes where nobody says it, so that it ends within minutes."""
+        return int(settings.epochs)
+
     # Training -------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -125,6 +130,11 @@ class Task(ABC):
     @abstractmethod
     def shown(cls, text: Any) -> str:
         """An example on one line, as it was understood."""
+
+    @classmethod
+    def prompt(cls, text: Any) -> str:
+        """What `dynbatch generate` could be given for an example such as this one."""
+        return ""
 
     @classmethod
     @abstractmethod

@@ -45,7 +45,7 @@ def test_a_mistyped_command_is_answered_by_the_nearest(capsys):
     assert main(["memroy", "x.txt"]) == 2
     assert "did you mean: dynbatch memory" in capsys.readouterr().err
     assert main(["zzz"]) == 2
-    assert "one of generate, memory" in capsys.readouterr().err
+    assert "one of train, generate, memory" in capsys.readouterr().err
 
 
 def test_a_mistyped_option_is_answered_by_the_nearest(capsys):

@@ -6,6 +6,7 @@ trains as two pairs and is tested as one word.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,5 +104,17 @@ def targets_of(texts: Sequence[ParallelText]) -> list[str]:
 
 
 def units_of(texts: Sequence[str], units: str) -> str:
-    """What tokens of texts are: as the settings say; where they leave it open, words unless ..."""
-    return "words" if units == "auto" else units
+    """What tokens are where the settings leave it open ("auto"): words, unless more than a quarter
+    of the running words are there only once, so that they can only be spelled.
+
+    Example:
+        >>> units_of(["tough", "though", "thought"], "auto")
+        'characters'
+        >>> units_of(["a fox", "a dog", "the fox", "the dog"], "auto")
+        'words'
+    """
+    if units != "auto":
+        return units
+    counts = Counter([word for text in texts for word in text.split()])
+    once = sum([count == 1 for count in counts.values()])
+    return "characters" if once * 4 > counts.total() else "words"

@@ -180,6 +180,11 @@ class Translator(WritingTask):
         return f"{text.source}  →  {text.references[0]}"
 
     @classmethod
+    def prompt(cls, text: ParallelText) -> str:
+        """A source."""
+        return text.source
+
+    @classmethod
     def sizes(cls, texts: Sequence[ParallelText]) -> str:
         """Sources and their targets."""
         return f"{len(texts):,} sources with {len(targets_of(texts)):,} targets"

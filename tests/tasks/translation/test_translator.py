@@ -24,7 +24,8 @@ def test_targets_are_scored_against_their_references(translator):
 
 def test_every_reference_makes_a_pair_of_ids_without_marks():
     texts = [ParallelText("b a", ("x", "x y")), ParallelText("a", ("y",))]
-    translator = Translator.begin(Parts(texts, [], []), TranslationSettings(embed=4, hidden=4))
+    settings = TranslationSettings(embed=4, hidden=4, source_units="words", target_units="words")
+    translator = Translator.begin(Parts(texts, [], []), settings)
     pairs = translator.examples(texts)
     assert [translator.source.decode(pair.source) for pair in pairs] == [["b", "a"]] * 2 + [["a"]]
     assert [translator.target.decode(pair.target) for pair in pairs] == [["x"], ["x", "y"], ["y"]]
@@ -33,7 +34,8 @@ def test_every_reference_makes_a_pair_of_ids_without_marks():
 
 def test_vocabularies_count_tokens_of_both_sides_apart():
     texts = [ParallelText("b a", ("x", "x y")), ParallelText("a", ("y",))]
-    settings = TranslationSettings(embed=4, hidden=4, min_count=2)
+    units = {"source_units": "words", "target_units": "words"}
+    settings = TranslationSettings(embed=4, hidden=4, min_count=2, **units)
     translator = Translator.begin(Parts(texts, [], []), settings)
     assert translator.source.tokens[3:] == ["a"]
     assert translator.target.tokens[3:] == ["x", "y"]

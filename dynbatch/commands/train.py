@@ -1,0 +1,206 @@
+"""`dynbatch train FILE`: a model of a file of text, by its form."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from shlex import quote
+from textwrap import fill
+from typing import Any
+
+from dynbatch.errors import CheckpointError, DataError
+from dynbatch.tasks.forms import FORMS, task_of
+from dynbatch.tasks.learning import begun, learn, parts_of
+from dynbatch.tasks.options import add_options as add_settings
+from dynbatch.tasks.registry import TASKS, task_of_checkpoint
+from dynbatch.tasks.settings import BEST, CHECKPOINT, METRICS, TaskSettings, settings_of
+from dynbatch.tasks.summary import memory_saved, speed
+from dynbatch.tasks.task import Parts, Task
+from dynbatch.tasks.training import place, prepared
+from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
+
+SUMMARY = "train a model on a file of text"
+HELP = """\
+Train a model on your own file: a language model, a translator, a tagger or a
+classifier. The form of the file tells which; --task says it. A part of the file
+is held out, and after each epoch you see how well it is predicted. The run is a
+folder that can be stopped at any moment, and goes on with --resume.
+
+  dynbatch train poems.txt
+  dynbatch train pairs.tsv --output runs/pairs --epochs 10 --device cuda
+  dynbatch train --output runs/pairs --resume --epochs 20
+"""
+_SHOWN = "\n".join(
+    [
+        fill(f"{name:<16} {form}", 80, initial_indent="  ", subsequent_indent=" " * 19)
+        for name, (form, _) in FORMS.items()
+    ]
+)
+MORE = f"""\
+files:
+{_SHOWN}
+
+  UTF-8; a line that cannot be read is named. 5 % of the examples are for
+  validation and 5 % for a test at the end, by a hash of the example, so the
+  same ones in each run. --dev FILE validates on that file, and all else trains.
+
+runs:
+  --output is the folder, runs/NAME of the file unless you say otherwise:
+  model.safetensors, model.best.safetensors of the best validation, and
+  metrics.jsonl. Ctrl-C saves. --resume goes on with the run's own settings, on
+  this machine or another, and ends with the bits of a run never stopped.
+
+options:
+  dynbatch train FILE --help, or --task NAME --help, lists those of the task.
+
+exit status:
+  0; 1 after an error; 2 after a wrong option; 130 after Ctrl-C, when the run is
+  saved.
+"""
+
+COLUMNS = 80
+NUM_SHOWN = 3
+"""Examples of the file that are shown before training."""
+
+
+def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> None:
+    """Add the options of the command, among them those of the task that is asked for.
+
+    Args:
+        given: the command line, by which the task is told.
+    """
+    kind = _peeked(given)
+    parser.add_argument(
+        "--task", choices=list(TASKS), default=argparse.SUPPRESS, metavar="NAME",
+        help=f"{', '.join(TASKS)} (by the form of the file)",
+    )  # fmt: skip
+    if kind is None:
+        add_settings(parser, TaskSettings)
+        return
+    common = [each.name for each in fields(TaskSettings)]
+    add_settings(parser, kind.Settings, common)
+    own = [each.name for each in fields(kind.Settings) if each.name not in common]
+    add_settings(parser.add_argument_group(kind.name), kind.Settings, own)
+
+
+def _peeked(given: Sequence[str]) -> type[Task] | None:
+    """The task that a command line is for; None if it does not tell, which `run` says why."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--task")
+    known = {each.name: each for task in TASKS.values() for each in fields(task.Settings)}
+    for name, each in known.items():
+        flag = f"--{name.replace('_', '-')}"
+        if each.metadata["first"]:
+            parser.add_argument(name, nargs="?")
+        elif each.default is False:
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(flag)
+    try:
+        found = vars(parser.parse_known_args(list(given))[0])
+        return kind_of({name: value for name, value in found.items() if value})[0]
+    except (argparse.ArgumentError, DataError, CheckpointError):
+        return None
+
+
+def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
+    """The task that is asked for: by name, by the run that goes on, or by the form of the file; and
+    a sentence that says how the file was understood.
+
+    Raises:
+        DataError:       there is no file, or its form tells nothing, or there is no such task.
+        CheckpointError: there is no run to go on with, or it is not of a task.
+    """
+    if "task" in given:
+        return TASKS[given["task"]], ""
+    if given.get("resume"):
+        return task_of_checkpoint(read_checkpoint(_output(given) / CHECKPOINT)), ""
+    if "data" not in given:
+        raise DataError(
+            "dynbatch train: which file?\n  fix:  dynbatch train FILE\n"
+            "  help: dynbatch train --help"
+        )
+    name, said = task_of(given["data"])
+    if name not in TASKS:
+        raise DataError(f"{said}\n  rule: --task is one of {', '.join(TASKS)}")
+    return TASKS[name], said
+
+
+def _output(given: dict[str, Any]) -> Path:
+    """The folder of the run: given, or by the name of the file."""
+    if "output" not in given and "data" not in given:
+        raise DataError("--resume: which run?\n  fix:  --output runs/NAME, or the file of the run")
+    return Path(given.get("output") or Path("runs", Path(given["data"]).stem))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, and say what came of it.
+
+    Raises:
+        DynbatchError, ImportError, OSError: as their messages say.
+    """
+    given = dict(vars(options))
+    kind, said = kind_of(given)
+    given["output"] = str(_output(given))
+    given.pop("task", None)
+    settings = settings_of(kind.Settings, given)
+    if settings.data is None:
+        raise DataError(f"{given['output']}: the run does not know its file.\n  fix:  give FILE")
+    with prepared(settings):
+        if said:
+            print(fill(said, COLUMNS, break_long_words=False, break_on_hyphens=False))
+        parts = parts_of(kind, settings)
+        if "epochs" not in given and not settings.resume:
+            settings = replace(settings, epochs=kind.usual_epochs(parts.train, settings))
+        task = begun(kind, parts, settings)
+        introduce(task, parts, settings)
+        hint = f"dynbatch train --output {settings.output} --resume"
+        learn(task, parts, settings, hint=hint)
+        conclude(task, parts, settings)
+
+
+def introduce(task: Task, parts: Parts, settings: TaskSettings) -> None:
+    """Print what was understood of the file, and what will be trained."""
+    print(f"train     {task.sizes(parts.train)}")
+    if parts.dev:
+        print(f"validate  {task.sizes(parts.dev)}, {settings.dev or 'held out by a hash'}")
+    else:
+        print("validate  nothing: there are too few examples to hold some out")
+    if parts.test:
+        print(f"test      {task.sizes(parts.test)}, held out by a hash")
+    step = max(1, len(parts.train) // NUM_SHOWN)
+    for text in parts.train[::step][:NUM_SHOWN]:
+        print(f"  | {shortened(task.shown(text))}")
+    print(
+        f"model     {task.name}, {task.model.num_parameters():,} parameters; {place(settings)}; "
+        f"epochs: {settings.epochs}; {settings.output}",
+        flush=True,
+    )
+
+
+def conclude(task: Task, parts: Parts, settings: TaskSettings) -> None:
+    """Print the test, speed and memory, and how to go on, with the model of the best validation."""
+    folder = Path(str(settings.output))
+    best = folder / (BEST if (folder / BEST).exists() else CHECKPOINT)
+    load_checkpoint(best, task.model)
+    if parts.test:
+        print(f"test, {len(parts.test):,} examples that nothing was decided by:")
+        print(task.report(parts))
+    records = read_metrics(folder / METRICS)
+    if found := speed(records):
+        print(f"speed: {found} in training")
+    if saved := memory_saved(records):
+        print(fill(f"memory of a step at its peak: {saved}", COLUMNS))
+    prompt = task.prompt((parts.dev or parts.train)[0])
+    print(f"model: {best}\n\nto go on:")
+    print(f"  dynbatch generate {folder} {quote(prompt)}")
+    print(f"  dynbatch plot {folder}")
+    print(f"  dynbatch train --output {folder} --resume --epochs {2 * settings.epochs}")
+
+
+def shortened(line: str) -> str:
+    """A line that fits the terminal behind "  | "."""
+    most = COLUMNS - 4
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,0 +1,166 @@
+"""`dynbatch train`: from a file to a run that writes, and what it refuses."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dynbatch.commands.main import main
+from dynbatch.models import GPT
+from dynbatch.tasks.registry import load_task
+from dynbatch.train import read_checkpoint
+
+pytestmark = pytest.mark.usefixtures("same_threads")
+
+TEXT = ["--width", "16", "--layers", "1", "--heads", "2", "--max-tokens", "300"]
+TEXT += ["--sample-length", "20", "--epochs", "2", "--quiet"]
+PAIRS = ["--embed", "6", "--hidden", "8", "--batch-size", "16", "--epochs", "2", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Two files, and a folder of their own for runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("poem.txt").write_text("\n\n".join(["ab" * (3 + k % 9) + str(k % 7) for k in range(60)]))
+    rng = np.random.default_rng(0)
+    words = sorted({"".join(rng.choice(list("abc"), rng.integers(2, 7))) for _ in range(120)})
+    Path("pairs.tsv").write_text("".join([f"{w}\t{' '.join(w.upper())}\n" for w in words]))
+    return tmp_path
+
+
+def fails(capsys, *arguments):
+    assert main(["train", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    return error
+
+
+def test_a_text_becomes_a_language_model_that_writes_on(capsys):
+    assert main(["train", "poem.txt", *TEXT]) == 0
+    printed = capsys.readouterr().out
+    for said in (
+        "It is read for language-model", "train     5", "held out by a hash", "  | abab",
+        "model     language-model, ", "bits per byte", "test, ", "padded",
+        "  dynbatch generate runs/poem abab", "--output runs/poem --resume --epochs 4",
+    ):  # fmt: skip
+        assert said in printed, said
+    assert printed.count("validation: ") == 2
+    assert max(map(len, printed.splitlines())) <= 80
+    assert main(["generate", "runs/poem", "ab", "--greedy", "--max-new-tokens", "4"]) == 0
+    assert capsys.readouterr().out
+
+
+def test_pairs_become_a_translator_of_spellings_to_words(capsys):
+    assert main(["train", "pairs.tsv", "--output", "run", *PAIRS]) == 0
+    printed = capsys.readouterr().out
+    assert "It is read for translation" in printed and "sources with" in printed
+    assert "→" in printed.split("development set")[1]
+    assert max(map(len, printed.splitlines())) <= 80
+    translator = load_task("run/model.safetensors")
+    assert (translator.source_units, translator.target_units) == ("characters", "words")
+    assert main(["generate", "run", "abca", "cab"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_run_that_was_interrupted_goes_on_elsewhere_to_the_same_bits(capsys, monkeypatch):
+    assert main(["train", "poem.txt", "--output", "whole", *TEXT, "--dropout", "0.1"]) == 0
+    loss, calls = GPT.loss, iter(range(10_000))
+
+    def interrupted(*arguments):
+        if next(calls) == 70:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GPT, "loss", interrupted)
+        assert main(["train", "poem.txt", "--output", "cut", *TEXT, "--dropout", "0.1"]) == 130
+    assert "dynbatch train --output cut --resume" in capsys.readouterr().err
+    Path("elsewhere").mkdir()
+    moved = [str(shutil.move(name, "elsewhere")) for name in ("cut", "poem.txt")]
+    assert main(["train", moved[1], "--output", moved[0], "--resume", "--quiet"]) == 0
+    paths = [Path(name, "model.safetensors") for name in ("whole", "elsewhere/cut")]
+    infos = [read_checkpoint(path) for path in paths]
+    assert infos[0].step == infos[1].step and infos[0].shapes == infos[1].shapes
+    states = [load_task(path).model.state_dict() for path in paths]
+    for name, value in states[0].items():
+        assert np.array_equal(value, states[1][name]), name
+
+
+def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
+    assert main(["train", "poem.txt", *TEXT]) == 0
+    resumed = ["--output", "runs/poem", "--resume"]
+    assert main(["train", *resumed, "--epochs", "3", "--quiet"]) == 0
+    assert read_checkpoint("runs/poem/model.safetensors").epoch == 3
+    assert "the run has --width 16, not 32" in fails(capsys, *resumed, "--width", "32")
+    assert "there is a run already" in fails(capsys, "poem.txt", *TEXT)
+    Path("poem.txt").write_text("Other\n\ntext.\n")
+    assert "--data-changed" in fails(capsys, *resumed)
+    path = Path("runs/poem/model.safetensors")
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "not a whole safetensors file" in fails(capsys, *resumed)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is empty"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "not UTF-8"),
+        (b"caf\xe9\n\nau lait\n", "poem.txt:1: byte 4, 0xe9, is not UTF-8"),
+        (None, "Is a directory"),
+    ],
+)
+def test_a_file_that_is_not_text_is_one_message(capsys, content, says):
+    Path("poem.txt").unlink()
+    Path("poem.txt").mkdir() if content is None else Path("poem.txt").write_bytes(content)
+    assert says in fails(capsys, "poem.txt")
+    assert says.replace("it is empty", "no text in it") in fails(
+        capsys, "poem.txt", "--task", "language-model"
+    )
+    assert not Path("runs").exists()
+
+
+def test_windows_line_ends_and_a_byte_order_mark_do_no_harm(capsys):
+    text = Path("poem.txt").read_bytes()
+    found = []
+    for k, content in enumerate((text, b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))):
+        Path("poem.txt").write_bytes(content)
+        assert main(["train", "poem.txt", "--output", f"run{k}", *TEXT]) == 0
+        found.append(load_task(f"run{k}/model.safetensors").model.state_dict()["tokens.weight"])
+    assert np.array_equal(*found)
+
+
+def test_one_line_is_trained_on_whole(capsys):
+    Path("poem.txt").write_text("The moon is up.\n")
+    assert main(["train", "poem.txt", *TEXT]) == 0
+    assert "validate  nothing: there are too few" in capsys.readouterr().out
+
+
+def test_a_file_for_validation_can_be_given(capsys):
+    Path("dev.txt").write_text("abab1\n\nababab2\n")
+    assert main(["train", "poem.txt", "--dev", "dev.txt", *TEXT]) == 0
+    printed = capsys.readouterr().out
+    assert "train     60 documents" in printed and "validate  2 documents" in printed
+    assert "test" not in printed.split("model  ")[0]
+
+
+def test_what_is_missing_is_named(capsys):
+    assert "which file?" in fails(capsys)
+    assert "which run?" in fails(capsys, "--resume")
+    assert "there is no such file" in fails(capsys, "poem.txt", "--resume")
+    assert "none.txt: cannot be read" in fails(capsys, "none.txt")
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "poem.txt", "--hiden", "3"])
+    assert caught.value.code == 2
+
+
+def test_help_shows_the_options_of_the_task_that_the_file_is_for(capsys):
+    for arguments, has in (
+        (["--epochs", "3", "pairs.tsv"], "--attention"),
+        (["poem.txt"], "--heads"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["train", *arguments, "--help"])
+        printed = capsys.readouterr().out
+        assert has in printed and "--epochs" in printed
+        assert max(map(len, printed.splitlines())) <= 80
