@@ -59,7 +59,7 @@ class Picture:
     title: str
     description: str
     svg: str = field(repr=False)
-    page: Callable[[], str] | None = field(default=None, repr=False)
+    page: Callable[[], str] | None = field(default=None, repr=False, compare=False)
     """Makes the page of `save("x.html")`; None for the drawing above its description."""
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from math import floor, isfinite, log10
 
 from dynbatch.arguments import refused
-from dynbatch.pictures.axes import Format, Panel, count, size, ticks
+from dynbatch.pictures.axes import Format, Panel, count, size
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT, VERMILION, series
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.run_curves import Curve, RunCurves, read_curves
+from dynbatch.reporting.ticks import ticks
 
 MOST_RUNS = 8
 """As many as there are colours."""

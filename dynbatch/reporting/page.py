@@ -15,6 +15,7 @@ from string import Template
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.reporting.reasons import STEPS_LISTED, apart, notes, numbers_text, signature_text
+from dynbatch.reporting.ticks import ticks
 from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures, thread_bars
 
 COLUMNS = (
@@ -23,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 TEXT_COLUMNS = ("signature", "batches of calls", "apart from")
 STYLES = {"forward": "", "backward": " backward", "add gradients": " add"}
-TICKS = 5
+TICKS = 6
 
 
 def page(record: RunRecord) -> str:
@@ -83,9 +84,9 @@ def _timeline(record: RunRecord, signature_of: Sequence[int], texts: dict[int, s
     """
     all_bars = bars(record)
     end = max([bar.end for bar in all_bars], default=0.0) or 1.0
-    marks = [tick / (TICKS - 1) for tick in range(TICKS)]
-    ticks = [f'<span style="left:{m:.0%}">{m * end * 1e3:.3g} ms</span>' for m in marks]
-    rows = [f'<div class="line axis"><div class="label"></div><div class="track">{"".join(ticks)}'
+    marks = [(tick, tick / (end * 1e3)) for tick in ticks(0, end * 1e3, TICKS)]
+    spans = [f'<span style="left:{at:.4%}">{tick:g} ms</span>' for tick, at in marks if at < 0.96]
+    rows = [f'<div class="line axis"><div class="label"></div><div class="track">{"".join(spans)}'
             "</div></div>"]  # fmt: skip
     lines: dict[int, list[Bar]] = {signature: [] for signature in [HOST, *signature_of]}
     for bar in all_bars:

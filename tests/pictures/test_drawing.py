@@ -1,10 +1,11 @@
 import pytest
 
 from dynbatch.errors import ArgumentError
-from dynbatch.pictures.axes import Axis, Panel, seconds, size, ticks
+from dynbatch.pictures.axes import Axis, Panel, seconds, size
 from dynbatch.pictures.drawing import Drawing
 from dynbatch.pictures.palette import BLUE, SERIES, VERMILION
 from dynbatch.pictures.text import fitted, width_of
+from dynbatch.reporting.ticks import ticks
 from tests.pictures.svg import SVG, boxes_of, require_clear_text, root_of, texts_of
 
 MALICIOUS = '</text></svg><script>alert("1")</script>&\x00\u202e'

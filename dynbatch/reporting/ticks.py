@@ -1,0 +1,28 @@
+"""Round numbers for the axes of pictures and pages."""
+
+from __future__ import annotations
+
+import math
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten.
+
+    Args:
+        about: how many there should be.
+
+    Example:
+        >>> ticks(0, 37)
+        [0, 10, 20, 30]
+    """
+    span = high - low
+    if not (span > 0 and math.isfinite(span)):
+        return [low]
+    raw = span / max(1, about)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    exact = [
+        round(number * step, 12 - math.floor(math.log10(step))) for number in range(first, last + 1)
+    ]
+    return [int(value) if value == int(value) else value for value in exact]
