@@ -160,14 +160,15 @@ def _fastest(
 
 def _step(task: Task, batch: Sequence[Any], optimizer: Optimizer, graph: Graph) -> MeasuredStep:
     begin = time.perf_counter()
-    tokens = sum([task.num_tokens(example) for example in batch])
+    count = sum([task.num_tokens(example) for example in batch])
     with graph:
-        loss = F.sum([task.loss(graph, task.model, example) for example in batch]) / max(1, tokens)
+        loss = F.sum([task.loss(graph, task.model, example) for example in batch]) / max(1, count)
         graph.backward(loss)
     updated = time.perf_counter()
     optimizer.step()
     float(loss.value)  # which waits for a GPU
     end = time.perf_counter()
+    tokens = sum([task.length(example) for example in batch])
     return MeasuredStep(batch, graph, end - begin, end - updated, tokens)
 
 
@@ -199,7 +200,7 @@ def _memory(task: Task, step: MeasuredStep) -> list[str]:
         padded = padded_bytes(step.batch)
         said = f"padded it would be {padded / MB:,.2f} MB, {padded / peak:.1f} times as much"
     else:
-        ratio = padding_ratio([task.num_tokens(example) for example in step.batch])
+        ratio = padding_ratio([task.length(example) for example in step.batch])
         said = f"padded there would be {ratio:.1f} times as many tokens"
     return [
         f"  memory at the peak {peak / MB:,.2f} MB; {said}",

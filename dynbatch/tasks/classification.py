@@ -148,6 +148,10 @@ class Classification(LabellingTask):
         """One, as a text has one label."""
         return 1
 
+    def length(self, example: LabelledIds) -> int:
+        """The words of a text."""
+        return int(example.ids.size)
+
     def scores(self, texts: Sequence[str]) -> list[Array]:
         """Scores of the labels of each text, (K,)."""
         return values(self.model, self.model, [self._ids(text) for text in texts])

@@ -108,6 +108,10 @@ class Task(ABC):
     def num_tokens(self, example: Any) -> int:
         """The tokens that the loss of an example is summed over."""
 
+    def length(self, example: Any) -> int:
+        """The tokens that are read of an example, where these are not those of the loss."""
+        return self.num_tokens(example)
+
     @abstractmethod
     def evaluate(self, texts: Sequence[Any]) -> dict[str, float]:
         """Metrics of held-out texts, by name; the first decides which model is best."""

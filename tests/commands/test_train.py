@@ -15,6 +15,8 @@ pytestmark = pytest.mark.usefixtures("same_threads")
 
 TEXT = ["--width", "16", "--layers", "1", "--heads", "2", "--max-tokens", "300"]
 TEXT += ["--sample-length", "20", "--epochs", "2", "--quiet"]
+TAGS = ["--features", "8", "--letters", "4", "--hidden", "8", "--epochs", "2", "--quiet"]
+LABELS = ["--features", "8", "--filters", "4", "--epochs", "2", "--quiet"]
 PAIRS = ["--embed", "6", "--hidden", "8", "--batch-size", "16", "--epochs", "2", "--quiet"]
 
 
@@ -61,6 +63,43 @@ def test_pairs_become_a_translator_of_spellings_to_words(capsys):
     assert (translator.source_units, translator.target_units) == ("characters", "words")
     assert main(["generate", "run", "abca", "cab"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("crf", [[], ["--crf"]])
+def test_tagged_sentences_become_a_tagger(capsys, crf):
+    lines = [["the/DET", "old/ADJ", "man/NOUN", "saw/VERB"], ["we/PRON", "saw/VERB", "it/PRON"]]
+    Path("tagged.txt").write_text("".join([" ".join(lines[k % 2][k % 3 :]) + f" a{k}/X\n"
+                                           for k in range(60)]))  # fmt: skip
+    assert main(["train", "tagged.txt", *TAGS, *crf]) == 0
+    printed = capsys.readouterr().out
+    assert "It is read for tagging" in printed and "most frequent tag" in printed
+    assert printed.count("validation: ") == 2 and "of the tags are right" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert main(["generate", "runs/tagged", "the man saw", "it"]) == 0
+    out = capsys.readouterr().out
+    assert [[token.split("/")[0] for token in line.split()] for line in out.splitlines()] == [
+        ["the", "man", "saw"], ["it"]
+    ]  # fmt: skip
+    assert main(["train", "--output", "runs/tagged", "--resume", "--epochs", "3", "--quiet"]) == 0
+    resumed = capsys.readouterr().out
+    assert resumed.count("validation: ") == 1 and "most frequent tag" in resumed
+    assert main(["explain", "runs/tagged"]) == 0
+
+
+def test_labelled_texts_become_a_classifier(capsys):
+    rows = [("ham", "See you, then."), ("spam", "You won!")]
+    lines = [f'{rows[k % 2][0]},"{rows[k % 2][1]} {k}"\n' for k in range(60)]
+    Path("mails.csv").write_text("".join(["label,text\n", *lines]))
+    assert main(["train", "mails.csv", *LABELS]) == 0
+    printed = capsys.readouterr().out
+    assert "its first line names a label and a text" in printed
+    for said in ("always ", "naive Bayes", "text CNN", "macro-F1", "sentences per second"):
+        assert said in printed, said
+    assert max(map(len, printed.splitlines())) <= 80
+    assert main(["generate", "runs/mails", "You won, then."]) == 0
+    assert capsys.readouterr().out in ("ham\n", "spam\n")
+    assert main(["explain", "runs/mails"]) == 0
+    assert "tokens per second" in capsys.readouterr().out
 
 
 def test_a_run_that_was_interrupted_goes_on_elsewhere_to_the_same_bits(capsys, monkeypatch):
