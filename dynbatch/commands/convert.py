@@ -23,8 +23,7 @@ from dynbatch.train.checkpoint import MODEL, save_checkpoint
 SUMMARY = "turn checkpoints of Hugging Face and PyTorch into ours, and back"
 HELP = """\
 Turn a checkpoint into another program's. What it becomes shows in the names of
-SOURCE and TARGET. Values stay what they are, to the bit. Nothing in a file is
-executed.
+SOURCE and TARGET. Nothing in a file is executed.
 
   dynbatch convert gpt2/ runs/gpt2/
   dynbatch convert runs/fine-tuned/ fine-tuned-for-transformers/
@@ -43,6 +42,11 @@ from and to:
   of a folder goes along. PyTorch's formats need PyTorch (pip install torch),
   and are read as tensors alone. Parts of a large model are read by their index,
   such as pytorch_model.bin.index.json.
+
+values:
+  They stay what they are, to the bit. In a checkpoint of dynbatch they are
+  float32, which holds all of float16 and bfloat16; float64 is rounded. --dtype
+  rounds those of a folder.
 
 in Python:
   dynbatch.models.pretrained.load_pretrained(path) gives the model, from the

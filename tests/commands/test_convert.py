@@ -15,6 +15,7 @@ from dynbatch.commands.main import main
 from dynbatch.errors import CheckpointError
 from dynbatch.models.pretrained import GPT2, GPT2Config, load_pretrained
 from dynbatch.models.pretrained.folder import WEIGHTS
+from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, save_checkpoint
 
 FIXTURES = Path(__file__).parents[1] / "models" / "pretrained" / "fixtures"
@@ -187,6 +188,19 @@ def test_a_run_becomes_a_state_dict_without_its_optimizer(capsys):
     theirs = torch.nn.Linear(3, 2)
     theirs.load_state_dict(torch.load("weights.pt", weights_only=True))
     assert np.array_equal(theirs.weight.detach().numpy(), model.weight.value)
+
+
+def test_a_folder_becomes_a_state_dict_under_its_own_names():
+    torch = pytest.importorskip("torch")
+    for name in ("gpt2", "bert-encoder-bfloat16"):  # a file, and several with an index
+        converted(FIXTURES / name, f"{name}.pth")
+        found = torch.load(f"{name}.pth", weights_only=True)
+        wanted = [
+            one for path in (FIXTURES / name).glob("*.safetensors") for one in tensors_of(path)
+        ]
+        assert {key: tuple(one.shape) for key, one in found.items()} == {
+            key: one.shape for key, one in wanted
+        }
 
 
 def test_code_in_a_pickle_is_never_run(capsys):
