@@ -86,12 +86,7 @@ def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str
     total = total_seconds(record)
     found = advice(record, observed)
     if not found:
-        share = record.statistics.host_seconds / total if total else 0.0
-        return fill(
-            f"what to change: nothing stands out ({record.statistics.batches} batches, at least "
-            f"{record.lower_bound}; planning takes {share:.0%} of the time)",
-            columns,
-        )
+        return fill(f"what to change: nothing stands out. {_work_itself(record)}", columns)
     lines = ["what to change, by what it would bring at most"]
     for number, one in enumerate(found, start=1):
         gain = f"{one.seconds / total:.0%} of the time: " if one.seconds else ""
@@ -103,6 +98,24 @@ def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str
 def total_seconds(record: RunRecord) -> float:
     """Seconds of the runs, and of what built their nodes."""
     return record.build_seconds + record.statistics.host_seconds + record.statistics.kernel_seconds
+
+
+def _work_itself(record: RunRecord) -> str:
+    """Where the time goes if nothing is to be blamed."""
+    batches = f"{record.statistics.batches} batches, at least {record.lower_bound}"
+    seconds: dict[str, float] = {}
+    for row in record.rows:
+        spent = seconds.get(row.kind, 0.0) + row.seconds + row.seconds_backward
+        seconds[row.kind] = spent
+    whole = sum(seconds.values())
+    if not whole:
+        return f"It ran in {batches}"
+    most = max(seconds, key=lambda kind: seconds[kind])
+    share = record.statistics.kernel_seconds / total_seconds(record)
+    return (
+        f"In {batches}, kernels take {share:.0%} of the time, {most} {seconds[most] / whole:.0%} "
+        "of theirs: less work is a smaller model, and a GPU does it faster"
+    )
 
 
 def _ms(seconds: float) -> str:
