@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from dynbatch.arguments import refused, shown
+from dynbatch.arguments import integer, refused, shown
 from dynbatch.batcher.planning.memory_use import EARLIER, MemoryUse
 from dynbatch.errors import GraphError
 from dynbatch.graph import Graph
@@ -54,7 +54,7 @@ def memory(
 
     Raises:
         GraphError:    nothing has run.
-        ArgumentError: `graph` is neither, or `limit` is not a number of bytes.
+        ArgumentError: `graph` is neither, or `limit` or `padded` is not a number of bytes.
 
     Example:
         >>> import dynbatch as db
@@ -70,6 +70,8 @@ def memory(
     limit_bytes = use.limit if limit is None else parse_bytes("memory: limit", limit)
     curve = _stages(padded) if isinstance(padded, MemoryUse) else []
     padded_bytes = padded.peak_bytes if isinstance(padded, MemoryUse) else padded
+    if padded_bytes is not None:
+        padded_bytes = integer("memory", "padded", padded_bytes)
     levels = [
         (palette.INK, "predicted, and taken", use.peak_bytes),
         (palette.VERMILION, "limit", limit_bytes),

@@ -139,7 +139,7 @@ def _draw(
     room = (inside - GAP * (columns - 1)) / columns
     longest = max(1, *lengths)
     across = min(18.0, room / longest)
-    down = min(18.0, max(across, 8.0)) if is_stacked else min(14.0, max(0.8, 360 / len(lengths)))
+    down = min(18.0, max(across, 8.0)) if is_stacked else min(14.0, 360 / len(lengths))
     left = MARGIN
     for name, text, rows in forms:
         y = _titled(drawing, left, top, room, name, text)

@@ -75,5 +75,7 @@ def test_a_graph_that_has_not_run_is_refused():
         db.pictures.memory(graph)
     with pytest.raises(ArgumentError, match="graph is a list"):
         db.pictures.memory([])
+    with pytest.raises(ArgumentError, match="padded is 'twice'"):
+        db.pictures.memory(trained(), padded="twice")
     with pytest.raises(ArgumentError, match="'much' is not a number of bytes"):
         db.pictures.memory(trained(), limit="much")

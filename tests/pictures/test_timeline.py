@@ -99,6 +99,23 @@ def test_the_page_of_a_timeline_is_that_of_explain(tmp_path):
     assert "thread 2, which helps" in text
 
 
+def test_malicious_names_cannot_leave_their_place(tmp_path):
+    name = "</title></text><script>alert(1)</script>"
+
+    def layer(x):
+        return F.tanh(x * 2.0)
+
+    layer.__name__ = layer.__qualname__ = name
+    with db.Graph() as graph:
+        _ = F.sum(db.block(layer)(F.input(graph, np.ones((3, 4))))).value
+        pictures = [db.pictures.timeline(graph), db.pictures.sentence(graph, 0)]
+        pictures.append(db.pictures.memory(graph))
+    for picture in pictures:
+        root_of(picture)  # well-formed
+        assert "<script" not in picture.svg
+    assert any("alert(1)" in hint for hint in hints_of(pictures[0]))
+
+
 def test_without_a_run_there_is_no_timeline():
     with db.Graph() as graph, pytest.raises(GraphError, match=r"not run(.|\n)*rule(.|\n)*fix"):
         db.pictures.timeline(graph)
