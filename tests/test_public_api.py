@@ -28,7 +28,7 @@ PUBLIC = {
         where windows
     """,
     "dynbatch.pictures": """
-        Picture memory padding sentence timeline training
+        Picture generation memory padding sentence timeline training
     """,
     "dynbatch.testing": """
         FailingMemory NanPool Probe check_batching check_device check_gradient check_policies

@@ -21,6 +21,7 @@ from dynbatch.generation.invariance import invariant_products
 from dynbatch.generation.model import Continuation
 from dynbatch.generation.pages import CacheMemory, Caches
 from dynbatch.generation.processing import Hook, LogitsProcessing
+from dynbatch.generation.recording import Recording
 from dynbatch.generation.request_queue import RequestQueue, Rows
 from dynbatch.generation.requests import (
     Branch,
@@ -67,6 +68,8 @@ class Engine:
                     printed in a line.
         matmul:     what factors of products with weights are rounded to: "float32", "tf32" or
                     "bfloat16", as in `Graph`, which raises what it refuses.
+        record:     keep what each step does, for `pictures.generation`: some numbers a request and
+                    step.
 
     Raises:
         ArgumentError: `batch_invariant` cannot hold: on a GPU, or with
@@ -78,7 +81,7 @@ class Engine:
         self, model: Any, config: GenerationConfig | None = None, *,
         tokenizer: Detokenizer | None = None, step_tokens: int = 2048,
         memory_limit: int | str | None = None, positions: int | None = None,
-        batch_invariant: bool = False, matmul: str = FULL,
+        batch_invariant: bool = False, matmul: str = FULL, record: bool = False,
     ) -> None:  # fmt: skip
         self._model = model
         self._config = GenerationConfig() if config is None else config
@@ -96,6 +99,7 @@ class Engine:
         self._queue = RequestQueue(self.caches, self._step_tokens, self._limit)
         self._requests: dict[int, GenerationRequest] = {}
         self._count = 0
+        self.recording = Recording(self._limit) if switch(self, "record", record) else None
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
         if switch(self, "batch_invariant", batch_invariant):
             probe = partial(Engine, model, positions=positions, matmul=matmul)
@@ -246,6 +250,8 @@ class Engine:
             requests = list(dict.fromkeys([request for request, _, _ in read]))
             run = partial(self._continuation.run, self.caches, given)
             logits = self._tried(requests, run, events) if read else None
+        if self.recording is not None and read:
+            self.recording.add(read, queue.waiting, queue.live, self.memory_use())
         if logits is not None:
             events += self._tried(requests, partial(self._choose, read, logits), events) or []
         self._give_back()

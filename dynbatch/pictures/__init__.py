@@ -3,6 +3,7 @@
 A `Picture` shows itself in notebooks; `save("x.svg")` writes the drawing, `save("x.html")` a page.
 """
 
+from dynbatch.pictures.generation import generation
 from dynbatch.pictures.memory import memory
 from dynbatch.pictures.padding import padding
 from dynbatch.pictures.picture import Picture
@@ -10,4 +11,4 @@ from dynbatch.pictures.sentence import sentence
 from dynbatch.pictures.timeline import timeline
 from dynbatch.pictures.training import training
 
-__all__ = ["Picture", "memory", "padding", "sentence", "timeline", "training"]
+__all__ = ["Picture", "generation", "memory", "padding", "sentence", "timeline", "training"]
