@@ -63,7 +63,8 @@ def _table(rows: Sequence[StepRecord]) -> Iterator[str]:
         yield f"{first}  {_cut(kind, wide):<{wide}} {' '.join(others)}"
     for number, row in enumerate(rows):
         full = row.kind if len(row.kind) > wide else ""
-        for remark in filter(None, (full, row.batches_text, row.remarks)):
+        inside = f"inside: {row.batches_text}" if row.inside else ""
+        for remark in filter(None, (full, inside, row.remarks)):
             remarks.setdefault(remark, []).append(number)
     for remark, numbers in remarks.items():
         yield from _wrapped(f"{numbers_text(numbers):>4}  {remark}")

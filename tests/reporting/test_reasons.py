@@ -207,7 +207,8 @@ def test_ordinary_nodes_between_calls_cost_a_phase():
     with db.Graph() as graph:
         told = calls(graph, lambda x: step(F.exp(step(step(x, 2), x)), x))
         assert "1 calls of step 6 6 2" in told
-        assert "1 2 batches (lower bound 2)" in told and "3 1 batch (lower bound 1)" in told
+        assert "1 inside: 2 batches (lower bound 2)" in told
+        assert "3 inside: 1 batch (lower bound 1)" in told
         assert "1 / 3: ordinary nodes between calls: phase 1 / 2" in told
 
 
