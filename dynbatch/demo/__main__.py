@@ -6,11 +6,9 @@ import argparse
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from statistics import mean
-
-import numpy as np
 
 import dynbatch as db
 from dynbatch import models, optim
@@ -21,6 +19,7 @@ from dynbatch.padding import padded_peak
 from dynbatch.parameter import Array
 from dynbatch.reporting.backends import without_c
 from dynbatch.tasks.options import positive
+from dynbatch.text import Vocabulary
 from dynbatch.train import SentenceBatches, Trainer
 
 IdPair = tuple[Array, Array]
@@ -66,8 +65,8 @@ def run(epochs: int | None) -> None:
     """Train, translate what was held out, and say what padding would have cost."""
     db.seed(0)
     (train, test), begin = simple_split(), time.perf_counter()
-    words, actions = [vocabulary(side) for side in zip(*train, strict=True)]
-    pairs = [(ids(words, source), ids(actions, target)) for source, target in train]
+    words, actions = [Vocabulary.build(side) for side in zip(*train, strict=True)]
+    pairs = [(words.encode(source), actions.encode(target)) for source, target in train]
     model = models.Seq2Seq(len(words), len(actions), embed=32, hidden=64, rng=0)
     sizes = {"all": len(train) + len(test), "train": len(train), "test": len(test)}
     print(INTRODUCTION.format(parameters=model.num_parameters(), **sizes), flush=True)
@@ -79,25 +78,15 @@ def run(epochs: int | None) -> None:
         print(f"{epochs} of {PASSES} passes, to save time: some more commands will go wrong.\n")
     fit(model, batches, epochs)
 
-    sources = [ids(words, source) for source, _ in test]
+    sources = [words.encode(source) for source, _ in test]
     results = db.generate(model, sources, max_new_tokens=LONGEST, eos_token_id=(model.end,))
-    found = [tuple([actions[k] for k in best.tokens if k != model.end]) for (best,) in results]
+    found = [tuple(actions.decode(best.tokens)) for (best,) in results]
     right = sum([mine == target for mine, (_, target) in zip(found, test, strict=True)])
     print(f"\nCommands never seen: {right:,} of {len(test):,} exact, {right / len(test):.1%}")
     for (source, target), mine in islice(zip(test, found, strict=True), 4):
         print(translation(source, mine, target))
     print(f"\n{cost_of_padding(model, batches)}")
     print(f"All in {time.perf_counter() - begin:.0f} seconds.\n{TO_GO_ON}", end="")
-
-
-def vocabulary(sentences: Iterable[Sequence[str]]) -> list[str]:
-    """The marks of a sentence's begin and end, then every word; an id is a place in it."""
-    return ["<s>", "</s>", *sorted({word for words in sentences for word in words})]
-
-
-def ids(known: list[str], words: Sequence[str]) -> Array:
-    """The ids of a sentence's words."""
-    return np.array([known.index(word) for word in words])
 
 
 def fit(model: models.Seq2Seq, batches: SentenceBatches[IdPair], epochs: int) -> None:
