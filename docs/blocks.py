@@ -44,6 +44,7 @@ NOT_RUN = {
     r"make\b": "sets up an environment of its own",
     r"git\b": "changes the repository",
     r"(scp|rsync|ssh)\b": "needs another machine",
+    r"sacrebleu\b": "is a program of another package",
     r"(tensorboard|xdg-open|open)\b": "opens a window, or serves until it is stopped",
     r"(\S*/)?python3? -m (examples|benchmarks|tests)\b": "takes minutes, and has tests of its own",
     r".*--device cuda": "needs a GPU",
