@@ -39,8 +39,8 @@ of them and then read the other {test:,}. Sentences keep their own lengths.
 """
 TO_GO_ON = """
 To go on:
-  dynbatch --help                               what there is
-  python -m dynbatch.demo --pairs > scan.tsv    these pairs, a file to train on
+  dynbatch train --help                         which files it learns from
+  python -m dynbatch.demo --pairs > scan.tsv    these pairs as such a file
 """
 
 
