@@ -173,6 +173,8 @@ def _note(boxes: Boxes) -> str:
     if inner:
         outer, _, number = inner.partition(".")
         note += f" {inner} is the batch number {number} inside of batch {outer}."
+    if any(["–" in batch for batch in batches]):
+        note += " A block is one box; graph.explain() has its batches."
     if IN_PLACE in batches:
         note += " A row in place is read where it lies, without a copy."
     if FOLDED in batches:
@@ -213,7 +215,8 @@ def _words(boxes: Boxes, number: int) -> str:
     for source, reader in boxes.edges:
         reads.setdefault(reader, []).append(boxes.shapes[source].name)
     deep = 1 + max(boxes.layer.values())
-    lines = [f"Sentence {number} has {len(boxes.shapes)} nodes in {deep} layers."]
+    nodes = f"{len(boxes.shapes)} node{'s' * (len(boxes.shapes) != 1)}"
+    lines = [f"Sentence {number} has {nodes} in {deep} layer{'s' * (deep != 1)}."]
     for key in sorted(boxes.shapes, key=lambda key: -boxes.layer[key])[:100]:
         shape = boxes.shapes[key]
         when = f"batch {shape.batch}" if shape.batch[:1].isdigit() else shape.batch

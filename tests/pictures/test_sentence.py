@@ -87,7 +87,9 @@ def test_a_block_is_one_box_with_the_batches_of_its_operators():
         F.sum(layer(F.input(graph, np.ones((3, 8)))))
         before = texts_of(db.pictures.sentence(graph, 0))
         graph.forward()
-        after = texts_of(db.pictures.sentence(graph, 0))
+        after = texts_of(picture := db.pictures.sentence(graph, 0))
+    assert "A block is one box; graph.explain() has its batches." in " ".join(after)
+    require_clear_text(picture)
     assert before[before.index("TransformerEncoder") + 1] == "3×8 · not run"
     assert re.fullmatch(r"3×8 · batch \d+–\d+", after[after.index("TransformerEncoder") + 1])
 
