@@ -17,6 +17,7 @@ from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
+from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
@@ -224,11 +225,12 @@ class Classification(LabellingTask):
         self, texts: Sequence[LabelledText], settings: ClassificationSettings,
         rng: np.random.Generator,
     ) -> list[str]:  # fmt: skip
-        """Texts with the labels found; behind a wrong one stands the right one."""
-        return [
-            label + f"[{text.label}]" * (label != text.label) + f": {' '.join(text.text.split())}"
-            for text, label in zip(texts, self._best(texts), strict=True)
-        ]
+        """Beginnings of texts behind the labels found; behind a wrong one stands the right one."""
+        lines = []
+        for text, label in zip(texts, self._best(texts), strict=True):
+            mark = f"[{text.label}]" * (label != text.label)
+            lines.append(f"{label}{mark}: {' '.join(text.text.split())}"[:COLUMNS])
+        return lines
 
     # Labels of lines, and checkpoints -------------------------------------------------------------
 

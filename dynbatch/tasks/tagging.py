@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten, wrap
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import MostFrequentTag
+from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
@@ -221,13 +223,12 @@ class Tagging(LabellingTask):
     def samples(
         self, texts: Sequence[TaggedSentence], settings: TaggingSettings, rng: np.random.Generator
     ) -> list[str]:
-        """Sentences with the tags found; behind a wrong one stands the right one."""
+        """Beginnings of sentences with the tags found; behind a wrong one stands the right one."""
         lines = []
         for text, tags in zip(texts, self.tag([text.words for text in texts]), strict=True):
             rows = zip(text.words, tags, text.tags, strict=True)
-            lines.append(
-                " ".join([f"{w}/{tag}" + f"[{right}]" * (tag != right) for w, tag, right in rows])
-            )
+            marked = [f"{w}/{tag}" + f"[{right}]" * (tag != right) for w, tag, right in rows]
+            lines += wrap(shorten(" ".join(marked), 2 * COLUMNS, placeholder=" …"), COLUMNS)
         return lines
 
     def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:

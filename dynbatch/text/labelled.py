@@ -11,8 +11,13 @@ from pathlib import Path
 from dynbatch.errors import DataError
 from dynbatch.text.lines import bad_line, num_columns, read_lines
 
-LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "target")
-TEXTS = ("text", "texts", "sentence", "review", "document", "message", "utterance", "content")
+LABELS = frozenset(
+    "label labels class category sentiment intent topic target stars rating score tag".split()
+)
+TEXTS = frozenset(
+    "text texts sentence review document message utterance content comment question tweet title "
+    "body post headline description".split()
+)
 """Names in a first line that say which column has the labels and which the texts."""
 
 _RULE = 'label<TAB>text on each line, a .csv file of two columns, or {"text": …, "label": …} a line'

@@ -77,6 +77,9 @@ def test_a_wrong_tag_is_shown_with_the_right_one():
     task = begun()
     task.tag = lambda sentences: [["at", "vb"] for _ in sentences]
     assert task.samples([sentence("the/at cat/nn")], SMALL, None) == ["the/at cat/vb[nn]"]
+    task.tag = lambda sentences: [["at"] * 99]
+    lines = task.samples([sentence("the/at " * 99)], SMALL, None)
+    assert len(lines) == 2 and lines[1].endswith("the/at …") and max(map(len, lines)) <= 76
     assert task.shown(sentence("the/at cat/nn")) == "the/at cat/nn"
     assert task.sizes(CORPUS) == "3 sentences, 9 words (longest sentence 4), 4 tags"
 
