@@ -111,7 +111,8 @@ def learn(
         extra={"task": task.name, "description": task.description()}, hint=hint,
         validate=validate if dev else None, higher_is_better=task.higher_is_better,
         patience=settings.patience if dev else None, other_data={"the development set": dev},
-        random_state=rng, padded_bytes=task.padded_bytes(),
+        random_state=rng, padded_bytes=task.padded_bytes(), accumulate=settings.accumulate,
+        watch=settings.watch,
     )  # fmt: skip
 
 

@@ -69,6 +69,10 @@ class TaskSettings(TrainingSettings):
     )
     dev: str | None = option(None, "file for validation (a part of the data is held out)", str)
     patience: int | None = option(None, "stop after X validations without a better one (never)")
+    accumulate: int = option(1, "mini-batches of one update")
+    watch: int | None = option(
+        None, "note how every parameter moves, at each X-th update (never)", is_kept=False
+    )
     samples: int = option(
         3, "held-out texts, or texts made up, shown after each epoch", not_negative
     )

@@ -66,6 +66,7 @@ def train(
     *,
     optimizer: optim.Optimizer | None = None,
     batches: SentenceBatches[Any] | TokenBatches[Any] | None = None,
+    accumulate: int = 1,
     extra: Mapping[str, object] | None = None,
     hint: str = "the same command with --resume",
     **more: Any,
@@ -77,6 +78,7 @@ def train(
         num_tokens: what an example's loss was summed over.
         optimizer:  another one than Adam.
         batches:    other mini-batches than `batch_size` examples each.
+        accumulate: mini-batches of one update.
         extra:      what a checkpoint holds beside the settings.
         hint:       what to tell someone who interrupts the run.
         more:       other arguments of `Trainer`, such as `validate`.
@@ -87,7 +89,8 @@ def train(
     model.to(settings.device)
     batches = batches or SentenceBatches(examples, settings.batch_size, settings.seed)
     optimizer = optimizer or optim.Adam(model, lr=settings.lr)
-    updates = sum([batches.num_batches(epoch) for epoch in range(settings.epochs)])
+    of_epochs = [batches.num_batches(epoch) for epoch in range(settings.epochs)]
+    updates = sum([-(-number // accumulate) for number in of_epochs])
     warmup = min(settings.warmup, updates - 1)
     trainer = Trainer(
         model,
@@ -95,6 +98,7 @@ def train(
         loss,
         batches,
         num_tokens=num_tokens,
+        accumulate=accumulate,
         schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
         clip_norm=settings.clip,
         checkpoint_path=settings.checkpoint,
