@@ -18,7 +18,7 @@ from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
 from dynbatch.tasks.settings import BEST
 from dynbatch.text import copy_tokenizer
-from dynbatch.train.checkpoint import MODEL, save_checkpoint
+from dynbatch.train.checkpoint import MODEL, OPTIMIZER, save_checkpoint
 
 SUMMARY = "turn checkpoints of Hugging Face and PyTorch into ours, and back"
 HELP = """\
@@ -204,7 +204,11 @@ def _list(tensors: Mapping[str, tuple[Sequence[int], str]]) -> None:
 
 
 def _tell(what: str, names: Sequence[str]) -> None:
-    """Print names, those that differ in a number once."""
+    """Print names, those that differ in a number once, and an optimizer's state as a whole."""
+    state = sum([name.startswith(OPTIMIZER) for name in names])
+    if state:
+        print(f"{what}: the optimizer's state, {state} tensors")
+    names = [name for name in names if not name.startswith(OPTIMIZER)]
     if names:
         found = Counter([_NUMBER.sub("*", name) for name in names])
         listed = [f"{name} × {n}" if n > 1 else name for name, n in found.items()]

@@ -31,8 +31,8 @@ from dynbatch.train.random_states import RandomStates
 
 PathLike = str | os.PathLike[str]
 
-MODEL = "model/"
-"""With which the names of a model's parameters begin in a checkpoint."""
+MODEL, OPTIMIZER = "model/", "optimizer/"
+"""With which the names of a model's parameters and an optimizer's state begin in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def save_checkpoint(
         for name, parameter in model.named_parameters()
     }
     if optimizer is not None:
-        tensors |= {f"optimizer/{name}": array for name, array in optimizer.state_dict().items()}
+        tensors |= {f"{OPTIMIZER}{name}": array for name, array in optimizer.state_dict().items()}
     if average is not None:
         tensors |= {f"average/{name}": array for name, array in average.state_dict().items()}
         state["average"] = {"kind": type(average).__name__, "num_updates": average.num_updates}
@@ -189,7 +189,7 @@ def load_checkpoint(
         _check_kind(path, "schedule", state["schedule"], schedule)
         slots = {}
         if optimizer is not None:
-            slots = file.read("optimizer/")
+            slots = file.read(OPTIMIZER)
             optimizer.check_state_dict(slots)
         if schedule is not None:
             schedule.check_state_dict(state["schedule_state"] or {})
