@@ -7,6 +7,7 @@ else.
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from typing import Any
@@ -119,8 +120,13 @@ def restructured(lines: list[str]) -> list[str]:
             continue
         result += prose(text)
         text, body = [], []
-        while number < len(lines) and (not lines[number] or lines[number].startswith(" ")):
-            body.append(lines[number])
+        begun = bool(heading[2])  # beside its name: then lines go on in it until an empty one
+        while number < len(lines):
+            line = lines[number]
+            begun = begun and bool(line) and not SECTION.fullmatch(line)
+            if line and not line.startswith(" ") and not begun:
+                break
+            body.append(line)
             number += 1
         if result and heading[1] not in ("Example", "Examples") and result[-1] == "":
             while result and result[-1] == "":
@@ -138,7 +144,21 @@ def is_field(result: list[str]) -> bool:
     return False
 
 
+def inherited(obj: Any) -> list[str]:
+    """The docstring of a base that nobody else sees, where it has what the class is called with."""
+    from public_names import public  # here, as the tests of this file have another path to it
+
+    definer = next((base for base in obj.__mro__ if "__init__" in vars(base)), obj)
+    is_shown = definer is obj or definer in public().values()
+    if is_shown or not definer.__module__.startswith("dynbatch."):
+        return []
+    return (inspect.getdoc(definer) or "").split("\n")
+
+
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    if what == "class":
+        example = lines.index("Example:") if "Example:" in lines else len(lines)
+        lines[example:example] = ["", *inherited(obj), ""]
     lines[:] = restructured(lines)
 
 

@@ -71,7 +71,7 @@ def gru_cell(x: Node, h: Node, p: Weights) -> tuple[Node, Node]:
 
 
 class Recurrent(Module):
-    """Base of LSTM and GRU. Layer k + 1 reads the outputs of layer k, both directions joined.
+    """Layer k + 1 reads the outputs of layer k, both directions joined. Base of LSTM and GRU.
 
     Calling it on a sentence xs (T, I) gives the last layer's outputs (T, H), or (T, 2H): forward
     features first. With `return_state=True` it gives outputs and state: a list with one entry for

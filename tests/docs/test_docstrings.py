@@ -11,6 +11,8 @@ Args:
 
 Shape:  x (T, D) -> y (T, E);
     length 0 gives an empty y.
+Memory: one array,
+made at once.
 Raises:
     ShapeError: too many.
 
@@ -35,6 +37,8 @@ RESTRUCTURED = r"""Rows of \*one\* sentence, as ``table[ids]`` gives; x\_ is not
         others.
 :Shape:
     x (T, D) -\> y (T, E); length 0 gives an empty y.
+:Memory:
+    one array, made at once.
 :Raises:
     ``ShapeError``
         too many.
