@@ -38,7 +38,7 @@ _BY_TYPE = {kind: one for one in _WITHOUT_HEAD for kind in one.config_type.model
 _BY_ARCHITECTURE = {one.architecture: one for one in (*_WITHOUT_HEAD, *_WITH_HEAD)}
 
 
-def load_pretrained(path: str | Path) -> PretrainedModel:
+def load_pretrained(path: str | Path) -> Any:
     """The model of a folder of Hugging Face, or of a checkpoint of such a model, by what it says.
 
     The class is that of config.json's "architectures": `BertForClassification` for
@@ -48,6 +48,9 @@ def load_pretrained(path: str | Path) -> PretrainedModel:
 
     Args:
         path: a folder with config.json, or a file that `save_checkpoint` or `Trainer` wrote.
+
+    Returns:
+        A `PretrainedModel`. Its type is Any, as only the file tells its class.
 
     Raises:
         CheckpointError: it is neither, or damaged, or of another family.
