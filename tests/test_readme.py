@@ -1,30 +1,24 @@
-"""The README's Python, run as a reader would paste it: every block, one after the other."""
+"""The README fits a page and a half, and its Python runs as a reader would paste it."""
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
-from tests.cuda import devices, simulator
+from docs.blocks import blocks_of
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
-    text = README.read_text("utf-8")
-    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S))
-    namespace: dict[str, object] = {"__name__": "readme"}
-    on_gpu = [block for block in blocks if '"cuda"' in block[1]]
-    way = "gpu" if devices.has_gpu() else "shuffled"
-    has_device = devices.has_gpu() or not simulator.missing()
-    for block in blocks:
-        lines_before = text.count("\n", 0, block.start(1))  # so that tracebacks show the README
-        code = compile("\n" * lines_before + block[1], str(README), "exec")
-        if block not in on_gpu or has_device:
-            with devices.device(way) if block in on_gpu else nullcontext():
-                exec(code, namespace)
+def test_the_python_of_the_readme_trains_a_step(capsys):
+    (block,) = [each for each in blocks_of(README.read_text("utf-8")) if each.language == "python"]
+    exec(compile(block.code, str(README), "exec"), {"__name__": "readme"})
+    loss, nodes, batches = re.findall(r"[\d.]+", capsys.readouterr().out)
+    assert 2.5 < float(loss) < 3.2  # 17 tags, untrained: close to ln 17 = 2.833
+    assert int(batches) < int(nodes)
 
-    losses = re.findall(r"loss (\d\.\d{3})", capsys.readouterr().out)
-    assert (len(blocks), len(on_gpu), len(losses)) == (8, 1, 2 + has_device)
-    assert not has_device or losses[1] == losses[2]  # the same model, on another device
-    # 17 tags, untrained: close to ln 17 = 2.833.
-    assert all(2.5 < float(loss) < 3.2 for loss in losses)
+
+def test_the_readme_stays_short_and_names_a_command_beside_each_figure():
+    lines = README.read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "**" in line]
+    assert len(lines) <= 120
+    assert len(rows) == 5
+    assert all([re.search(r"`(make bench|python -m benchmarks)[^`]*` \|$", row) for row in rows])
