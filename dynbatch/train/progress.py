@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 
 from tqdm import tqdm
 
@@ -16,6 +17,9 @@ ENDLESS_FORMAT = "{desc} {n} batches{postfix}"
 """The number of batches is not known where they come from a generator."""
 
 COLUMNS = 80
+
+NOT_SAVED = "nothing is saved, as there is no checkpoint_path."
+"""What is told of an interrupted run that is saved nowhere."""
 
 
 class Progress:
@@ -87,6 +91,12 @@ class Progress:
         unit = "tok" if "tokens" in record else "sent"
         self._bar.set_postfix_str(f"{loss}{speed:,.0f} {unit}/s{self._memory}", refresh=False)
         self._bar.update(num_batches)
+
+
+def tell(text: str) -> None:
+    """Print on standard error, if it is still there: SIGHUP says that the terminal is gone."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def tell_backend(parameter: Parameter) -> None:

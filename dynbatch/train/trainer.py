@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -17,7 +16,7 @@ from dynbatch.optim import GradientNorm
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import Record
-from dynbatch.train.progress import Progress, tell_backend
+from dynbatch.train.progress import NOT_SAVED, Progress, tell, tell_backend
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.records import RunRecords
@@ -291,12 +290,9 @@ class Trainer(TrainerSettings):
             self._marked.restore(self.random_state)
             self.optimizer.zero_grad()
             self.save()
-        where = f"Interrupted in epoch {self.epoch + 1} after step {self.step}: "
-        said = f"saved {self._saved}.\nTo go on: {self.resume_hint}"
-        if self.checkpoint_path is None:
-            said = "nothing is saved, as there is no checkpoint_path."
-        with suppress(OSError):  # SIGHUP says that the terminal is gone
-            print(f"{where}{said}", file=sys.stderr)
+        is_saved = self.checkpoint_path is not None
+        said = f"saved {self._saved}.\nTo go on: {self.resume_hint}" if is_saved else NOT_SAVED
+        tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
 
     def _failed(self, error: NumericError) -> NumericError:
         """Drop the gradients, and return the error to raise."""
