@@ -15,16 +15,16 @@ MOST_BYTES = 1 << 18
 
 FORMS = {
     "language-model": (
-        "text: documents with blank lines, or lines of one %, between them",
+        "text; blank lines, or lines of one %, between its documents",
         ["Once upon a time", "there was a fox.", "", "The end came soon."],
     ),
     "translation": ("source<TAB>target on each line", ["the fox<TAB>der Fuchs"]),
     "classification": (
-        "label<TAB>text on each line, or two columns of a .csv file, or JSON lines",
+        "label<TAB>text on each line, a .csv file, or JSON lines",
         ["spam<TAB>You have won!", '{"text": "You have won!", "label": "spam"}'],
     ),
     "tagging": (
-        "word<TAB>tag on each line, a blank line after each sentence; CoNLL-U; or word/TAG",
+        "word<TAB>tag a line, blank lines between; word/TAG; CoNLL-U",
         ["The<TAB>DT", "fox<TAB>NN", "", "Run<TAB>VB"],
     ),
 }
@@ -43,8 +43,8 @@ def task_of(path: str | Path) -> tuple[str, str]:
 
     CoNLL-U, lines of a word and its tag with blank lines between groups of them, and word/TAG are
     for tagging. JSON lines with a text and a label are for classification, and so are two columns
-    of which one has few different values, each on five lines on average or more; where both columns
-    have many, they are a source and its target. A file without tabs is text.
+    of which one has few different values, each on five lines on average or more (in a .csv file, on
+    two); where both columns have many, they are a source and its target. Text has no tabs.
 
     Raises:
         DataError: the file cannot be read, is not text in UTF-8, is empty, or is of none of these
@@ -141,12 +141,13 @@ def _task_of_columns(path: str | Path, rows: list[tuple[int, list[str]]]) -> tup
     seen = (
         f"in {len(pairs):,} lines its columns have {values[0]:,} and {values[1]:,} different values"
     )
-    if few * 5 <= len(pairs) and few * 4 <= many:
+    is_csv = Path(path).suffix.lower() == ".csv"  # which is not read as sources and targets
+    if few * (2 if is_csv else 5) <= len(pairs) and few * (2 if is_csv else 4) <= many:
         which = "first" if values[0] == few else "second"
         return _said(path, "classification", f"{seen}, so that the {which} is the label")
-    if few * 3 > len(pairs) and Path(path).suffix.lower() != ".csv":
+    if few * 3 > len(pairs) and not is_csv:
         return _said(path, "translation", f"{seen}, so that they are sources and targets")
-    raise _unknown(path, f"{seen}: labels, or sources and targets?")
+    raise _unknown(path, f"{seen}; these may be labels and texts, or sources and targets")
 
 
 def _said(path: str | Path, task: str, seen: str) -> tuple[str, str]:

@@ -71,7 +71,10 @@ def test_a_form_tells_the_task(tmp_path, content, name, task, seen):
         (b'{"source": "a"}\n', 'the first has no "text" and "label"'),
         (b"(3 (2 a) (1 b))\n(2 c)\n", "trees in brackets, which dynbatch.text.read_trees"),
         (b"a\tb\tc\nd\te\n", "1 of 2 lines, such as 1, are not two columns"),
-        (b"a\tb\nc\td\n" * 5, "in 10 lines its columns have 2 and 2 different values: labels, or"),
+        (
+            b"a\tb\nc\td\n" * 5,
+            "in 10 lines its columns have 2 and 2 different values; these may be",
+        ),
         (lines("{label}\t{text}\n", 12, ["a", "b", "c"]).encode(), "columns have 3 and 12"),
     ],
 )
@@ -81,6 +84,7 @@ def test_where_it_tells_nothing_all_forms_are_shown(tmp_path, content, problem):
     with pytest.raises(DataError) as caught:
         task_of(path)
     said = str(caught.value)
+    assert max(map(len, said.splitlines()[1:])) <= 80
     assert problem in said and "--task translation" in said
     assert all(f"    {task}: " in said for task in ("tagging", "classification", "language-model"))
 
