@@ -14,6 +14,9 @@ import numpy as np
 from dynbatch.backend import DType
 from dynbatch.errors import ArgumentError, DtypeError
 
+MOST_NAMES = 12
+"""Names of a state that an error lists; a wrong number of layers changes hundreds."""
+
 
 class NumberRange(NamedTuple):
     """An interval from `low` to `high`, each bound included or not."""
@@ -166,7 +169,16 @@ def state_differences(
     ]
     if not missing and not unknown and not shapes:
         return ""
-    return f"  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {shapes}"
+    return (
+        f"  missing: {_first(missing)}\n  unknown: {_first(unknown)}\n"
+        f"  shapes differ: {_first(shapes)}"
+    )
+
+
+def _first(names: list[str]) -> str:
+    """A list as text, with the number of those behind the first dozen in place of them."""
+    more = len(names) - MOST_NAMES
+    return f"{names[:MOST_NAMES]}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def function(owner: object, name: str, value: object, form: str) -> None:

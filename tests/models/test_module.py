@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError, DtypeError
+from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.padding.measured_models import recomputing
 from dynbatch.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -206,3 +206,11 @@ def test_a_module_with_forward_only_says_how_it_is_called():
     with pytest.raises(ArgumentError, match=r"Ported: called(.|\n)*name the method __call__"):
         Ported()(1)
     assert Ported().forward(1) == Called()(1) == 1
+
+
+def test_a_state_of_another_depth_is_told_by_its_first_names():
+    deep, flat = (models.TransformerEncoder(layers, 4, 2) for layers in (9, 1))
+    with pytest.raises(CheckpointError) as caught:
+        deep.load_state_dict(flat.state_dict())
+    assert "'layers.1.linear1.bias'" in str(caught.value) and " and 84 more\n" in str(caught.value)
+    assert len(str(caught.value)) < 700
