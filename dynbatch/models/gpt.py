@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.arguments import sizes
 from dynbatch.blocks.block import block
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.module import Module
@@ -48,6 +49,7 @@ class GPT(Module):
         self, num_tokens: int, longest: int, width: int, layers: int, heads: int,
         dropout: float = 0.0, seed: int = 0,
     ) -> None:  # fmt: skip
+        sizes(self, num_tokens=num_tokens, longest=longest, width=width, layers=layers, heads=heads)
         self.tokens = Embedding(num_tokens, width)
         self.places = Embedding(longest, width)
         self.dropout = Dropout(dropout)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.arguments import sizes
 from dynbatch.blocks.block import block
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.module import Module
@@ -36,6 +37,10 @@ class TransformerTranslation(Module):
         dropout: float = 0.1, *, label_smoothing: float = 0.0, begin: int = 0, end: int = 1,
         rng: int | None = None,
     ) -> None:  # fmt: skip
+        sizes(
+            self, source_vocab=source_vocab, target_vocab=target_vocab, hidden=hidden,
+            layers=layers, heads=heads,
+        )  # fmt: skip
         generator = np.random.default_rng(rng)
         self.begin, self.end = begin, end
         self.label_smoothing = label_smoothing
