@@ -13,10 +13,10 @@ from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.models.pretrained import GPT2, T5, Llama, Marian, PretrainedModel, load_pretrained
-from dynbatch.models.pretrained.folder import CONFIG, WEIGHTS, fault, file_of, read_json, shorten
+from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
 from dynbatch.tasks.registry import load_task
-from dynbatch.tasks.settings import BEST
+from dynbatch.tasks.settings import model_file
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
 from dynbatch.text.folder import load_tokenizer
@@ -83,8 +83,7 @@ def load(
         )
     if loader is None and (path / CONFIG).exists():
         return _pretrained(path, tokenizer)
-    if path.is_dir():
-        path = path / (BEST if (path / BEST).exists() else WEIGHTS)
+    path = model_file(path)
     found = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
     if tokenizer is None or isinstance(found, LabellingTask):
         return found

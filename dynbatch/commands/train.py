@@ -15,7 +15,7 @@ from dynbatch.tasks.forms import FORMS, task_of
 from dynbatch.tasks.learning import begun, learn, parts_of
 from dynbatch.tasks.options import add_options as add_settings
 from dynbatch.tasks.registry import TASKS, task_of_checkpoint
-from dynbatch.tasks.settings import BEST, CHECKPOINT, METRICS, TaskSettings, settings_of
+from dynbatch.tasks.settings import CHECKPOINT, METRICS, TaskSettings, model_file, settings_of
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.task import Parts, Task
 from dynbatch.tasks.training import place, prepared
@@ -152,8 +152,8 @@ def run(options: argparse.Namespace) -> None:
         if said:
             print(fill(said, COLUMNS, break_long_words=False, break_on_hyphens=False))
         parts = parts_of(kind, settings)
-        if "epochs" not in given and not settings.resume:
-            settings = replace(settings, epochs=kind.usual_epochs(parts.train, settings))
+        if not settings.resume:
+            settings = replace(settings, **{**kind.fitted(parts.train, settings), **given})
         task = begun(kind, parts, settings)
         introduce(task, parts, settings)
         hint = f"dynbatch train --output {settings.output} --resume"
@@ -183,7 +183,7 @@ def introduce(task: Task, parts: Parts, settings: TaskSettings) -> None:
 def conclude(task: Task, parts: Parts, settings: TaskSettings) -> None:
     """Print the test, speed and memory, and how to go on, with the model of the best validation."""
     folder = Path(str(settings.output))
-    best = folder / (BEST if (folder / BEST).exists() else CHECKPOINT)
+    best = model_file(folder)
     load_checkpoint(best, task.model)
     if parts.test:
         print(f"test, {len(parts.test):,} examples that nothing was decided by:")

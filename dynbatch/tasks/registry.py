@@ -8,6 +8,7 @@ from dynbatch.errors import CheckpointError
 from dynbatch.tasks.classification import Classification
 from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.learning import described
+from dynbatch.tasks.settings import model_file
 from dynbatch.tasks.tagging import Tagging
 from dynbatch.tasks.task import Task
 from dynbatch.tasks.translation.translator import Translator
@@ -37,12 +38,13 @@ def task_of_checkpoint(info: CheckpointInfo) -> type[Task]:
 
 
 def load_task(path: str | os.PathLike[str]) -> Task:
-    """The task of a checkpoint, with its trained model.
+    """The task of a run's folder or checkpoint, with its trained model.
 
     Raises:
         CheckpointError: the file is missing or damaged, or of another program.
     """
-    info = read_checkpoint(path)
+    file = model_file(path)
+    info = read_checkpoint(file)
     task = described(task_of_checkpoint(info), info)
-    load_checkpoint(path, task.model)
+    load_checkpoint(file, task.model)
     return task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -79,6 +80,12 @@ class TaskSettings(TrainingSettings):
 
 
 Settings = TypeVar("Settings", bound=TrainingSettings)
+
+
+def model_file(run: str | os.PathLike[str]) -> Path:
+    """The file of a run's model: of its best validation, else of its end; a file is itself."""
+    path = Path(run)
+    return path if not path.is_dir() else path / (BEST if (path / BEST).exists() else CHECKPOINT)
 
 
 def kept(settings: TrainingSettings) -> dict[str, Any]:

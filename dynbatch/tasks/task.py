@@ -90,9 +90,10 @@ class Task(ABC):
         """Vocabularies of the texts to learn from, and an untrained model."""
 
     @classmethod
-    def usual_epochs(cls, texts: Sequence[Any], settings: Any) -> int:
-        """The passes that a training takes where nobody says it, so that it ends within minutes."""
-        return int(settings.epochs)
+    def fitted(cls, texts: Sequence[Any], settings: Any) -> dict[str, Any]:
+        """Settings, by name, that suit so much data where nobody gives them: a training takes
+        minutes, and of little data several hundred updates."""
+        return {}
 
     # Training -------------------------------------------------------------------------------------
 

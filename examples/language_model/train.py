@@ -40,6 +40,7 @@ class Settings(LanguageModelSettings):
 
     data: str = option("fortunes", "fortunes, shakespeare, or a file of text", str, is_first=True)
     units: str = option("bytes", "a token is: bytes, characters", one_of("bytes", "characters"))
+    max_tokens: int = option(4096, "tokens in a mini-batch, of documents as they come")
     characters: bool = option(False, "a token is a character, not a byte", is_kept=False)
     output: str | None = option(
         "runs/language-model", "folder for checkpoint and metrics", str, is_kept=False

@@ -14,7 +14,7 @@ from typing import Any
 from dynbatch.errors import ArgumentError
 from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import not_negative, one_of, option
-from dynbatch.tasks.settings import BEST, CHECKPOINT, METRICS
+from dynbatch.tasks.settings import BEST, CHECKPOINT, METRICS, model_file
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.training import place, sample
 from dynbatch.tasks.translation.pairs import UNITS, join, targets_of
@@ -41,6 +41,7 @@ class Settings(TranslationSettings):
     data: str = option("cmudict", f"{', '.join(CORPORA)}, or a file of source<TAB>target", str)
     source_units: str = option("words", "tokens of a file", one_of(*UNITS))
     target_units: str = option("words", "tokens of a file", one_of(*UNITS))
+    hidden: int = option(256, "units of an LSTM in each direction, features of a Transformer")
     samples: int = option(0, "held-out sources translated after each epoch", not_negative)
     output: str | None = option(None, "folder of the run (runs/NAME)", str, is_kept=False)
     beam: int = option(1, "hypotheses of each test source", is_kept=False)
@@ -86,7 +87,7 @@ def run(settings: Settings) -> None:
     )
     hint = f"python -m {COMMAND} --output {output} --resume"
     learn(translator, parts, settings, metric="sequence error rate", hint=hint)
-    best = output / (BEST if (output / BEST).exists() else CHECKPOINT)
+    best = model_file(output)
     load_checkpoint(best, translator.model)
     if parts.test:
         report(corpus, translator, settings.beam)

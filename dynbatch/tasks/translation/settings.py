@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynbatch.errors import ArgumentError
 from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
-from dynbatch.tasks.translation.pairs import UNITS
+from dynbatch.tasks.translation.pairs import (
+    UNITS,
+    ParallelText,
+    targets_of,
+    tokenize,
+    units_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,7 @@ class TranslationSettings(TaskSettings):
     batch_size: int = option(64, "pairs in a mini-batch")
     max_tokens: int | None = option(None, "tokens of both sides in a mini-batch, instead")
     embed: int = option(128, "features of the embeddings of an LSTM")
-    hidden: int = option(256, "units of an LSTM in each direction, features of a Transformer")
+    hidden: int = option(128, "units of an LSTM in each direction, features of a Transformer")
     layers: int = option(1, "layers of encoder and decoder")
     attention: str = option(
         "additive", "scores of an LSTM's: or general", one_of("additive", "general")
@@ -41,6 +47,7 @@ class TranslationSettings(TaskSettings):
 
     transformer: ClassVar[Mapping[str, Any]] = {
         "epochs": 12,
+        "hidden": 256,
         "max_tokens": 2048,
         "layers": 2,
         "dropout": 0.1,
@@ -66,3 +73,18 @@ class TranslationSettings(TaskSettings):
                     f"--{name} is of --model lstm, not of a Transformer.\n  fix:  leave it out"
                 )
         return dict(cls.transformer)
+
+
+def fitted(texts: Sequence[ParallelText], settings: TranslationSettings) -> dict[str, Any]:
+    """See `Task.fitted`: a Transformer's mini-batches stay as they are."""
+    sources, targets = [text.source for text in texts], targets_of(texts)
+    num_tokens = 0
+    for side, asked in ((sources, settings.source_units), (targets, settings.target_units)):
+        units = units_of(side, asked)
+        num_tokens += sum([len(tokenize(text, units)) for text in side])
+    epochs = min(40, max(2, round(6e6 / max(1, num_tokens))))
+    if settings.model == "transformer":
+        return {"epochs": epochs}
+    batch_size = min(settings.batch_size, max(8, len(targets) // 50))
+    warmup = max(1, min(settings.warmup, epochs * len(targets) // batch_size // 5))
+    return {"epochs": epochs, "batch_size": batch_size, "warmup": warmup}
