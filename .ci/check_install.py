@@ -1,8 +1,9 @@
 """check_install.py WHEEL: what a stranger installs works, in an empty environment of its own.
 
 The sdist holds what building and testing needs; the wheel that is built from it is WHEEL, byte by
-byte; WHEEL and its dependencies alone, in an empty folder with an empty home, show the help of
-every command, run the demo, train and generate; and a user's project passes `mypy --strict`.
+byte. WHEEL and its dependencies alone, in an empty folder with an empty home, show the help of
+every command, run the demo, and train, resume, generate, explain, plot and measure. A user's
+project passes `mypy --strict`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ PACKED = {
     "Makefile", "PKG-INFO", "README.md", "benchmarks", "docs", "dynbatch", "examples",
     "pyproject.toml", "tests",
 }  # fmt: skip
+ONES = "one two three four five six seven eight nine".split()
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+PAIRS = "".join([f"{a} {b}\t{k}{j}\n" for k, a in enumerate(TENS) for j, b in enumerate(ONES)])
 
 
 def main(wheel: Path) -> None:
@@ -83,6 +87,13 @@ def check_commands(folder: Path, environment: Path) -> None:
     exact = float(demo.split(" exact, ")[1].partition("%")[0])
     assert exact >= 95, demo
     assert not list(work.iterdir()), "the demo wrote a file"
+    Path(work, "numbers.tsv").write_text(PAIRS)
+    said("dynbatch", "train", "numbers.tsv", "--epochs", "2", "--hidden", "32", "--quiet")
+    said("dynbatch", "train", "--output", "runs/numbers", "--resume", "--epochs", "3", "--quiet")
+    assert said("dynbatch", "generate", "runs/numbers", "forty two", "twenty").count("\n") == 2
+    said("dynbatch", "explain", "runs/numbers")
+    said("dynbatch", "plot", "runs/numbers")
+    said("dynbatch", "memory", "numbers.tsv", "--hidden", "32", "--batches", "1")
 
 
 def make_environment(place: Path, *packages: str | Path) -> None:

@@ -50,6 +50,8 @@ def trained(folder: Path, data: Sequence[Sentence]) -> tuple[Tagger, train.Train
         show_progress=False,
     )
     result = trainer.fit(3)
+    picture = db.pictures.padding([len(one.words) for one in data])
+    picture.save(folder / "padding.svg")
     again = Tagger(words=20, tags=3)
     assert train.load_checkpoint(folder / "tagger.safetensors", again).step == result.step
     return again, result
@@ -60,6 +62,7 @@ def bytes_and_loss(model: Tagger, data: Sequence[Sentence]) -> tuple[int, float]
         loss = F.mean([model.loss(graph, one) for one in data])
         peak = graph.estimate(loss).peak_bytes
         graph.backward(loss, memory_limit="1MB")
+        db.pictures.timeline(graph)
         gradient = model.unit.b.grad
         assert gradient is not None and gradient.shape == (16,)
         return peak, float(loss.value)
