@@ -148,6 +148,12 @@ def run(options: argparse.Namespace) -> None:
     settings = settings_of(kind.Settings, given)
     if settings.data is None:
         raise DataError(f"{given['output']}: the run does not know its file.\n  fix:  give FILE")
+    if settings.resume and not Path(settings.data).exists():
+        raise DataError(
+            f"{settings.data}: the run was trained on it, and there is no such file here.\n"
+            "  rule: a run goes on with the content of its data, wherever the file lies\n"
+            f"  fix:  dynbatch train FILE --output {settings.output} --resume"
+        )
     with prepared(settings):
         if said:
             print(fill(said, COLUMNS, break_long_words=False, break_on_hyphens=False))

@@ -203,3 +203,16 @@ def test_help_shows_the_options_of_the_task_that_the_file_is_for(capsys):
         printed = capsys.readouterr().out
         assert has in printed and "--epochs" in printed
         assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_a_run_whose_file_lies_elsewhere_says_so_and_goes_on_where_it_is_named(folder, capsys):
+    pairs = ["pairs.tsv", *PAIRS]
+    assert main(["train", *pairs]) == 0
+    Path("elsewhere").mkdir()
+    shutil.move("pairs.tsv", "elsewhere/moved.tsv")
+    error = fails(capsys, "--output", "runs/pairs", "--resume", "--epochs", "3")
+    assert "pairs.tsv: the run was trained on it" in error
+    assert "dynbatch train FILE --output runs/pairs --resume" in error
+    again = ["elsewhere/moved.tsv", "--output", "runs/pairs", "--resume", "--epochs", "3"]
+    assert main(["train", *again, "--quiet"]) == 0
+    assert read_checkpoint("runs/pairs/model.safetensors").epoch == 3
