@@ -189,7 +189,9 @@ class DocumentWriter(WritingTask):
     ) -> list[str]:
         """Documents that the model makes up, with a line of one % behind each."""
         made_up = self.sample(settings.samples, settings.sample_length, rng)
-        return [line for text in made_up for line in [*printable(text).splitlines(), "%"]]
+        return [
+            line for text in made_up for line in [*printable(text.expandtabs()).splitlines(), "%"]
+        ]
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> list[str]:
         """Documents that the model makes up, side by side, each drawn from its distribution.

@@ -64,3 +64,10 @@ def test_an_alphabet_is_that_of_all_parts_and_latin_text_is_read_by_bytes():
     assert made().tokenizer.characters is None
     asked = LanguageModelSettings(**small, units="bytes")
     assert DocumentWriter.begin(parts, asked).tokenizer.characters is None
+
+
+def test_a_sample_holds_nothing_that_a_terminal_would_obey(monkeypatch):
+    writer = made()
+    monkeypatch.setattr(writer, "sample", lambda *given: ["a\tb\x1b[2J", "c"])
+    lines = writer.samples([], LanguageModelSettings(), np.random.default_rng(0))
+    assert lines == ["a       b�[2J", "%", "c", "%"]
