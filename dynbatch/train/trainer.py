@@ -109,6 +109,8 @@ class Trainer(TrainerSettings):
     def fit(self, num_epochs: int) -> TrainingResult:
         """Train until `num_epochs` epochs are done in all, or until validation says stop.
 
+        The model is left in evaluation mode: what is asked of it next has no dropout.
+
         Raises:
             NumericError:      the loss or a gradient is NaN or infinite. The parameters are those
                                of the update before, and no checkpoint was written since.
@@ -132,6 +134,7 @@ class Trainer(TrainerSettings):
                 self._save_interrupted()
                 raise
             finally:
+                self.model.eval()
                 self._records.close()
         best, over = self.stopping.best, self.stopping.is_over
         return TrainingResult(self.step, self.epoch, best, self.stopping.best_step, over)
@@ -244,7 +247,6 @@ class Trainer(TrainerSettings):
             self.model.eval()
             with self.averaged():
                 metric = float(self.validate(self.model))
-            self.model.train()
         with deferred_interrupt():
             is_best = metric is not None and self.stopping.note(metric, self.step)
             if metric is not None:

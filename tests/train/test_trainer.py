@@ -418,7 +418,19 @@ def test_model_is_trained_in_training_mode_and_validated_in_evaluation_mode(tmp_
     run = Run(tmp_path, event)
     run.model.eval()
     run.trainer.fit(1)
-    assert modes == {"loss": {True}, "validate": {False}} and run.model.training
+    assert modes == {"loss": {True}, "validate": {False}} and not run.model.training
+
+
+def test_the_next_epoch_trains_in_training_mode_and_the_model_is_left_in_evaluation_mode(tmp_path):
+    modes = []
+
+    def event(what, run):
+        modes.append(run.model.training)
+
+    run = Run(tmp_path, event, validate=lambda model: modes.append(not model.training) or 0.0)
+    for num_epochs in (2, 3):
+        run.trainer.fit(num_epochs)
+        assert modes and all(modes) and not run.model.training
 
 
 def test_training_stops_early_and_keeps_the_best_model(tmp_path):
