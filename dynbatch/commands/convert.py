@@ -16,9 +16,9 @@ from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS, weight_fil
 from dynbatch.models.pretrained.match import Match
 from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
-from dynbatch.tasks.settings import BEST
 from dynbatch.text import copy_tokenizer
 from dynbatch.train.checkpoint import MODEL, OPTIMIZER, save_checkpoint
+from dynbatch.train.run_folder import BEST, model_file
 
 SUMMARY = "turn checkpoints of Hugging Face and PyTorch into ours, and back"
 HELP = """\
@@ -161,9 +161,8 @@ def _found(source: Path) -> Path:
     """
     if source.is_file() or (source / CONFIG).exists():
         return source
-    for name in (BEST, WEIGHTS):
-        if (source / name).exists():
-            return source / name
+    if model_file(source).is_file():
+        return model_file(source)
     if source.exists():
         raise CheckpointError(
             f"{source}: neither {CONFIG} nor {WEIGHTS} is there.\n"

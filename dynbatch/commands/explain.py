@@ -20,9 +20,10 @@ from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.optim import Optimizer
 from dynbatch.tasks.options import positive
 from dynbatch.tasks.registry import load_task
-from dynbatch.tasks.settings import CHECKPOINT, TaskSettings, saved_settings
+from dynbatch.tasks.settings import TaskSettings, saved_settings
 from dynbatch.tasks.task import Task
 from dynbatch.train import padding_ratio, read_checkpoint
+from dynbatch.train.run_folder import CHECKPOINT
 
 SUMMARY = "say where a run's time and memory go, and what to change"
 HELP = """\

@@ -16,11 +16,11 @@ from dynbatch.models.pretrained import GPT2, T5, Llama, Marian, PretrainedModel,
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
 from dynbatch.tasks.registry import load_task
-from dynbatch.tasks.settings import model_file
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
 from dynbatch.text.folder import load_tokenizer
 from dynbatch.train import read_checkpoint
+from dynbatch.train.run_folder import model_file
 
 FAMILIES = {name: one for one in (GPT2, Llama, T5, Marian) for name in one.config_type.model_types}
 """Families that write text, by the model_type of config.json."""

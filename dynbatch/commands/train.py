@@ -15,11 +15,12 @@ from dynbatch.tasks.forms import FORMS, task_of
 from dynbatch.tasks.learning import begun, learn, parts_of
 from dynbatch.tasks.options import add_options as add_settings
 from dynbatch.tasks.registry import TASKS, task_of_checkpoint
-from dynbatch.tasks.settings import CHECKPOINT, METRICS, TaskSettings, model_file, settings_of
+from dynbatch.tasks.settings import TaskSettings, settings_of
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.task import Parts, Task
 from dynbatch.tasks.training import place, prepared
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
+from dynbatch.train.run_folder import CHECKPOINT, METRICS, model_file
 
 SUMMARY = "train a model on a file of text"
 HELP = """\

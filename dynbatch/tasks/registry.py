@@ -8,11 +8,11 @@ from dynbatch.errors import CheckpointError
 from dynbatch.tasks.classification import Classification
 from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.learning import described
-from dynbatch.tasks.settings import model_file
 from dynbatch.tasks.tagging import Tagging
 from dynbatch.tasks.task import Task
 from dynbatch.tasks.translation.translator import Translator
 from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
+from dynbatch.train.run_folder import model_file
 
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (DocumentWriter, Translator, Classification, Tagging)

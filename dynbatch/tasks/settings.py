@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,9 +19,7 @@ from dynbatch.tasks.options import (
     share,
 )
 from dynbatch.train import read_checkpoint
-
-CHECKPOINT, BEST, METRICS = "model.safetensors", "model.best.safetensors", "metrics.jsonl"
-"""Files of a run's folder: its present state, its best validation's model, and its progress."""
+from dynbatch.train.run_folder import CHECKPOINT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +77,6 @@ class TaskSettings(TrainingSettings):
 
 
 Settings = TypeVar("Settings", bound=TrainingSettings)
-
-
-def model_file(run: str | os.PathLike[str]) -> Path:
-    """The file of a run's model: of its best validation, else of its end; a file is itself."""
-    path = Path(run)
-    return path if not path.is_dir() else path / (BEST if (path / BEST).exists() else CHECKPOINT)
 
 
 def kept(settings: TrainingSettings) -> dict[str, Any]:

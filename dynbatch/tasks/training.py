@@ -19,7 +19,7 @@ from dynbatch.models import Module
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.random import seed
-from dynbatch.tasks.settings import METRICS, TrainingSettings, kept, refuse_other_settings
+from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
 from dynbatch.train import (
     SentenceBatches,
     TokenBatches,
@@ -29,6 +29,7 @@ from dynbatch.train import (
     read_checkpoint,
 )
 from dynbatch.train.batching import epoch_order
+from dynbatch.train.run_folder import METRICS
 
 Item = TypeVar("Item")
 

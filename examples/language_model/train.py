@@ -19,11 +19,11 @@ from dynbatch.tasks.documents import documents
 from dynbatch.tasks.language_model import DocumentWriter, LanguageModelSettings
 from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import one_of, option
-from dynbatch.tasks.settings import METRICS
 from dynbatch.tasks.summary import memory_saved
 from dynbatch.tasks.task import Parts, hold_out
 from dynbatch.tasks.training import place, sample
 from dynbatch.train import padding_ratio, read_metrics
+from dynbatch.train.run_folder import METRICS
 from examples.corpora import fortunes, shakespeare
 from examples.training import command
 

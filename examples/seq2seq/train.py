@@ -14,13 +14,13 @@ from typing import Any
 from dynbatch.errors import ArgumentError
 from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import not_negative, one_of, option
-from dynbatch.tasks.settings import BEST, CHECKPOINT, METRICS, model_file
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.training import place, sample
 from dynbatch.tasks.translation.pairs import UNITS, join, targets_of
 from dynbatch.tasks.translation.settings import TranslationSettings
 from dynbatch.tasks.translation.translator import Translator
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
+from dynbatch.train.run_folder import BEST, CHECKPOINT, METRICS, model_file
 from examples.seq2seq.corpus import Corpus
 from examples.seq2seq.data import CORPORA, load_corpus
 from examples.seq2seq.evaluation import bleu

@@ -28,6 +28,7 @@ from dynbatch.models.pretrained.roberta import (
 from dynbatch.models.pretrained.t5 import T5
 from dynbatch.train.checkpoint import MODEL
 from dynbatch.train.checkpoint_file import CheckpointFile
+from dynbatch.train.run_folder import model_file
 
 _WITHOUT_HEAD: tuple[type[PretrainedModel], ...] = (Bert, Roberta, GPT2, Llama, T5, Marian)
 _WITH_HEAD: tuple[type[PretrainedModel], ...] = (
@@ -39,7 +40,7 @@ _BY_ARCHITECTURE = {one.architecture: one for one in (*_WITHOUT_HEAD, *_WITH_HEA
 
 
 def load_pretrained(path: str | Path) -> Any:
-    """The model of a folder of Hugging Face, or of a checkpoint of such a model, by what it says.
+    """The model of a folder of Hugging Face, or a checkpoint of such a model, by what it says.
 
     The class is that of config.json's "architectures": `BertForClassification` for
     "BertForSequenceClassification". For an architecture that is not here it is the model_type's
@@ -47,7 +48,9 @@ def load_pretrained(path: str | Path) -> Any:
     before anything is allocated.
 
     Args:
-        path: a folder with config.json, or a file that `save_checkpoint` or `Trainer` wrote.
+        path: a folder with config.json; or a file that `save_checkpoint` or `Trainer` wrote, or the
+              folder of a run: then the model of its best validation, model.best.safetensors, else
+              that of its end, model.safetensors.
 
     Returns:
         A `PretrainedModel`. Its type is Any, as only the file tells its class.
@@ -64,10 +67,11 @@ def load_pretrained(path: str | Path) -> Any:
         'GPT2'
     """
     path = Path(path)
-    if path.is_dir():
+    file = model_file(path)
+    if (path / CONFIG).exists() or not (file.exists() or path.suffix == ".safetensors"):
         config = file_of(path, CONFIG)
         return _class_of(config, read_json(config, MOST_BYTES)).from_pretrained(path)
-    return _from_checkpoint(path)
+    return _from_checkpoint(file)
 
 
 def _class_of(path: Path, config: dict[str, Any]) -> type[PretrainedModel]:

@@ -55,9 +55,15 @@ def file_of(folder: Path, name: str) -> Path:
         raise damaged(
             folder, f"{shorten(name)} cannot be opened ({shorten(str(error))})"
         ) from error
+    if not is_file and not home.exists():
+        raise fault(
+            folder, "there is no such file or folder",
+            "check the path; a published model is fetched by: hf download OWNER/NAME --local-dir "
+            "FOLDER",
+        )  # fmt: skip
     if not is_file:
         problem = "not a regular file" if os.path.lexists(path) else "there is no such file"
-        raise fault(path, problem, "check the folder")
+        raise fault(path, problem, f"give a folder that has {name}")
     blobs = home.parent.parent / "blobs"
     if place.parent != home and not (home.parent.name == "snapshots" and place.parent == blobs):
         raise fault(path, "a link that leads out of the folder", "put the file itself there")
