@@ -16,7 +16,8 @@ from typing import Any
 from tqdm import tqdm
 
 from dynbatch.backend import NAMES
-from dynbatch.commands.loading import load
+from dynbatch.commands.labels import PretrainedClassifier
+from dynbatch.commands.loading import Labeller, TextModel, load
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import ArgumentError, DataError
 from dynbatch.generation.config import GenerationConfig
@@ -24,7 +25,6 @@ from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.options import positive
-from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import tell_backend
 
@@ -37,11 +37,13 @@ depend on the others.
   dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
   dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > out.txt
   dynbatch generate runs/tagger "The old man watched the ducks."
+  dynbatch generate runs/fine-tuned-bert "Where is my parcel?" --json
 """
 MORE = """\
 model:
-  A folder in the layout of Hugging Face (GPT-2, Llama, T5, Marian), or a
-  checkpoint of dynbatch, or its folder. Nothing in it is executed. A checkpoint
+  A folder in the layout of Hugging Face (GPT-2, Llama, T5, Marian; BERT and
+  RoBERTa that classify texts), or a checkpoint of dynbatch, or a run's folder,
+  whose best checkpoint is taken. Nothing in it is executed. A checkpoint
   of your own model needs --loader package.module:function, such as network:load
   for load in network.py of this folder; load(path) returns (model, tokenizer,
   GenerationConfig).
@@ -131,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         )
     found = load(options.model, options.loader, options.tokenizer)
     found.model.to(options.device)
-    if isinstance(found, LabellingTask):
+    if not isinstance(found, TextModel):
         return _label(found, chain(first, prompts), options)
     config = changed(found.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
@@ -156,14 +158,15 @@ def run(options: argparse.Namespace) -> int:
     return 1 if writing.refused else 0
 
 
-def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespace) -> int:
+def _label(task: Labeller, lines: Iterator[str], options: argparse.Namespace) -> int:
     """Write the labels that a tagger or a classifier finds, a line for each line of text.
 
     Raises:
         ArgumentError: an option is given that is of writing text.
     """
-    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "tokenizer", "memory_limit")
-    for name in names:
+    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit")
+    own = () if isinstance(task, PretrainedClassifier) else ("tokenizer",)
+    for name in (*names, *own):
         if getattr(options, name) not in (None, False):
             flag = f"--{name.replace('_', '-')}"
             raise ArgumentError(

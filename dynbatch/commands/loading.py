@@ -10,9 +10,18 @@ from numpy.typing import ArrayLike
 
 from dynbatch.arguments import shown
 from dynbatch.commands.arguments import function_of_the_user
+from dynbatch.commands.labels import PretrainedClassifier
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.models.pretrained import GPT2, T5, Llama, Marian, PretrainedModel, load_pretrained
+from dynbatch.models.pretrained import (
+    GPT2,
+    T5,
+    BertForClassification,
+    Llama,
+    Marian,
+    PretrainedModel,
+    load_pretrained,
+)
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
 from dynbatch.tasks.registry import load_task
@@ -32,6 +41,10 @@ class TextModel(NamedTuple):
     model: Any
     tokenizer: TextCoder
     config: GenerationConfig
+
+
+Labeller = LabellingTask | PretrainedClassifier
+"""Gives labels to lines of text."""
 
 
 class IdTokenizer:
@@ -59,9 +72,9 @@ class IdTokenizer:
 
 def load(
     name: str, loader: str | None = None, tokenizer: str | None = None
-) -> TextModel | LabellingTask:
-    """The model of a checkpoint's folder or file; the whole task, where it gives labels to texts.
-    Nothing in it is executed.
+) -> TextModel | Labeller:
+    """The model of a checkpoint's folder or file, or what gives labels to texts by it. Nothing in
+    it is executed.
 
     Args:
         name:      a folder in the layout of Hugging Face; or a checkpoint of dynbatch or its
@@ -85,7 +98,7 @@ def load(
         return _pretrained(path, tokenizer)
     path = model_file(path)
     found = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
-    if tokenizer is None or isinstance(found, LabellingTask):
+    if tokenizer is None or not isinstance(found, TextModel):
         return found
     return found._replace(tokenizer=_tokenizer(tokenizer))
 
@@ -105,14 +118,19 @@ def _made(loader: str, path: Path) -> TextModel:
     return TextModel(*made)
 
 
-def _pretrained(folder: Path, tokenizer: str | None) -> TextModel:
+def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | PretrainedClassifier:
     """The model of a folder in the layout of Hugging Face."""
     path = file_of(folder, CONFIG)
-    kind = read_json(path, 1 << 20).get("model_type")
+    config_json = read_json(path, 1 << 20)
+    kind, names = config_json.get("model_type"), config_json.get("architectures")
+    if isinstance(names, list) and str(names[:1]).endswith("ForSequenceClassification']"):
+        model = load_pretrained(folder)
+        if isinstance(model, BertForClassification):
+            return PretrainedClassifier(model, _tokenizer(tokenizer or str(folder)))
     if kind not in FAMILIES:
         raise fault(
             path, f"its model_type is {shorten(kind)}, which does not write text here",
-            f"choose a checkpoint of {', '.join(sorted(FAMILIES))}",
+            f"choose a checkpoint of {', '.join(sorted(FAMILIES))}, or a classifier of texts",
         )  # fmt: skip
     coder, config = _tokenizer(tokenizer or str(folder)), GenerationConfig.from_pretrained(folder)
     return TextModel(FAMILIES[kind].from_pretrained(folder), coder, config)
@@ -125,7 +143,7 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTask:
+def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | Labeller:
     """The model of a run of `dynbatch train`, of an example, or of a family of Hugging Face, whose
     tokenizer is beside it.
 
@@ -136,8 +154,14 @@ def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTa
     config = info.extra.get(PretrainedModel.KEY)
     if isinstance(config, dict) and "task" not in info.extra:
         model, folder = load_pretrained(path), path.parent
+        if isinstance(model, BertForClassification):
+            return PretrainedClassifier(model, _tokenizer(tokenizer or str(folder)))
         if type(model) not in FAMILIES.values():
-            raise CheckpointError(f"{path}: a {type(model).__name__}, which writes no text.")
+            raise CheckpointError(
+                f"{path}: a {type(model).__name__}, which writes no text.\n"
+                "  rule: GPT-2, Llama, T5 and Marian write, BERT and RoBERTa classify texts\n"
+                f"  fix:  use it from Python: load_pretrained({str(path)!r})"
+            )
         is_there = (folder / "generation_config.json").exists()
         chosen = GenerationConfig.from_pretrained(folder) if is_there else None
         coder = _tokenizer(tokenizer or str(folder))

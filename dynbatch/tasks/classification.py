@@ -78,6 +78,20 @@ class TextClassifier(models.Module):
         return self.network(self.dropout(self.words(graph, ids)))
 
 
+def labelled(
+    lines: Sequence[str], scores: Sequence[Array], labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The label of each line, its probability, and those of all labels, from scores (K,)."""
+    found = []
+    for line, row in zip(lines, scores, strict=True):
+        weights = np.exp(row.astype(np.float64) - row.max())
+        shares = dict(zip(labels, (weights / weights.sum()).tolist(), strict=True))
+        label = labels[int(row.argmax())]
+        about = {"label": label, "probability": shares[label], "probabilities": shares}
+        found.append({"text": line, **about})
+    return found
+
+
 class Classification(LabellingTask):
     """A classifier with its words and labels.
 
@@ -236,14 +250,7 @@ class Classification(LabellingTask):
 
     def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
         """The label of each line, its probability, and those of all labels."""
-        found = []
-        for line, scores in zip(lines, self.scores(lines), strict=True):
-            weights = np.exp(scores.astype(np.float64) - scores.max())
-            shares = dict(zip(self.labels, (weights / weights.sum()).tolist(), strict=True))
-            label = self.labels[int(scores.argmax())]
-            about = {"label": label, "probability": shares[label], "probabilities": shares}
-            found.append({"text": line, **about})
-        return found
+        return labelled(lines, self.scores(lines), self.labels)
 
     @staticmethod
     def line(found: dict[str, Any]) -> str:
