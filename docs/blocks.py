@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("*.md", "docs/**/*.md", "benchmarks/*.md", "dynbatch/*/*.md", "examples/*/*.md")
 PROCESSES = 2
 LIMIT = 600  # seconds for a page, so that a page that hangs ends
 FENCE = re.compile(r"( *)(`{3,})(.*)")
@@ -46,7 +47,8 @@ NOT_RUN = {
     r"(scp|rsync|ssh)\b": "needs another machine",
     r"sacrebleu\b": "is a program of another package",
     r"(tensorboard|xdg-open|open)\b": "opens a window, or serves until it is stopped",
-    r"(\S*/)?python3? -m (examples|benchmarks|tests)\b": "takes minutes, and has tests of its own",
+    r"(\S*/)?python3? (-m )?(examples|benchmarks|tests)\b": "takes minutes, and has tests of its own",
+    r"dynbatch \w+ runs/demo\b": "needs the run of make demo",
     r".*--device cuda": "needs a GPU",
 }
 
@@ -288,7 +290,7 @@ def main(arguments: list[str]) -> int:
             print(error)
             return 1
         return 0
-    everything = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    everything = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     failures = run_pages([find_page(name) for name in options.pages] or everything)
     for failure in failures:
         print(f"\n{failure}", file=sys.stderr)

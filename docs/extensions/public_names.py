@@ -23,7 +23,7 @@ ROOMS = [
         for name in dynbatch.__all__
         if isinstance(getattr(dynbatch, name), ModuleType)
     ),
-    *("dynbatch.models.pretrained", "dynbatch.padding", "dynbatch.text"),
+    *("dynbatch.models.pretrained", "dynbatch.padding", "dynbatch.tasks", "dynbatch.text"),
 ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import dynbatch as db
 from dynbatch import models, optim, train
 from dynbatch import nodes as F
+from dynbatch.tasks import LabellingTask, load_task
 
 from .network import Ids, Sentence, Tagger
 
@@ -88,3 +89,9 @@ def written() -> list[tuple[int, ...]]:
     model = models.Seq2Seq(source_vocab=10, target_vocab=12, embed=8, hidden=16, rng=0)
     results = db.generate(model, [[4, 5, 6], [7]], max_new_tokens=5, num_beams=2)
     return [best.tokens for best, *_ in results]
+
+
+def labels(run: Path, lines: Sequence[str]) -> list[str]:
+    task = load_task(run)
+    assert isinstance(task, LabellingTask)
+    return [task.line(found) for found in task.label(lines)]
