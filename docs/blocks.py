@@ -47,7 +47,7 @@ NOT_RUN = {
     r"(scp|rsync|ssh)\b": "needs another machine",
     r"sacrebleu\b": "is a program of another package",
     r"(tensorboard|xdg-open|open)\b": "opens a window, or serves until it is stopped",
-    r"(\S*/)?python3? (-m )?(examples|benchmarks|tests)\b": "takes minutes, and has tests of its own",
+    r"(\S*/)?python3? (-m )?(examples|benchmarks|tests)\b": "takes minutes, and has its own tests",
     r"dynbatch \w+ runs/demo\b": "needs the run of make demo",
     r".*--device cuda": "needs a GPU",
 }

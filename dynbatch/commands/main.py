@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import dynbatch
 from dynbatch.commands import convert, explain, generate, memory, plot, train
-from dynbatch.commands.status import exit_status, show_warning
+from dynbatch.commands.status import COLUMNS, exit_status, show_warning
 
 COMMANDS: dict[str, Any] = {
     "train": train,
@@ -22,8 +22,6 @@ COMMANDS: dict[str, Any] = {
     "convert": convert,
 }
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
-
-COLUMNS = 80
 
 WHAT = """\
 usage: dynbatch COMMAND ...

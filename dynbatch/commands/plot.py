@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from textwrap import fill
 
+from dynbatch.commands.status import COLUMNS
 from dynbatch.pictures import training
 
 SUMMARY = "draw a run: loss, metric, rate, speed, memory"
@@ -50,5 +52,6 @@ def run(options: argparse.Namespace) -> None:
     folder = first if first.is_dir() else first.parent
     path = Path(options.output or folder / "training.svg")
     picture.save(path)
-    print(picture.description)
+    for line in picture.description.splitlines():
+        print(fill(line, COLUMNS))
     print(f"drawn in {path}")

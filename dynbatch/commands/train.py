@@ -10,6 +10,7 @@ from shlex import quote
 from textwrap import fill
 from typing import Any
 
+from dynbatch.commands.status import COLUMNS
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.tasks.forms import FORMS, task_of
 from dynbatch.tasks.learning import begun, learn, parts_of
@@ -61,7 +62,6 @@ exit status:
   saved.
 """
 
-COLUMNS = 80
 NUM_SHOWN = 3
 """Examples of the file that are shown before training."""
 
@@ -200,7 +200,8 @@ def conclude(task: Task, parts: Parts, settings: TaskSettings) -> None:
         print(f"speed: {found} in training")
     if saved := memory_saved(records):
         print(fill(f"memory of a step at its peak: {saved}", COLUMNS))
-    prompt = task.prompt((parts.dev or parts.train)[0])
+    prompts = {task.prompt(text) for text in parts.dev or parts.train}
+    prompt = min(prompts, key=lambda text: ("'" in text, abs(len(text) - 30), text))
     print(f"model: {best}\n\nto go on:")
     print(f"  dynbatch generate {folder} {quote(prompt)}")
     print(f"  dynbatch plot {folder}")

@@ -154,7 +154,7 @@ class Introspection:
         """Write the graph, as built so far, to a file from which it can be rebuilt.
 
         Nodes with their attributes and arrays, a block as its operators, parameters' values as they
-        are now, what was kept and what was run; no code. `python -m dynbatch.testing.replay path`
+        are now, what was kept and what was run; no code. `python -m dynbatch.testing path`
         runs it under every policy, `dynbatch.testing.load_graph(path)` gives it back. It works
         after a run that failed, inside the `with` block. The file is replaced whole or not at all.
 

@@ -190,7 +190,9 @@ class DocumentWriter(WritingTask):
         """Documents that the model makes up, with a line of one % behind each."""
         made_up = self.sample(settings.samples, settings.sample_length, rng)
         return [
-            line for text in made_up for line in [*printable(text.expandtabs()).splitlines(), "%"]
+            line
+            for text in made_up
+            for line in [*(printable(text.expandtabs()).splitlines() or ["(empty)"]), "%"]
         ]
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> list[str]:

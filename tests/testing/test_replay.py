@@ -17,10 +17,10 @@ from dynbatch.cells.calls import group_run
 from dynbatch.errors import CheckError, GraphError, NumericError
 from dynbatch.nodes.elementwise import Tanh
 from dynbatch.testing import load_graph, replay
+from dynbatch.testing.__main__ import main
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
 from dynbatch.testing.random_graphs import draw
-from dynbatch.testing.replay import main
 from tests.node_cases import CASES
 from tests.nodes.test_contract import as_nodes, over, parameters_of, sentences_of
 
@@ -295,11 +295,12 @@ def test_the_command(tmp_path):
     with db.Graph() as graph:
         graph.backward(F.sum(F.tanh(F.input(graph, [1.0]))))
         graph.dump(tmp_path / "graph.npz")
-    command = [sys.executable, "-m", "dynbatch.testing.replay", str(tmp_path / "graph.npz")]
+    command = [sys.executable, "-m", "dynbatch.testing", str(tmp_path / "graph.npz")]
     command += ["--check", "--guard"]
     result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert result.returncode == 0, result.stderr
     assert "3 nodes" in result.stdout and "no difference" in result.stdout
+    assert result.stderr == ""
 
 
 def test_a_graph_goes_from_one_device_to_the_other(device, tmp_path):
