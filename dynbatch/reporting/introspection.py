@@ -21,10 +21,11 @@ from dynbatch.batcher.schedule.schedule import policy_name
 from dynbatch.debugging.dump import Writer, runs_of, write
 from dynbatch.debugging.unrolled import unrolled
 from dynbatch.nodes.node import Node
-from dynbatch.reporting.advice import Observed, advice_text
+from dynbatch.reporting.advice import advice_text
 from dynbatch.reporting.explain import report
 from dynbatch.reporting.graphviz import dot, sentence_nodes, step_numbers
 from dynbatch.reporting.page import page
+from dynbatch.reporting.rules import Observed
 from dynbatch.reporting.trace_events import trace
 
 if TYPE_CHECKING:

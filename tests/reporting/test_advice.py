@@ -13,7 +13,8 @@ from dynbatch import nodes as F
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.compiler.c import expressions
 from dynbatch.kernels.c.runtime import library
-from dynbatch.reporting.advice import Observed, advice, advice_text
+from dynbatch.reporting.advice import advice, advice_text
+from dynbatch.reporting.rules import Observed
 
 NOTHING = Observed({}, "", False, False)
 
@@ -24,15 +25,18 @@ def with_c_and_all_processors(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
 
-def record_of(graph, build=0.0, host=0.001, kernels=0.01):
-    """The record of a graph's runs with other times, in seconds."""
+def record_of(graph, build=0.0, host=0.001, kernels=0.01, each=0.0):
+    """The record of a graph's runs with other times, in seconds; `each` is that of a kernel."""
     record = graph._record()
     statistics = replace(record.statistics, host_seconds=host, kernel_seconds=kernels)
     runs = [RunTimes(build, build, build, 1.0)]
-    return record._replace(statistics=statistics, runs=runs, begin=0.0)
+    rows = [
+        row._replace(spans=[(what, 0.0, each) for what, _, _ in row.spans]) for row in record.rows
+    ]
+    return record._replace(statistics=statistics, rows=rows, runs=runs, begin=0.0)
 
 
-def squares(count=3):
+def squares(count=12):
     """A graph that does what it should."""
     with db.Graph() as graph:
         for length in range(1, count + 1):
@@ -46,8 +50,7 @@ def problems(record, observed=NOTHING):
 
 
 def test_a_good_run_is_told_so():
-    record = record_of(squares())
-    record = record._replace(rows=[replaced(row) for row in record.rows])
+    record = record_of(squares(), each=1.0)
     assert advice(record, NOTHING) == []
     told = " ".join(advice_text(record, NOTHING).split())
     assert told.startswith("what to change: nothing stands out. In 3 batches, at least 3, kernels")
@@ -74,8 +77,49 @@ def test_small_mini_batches_are_told_by_the_time_of_planning():
 def test_python_that_makes_the_nodes_is_told_by_its_time():
     record = record_of(squares(), build=0.02)
     (first,) = advice(record, NOTHING)
-    assert first.seconds == 0.02 and "9 nodes" in first.problem and "@db.block" in first.fix
+    assert first.seconds == 0.02 and "its 36 nodes do not explain" in first.problem
     assert "65% of the time: " in advice_text(record, NOTHING)
+    (first,) = advice(record_of(squares(), build=0.006), NOTHING)
+    assert "with 36 nodes, 12 of them Input" in first.problem and "@db.block" in first.fix
+
+
+def test_a_graph_of_few_sentences_is_told_by_what_more_would_share():
+    record = record_of(squares(2), host=0.004, kernels=0.003, each=0.001)
+    (only,) = advice(record, NOTHING)
+    assert "no batch has more than 2 nodes" in only.problem and "32 sentences" in only.fix
+    assert only.seconds == pytest.approx(0.004 * 30 / 32 + 0.001 * (29 + 29 + 30) / 32)
+    assert not problems(record_of(squares(9), host=0.001, kernels=0.01, each=0.003))
+    assert not problems(record_of(squares(2), host=0.001, kernels=0.01))
+
+
+def test_a_recurrence_has_one_row_a_sentence_at_a_time():
+    lstm = models.LSTM(2, 3)
+    with db.Graph() as graph:
+        for length in (60, 70):
+            lstm(F.input(graph, np.ones((length, 2))))
+        graph.forward()
+    record = record_of(graph, host=0.0, kernels=0.01, each=0.01)
+    (only,) = advice(record, NOTHING)
+    assert only.seconds == pytest.approx(0.01 * (1 - 2 / 32))
+
+
+def test_a_layer_for_each_sentence_is_told_and_layers_of_a_model_are_not():
+    with db.Graph() as graph:
+        for length in range(1, 13):
+            models.Linear(2, 3)(F.input(graph, np.ones((length, 2))))
+        graph.forward()
+    (only,) = advice(record_of(graph, host=0.008, kernels=0.004), NOTHING)
+    assert "LinearMap ran with 12 parameters or sets of them, for 12 nodes" in only.problem
+    assert only.seconds == pytest.approx(11 / 13 * 0.008) and "one layer for all" in only.fix
+    layers = [models.Linear(2, 2) for _ in range(12)]
+    with db.Graph() as graph:
+        for length in range(1, 13):
+            h = F.input(graph, np.ones((length, 2)))
+            for layer in layers:
+                h = layer(h)
+        graph.forward()
+    (only,) = advice(record_of(graph, host=0.008, kernels=0.004), NOTHING)
+    assert "more sentences in a mini-batch" in only.fix
 
 
 def test_a_loop_over_tokens_with_one_weight_is_told_and_layers_are_not():
@@ -102,9 +146,10 @@ def test_values_that_are_read_in_between_are_told_with_the_runs():
         for length in (1, 2, 3):
             x = F.tanh(F.input(graph, np.ones((length, 2))))
             float(F.sum(x).value)
-    (only,) = advice(record_of(graph, host=0.002), NOTHING)
+    (only,) = advice(record_of(graph, host=0.002, each=0.001), NOTHING)
     assert "in 3 runs: 6 batches ran apart" in only.problem and "db.drive" in only.fix
-    assert only.seconds == pytest.approx(6 / 9 * 0.002)
+    spared = 0.001 * sum([1 - rows / 32 for rows in (2, 2, 1, 3, 3, 1)])
+    assert only.seconds == pytest.approx(6 / 9 * 0.002 + spared)
 
 
 def test_a_policy_that_keeps_nodes_apart_is_told_beside_the_lower_bound():
@@ -141,17 +186,10 @@ def test_a_memory_limit_is_told_with_what_it_computes_again():
         loss = F.sum(losses)
         graph.backward(loss, memory_limit=graph.estimate(loss).peak_bytes * 7 // 10)
     saving = graph.memory_use.saving
-    record = record_of(graph)
-    again = [replaced(row) for row in record.rows]
-    told = advice(record._replace(rows=again), NOTHING._replace(saving=saving))
+    told = advice(record_of(graph, each=1.0), NOTHING._replace(saving=saving))
     assert saving.startswith("recompute")
     assert f"memory_limit: {saving}; computing again takes 4,000" in told[0].problem
     assert "higher memory_limit" in told[0].fix
-
-
-def replaced(row):
-    """The row, a second for each time it ran."""
-    return row._replace(spans=[(what, 0.0, 1.0) for what, _, _ in row.spans])
 
 
 def test_check_and_float64_are_told():
@@ -180,9 +218,10 @@ def test_a_cell_without_c_is_told_with_the_function_that_lacks():
 
     with patch.object(expressions, "known_functions", lambda: frozenset({"add_of"})):
         with db.Graph() as graph:
-            db.scan(running, F.input(graph, np.ones((3, 2), np.float32)), 2)[0].value  # noqa: B018
-        record = record_of(graph)
-        told = problems(record._replace(rows=[replaced(row) for row in record.rows]))
+            for _ in range(9):
+                db.scan(running, F.input(graph, np.ones((3, 2), np.float32)), 2)
+            graph.forward()
+        told = problems(record_of(graph, each=1.0))
     assert told == ["Scan takes 1,000.0\xa0ms: run by NumPy: no C for tanh"]
 
 

@@ -1,0 +1,202 @@
+"""Rules of advice about what ran together, and what ran apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dynbatch.batcher.execution.record import RunRecord, StepRecord
+from dynbatch.reporting.reasons import DEPENDS, EARLIER_RUN, POLICY, Apart, apart
+from dynbatch.reporting.rules import Advice, Observed, a_batch, in_ms, total_seconds
+
+MOST_HOST = 0.25
+"""A share of the run's time above which what more sentences would share is worth a change."""
+
+FEW_ROWS = 1000
+"""In a batch, on average: with more, a larger mini-batch makes planning hardly cheaper."""
+
+LONG_CHAIN = 8
+"""Batches with one weight that wait for each other: more than layers that share it have."""
+
+MANY_APART = 4
+"""Signatures of a node type that differ in widths, a static attribute or a parameter."""
+
+MADE_EQUAL = ("widths", "static attribute")
+"""Beginnings of reasons: a user can make these equal."""
+
+FEW_NODES, FULL = 8, 32
+"""Nodes that show a small mini-batch, if no batch has more; and rows below which a kernel's time
+hardly depends on their number."""
+
+Groups = list[tuple[int, ...]]
+"""Numbers of batches, those of one signature each."""
+
+
+def _few(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    """A mini-batch of a few sentences: its kernels take about as long as those of many."""
+    most = _most_nodes(record)
+    if most > FEW_NODES or len(record.plans) > 1 or observed.saving:
+        return
+    host = record.statistics.host_seconds * (1 - most / FULL)
+    spared = host + sum([_spared(row) for row in record.rows])
+    if spared > MOST_HOST * total_seconds(record):
+        yield Advice(
+            spared,
+            f"no batch has more than {most} node{'s' * (most > 1)}, so this graph has few "
+            f"sentences: up to about {FULL}, more of them take hardly longer",
+            f"a larger mini-batch: {FULL} sentences or more in one graph",
+        )
+
+
+def _host(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    """Planning that more sentences would share: not that of batches which ran apart."""
+    statistics = record.statistics
+    joined = 1 - _apart_for_a_reason(record) / max(1, statistics.batches)
+    host = statistics.host_seconds * joined
+    if record.is_cuda or host < MOST_HOST * total_seconds(record):
+        return
+    if any(_few(record, observed)):
+        return  # which tells it already
+    rows = sum([row.rows for row in record.rows]) / max(1, len(record.rows))
+    if rows > FEW_ROWS:
+        return
+    yield Advice(
+        host / 2,
+        f"planning and starting {statistics.batches} batches (at least {record.lower_bound}) "
+        f"takes {in_ms(statistics.host_seconds)}, kernels {in_ms(statistics.kernel_seconds)}: with "
+        f"{rows:.0f} rows in a batch there is little to compute",
+        "more sentences in a mini-batch; their number hardly changes that of batches",
+    )
+
+
+def _read_between(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    extra = _extra(record, EARLIER_RUN)
+    if extra:
+        count = sum([len(numbers) for numbers in extra.values()])
+        yield Advice(
+            _joining(record, [number for numbers in extra.values() for number in numbers]),
+            f"values were read while the graph was built, in {len(record.plans)} runs: "
+            f"{count} batches ran apart for it, most of {next(iter(extra))}",
+            "build all sentences, then read; where values decide, db.drive reads for all at once",
+        )
+
+
+def _policy(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    extra = _extra(record, POLICY)
+    if extra:
+        policy = record.plans[-1].policy
+        yield Advice(
+            (record.statistics.batches - record.lower_bound) * a_batch(record),
+            f"the policy {policy} made {record.statistics.batches} batches, where "
+            f"{record.lower_bound} could do; most apart are those of {next(iter(extra))}",
+            "Graph() without policy, which comes closest to the lower bound",
+        )
+
+
+def _chains(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    """Batches with one weight that wait for each other are a loop over tokens."""
+    weighted = [bool(row.parameters) and not row.inside for row in record.rows]
+    chains = [
+        pair for pair in apart(record)
+        if pair.reason == DEPENDS and len(pair.first) >= LONG_CHAIN and weighted[pair.first[0]]
+    ]  # fmt: skip
+    if not chains:
+        return
+    longest = max(chains, key=lambda pair: len(pair.first))
+    yield Advice(
+        record.statistics.host_seconds * (1 - 1 / len(longest.first)),
+        f"{longest.node_type} ran {len(longest.first)} times with one weight, each after the one "
+        "before: a loop over tokens makes each step a batch of its own",
+        "db.scan(cell, ...) runs a loop along a sentence as one node; on trees call the cell",
+    )
+
+
+def _signatures(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    """Node types whose batches differ in what a user can make equal."""
+    for node_type, (reason, groups) in _groups(record, MADE_EQUAL).items():
+        yield Advice(
+            _joining(record, [number for group in groups[1:] for number in group]),
+            f"{node_type} ran in {len(groups)} groups that could be one: {reason}",
+            "make it equal for all sentences; a length may differ, a width may not",
+        )
+
+
+def _parameters(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    for node_type, (reason, groups) in _copied_layers(record).items():
+        yield Advice(
+            _joining(record, [number for group in groups[1:] for number in group]),
+            f"{node_type} ran with {len(groups)} parameters or sets of them, for "
+            f"{_nodes(record, groups)} nodes: {reason}",
+            "one layer for all sentences, made in __init__; the optimizer does not know one that "
+            "is made in the loop",
+        )
+
+
+def _groups(record: RunRecord, reasons: tuple[str, ...]) -> dict[str, tuple[str, Groups]]:
+    """By node type the batches of each signature, if many differ so; and the first reason."""
+    by_type: dict[str, list[Apart]] = {}
+    for pair in apart(record):
+        if pair.second and pair.reason.startswith(reasons):
+            by_type.setdefault(pair.node_type, []).append(pair)
+    found = {
+        node_type: (
+            pairs[0].reason,
+            sorted({group for p in pairs for group in (p.first, p.second)}),
+        )
+        for node_type, pairs in by_type.items()
+    }
+    return {name: one for name, one in found.items() if len(one[1]) >= MANY_APART}
+
+
+def _copied_layers(record: RunRecord) -> dict[str, tuple[str, Groups]]:
+    """Groups that differ in parameters, and together have no more nodes than a batch could have:
+    a layer for each sentence. Each layer of a model reads all sentences."""
+    return {
+        node_type: (reason, groups)
+        for node_type, (reason, groups) in _groups(record, ("parameter",)).items()
+        if _nodes(record, groups) <= min(_most_nodes(record), FEW_NODES * len(groups))
+    }
+
+
+def _nodes(record: RunRecord, groups: Groups) -> int:
+    return sum([record.rows[number].nodes for group in groups for number in group])
+
+
+def _extra(record: RunRecord, reason: str) -> dict[str, list[int]]:
+    """By node type the batches that a reason brings on top, most first."""
+    found: dict[str, list[int]] = {}
+    for pair in apart(record):
+        if pair.reason.startswith(reason) and not pair.second:
+            found.setdefault(pair.node_type, []).extend(pair.first[1:])
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _apart_for_a_reason(record: RunRecord) -> int:
+    """Batches that ran apart for what a user can change: more sentences make more of them."""
+    extra = [*_extra(record, EARLIER_RUN).values(), *_extra(record, POLICY).values()]
+    differing = [_groups(record, MADE_EQUAL), _copied_layers(record)]
+    signatures = [len(groups) - 1 for found in differing for _, groups in found.values()]
+    return sum([len(numbers) for numbers in extra]) + sum(signatures)
+
+
+def _most_nodes(record: RunRecord) -> int:
+    """The nodes of the largest batch: about the number of sentences."""
+    return max([row.nodes for row in record.rows], default=0)
+
+
+def _joining(record: RunRecord, numbers: Iterable[int]) -> float:
+    """Seconds that these batches take at most, beside what they would in a larger one."""
+    return sum([a_batch(record) + _spared(record.rows[number]) for number in numbers])
+
+
+def _spared(row: StepRecord) -> float:
+    """Seconds of a batch's kernels that it would take, at most, if it were part of a full one.
+
+    A recurrence has a row for each node at a time.
+    """
+    rows = row.nodes if row.loops or row.inside else row.rows
+    return (row.seconds + row.seconds_backward) * max(0.0, 1 - rows / FULL)
+
+
+BATCH_RULES = (
+    _few, _host, _read_between, _policy, _chains, _signatures, _parameters,
+)  # fmt: skip
