@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from dynbatch.arguments import refused, shown
 from dynbatch.batcher.execution.record import RunRecord
@@ -34,8 +35,9 @@ LISTED = 10
 def timeline(graph: Graph) -> Picture:
     """Draw the batches that ran over time: a bar each forward and backward, as high as its rows.
 
-    Below stands what each thread did: the one that runs the graph, with the host's planning in
-    grey and its other work between kernels left blank; and of `Graph(profile=True)` the others,
+    Neighbours of one kind that are too low for their names share one, as "64 × Elu". Below stands
+    what each thread did: the one that runs the graph, with the host's planning in grey and its
+    other work between kernels left blank; and of `Graph(profile=True)` the others,
     where a blank is an idle thread. Pointing at a bar tells its nodes, rows, launches and bytes.
     `save("x.html")` writes the page of `graph.explain(html=...)`.
 
@@ -88,6 +90,7 @@ def timeline(graph: Graph) -> Picture:
         x_format=seconds,
     )  # fmt: skip
     _heights(panel, record, standing)
+    _low_ones(panel, record, standing)
     y = panel.bottom + 6
     for name, members in _named(all_bars, threads):
         y = _lane(panel, record, y, f"{name}: {shares[name]}", members)
@@ -101,7 +104,7 @@ def timeline(graph: Graph) -> Picture:
 def _note(record: RunRecord) -> str:
     if record.is_cuda:
         return "Times are the host's, which makes the launches and does not wait for the GPU."
-    note = "A blank in thread 1 is the host's work between kernels"
+    note = "A blank in thread 1 is the host at other work, between kernels"
     if record.threads is None:
         return f"{note}. db.Graph(profile=True) also records what the other threads do."
     return f"{note}; in another thread it is idle time."
@@ -168,6 +171,22 @@ def _heights(panel: Panel, record: RunRecord, standing: Sequence[tuple[int, Bar]
         if width_of(row.kind, SMALL_SIZE) + 8 <= wide and tall >= 18:
             middle, y = (x + right) / 2, low - tall / 2 + 4
             panel.drawing.text(middle, y, row.kind, on=colour, size=SMALL_SIZE, anchor="middle")
+
+
+def _low_ones(panel: Panel, record: RunRecord, standing: Sequence[tuple[int, Bar]]) -> None:
+    """Name, above them, bars that are too low for a name: "64 × Elu", where they are neighbours."""
+    neighbours = groupby(standing, lambda pair: (record.rows[pair[1].step].kind, pair[1].what))
+    for (kind, _), group in neighbours:
+        members = list(group)
+        top = panel.y(max([base + record.rows[bar.step].rows for base, bar in members]))
+        x, right = panel.x(members[0][1].begin), panel.x(members[-1][1].end)
+        name = f"{len(members)} × {kind}" if len(members) > 1 else kind
+        is_low = panel.y(0) - top < 18 and not any([base for base, _ in members])
+        if is_low and width_of(name, SMALL_SIZE) + 8 <= right - x:
+            panel.drawing.text(
+                (x + right) / 2, top - 5, name, colour=palette.SOFT, size=SMALL_SIZE,
+                anchor="middle",
+            )  # fmt: skip
 
 
 def _lane(panel: Panel, record: RunRecord, y: float, name: str, members: Sequence[Bar]) -> float:

@@ -60,6 +60,24 @@ def test_rows_are_the_height_of_bars():
     assert heights[100] == pytest.approx(4 * heights[25], rel=0.02)
 
 
+def test_low_neighbours_of_one_kind_are_named_together(monkeypatch):
+    with db.Graph() as graph:
+        F.tanh(F.input(graph, np.ones((1000, 2))))
+        for alpha in range(1, 9):
+            F.elu(F.input(graph, np.ones((1, 2))), alpha)
+        graph.forward()
+    record = graph._record()
+    begin = record.runs[0].begin
+    rows = [
+        row._replace(spans=[("forward", begin + number, begin + number + 1)])
+        for number, row in enumerate(record.rows)
+    ]
+    monkeypatch.setattr(graph, "_record", lambda: record._replace(rows=rows))
+    picture = db.pictures.timeline(graph)
+    assert {"Input", "Tanh", "8 × Elu"} <= set(texts_of(picture))
+    require_clear_text(picture)
+
+
 def test_another_thread_has_a_lane_with_its_work_and_its_idle_time():
     texts = texts_of(db.pictures.timeline(profiled((0.1, 0.2), (0.5, 0.9))))
     (lane,) = [text for text in texts if text.startswith("thread 2: ")]
