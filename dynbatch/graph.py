@@ -48,8 +48,8 @@ class Graph(Runs, Introspection, NamesChecked):
         check:  True runs every batch a second time and compares: on a GPU with NumPy's versions of
             its kernels, on the CPU with its nodes one by one (see `dynbatch.debugging.check`). The
             first difference ends the run with a CheckError that names node, sentence and numbers.
-            For finding errors, not for training: a run takes several times as long, and waits for
-            the GPU after each batch.
+            For finding errors, not for training: a run takes several times as long, with many calls
+            of cells tens of times, and waits for the GPU after each batch.
         matmul: what factors of matrix products with weights are rounded to, forward and back:
             "float32" (not at all), "tf32" (10 bits of mantissa), or "bfloat16" (7 bits). A GPU
             multiplies rounded factors several times as fast, on its tensor cores. Values, weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 
 import numpy as np
 
@@ -65,6 +66,11 @@ def magnitude(array: Array) -> float:
 def largest(arrays: Iterable[Array]) -> float:
     """The largest finite |element| of several arrays."""
     return max([magnitude(array) for array in arrays], default=0.0)
+
+
+def scale_of(arrays: Iterable[Array]) -> Callable[[], float]:
+    """What gives `largest` of several arrays; it looks at them once, when it is first asked."""
+    return cache(partial(largest, arrays))
 
 
 def rounding(expected: Array, scale: float) -> float:

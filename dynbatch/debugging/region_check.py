@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.region_node import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
-from dynbatch.debugging.difference import Checker, largest
+from dynbatch.debugging.difference import Checker, scale_of
 from dynbatch.debugging.inlined import InlinedRegion
 from dynbatch.debugging.reference import on_host
 from dynbatch.debugging.region_calls import (
@@ -47,7 +46,7 @@ class RegionCheck(StepCheck):
         self.inlined = InlinedRegion(self.node, xs, self.step.batch.dtype, self.step.batch.keeps)
         with on_host(self.node.all_parameters(), self.checker.copies):
             self.inlined.forward()
-        values, scale = to_host(self.step.block.values().flat), partial(largest, xs)
+        values, scale = to_host(self.step.block.values().flat), scale_of(xs)
         for number, row, call in self.calls:
             result = values[self._slice(number, row)]
             pieces = values_of(call, "{}", scale)
@@ -62,13 +61,14 @@ class RegionCheck(StepCheck):
             self.inlined.backward({call: dy[self._slice(k, row)] for k, row, call in self.calls})
         gradients = self.inlined.gradients
         dys = [dy, *[gradients[call] for _, _, call in self.calls]]
-        self._compare_calls(partial(largest, dys))
+        scale = scale_of(dys)
+        self._compare_calls(scale)
         for x, dx, is_wanted in zip(
             self.node.inputs, self._gradients_of_nodes(arena), self._wanted_nodes(), strict=True
         ):
             if dx is not None and is_wanted:
                 what = f"gradient of {x.label()}"
-                piece = ComparedArray(self.node, what, x.shape, partial(largest, dys))
+                piece = ComparedArray(self.node, what, x.shape, scale)
                 self._compare("backward", [piece], dx, gradients[x])
         self._compare_parameters(self.inlined.parameters, dys, inputs)
 
@@ -153,7 +153,7 @@ class StackCheck(StepCheck):
         for source, view in zip(self.step.sources, self.step.target_views(arena), strict=True):
             if view is not None:
                 (region,) = source.nodes
-                what, scale = f"gradient of {region.label()}", partial(largest, [dy])
+                what, scale = f"gradient of {region.label()}", scale_of([dy])
                 pieces = [ComparedArray(self.step.nodes[0], what, region.shape, scale)]
                 self._compare("backward", pieces, to_host(view.flat), sums[region])
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.debugging.difference import Checker, differing, largest, magnitude, rounding
+from dynbatch.debugging.difference import Checker, differing, largest, magnitude, rounding, scale_of
 from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
@@ -210,12 +210,12 @@ class StepCheck:
     def _compare_gradients(
         self, arena: Array, dxs: Sequence[Array | None], dys: Sequence[Array]
     ) -> None:
-        views = self.step.target_views(arena)
+        views, scale = self.step.target_views(arena), scale_of(dys)
         for position, (view, dx) in enumerate(zip(views, dxs, strict=True)):
             if view is None or dx is None:
                 continue
             pieces = [
-                ComparedArray(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
+                ComparedArray(node, f"gradient of {x.label()}", x.shape, scale)
                 for node, x in self.step.readers(position)
             ]
             self._compare("backward", pieces, to_host(view.flat), dx)

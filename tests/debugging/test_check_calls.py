@@ -12,6 +12,8 @@ from dynbatch.cells.calls import group_run
 from dynbatch.cells.calls import stack as stack_calls
 from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.compiler.numpy.loop import NumpyLoop
+from dynbatch.debugging import difference
+from dynbatch.debugging.difference import magnitude
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import (
     D,
@@ -270,3 +272,20 @@ def test_a_memory_limit_and_checks_bear_each_other(run, name, frozen):
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
     assert limited >= 3
+
+
+def test_what_is_looked_at_grows_as_the_calls_do(monkeypatch):
+    looked = [0]
+
+    def counted(array):
+        looked[0] += 1
+        return magnitude(array)
+
+    monkeypatch.setattr(difference, "magnitude", counted)
+    p, counts = tree_parameters(), []
+    for count in (10, 40):
+        looked[0] = 0
+        with db.Graph(dtype="float64", check=True) as graph:
+            graph.backward(F.mean([F.sum(h * c) for h, c in pairs(graph, p, count)]))
+        counts.append(looked[0])
+    assert counts[1] < 4.5 * counts[0]
