@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dynbatch import backend
 from dynbatch.backend import Array as Array
@@ -44,6 +45,10 @@ class RowSparse:
         full = _empty(self.values, self.shape)
         scatter_rows(self.values, self.rows, full)
         return full
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """`np.asarray(gradient)` is `dense()`, on the host."""
+        return np.asarray(transfer.to_host(self.dense()), dtype)
 
     def to(self, device: str | Device) -> RowSparse:
         """The gradient on a device."""

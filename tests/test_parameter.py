@@ -98,6 +98,7 @@ def test_a_row_sparse_gradient_is_summed_and_made_dense_anywhere(device):
     dense = total.dense()
     assert isinstance(dense, np.ndarray) is (device == "cpu")
     assert np.array_equal(db.Parameter(dense).numpy(), expected)
+    assert np.array_equal(np.asarray(total), expected)
     assert np.array_equal(
         db.Parameter((one + one).to("cpu").dense()).value[4], 2 * matrix(2, 3)[1] + 2
     )
