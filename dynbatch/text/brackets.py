@@ -34,6 +34,19 @@ class LabelledTree:
     word: str = ""
     children: list[LabelledTree] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        """The tree in brackets, as `parse` reads it."""
+        text = ""
+        waiting: list[LabelledTree | str] = [self]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, str):
+                text += node
+            else:
+                text += f"{' ' if text else ''}({node.label}{' ' * bool(node.word)}{node.word}"
+                waiting += [")", *reversed(node.children)]
+        return text
+
     @classmethod
     def parse(cls, text: str) -> LabelledTree:
         """The tree of a text that holds one.

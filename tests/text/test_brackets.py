@@ -16,13 +16,14 @@ def test_trees_are_read_one_a_line_and_over_lines(tmp_path):
     path.write_text(f"{SENTIMENT}( (S\n  (NP (DT The) (NN cat))\n  (VP (VB -LRB-))) )")
     first, second, third = read_trees(path)
     assert first.words == ["It", "'s", "good"] and second.words == ["bad", "film"]
+    assert str(first) == SENTIMENT.splitlines()[0]
     assert [node.label for node in first.nodes()] == ["2", "2", "4", "4", "3"]
     assert [node.label for node in third.nodes()] == ["DT", "NN", "NP", "VB", "VP", "S"]
 
 
 def test_a_deep_tree_needs_no_recursion():
     tree = LabelledTree.parse("(1 (0 a) " * 5000 + "(0 b)" + ")" * 5000)
-    assert len(tree.nodes()) == 10_001
+    assert len(tree.nodes()) == 10_001 and LabelledTree.parse(str(tree)).words == tree.words
     assert tree.fold(lambda leaf: 1, lambda node, left, right: left + right)[-1] == 5001
 
 
