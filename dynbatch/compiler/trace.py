@@ -83,7 +83,7 @@ class TraceGraph:
         raise GraphError("a loss cannot be part of a cell; compute it from the scan's outputs.")
 
     def value(self, node: Node) -> Array:
-        raise GraphError(
+        raise GraphError.at_caller(
             f"{node.label()}: a cell is traced once, before there are values to read.\n"
             "  fix:  write the cell with operations only; decide outside it"
         )

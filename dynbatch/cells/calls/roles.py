@@ -75,12 +75,13 @@ class Roles:
         return True
 
     def _several(self, given: Sequence[object]) -> DtypeError:
-        named = " and ".join([repr(argument) for argument in given])
+        given = [argument for argument in given if argument is None] or given
+        named = " and ".join([repr(argument).splitlines()[0] for argument in given])
         fix = (
             "make arrays nodes with F.input(graph, array), a parameter as value with\n"
             "        F.parameter(graph, p), and lists tuples; put parameters in one module"
         )
-        if None in [argument if argument is None else 0 for argument in given]:
+        if given[0] is None:
             fix = "if there is no state yet, give its width: 64 for 64 zeros"
         elif all(map(may_be_value, given)):
             fix = (
@@ -88,7 +89,7 @@ class Roles:
                 "        module, a namespace or a dict: then a bare parameter is a value"
             )
         return DtypeError.at_caller(
-            f"cell {self._name!r}: {named} are not values.\n"
+            f"cell {self._name!r}: {named} {'are not values' if given[1:] else 'is not a value'}.\n"
             "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
             f"zeros,\n        and its parameters as one argument\n  fix:  {fix}"
         )

@@ -49,6 +49,7 @@ OTHER_NAMES = {
     "swish": "F.silu(x)",
     "t": "F.transpose(x), or x.T",
     "tensor": "F.input(graph, array)",
+    "unbind": "[x[t] for t in range(len(x))]",
     "unfold": "F.windows(x, size), over tokens",
     "view": "F.reshape(x, shape)",
     "vstack": "F.stack(vectors), F.concat(matrices, dim=0)",

@@ -125,7 +125,7 @@ def test_first_states_of_all_sentences_run_with_later_ones():
         (lambda x, p: (x, [x, x], p), ("a list of nodes is neither", "(h, c) in place")),
         (lambda x, p: (x, [x, x]), ("a list of nodes is neither", "(h, c) in place of the list")),
         (lambda x, p: (x, {"h": x}), ("a dict of nodes is neither", "(h, c) in place")),
-        (lambda x, p: (x, None, p), ("None and", "give its width: 64 for 64 zeros")),
+        (lambda x, p: (x, None, p), ("None is not a value.", "give its width: 64 for 64 zeros")),
         (lambda x, p: (x, np.ones(3), p), ("are not values", "F.input(graph, array)")),
         (lambda x, p: (x, p.W, p), ("are not values", "F.parameter(graph, p)")),
         (lambda x, p: (p.start, 3, p), ("there is no node",)),
