@@ -79,7 +79,7 @@ class BlockProgram:
         self.reads = reads
         self.plans: dict[Any, Any] = {}  # of its operators, by policy
         self._careful = careful
-        points, traces = _traces(maker, pattern, [actual[k] for k in self.free])
+        points, traces, again = _traces(maker, pattern, [actual[k] for k in self.free])
         first = traces[0]
         self.returns_tuple = first.returns_tuple
         self.results = first.results
@@ -87,9 +87,6 @@ class BlockProgram:
             BlockOperator(node, inputs)
             for node, inputs in zip(first.nodes, first.inputs, strict=True)
         ]
-        again: list[Operators] = []
-        if maker.arguments.arrays:
-            again = [live_operators(maker.at(filled(pattern, points[0])))]
         for trace in (*traces[1:], *again):
             if (difference := self._differs(trace)) is not None:
                 raise NotOneProgram(f"it builds {difference}")
@@ -269,17 +266,22 @@ class BlockProgram:
 
 def _traces(
     maker: TraceMaker, pattern: Pattern, actual: Sequence[int]
-) -> tuple[list[tuple[int, ...]], list[Operators]]:
-    """Traces at the points of a `Fit`, and these points; sizes near the call's where small fail."""
+) -> tuple[list[tuple[int, ...]], list[Operators], list[Operators]]:
+    """The points of a `Fit`, traces at them, and at the first of them with other arrays.
+
+    Sizes are near the call's where small ones fail; arrays hold the call's own values where smaller
+    ones fail.
+    """
     count = len(actual)
     error: Exception | None = None
-    for least in (1, 0) if maker.arguments.arrays else (1,):
+    for least in (1, 0, None) if maker.arguments.arrays else (None,):
         maker.least = least
         for base, others in bases(actual):
             points = points_for(count, base, others)
             try:
-                traces = [live_operators(maker.at(filled(pattern, point))) for point in points]
-                return points, traces
+                tried = [*points, points[0]] if maker.arguments.arrays else points
+                traces = [live_operators(maker.at(filled(pattern, point))) for point in tried]
+                return points, traces[: len(points)], traces[len(points) :]
             except Exception as raised:  # whatever the function raises where it was not asked
                 error = error or raised
     raise NotOneProgram(f"at other sizes it fails: {str(error).splitlines()[0]}") from error

@@ -137,7 +137,8 @@ class TraceMaker:
 
     Attributes:
         is_touched: whether the function looked into an array.
-        least:      the largest integer that arrays may hold, if the call's own are smaller.
+        least:      the largest integer that arrays may hold, if the call's own are smaller; None
+            for the call's own integers only.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class TraceMaker:
         self._dtype = dtype
         self._random = np.random.default_rng(0)
         self._last: list[Array] = []
-        self.least = 1
+        self.least: int | None = 1
         self.is_touched = False
 
     def at(self, sizes: Sizes) -> BlockTrace:
@@ -193,13 +194,15 @@ class TraceMaker:
         return drawn
 
 
-def _values_like(array: Array, least: int) -> Array:
+def _values_like(array: Array, least: int | None) -> Array:
     """Values that such an array may have: its own, and if they are integers smaller ones."""
     if array.dtype.kind == "b":
         return np.array([False, True])
-    if array.dtype.kind in "iu":
-        most = min(max(least, int(array.max(initial=0))), MOST_DRAWN)
+    if array.dtype.kind in "iu" and (least is not None or not array.size):
+        most = min(max(least or 0, int(array.max(initial=0))), MOST_DRAWN)
         return np.union1d(array, np.arange(most + 1, dtype=array.dtype))
+    if array.dtype.kind in "iu":
+        return np.unique(array)
     return np.append(np.unique(array), array.dtype.type(1))
 
 

@@ -217,3 +217,12 @@ def test_a_length_that_is_read_of_an_array_is_traced_at_each_length_once():
     block, again = Losses(by_length, examples), Losses(by_length, examples * 3)
     assert block.agrees_with(Losses(by_length, examples, as_block=False))
     assert block.notes == {} and block.calls == again.calls
+
+
+def test_ids_that_begin_at_one_may_be_lessened():
+    def lessened(graph, ids):
+        return F.sum(F.lookup(graph, TABLE, ids - 1))
+
+    examples = [(ids // 2 + 10,) for ids, _ in sentences(lessened)]
+    block = Losses(lessened, examples)
+    assert block.agrees_with(Losses(lessened, examples, as_block=False)) and block.notes == {}
