@@ -65,6 +65,22 @@ class TakenArrays:
         """What the operators of a trace have made of their arrays."""
         return [given_values(trace.nodes[position]) for position, _, _ in self.sites]
 
+    def holds_in(self, trace: Operators) -> bool:
+        """Whether the operators of a trace take the same arrays, and NumPy makes these alike."""
+        log = trace.arrays
+        made = all(
+            [
+                number < len(log.recipes) and recipe.is_like(log.recipes[number])
+                for number, recipe in self._recipes.items()
+            ]
+        )
+        return made and all(
+            [
+                _takes(trace.nodes[position], log.arrays[number])
+                for position, _, number in self.sites
+            ]
+        )
+
     def add(
         self, fit: Fit, position: int, traces: Sequence[Operators], again: Sequence[Operators]
     ) -> int | None:

@@ -188,6 +188,8 @@ class BlockProgram:
                 return None  # the function itself will raise it
             found = self._read(trace, free)
             if not self.by_data:
+                if found and not self._takes_alike(maker, trace, sizes):
+                    found = None
                 self._known[sizes] = found
         else:
             found = self._known[sizes]
@@ -195,6 +197,14 @@ class BlockProgram:
             return found
         given = self.given(free, arrays)
         return None if given is None else found._replace(given=given.given)
+
+    def _takes_alike(self, maker: TraceMaker, trace: Operators, sizes: Sizes) -> bool:
+        """Whether operators take the same arrays at these sizes: in this trace, and in another."""
+        try:  # arrays that are equal in this sentence may differ in the next
+            other = live_operators(maker.at(sizes))
+        except Exception:  # whatever the function raises at values that it was not given
+            other = trace
+        return all([self._differs(t) is None and self._taken.holds_in(t) for t in (trace, other)])
 
     def _read(self, trace: Operators, free: Sizes) -> Told | None:
         """What a trace tells; None where it is not as the program says it would be."""

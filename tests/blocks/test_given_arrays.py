@@ -226,3 +226,17 @@ def test_ids_that_begin_at_one_may_be_lessened():
     examples = [(ids // 2 + 10,) for ids, _ in sentences(lessened)]
     block = Losses(lessened, examples)
     assert block.agrees_with(Losses(lessened, examples, as_block=False)) and block.notes == {}
+
+
+def test_ids_that_are_made_otherwise_of_long_sentences_give_what_the_function_gives():
+    def scaled(graph, ids):
+        made = ids // 2 if len(ids) > 50 else ids // 3
+        return F.sum(F.lookup(graph, TABLE, made))
+
+    def paired(graph, ids):
+        made = np.repeat(ids, 60) if len(ids) > 50 else np.minimum.outer(ids, ids).ravel()
+        return F.sum(F.lookup(graph, TABLE, made))
+
+    for function in (scaled, paired):
+        examples = [(ids,) for ids, _ in sentences(function, (3, 60, 60, 4))]
+        assert Losses(function, examples).agrees_with(Losses(function, examples, as_block=False))
