@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynbatch.blocks.given_arrays import Recipe
@@ -19,7 +19,7 @@ from dynbatch.blocks.operators import (
 )
 from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton
 from dynbatch.errors import DynbatchError
-from dynbatch.nodes.node import WIDTH
+from dynbatch.nodes.node import WIDTH, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import Lookup
 from dynbatch.parameter import Array
@@ -42,16 +42,25 @@ class TakenArrays:
     def __init__(self) -> None:
         self.sites: list[tuple[int, Operation, int]] = []
         self._recipes: dict[int, Recipe] = {}
-        self._shapes: dict[int, tuple[Coefficients, ...]] = {}
+        self._shapes: dict[int, tuple[Coefficients, ...] | None] = {}
 
-    def of(self, free: Sequence[int], arrays: Sequence[Array]) -> list[tuple[Any, ...]] | None:
-        """What each operator makes of its array; None where an array has an unexpected shape."""
+    def of(
+        self, free: Sequence[int], arrays: Sequence[Array], shapes: Mapping[int, Shape]
+    ) -> list[tuple[Any, ...]] | None:
+        """What each operator makes of its array; None where an array has an unexpected shape.
+
+        Args:
+            shapes: that a trace at the call's sizes told.
+        """
         if self._recipes:
             found = dict(enumerate(arrays))
             for number, recipe in self._recipes.items():
                 found[number] = recipe.on(found)
             for number, shape in self._shapes.items():
-                if found[number].shape != tuple([affine(length, free) for length in shape]):
+                expected = shapes.get(number)
+                if shape is not None:
+                    expected = tuple([affine(length, free) for length in shape])
+                if found[number].shape != expected:
                     return None
             return [node.given(found[number]) for _, node, number in self.sites]
         return [node.given(arrays[number]) for _, node, number in self.sites]
@@ -64,6 +73,11 @@ class TakenArrays:
     def seen_in(self, trace: Operators) -> list[tuple[Any, ...]]:
         """What the operators of a trace have made of their arrays."""
         return [given_values(trace.nodes[position]) for position, _, _ in self.sites]
+
+    def shapes_in(self, trace: Operators) -> dict[int, Shape]:
+        """The shapes in a trace of the arrays whose shapes are no affine functions of sizes."""
+        arrays = dict(enumerate(trace.arrays.arrays))
+        return {n: arrays[n].shape for n, s in self._shapes.items() if s is None and n in arrays}
 
     def holds_in(self, trace: Operators) -> bool:
         """Whether the operators of a trace take the same arrays, and NumPy makes these alike."""
@@ -101,9 +115,8 @@ class TakenArrays:
             ):
                 return None
             fitted = [fit.coefficients(sizes) for sizes in zip(*shapes[: len(traces)], strict=True)]
-            if None in fitted:
-                return None
-            self._shapes[number] = tuple([c for c in fitted if c is not None])
+            known = [c for c in fitted if c is not None]
+            self._shapes[number] = tuple(known) if len(known) == len(fitted) else None
             self._recipes |= log.recipes_of(number)
             self._recipes = dict(sorted(self._recipes.items()))
         self.sites.append((position, traces[0].nodes[position], number))

@@ -196,8 +196,8 @@ def block(function: Function) -> Function:
     traced at every new length, or in every call, which costs more than making its nodes. Arrays
     need none of it that go to `F.lookup` and `F.input`, to an attention as its mask, and to
     `F.cross_entropy`, `F.nll_loss` and `F.crf` as targets; nor does what NumPy makes of them, as
-    `ids[:-1]`, `np.append(begin, ids)` and `np.where(ids < size, ids, unknown)`. `ids.max()`,
-    `list(ids)` and `if 3 in ids` look into an array. A list is an array inside, if no operator
+    `ids[:-1]`, `ids.ravel()` and `np.where(ids < size, ids, unknown)`. `ids.max()`, `list(ids)` and
+    `if 3 in ids` look into an array. A list is an array inside, if no operator
     joins it to others.
 
     What parameters hold is read at the first call of a graph: replacing one of them later holds

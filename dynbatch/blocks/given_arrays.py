@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,10 @@ from dynbatch.parameter import Array
 ROOMS = ("arguments", "blocks", "cells", "compiler", "kernels", "names", "nodes", "parameter")
 INSIDE = tuple([f"dynbatch.{room}" for room in ROOMS])
 OF_NUMPY = ("__array_finalize__", "__array_function__", "__array_priority__", "__array_ufunc__")
+METHODS = frozenset(
+    ("astype", "clip", "copy", "flatten", "ravel", "repeat", "reshape", "take", "transpose")
+)
+"""Methods that make another array, whose shape and values decide nothing."""
 UNSEEN = frozenset(("dtype", "ndim", "view", "number", "log", "__class__", *OF_NUMPY))
 """Attributes that tell nothing of the values."""
 
@@ -124,6 +129,10 @@ class GivenArray(np.ndarray):
     def __getattribute__(self, name: str) -> Any:
         if name in ("shape", "size"):
             _read_shape(self)
+        elif name in METHODS:
+            return partial(_made_by, getattr(np.ndarray, name), self)
+        elif name == "T":
+            return _made(np.transpose, (self,), {})
         elif name not in UNSEEN:
             _touch(self)
         return super().__getattribute__(name)
@@ -168,6 +177,10 @@ def _made(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
     for x in _given_in((arguments, options)):
         _touch(x)
     return function(*_plain(arguments), **_plain(options))
+
+
+def _made_by(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return _made(method, arguments, options)
 
 
 def _touch(array: GivenArray) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.blocks.sizes import with_leaves
+from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation
 
 STREAM = "stream"
@@ -47,14 +48,16 @@ class Told(NamedTuple):
 
     given:  what `Operation.given` makes of arrays, for each operator that takes one.
     values: of other attributes, by operator and name. sizes: rows and widths, by operator.
+    shapes: of arrays that NumPy makes, by their number, where a trace must tell them.
     """
 
     given: Sequence[tuple[Any, ...]]
     values: dict[tuple[int, str], Any]
     sizes: dict[int, tuple[int, int]]
+    shapes: dict[int, Shape]
 
 
-NOTHING = Told((), {}, {})
+NOTHING = Told((), {}, {}, {})
 """Of a call that the program knows all of."""
 
 

@@ -92,9 +92,8 @@ class BlockProgram:
                 raise NotOneProgram(f"it builds {difference}")
         self._taken = bind(self.operators, Fit(points), traces, again)
         self.is_random = any([STREAM in op.bound for op in self.operators])
-        self._retraces = any([None in (op.rows, op.width) for op in self.operators]) or any(
-            [bound is None for op in self.operators for bound in op.bound.values()]
-        )
+        unbound = [None in (op.rows, op.width, *op.bound.values()) for op in self.operators]
+        self._retraces = any(unbound) or bool(self._taken.shapes_in(first))
         self.by_data = maker.is_touched or self._data_changes(first, again)
         self._unsafe = self._sizes_unlike(maker, points[0])
         self._known: dict[Sizes, Told | None] = {}
@@ -149,16 +148,19 @@ class BlockProgram:
             return True
         return bool(self._unsafe) and any([sizes[self.free[k]] == 0 for k in self._unsafe])
 
-    def given(self, free: Sizes, arrays: Sequence[Array]) -> Told | None:
+    def given(self, free: Sizes, arrays: Sequence[Array], known: Told = NOTHING) -> Told | None:
         """What a call's arrays tell, checked; None where it makes arrays of unexpected shapes.
+
+        Args:
+            known: what a trace at these sizes told.
 
         Raises:
             DynbatchError: what the operators raise that take an array.
         """
         if not self._taken.sites:
-            return NOTHING
-        given = self._taken.of(free, arrays)
-        return None if given is None else Told(given, {}, {})
+            return known
+        given = self._taken.of(free, arrays, known.shapes)
+        return None if given is None else known._replace(given=given)
 
     def given_to_all(self, ids: Array, lengths: Array) -> list[list[Sequence[Any]]]:
         """What each operator makes of the ids of many sentences: of each, or of all together.
@@ -168,7 +170,7 @@ class BlockProgram:
             lengths: ids of each.
         """
         if self._taken.are_looked_up:
-            return [[[made] for made in site] for site in self._taken.of((), [ids]) or ()]
+            return [[[made] for made in site] for site in self._taken.of((), [ids], {}) or ()]
         of_each = []
         ends, last = np.cumsum(lengths).tolist(), len(self.pattern) - 1
         for end, length in zip(ends, lengths.tolist(), strict=True):
@@ -195,8 +197,7 @@ class BlockProgram:
             found = self._known[sizes]
         if found is None or self.by_data:
             return found
-        given = self.given(free, arrays)
-        return None if given is None else found._replace(given=given.given)
+        return self.given(free, arrays, found)
 
     def _takes_alike(self, maker: TraceMaker, trace: Operators, sizes: Sizes) -> bool:
         """Whether operators take the same arrays at these sizes: in this trace, and in another."""
@@ -210,7 +211,7 @@ class BlockProgram:
         """What a trace tells; None where it is not as the program says it would be."""
         if self._differs(trace) is not None:
             return None
-        found = Told(self._taken.seen_in(trace), {}, {})
+        found = Told(self._taken.seen_in(trace), {}, {}, self._taken.shapes_in(trace))
         for k, (op, node) in enumerate(zip(self.operators, trace.nodes, strict=True)):
             attributes = node.attributes()
             expected = dict(op.constants)

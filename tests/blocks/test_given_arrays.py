@@ -219,13 +219,24 @@ def test_a_length_that_is_read_of_an_array_is_traced_at_each_length_once():
     assert block.notes == {} and block.calls == again.calls
 
 
-def test_ids_that_begin_at_one_may_be_lessened():
-    def lessened(graph, ids):
-        return F.sum(F.lookup(graph, TABLE, ids - 1))
+def test_pairs_of_ids_are_traced_at_each_length_once():
+    def pairs(graph, ids):
+        rows = F.lookup(graph, TABLE, np.minimum.outer(ids, ids).ravel())
+        return F.sum(F.tanh(rows)) + F.sum(F.lookup(graph, TABLE, ids.reshape(-1).clip(2, 5)))
 
-    examples = [(ids // 2 + 10,) for ids, _ in sentences(lessened)]
-    block = Losses(lessened, examples)
-    assert block.agrees_with(Losses(lessened, examples, as_block=False)) and block.notes == {}
+    examples = [(ids,) for ids, _ in sentences(pairs)]
+    block, again = Losses(pairs, examples), Losses(pairs, examples * 3)
+    assert block.agrees_with(Losses(pairs, examples, as_block=False))
+    assert block.notes == {} and block.calls == again.calls and len(block.programs) == 1
+
+
+def test_ids_that_are_chosen_by_their_values_give_what_the_function_gives():
+    def chosen(graph, ids):
+        return F.sum(F.lookup(graph, TABLE, ids[ids > 9]))
+
+    examples = [(ids,) for ids, _ in sentences(chosen, (7, 7, 3, 7, 7, 3))]
+    assert len({(ids > 9).sum() for (ids,) in examples if len(ids) == 7}) > 1
+    assert Losses(chosen, examples).agrees_with(Losses(chosen, examples, as_block=False))
 
 
 def test_ids_that_are_made_otherwise_of_long_sentences_give_what_the_function_gives():
@@ -240,3 +251,12 @@ def test_ids_that_are_made_otherwise_of_long_sentences_give_what_the_function_gi
     for function in (scaled, paired):
         examples = [(ids,) for ids, _ in sentences(function, (3, 60, 60, 4))]
         assert Losses(function, examples).agrees_with(Losses(function, examples, as_block=False))
+
+
+def test_ids_that_begin_at_one_may_be_lessened():
+    def lessened(graph, ids):
+        return F.sum(F.lookup(graph, TABLE, ids - 1))
+
+    examples = [(ids // 2 + 10,) for ids, _ in sentences(lessened)]
+    block = Losses(lessened, examples)
+    assert block.agrees_with(Losses(lessened, examples, as_block=False)) and block.notes == {}
