@@ -148,6 +148,13 @@ def _building(record: RunRecord, observed: Observed) -> Iterator[Advice]:
             counts[row.kind] += row.nodes
         kind, most = counts.most_common(1)[0]
         takes = f"from making the graph to running it, Python takes {in_ms(seconds)}"
+        if seconds > A_NODE * nodes and observed.block_notes:
+            yield Advice(
+                seconds,
+                f"{takes}, tracing blocks in it",
+                "mend what is said of blocks below",
+            )
+            return
         if seconds > A_NODE * nodes:
             yield Advice(
                 seconds,

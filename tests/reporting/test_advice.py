@@ -79,6 +79,9 @@ def test_python_that_makes_the_nodes_is_told_by_its_time():
     (first,) = advice(record, NOTHING)
     assert first.seconds == 0.02 and "its 36 nodes do not explain" in first.problem
     assert "65% of the time: " in advice_text(record, NOTHING)
+    inlined = NOTHING._replace(block_notes={("layer", "inlined, since it reads a value"): 2})
+    told = advice(record, inlined)
+    assert "tracing blocks" in told[0].problem and "2 calls inlined" in told[-1].problem
     (first,) = advice(record_of(squares(), build=0.006), NOTHING)
     assert "with 36 nodes, 12 of them Input" in first.problem and "@db.block" in first.fix
 
