@@ -43,7 +43,8 @@ def _few(record: RunRecord, observed: Observed) -> Iterator[Advice]:
             spared,
             f"no batch has more than {most} node{'s' * (most > 1)}, so this graph has few "
             f"sentences: up to about {FULL}, more of them take hardly longer",
-            f"a larger mini-batch: {FULL} sentences or more in one graph",
+            f"a larger mini-batch: {FULL} sentences or more in one graph; --batch-size of "
+            "dynbatch train",
         )
 
 
@@ -56,6 +57,9 @@ def _host(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         return
     if any(_few(record, observed)):
         return  # which tells it already
+    alone = sum([1 for row in record.rows if row.nodes == 1])
+    if len(record.plans) > 1 and alone > len(record.rows) / 2:
+        return  # values that were read: each sentence runs alone, however many there are
     rows = sum([row.rows for row in record.rows]) / max(1, len(record.rows))
     if rows > FEW_ROWS:
         return

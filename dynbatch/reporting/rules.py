@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.kernels.runtime.parallel import num_threads
+from dynbatch.nodes.operation import signature_type
 from dynbatch.reporting.backends import without_c
 
 MOST_BUILDING = 0.3
@@ -171,6 +172,25 @@ def _building(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
+def _log_of_softmax(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    found: set[int] = set()
+    for plan in record.plans:
+        signatures = plan.structure.signatures
+        for node, inputs in zip(signatures, plan.structure.inputs, strict=True):
+            if signature_type(node).__name__ == "Log":
+                read = [signatures[i] for i in inputs]
+                if any([signature_type(one).__name__ == "Softmax" for one in read]):
+                    found.update((node, *read))
+    if found:
+        rows = [row for row in record.rows if row.signature in found]
+        seconds = sum([row.seconds + row.seconds_backward for row in rows])
+        yield Advice(
+            seconds,
+            f"Softmax, and the logarithm of it, take {in_ms(seconds)}; that of a 0 is -inf",
+            "F.log_softmax; for a loss F.cross_entropy of the scores, which stores neither",
+        )
+
+
 def _blocks(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     for (name, what), count in observed.block_notes.items():
         yield Advice(
@@ -182,4 +202,5 @@ def _blocks(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 
 RULES = (
     _numpy, _not_compiled, _doubled, _float64, _saving, _threads, _building, _blocks,
+    _log_of_softmax,
 )  # fmt: skip

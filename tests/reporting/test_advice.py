@@ -95,6 +95,26 @@ def test_a_graph_of_few_sentences_is_told_by_what_more_would_share():
     assert not problems(record_of(squares(2), host=0.001, kernels=0.01))
 
 
+def test_more_sentences_are_no_advice_where_each_runs_alone():
+    with db.Graph() as graph:
+        for length in range(1, 13):
+            float(F.sum(F.tanh(F.input(graph, np.ones((length, 2))))).value)
+    (only,) = advice(record_of(graph, host=0.04, kernels=0.004), NOTHING)
+    assert "values were read" in only.problem
+
+
+def test_a_logarithm_of_a_softmax_is_told_and_others_are_not():
+    with db.Graph() as graph:
+        for length in range(1, 13):
+            F.log(F.softmax(F.input(graph, np.ones((length, 2)))))
+            F.log(F.input(graph, np.ones((length, 3))))
+            F.log_softmax(F.input(graph, np.ones((length, 2))))
+        graph.forward()
+    (only,) = advice(record_of(graph, each=0.001), NOTHING)
+    assert "logarithm of it, take 2.0" in only.problem and "F.cross_entropy" in only.fix
+    assert only.seconds == pytest.approx(0.002)
+
+
 def test_a_recurrence_has_one_row_a_sentence_at_a_time():
     lstm = models.LSTM(2, 3)
     with db.Graph() as graph:
