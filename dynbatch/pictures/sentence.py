@@ -9,6 +9,7 @@ from dynbatch.arguments import refused, shown
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.blocks.call import BlockResult
 from dynbatch.cells.calls.call import ResultPart
+from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.indexing import Row
@@ -33,7 +34,8 @@ def sentence(graph: Graph, number: int = 0) -> Picture:
     What is read stands below its reader, so a tree has its root at the top. A box is a node with
     its type, its shape and its batch, which is that of `graph.explain()`; a call of a cell or of a
     block is one box. "4.2" is the second batch inside of batch 4, a region of calls. The middle of
-    what is wide or deep is left out, and counted.
+    what is wide or deep is left out, and counted. A part of `db.stack` that nothing reads, while
+    another part is read, is not drawn.
 
     Args:
         graph:  open, as a graph frees its nodes when it is closed. It may have run or not.
@@ -59,7 +61,7 @@ def sentence(graph: Graph, number: int = 0) -> Picture:
         rule, fix = "a graph", "give the db.Graph that the sentence is built in"
         raise refused("sentence", f"graph is {shown(graph)}", rule, fix)
     graph._require_open("sentence")
-    nodes = sentence_nodes(graph.nodes, number, "sentence", "number")
+    nodes = _without_spare(sentence_nodes(graph.nodes, number, "sentence", "number"))
     whole = _boxes(nodes, _batches(graph), graph._folds)
     short = narrow(shallow(whole))
     batches = list(dict.fromkeys([s.batch for s in short.shapes.values() if s.batch[:1].isdigit()]))
@@ -101,6 +103,17 @@ def _boxes(nodes: Sequence[Node], batches: Mapping[int, str], folds: Folds) -> B
         if rows.issuperset(found):  # a sentence's matrix lies below the middle of its rows
             hint[source] = sum([hint[reader] for reader in found]) / len(found)
     return Boxes(shapes, list(edges), layers_of(list(shapes), list(edges)), hint)
+
+
+def _without_spare(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes without parts of a stack that nothing reads: an edge from each call, told twice."""
+    read = {x.index for node in nodes for x in node.inputs}
+    stacked = {id(x.results) for x in nodes if isinstance(x, StackCalls) and x.index in read}
+    return [
+        node
+        for node in nodes
+        if node.index in read or not isinstance(node, StackCalls) or id(node.results) not in stacked
+    ]
 
 
 def _whole(node: Node) -> Node:

@@ -22,6 +22,11 @@ def pair(left, right, p):
     return F.tanh(F.linear(left, p[1]) + F.linear(right, p[2]))
 
 
+@db.cell
+def state(x):
+    return x, x + x
+
+
 def tree(words, first, end):
     if end - first == 1:
         return leaf(words[first], WEIGHTS)
@@ -79,6 +84,17 @@ def test_every_node_of_a_wide_tree_is_drawn_or_counted(words):
     assert left_out + boxes == 1 + words + words + words - 1
     assert (left_out > 0) == (words > 8)
     require_clear_text(picture)
+
+
+def test_of_a_stack_only_the_parts_that_are_read_are_drawn():
+    with db.Graph() as graph:
+        words = F.input(graph, np.ones((3, 4)))
+        h, c = db.stack([state(words[t]) for t in range(3)])
+        assert db.pictures.sentence(graph).description.count("StackCalls,") == 2
+        F.tanh(h)
+        assert db.pictures.sentence(graph).description.count("StackCalls,") == 1
+        F.tanh(c)
+        assert db.pictures.sentence(graph).description.count("StackCalls,") == 2
 
 
 def test_a_block_is_one_box_with_the_batches_of_its_operators():
