@@ -67,8 +67,8 @@ def check_batching(
 
     Args:
         build:      (graph, *arguments) -> a node or several: the function of one sentence.
-        examples:   one for each sentence: an array, or a tuple of arguments. Floating-point arrays
-                    arrive as nodes, everything else (ids, say) as it is.
+        examples:   for each sentence its argument, or a tuple of them. Floating-point arrays arrive
+                    as nodes, everything else (ids, a tree) as it is.
         shapes:     instead of examples: for each sentence the shapes of its inputs, which are drawn
                     from a standard normal.
         parameters: parameters, or a module, that `build` uses. Float64 while the check runs.
