@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch.atomic import replacing
 from dynbatch.backend import Array
+from dynbatch.errors import CheckpointError
 from dynbatch.models.pretrained.folder import fault, file_of
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
 from dynbatch.text.wordpiece import WordPiece
@@ -82,9 +83,14 @@ def copy_tokenizer(source: str | Path, target: str | Path) -> list[str]:
         The names of the files; none if there is no tokenizer.
 
     Raises:
-        CheckpointError: one is a link that leads out of the folder.
+        CheckpointError: one is a link that leads out of the folder, or the target is a file.
         OSError:         it cannot be written.
     """
+    if Path(target).is_file():
+        raise CheckpointError.at_caller(
+            f"{target}: a file; no tokenizer was copied.\n"
+            f"  fix:  give a folder, such as that of the file: {str(Path(target).parent)!r}"
+        )
     names = [name for name in TOKENIZER_FILES if (Path(source) / name).exists()]
     for name in names:
         with replacing(Path(target) / name) as temporary:

@@ -114,6 +114,10 @@ class TrainerSettings(NamesChecked):
                 "an object whose epoch(n) gives the mini-batches of epoch n, lists of examples",
                 "train.SentenceBatches(examples, batch_size=32), or train.TokenBatches",
             )  # fmt: skip
+        path = self.checkpoint_path
+        if path is not None and Path(path).suffix != ".safetensors":
+            fix = f"give {str(Path(path, 'model.safetensors'))!r}"
+            raise _refused("checkpoint_path", path, "the name of a file, NAME.safetensors", fix)
         for name, form in FUNCTIONS.items():
             value = getattr(self, name)
             if value is not None or name == "loss_function":

@@ -83,3 +83,10 @@ def test_a_tokenizer_is_copied_with_how_tokens_are_chosen(tmp_path):
         "generation_config.json", "vocab.txt",
     ]  # fmt: skip
     assert load_tokenizer(str(target)).encode("the").tolist() == [2, 4, 3]
+
+
+def test_a_file_is_no_place_for_a_tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a\n")
+    (tmp_path / "model").write_text("")
+    with pytest.raises(CheckpointError, match=r"model: a file; (.|\n)*such as that of the file"):
+        copy_tokenizer(tmp_path, tmp_path / "model")

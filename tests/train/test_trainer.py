@@ -13,7 +13,7 @@ import pytest
 
 from dynbatch import Graph, optim, random
 from dynbatch import nodes as F
-from dynbatch.errors import CheckpointError, DataError, NumericError
+from dynbatch.errors import ArgumentError, CheckpointError, DataError, NumericError
 from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
@@ -890,3 +890,8 @@ def test_a_memory_limit_holds_for_every_update(tmp_path):
         Run(tmp_path, memory_every=0)
     with pytest.raises(ValueError, match="memory_limit: '12 bananas' is not a number of bytes"):
         Run(tmp_path, memory_limit="12 bananas")
+
+
+def test_a_checkpoint_is_a_file_with_the_suffix_of_its_format(tmp_path):
+    with pytest.raises(ArgumentError, match=r"(?s)checkpoint_path is .*give 'runs/mine/model\.saf"):
+        Run(tmp_path, checkpoint_path="runs/mine")
