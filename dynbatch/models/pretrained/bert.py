@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
-from dynbatch.arguments import refused
+from dynbatch.arguments import refused, shown
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
@@ -72,6 +72,13 @@ class BertConfig(ModelConfig):
     is_decoder: bool = False
 
     def __post_init__(self) -> None:
+        names = self.id2label
+        is_numbered = isinstance(names, dict) and all([str(key).isdecimal() for key in names])
+        if names is not None and not is_numbered:
+            raise refused(
+                type(self).__name__, f"id2label is {shown(names)}",
+                "the name of each class by its number", "give id2label=dict(enumerate(names))",
+            )  # fmt: skip
         if self.position_embedding_type != "absolute" or self.is_decoder:
             raise refused(
                 type(self).__name__, "relative positions, or a decoder, are asked for",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.arguments import size
 from dynbatch.models.initial import Rng, generator, zeros
 from dynbatch.models.layers import Dropout, LayerNorm, Linear
 from dynbatch.models.pretrained.activations import activation_of
@@ -101,8 +102,16 @@ class BertForClassification(Bert):
     def loss(
         self, graph: Owner, ids: ArrayLike, target: int, types: ArrayLike | None = None
     ) -> Node:
-        """Cross-entropy in nats at the sentence's class."""
-        return F.cross_entropy(self.logits(graph, ids, types), int(target))
+        """Cross-entropy in nats at the sentence's class.
+
+        Args:
+            target: the number of the class.
+
+        Raises:
+            ArgumentError: it is none, such as the name of the class.
+        """
+        number = size(self, "target", np.asarray(target).tolist(), 0)
+        return F.cross_entropy(self.logits(graph, ids, types), number)
 
     def table(self) -> Table:
         return {**encoder_table("bert.", "bert.pooler.dense.{}"), "classifier.{}": "classifier.{}"}

@@ -70,9 +70,11 @@ class ModelConfig:
         types = get_type_hints(cls)
         names = [one.name for one in fields(cls) if one.name != "others"]
         if unknown := sorted(changes.keys() - set(names)):
+            is_labels = "id2label" in names and any(["label" in name for name in unknown])
+            fix = "id2label=dict(enumerate(labels))" if is_labels else "one of these"
             raise ArgumentError.at_caller(
                 f"{cls.__name__}: {', '.join(unknown)} cannot be changed.\n"
-                f"  rule: its fields are {', '.join(names)}\n  fix:  give one of these"
+                f"  rule: its fields are {', '.join(names)}\n  fix:  give {fix}"
             )
         chosen = {name: given[name] for name in names if name in given}
         for name, value in chosen.items():
