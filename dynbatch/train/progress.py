@@ -65,6 +65,7 @@ class Progress:
                 initial=num_batches * epoch + position,
                 bar_format=FORMAT if num_batches else ENDLESS_FORMAT,
                 ncols=COLUMNS,
+                smoothing=0,  # a validation or a checkpoint counts by its share of the time
                 disable=not self._is_shown,
             )
             return

@@ -107,3 +107,17 @@ def test_a_run_with_c_kernels_says_nothing(capsys, monkeypatch):
     monkeypatch.setattr(library, "reason", lambda: "")
     tell_backend(db.Parameter([1.0]))
     assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_counts_once_in_the_time_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    with closing(Progress(2, True)) as progress:
+        for epoch in range(2):
+            progress.begin_epoch(epoch, 0, 10)
+            for _ in range(10):
+                now[0] += 1.0
+                progress.advance(1, LONG)
+            now[0] += 20.0  # it is saved
+    first = next(state for state in shown(capsys) if "epoch 2/2  55%" in state)
+    assert "00:25 left" in first  # nine batches at 31 seconds for eleven
