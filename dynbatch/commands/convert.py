@@ -195,10 +195,14 @@ def _list(tensors: Mapping[str, tuple[Sequence[int], str]]) -> None:
             for name, (shape, dtype) in tensors.items()
         ]
     )
-    for (name, shape, dtype), count in rows.items():
-        times = f"{count} × " if count > 1 else ""
-        line = f"{times:>5}{shape or 'number':<13} {dtype:<8} "
-        apart = " " if len(line) + len(name) < WIDTH else "\n       "
+    cells = [
+        (f"{count} ×" if count > 1 else "", shape or "number", dtype, name)
+        for (name, shape, dtype), count in rows.items()
+    ]
+    times, shapes, dtypes = [max([len(row[k]) for row in cells], default=0) for k in range(3)]
+    for count, shape, dtype, name in cells:
+        line = f"  {count:>{times}} {shape:<{shapes}}  {dtype:<{dtypes}}"
+        apart = "  " if len(line) + 2 + len(name) <= WIDTH else "\n       "
         print(f"{line}{apart}{name}")
 
 

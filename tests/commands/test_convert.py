@@ -156,7 +156,7 @@ def test_pytorchs_state_dicts_go_to_safetensors_and_back(capsys):
     torch.save(theirs, "weights.pt")
     converted("weights.pt", "weights.safetensors")
     said = capsys.readouterr().out
-    assert "weights.pt: 5 tensors" in said and "4×3           float32   a.weight" in said
+    assert "weights.pt: 5 tensors" in said and "4×3     float32   a.weight" in said
     converted("weights.safetensors", "again.bin")
     again = torch.load("again.bin", weights_only=True)
     assert again.keys() == theirs.keys()
