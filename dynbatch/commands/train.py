@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from shlex import quote
 from textwrap import fill
@@ -65,6 +65,9 @@ exit status:
 NUM_SHOWN = 3
 """Examples of the file that are shown before training."""
 
+KNOWN = {each.name: each for task in TASKS.values() for each in fields(task.Settings)}
+"""The settings of all tasks, by name."""
+
 
 def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> None:
     """Add the options of the command, among them those of the task that is asked for.
@@ -77,10 +80,12 @@ def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> N
         "--task", choices=list(TASKS), default=argparse.SUPPRESS, metavar="NAME",
         help=f"{', '.join(TASKS)} (by the form of the file)",
     )  # fmt: skip
+    common = [each.name for each in fields(TaskSettings)]
     if kind is None:
         add_settings(parser, TaskSettings)
+        for name in KNOWN.keys() - common:  # so that `run` says why the task is not known
+            _add_any(parser, KNOWN[name])
         return
-    common = [each.name for each in fields(TaskSettings)]
     add_settings(parser, kind.Settings, common)
     own = [each.name for each in fields(kind.Settings) if each.name not in common]
     add_settings(parser.add_argument_group(kind.name), kind.Settings, own)
@@ -90,20 +95,24 @@ def _peeked(given: Sequence[str]) -> type[Task] | None:
     """The task that a command line is for; None if it does not tell, which `run` says why."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--task")
-    known = {each.name: each for task in TASKS.values() for each in fields(task.Settings)}
-    for name, each in known.items():
-        flag = f"--{name.replace('_', '-')}"
-        if each.metadata["first"]:
-            parser.add_argument(name, nargs="?")
-        elif each.default is False:
-            parser.add_argument(flag, action="store_true")
-        else:
-            parser.add_argument(flag)
+    for each in KNOWN.values():
+        _add_any(parser, each)
     try:
         found = vars(parser.parse_known_args(list(given))[0])
         return kind_of({name: value for name, value in found.items() if value})[0]
     except (argparse.ArgumentError, DataError, CheckpointError):
         return None
+
+
+def _add_any(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
+    """Add an option of any task, of whatever value, which help does not show."""
+    flag = f"--{setting.name.replace('_', '-')}"
+    if setting.metadata["first"]:
+        parser.add_argument(setting.name, nargs="?", help=argparse.SUPPRESS)
+    elif setting.default is False:
+        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+    else:
+        parser.add_argument(flag, help=argparse.SUPPRESS)
 
 
 def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
@@ -180,6 +189,8 @@ def introduce(task: Task, parts: Parts, settings: TaskSettings) -> None:
     step = max(1, len(parts.train) // NUM_SHOWN)
     for text in parts.train[::step][:NUM_SHOWN]:
         print(f"  | {shortened(task.shown(text))}")
+    for label, line in zip(["tokens", ""], task.tokens([*parts.dev, *parts.test]), strict=False):
+        print(fill(line, COLUMNS, initial_indent=f"{label:<10}", subsequent_indent=" " * 10))
     print(
         f"model     {task.name}, {task.model.num_parameters():,} parameters; {place(settings)}; "
         f"epochs: {settings.epochs}; {settings.output}",

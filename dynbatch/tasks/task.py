@@ -146,6 +146,10 @@ class Task(ABC):
     def sizes(cls, texts: Sequence[Any]) -> str:
         """How many examples there are, of which sizes, in a few words."""
 
+    def tokens(self, held_out: Sequence[Any]) -> list[str]:
+        """Lines that say what texts are cut into, and what of those held out cannot be written."""
+        return []
+
     @abstractmethod
     def samples(self, texts: Sequence[Any], settings: Any, rng: np.random.Generator) -> list[str]:
         """Lines that show what the model does by now.

@@ -57,6 +57,7 @@ def test_pairs_become_a_translator_of_spellings_to_words(capsys):
     assert main(["train", "pairs.tsv", "--output", "run", *PAIRS]) == 0
     printed = capsys.readouterr().out
     assert "It is read for translation" in printed and "sources with" in printed
+    assert "tokens    3 characters of sources, 3 words of targets\n" in printed
     assert "→" in printed.split("development set")[1]
     assert max(map(len, printed.splitlines())) <= 80
     translator = load_task("run/model.safetensors")
@@ -157,6 +158,14 @@ def test_a_file_that_is_not_text_is_one_message(capsys, content, says):
         capsys, "poem.txt", "--task", "language-model"
     )
     assert not Path("runs").exists()
+
+
+def test_a_file_that_is_not_text_is_named_before_the_options_of_its_task(capsys):
+    Path("data").write_bytes(b"a\tcaf\xe9\n")
+    assert "data:1: byte 6, 0xe9, is not UTF-8" in fails(capsys, "data", "--hidden", "16", "--crf")
+    with pytest.raises(SystemExit):
+        main(["train", "data", "--hiden", "16"])
+    assert "fix:  --hidden?" in capsys.readouterr().err
 
 
 def test_windows_line_ends_and_a_byte_order_mark_do_no_harm(capsys):

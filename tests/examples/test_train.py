@@ -400,8 +400,8 @@ def test_what_the_example_saved_and_is_damaged_is_one_message(done, capsys, chan
     [
         (b"", "no pairs. Each line holds source<TAB>target"),
         (b"\n  \n\t\n", "no pairs. Each line holds source<TAB>target"),
-        (b"# a comment\n# and another\n", ":1: expected source<TAB>target, found 1 fields"),
-        (b"source\n", ":1: expected source<TAB>target, found 1 fields"),
+        (b"# a comment\n# and another\n", ":1: expected source<TAB>target, found no tab"),
+        (b"source\n", ":1: expected source<TAB>target, found no tab"),
         (b"source\t\n", ":1: expected source<TAB>target, found nothing on one side"),
         (b"\ttarget\n", ":1: expected source<TAB>target, found nothing on one side"),
         (b"\x89PNG\r\n\x1a\n\0\0", ":1: byte 1, 0x89, is not UTF-8"),

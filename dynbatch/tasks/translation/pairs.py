@@ -74,7 +74,8 @@ def joined(pairs: Iterable[tuple[str, str]]) -> list[ParallelText]:
 def _pair(where: str, line: str) -> tuple[str, str]:
     fields = [field.strip() for field in line.split("\t")]
     if len(fields) != 2 or not all(fields):
-        found = f"{len(fields)} fields" if len(fields) != 2 else "nothing on one side of the tab"
+        counts = {1: "no tab", 2: "nothing on one side of the tab"}
+        found = counts.get(len(fields), f"{len(fields) - 1} tabs")
         raise bad_line(
             where, f"expected source<TAB>target, found {found}", line,
             "one tab on each line, with text before and after it",
@@ -104,7 +105,7 @@ def targets_of(texts: Sequence[ParallelText]) -> list[str]:
 
 
 def units_of(texts: Sequence[str], units: str) -> str:
-    """What tokens are where the settings leave it open ("auto"): words, unless more than a quarter
+    """What tokens are where the settings leave it open ("auto"): words, unless more than a tenth
     of the running words are there only once, so that they can only be spelled.
 
     Example:
@@ -117,4 +118,4 @@ def units_of(texts: Sequence[str], units: str) -> str:
         return units
     counts = Counter([word for text in texts for word in text.split()])
     once = sum([count == 1 for count in counts.values()])
-    return "characters" if once * 4 > counts.total() else "words"
+    return "characters" if once * 10 > counts.total() else "words"

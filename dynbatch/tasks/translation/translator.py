@@ -57,10 +57,11 @@ class Translation:
 class Translator(WritingTask):
     """What turns a source into targets: texts of words, or of characters.
 
-    Where the settings leave open what tokens are, they are words, unless more than a quarter of the
+    Where the settings leave open what tokens are, they are words, unless more than a tenth of the
     running words of a side are there only once, so that they could only be unknown: words of a
-    dictionary are spelled (87 % of CMUdict's are there once), those of SCAN, of LibreOffice's
-    messages (3 and 5 %) and of phonemes are not. Words are six times shorter, and so quicker.
+    dictionary are spelled (87 % of CMUdict's are there once), and so are calls such as
+    "alarm(at=07-26T02:50)" (17 %); those of SCAN, of LibreOffice's messages (3 and 5 %) and of
+    phonemes are not. Words are six times shorter, and so quicker.
 
     Args:
         sizes:         the arguments of the model, vocabularies apart: of `models.Seq2Seq` or of
@@ -198,6 +199,20 @@ class Translator(WritingTask):
     def sizes(cls, texts: Sequence[ParallelText]) -> str:
         """Sources and their targets."""
         return f"{len(texts):,} sources with {len(targets_of(texts)):,} targets"
+
+    def tokens(self, held_out: Sequence[ParallelText]) -> list[str]:
+        """What tokens are, and how many held-out targets have some that are never written."""
+        source, target = [len(each) - len(MARKS) for each in (self.source, self.target)]
+        lines = [
+            f"{source:,} {self.source_units} of sources, {target:,} {self.target_units} of targets"
+        ]
+        targets = [tokenize(each, self.target_units) for each in targets_of(held_out)]
+        lacking = sum([bool(self.target.unknown_in(each)) for each in targets])
+        if lacking * 20 > len(targets):
+            fix = ": --target-units characters" if self.target_units == "words" else ""
+            share = f"{lacking / len(targets):.0%}"
+            lines += [f"{share} of the targets held out have others, which it cannot write{fix}"]
+        return lines
 
     def told(self, found: dict[str, float], texts: Sequence[ParallelText]) -> str:
         """The error rates of a validation."""

@@ -3,7 +3,7 @@
 import pytest
 
 from dynbatch.errors import DataError
-from dynbatch.tasks.translation.pairs import ParallelText, join, read_pairs, tokenize
+from dynbatch.tasks.translation.pairs import ParallelText, join, read_pairs, tokenize, units_of
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_do_no_harm(write):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        (b"no tab here", "1 fields"),
-        (b"two\ttabs\there", "3 fields"),
+        (b"no tab here", "found no tab"),
+        (b"two\ttabs\there", "found 2 tabs"),
         (b"\tno source", "nothing on one side"),
         (b"no target\t ", "nothing on one side"),
         (b"latin \xe4\tx", "byte 7, 0xe4, is not UTF-8"),
@@ -57,6 +57,12 @@ def test_a_malformed_line_is_named_by_file_and_number(write, line, found):
         read_pairs(path)
     assert str(caught.value).startswith(f"{path}:3: ")
     assert "fix:" in str(caught.value)
+
+
+def test_words_of_which_many_are_there_only_once_are_spelled():
+    calls = [f"alarm with = {k} & {k % 5}" for k in range(20)]  # of 6 words one, more than a tenth
+    assert units_of(calls, "auto") == "characters"
+    assert units_of([f"{call} and more words of which few" for call in calls], "auto") == "words"
 
 
 def test_a_file_without_pairs_is_refused(write):

@@ -40,3 +40,13 @@ def test_vocabularies_count_tokens_of_both_sides_apart():
     assert translator.source.tokens[3:] == ["a"]
     assert translator.target.tokens[3:] == ["x", "y"]
     assert translator.unknown(texts) == 2 / 9  # b, read twice
+
+
+def test_targets_that_cannot_be_written_are_counted():
+    known = [ParallelText("one two", ("a b",)), ParallelText("two one", ("b a",))]
+    units = {"source_units": "words", "target_units": "words"}
+    settings = TranslationSettings(embed=4, hidden=4, **units)
+    translator = Translator.begin(Parts(known, [], []), settings)
+    assert translator.tokens(known) == ["2 words of sources, 2 words of targets"]
+    _, lacking = translator.tokens([*known, ParallelText("one", ("a c",))])
+    assert lacking.startswith("33% of the targets") and "--target-units characters" in lacking
