@@ -207,7 +207,8 @@ def changed(config: GenerationConfig, options: argparse.Namespace) -> Generation
 
 
 def _lines(file: str | None) -> Iterator[str]:
-    """The lines of a file, or of standard input, that are not blank; none is read ahead.
+    """The lines of a file, or of standard input, that are not blank; none is read ahead. A warning
+    tells of blank ones between others: results are not on the lines of their prompts then.
 
     Raises:
         DataError: the file cannot be read, or a line is not UTF-8.
@@ -215,12 +216,19 @@ def _lines(file: str | None) -> Iterator[str]:
     name = file or "standard input"
     if file is None and sys.stdin.isatty():
         print("prompts, one a line; Ctrl-D ends them:", file=sys.stderr)
+    blank = first = between = 0
     try:
         with open(file, "rb") if file else nullcontext(sys.stdin.buffer) as lines:
             for number, line in enumerate(lines, start=1):
                 line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if line.strip():
                     text = utf8_text(f"{name}:{number}", line.removesuffix(b"\n"))
+                    between = blank
                     yield text.removesuffix("\r")
+                else:
+                    blank, first = blank + 1, first or number
+        if between:
+            said = f"{between:,} blank lines have" if between > 1 else "a blank line has"
+            print(f"warning: {name}:{first}: {said} no result", file=sys.stderr)
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}.") from None

@@ -224,6 +224,18 @@ def test_bad_input_is_one_message_without_the_commands_own_lines(
     assert said in printed.err and printed.err.startswith("error: ") and not printed.out
 
 
+def test_blank_lines_between_prompts_are_told(tmp_path, capsys):
+    file = tmp_path / "prompts.txt"
+    for content, said in [
+        (b"a\n\nb\n", f"warning: {file}:2: a blank line has no result\n"),
+        (b"\n\na\n\n", f"warning: {file}:1: 2 blank lines have no result\n"),
+        (b"a\nb\n\n", ""),
+    ]:
+        file.write_bytes(content)
+        assert len(list(generate._lines(str(file)))) == content.count(b"a") + content.count(b"b")
+        assert capsys.readouterr().err == said
+
+
 def saved(task, path):
     """The checkpoint of a task that has learned nothing."""
     extra = {"task": task.name, "description": task.description()}

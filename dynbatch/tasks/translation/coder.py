@@ -32,6 +32,8 @@ class SourceTokenizer:
     def encode(self, text: str) -> Array:
         """The ids of a source, (T,) int64."""
         tokens = tokenize(text.strip(), self._source_units)
+        if not tokens:
+            print("warning: an empty source, which the model never saw", file=sys.stderr)
         if unknown := self._source.unknown_in(tokens):
             first = unknown[:MOST_NAMED]
             named = ", ".join([f"{token!r} ({position})" for position, token in first])

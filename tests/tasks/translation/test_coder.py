@@ -29,6 +29,11 @@ def translator():
     return made
 
 
+def test_a_source_without_tokens_is_warned_of(translator, capsys):
+    assert translator.coder().encode("  ").size == 0
+    assert capsys.readouterr().err == "warning: an empty source, which the model never saw\n"
+
+
 def extra_of(translator):
     return {"task": "translation", "description": translator.description()}
 
