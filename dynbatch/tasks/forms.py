@@ -138,8 +138,10 @@ def _task_of_columns(path: str | Path, rows: list[tuple[int, list[str]]]) -> tup
         )
     values = num_values(pairs)
     few, many = sorted(values)
+    is_part = Path(path).stat().st_size > MOST_BYTES
     seen = (
-        f"in {len(pairs):,} lines its columns have {values[0]:,} and {values[1]:,} different values"
+        f"in {'the first ' if is_part else ''}{len(pairs):,} lines its columns have {values[0]:,} "
+        f"and {values[1]:,} different values"
     )
     is_csv = Path(path).suffix.lower() == ".csv"  # which is not read as sources and targets
     if few * (2 if is_csv else 5) <= len(pairs) and few * (2 if is_csv else 4) <= many:

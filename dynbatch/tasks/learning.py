@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any, TypeVar
 
 import numpy as np
@@ -117,5 +118,9 @@ def learn(
 
 
 def broken(line: str) -> list[str]:
-    """A line in pieces that fit the terminal."""
-    return [line[k : k + COLUMNS] for k in range(0, max(1, len(line)), COLUMNS)]
+    """A line in pieces that fit the terminal, cut at blanks where there are some."""
+    pieces = wrap(
+        line, COLUMNS, drop_whitespace=False, replace_whitespace=False, expand_tabs=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return pieces or [""]

@@ -64,6 +64,12 @@ def test_a_form_tells_the_task(tmp_path, content, name, task, seen):
     assert said.endswith(f"It is read for {task}; --task chooses another.")
 
 
+def test_a_form_is_told_by_the_first_lines_of_a_large_file(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join([f"source {k}\ttarget {k}\n" for k in range(MOST_BYTES // 10)]))
+    assert ": in the first " in task_of(path)[1]
+
+
 @pytest.mark.parametrize(
     "content, problem",
     [
