@@ -20,7 +20,7 @@ from dynbatch.commands.labels import PretrainedClassifier
 from dynbatch.commands.loading import Labeller, TextModel, load
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import ArgumentError, DataError
-from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.config import SAMPLING, GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
@@ -86,7 +86,6 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
     "repetition_penalty": (float, "above 1, tokens come less often a second time"),
     "no_repeat_ngram_size": (int, "no N tokens come a second time in a row"),
 }
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -191,9 +190,17 @@ def changed(config: GenerationConfig, options: argparse.Namespace) -> Generation
     given = {name: getattr(options, name) for name in (*_NUMBERS, "num_return_sequences")}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     beams, count = changes.get("num_beams", 1), changes.get("num_return_sequences", 1)
+    drawn = [name for name in SAMPLING if name in changes]
+    if options.greedy and drawn:
+        flag = f"--{drawn[0].replace('_', '-')}"
+        raise ArgumentError(
+            f"--greedy with {flag}.\n"
+            f"  rule: --greedy takes the most probable token, {flag} says how to draw\n"
+            f"  fix:  leave one of them out"
+        )
     if options.greedy:
         changes |= {"do_sample": False, "num_beams": beams}
-    elif any([name in changes for name in _SAMPLING]):
+    elif drawn:
         changes |= {"do_sample": True, "num_beams": beams}
     elif beams > 1:
         changes["do_sample"] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,11 @@ class GenerationConfig:
         for name, least in _COUNTS.items():
             if getattr(self, name) is not None:
                 self._set(name, size(self, name, getattr(self, name), least))
+        if isinstance(self.temperature, (int, float)) and self.temperature == 0:
+            raise refused(
+                "GenerationConfig", "temperature is 0", "a number, temperature > 0",
+                "take the most probable token: do_sample=False, or --greedy of the command",
+            )  # fmt: skip
         for name, within in _RANGES.items():
             self._set(name, number(self, name, getattr(self, name), within))
         for name in _IDS:
@@ -165,6 +170,22 @@ class GenerationConfig:
                 "num_return_sequences <= num_beams, unless they are drawn",
                 "raise num_beams, or sample with do_sample=True",
             )  # fmt: skip
+
+    def changed(self, **changes: Any) -> GenerationConfig:
+        """A copy with other values of some fields.
+
+        Raises:
+            ArgumentError: a value is out of its range, or is for sampling, and nothing is drawn.
+        """
+        config = replace(self, **changes)
+        idle = [name for name in SAMPLING if name in changes and not config.do_sample]
+        if idle:
+            raise refused(
+                "GenerationConfig", f"{idle[0]}={changes[idle[0]]!r} without do_sample=True",
+                "tokens are drawn where do_sample is True; else the most probable one is taken",
+                f"add do_sample=True, or leave {idle[0]} out",
+            )  # fmt: skip
+        return config
 
     def limit(self, context: int, positions: int | None = None) -> int:
         """The most tokens of a result.
@@ -251,6 +272,9 @@ _COUNTS = {
     "no_repeat_ngram_size": 0, "num_beams": 1, "num_return_sequences": 1, "seed": 0,
     "forced_bos_token_id": 0, "bos_token_id": 0, "decoder_start_token_id": 0,
 }  # fmt: skip
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+"""Fields that say how tokens are drawn."""
+
 _RANGES = {
     "temperature": "(0, inf)", "top_p": "(0, 1]", "min_p": "[0, 1]",
     "repetition_penalty": "(0, inf)", "presence_penalty": "(-inf, inf)",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -125,7 +124,7 @@ class Engine:
             VocabularyError: an id is not one of the model's.
         """
         config = self._config if config is None else config
-        config = replace(config, **changes) if changes else config
+        config = config.changed(**changes) if changes else config
         ids = as_ids("Engine.add", prompt)
         self._require_prompt(ids, config)
         source, context = (

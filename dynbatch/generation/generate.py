@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def generate(
         >>> [len(best.tokens) for (best,) in results]
         [5, 5]
     """
-    config = replace(GenerationConfig() if config is None else config, **changes)
+    config = (GenerationConfig() if config is None else config).changed(**changes)
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
         positions=positions, batch_invariant=batch_invariant, matmul=matmul,

@@ -209,6 +209,7 @@ def test_options_say_whether_tokens_are_drawn(
         (["--file", "latin.txt"], "latin.txt:2: byte 1, 0xe9, is not UTF-8"),
         (["--file", "blank.txt"], "blank.txt: there is no prompt.\n  fix:"),
         (["x", "--top-p", "2"], "top_p is 2.0"),
+        (["x", "--greedy", "--top-k", "3"], "--greedy with --top-k"),
         (["x", "--num-beams", "2", "--top-k", "3"], "do_sample with num_beams=2"),
         (["x", "--memory-limit", "little"], "'little' is not a number of bytes"),
     ],

@@ -78,6 +78,22 @@ def test_a_folder_without_the_file_gives_the_defaults(tmp_path):
     assert GenerationConfig.from_pretrained(tmp_path) == GenerationConfig()
 
 
+def test_a_temperature_of_zero_is_refused_with_the_way_to_take_the_most_probable():
+    with pytest.raises(
+        ArgumentError, match=r"temperature is 0\.(.|\n)*do_sample=False, or --greedy"
+    ):
+        GenerationConfig(do_sample=True, temperature=0)
+
+
+def test_a_change_of_how_to_draw_is_refused_where_nothing_is_drawn():
+    with pytest.raises(ArgumentError, match=r"top_k=5 without do_sample=True"):
+        GenerationConfig().changed(top_k=5)
+    with pytest.raises(ArgumentError, match=r"temperature=0\.5 without do_sample=True"):
+        GenerationConfig(do_sample=True).changed(temperature=0.5, do_sample=False)
+    assert GenerationConfig(do_sample=True).changed(top_k=5).top_k == 5
+    assert not GenerationConfig(do_sample=True, top_k=5).changed(do_sample=False).do_sample
+
+
 def test_a_way_of_choosing_that_is_not_here_is_refused_by_name():
     with pytest.raises(ArgumentError, match=r"typical_p = 0\.5"):
         GenerationConfig.from_dict({"typical_p": 0.5})
