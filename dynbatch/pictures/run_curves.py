@@ -57,7 +57,7 @@ class RunCurves:
     Args:
         name:     the folder's last part.
         unit:     "tokens", or "sentences" where no tokens are counted.
-        epochs:   how many have begun.
+        epochs:   how many have begun; 0 where no update says its epoch.
         loss:     of every update.
         metric:   of every validation.
         best:     the step of the last validation that was the best so far, or None.
@@ -106,7 +106,7 @@ def read_curves(run: str | os.PathLike[str]) -> RunCurves:
     return RunCurves(
         name=path.parent.name if path.name == FILE else path.name,
         unit=unit,
-        epochs=1 + max([int(record.get("epoch") or 0) for record in updates]),
+        epochs=max([int(record.get("epoch", -1)) + 1 for record in updates]),
         loss=_curve(updates, "loss"),
         metric=_curve(validations, "metric"),
         best=best[-1] if best else None,

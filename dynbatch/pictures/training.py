@@ -70,7 +70,7 @@ def _named(histories: list[RunCurves]) -> list[RunCurves]:
 
 
 def _note(histories: Sequence[RunCurves]) -> str:
-    parts = [f"{h.loss.steps[-1]:,} updates in {h.epochs:,} epochs" for h in histories]
+    parts = [_extent(history) for history in histories]
     if len(histories) == 1:
         return parts[0]
     return "; ".join(f"{h.name}: {part}" for h, part in zip(histories, parts, strict=True))
@@ -222,11 +222,17 @@ def _rate(value: float) -> str:
     return f"{value:.1e}".replace("e-0", "e-") if 0 < value < 1e-3 else f"{value:.3g}"
 
 
+def _extent(history: RunCurves) -> str:
+    """How long a run was: "1,034 updates in 3 epochs", without epochs where none are told."""
+    numbers = {"update": history.loss.steps[-1], "epoch": history.epochs}
+    return " in ".join([f"{n:,} {name}{'s' * (n != 1)}" for name, n in numbers.items() if n])
+
+
 def _words(history: RunCurves) -> str:
     """A run in words and numbers."""
     losses = history.loss.finite()
     said = [
-        f"{history.name}: {history.loss.steps[-1]:,} updates in {history.epochs:,} epochs",
+        f"{history.name}: {_extent(history)}",
         f"loss {losses[0]:.4g} at first and {history.loss.end:.4g} at the end" if losses else "",
     ]
     if history.best is not None:

@@ -45,6 +45,13 @@ def test_a_run_is_told_in_numbers(tmp_path):
     assert (history.name, history.best, history.metric.steps) == ("poems", 20, [10, 20, 30, 40])
 
 
+def test_updates_that_name_no_epoch_are_counted_alone(tmp_path):
+    run = write_run(tmp_path / "own", 9, epoch=lambda step: ...)
+    assert db.pictures.training(run).description.startswith("own: 9 updates; loss 4 at first")
+    run = write_run(tmp_path / "short", 1)
+    assert db.pictures.training(run).description.startswith("short: 1 update in 1 epoch; loss 4")
+
+
 @pytest.mark.parametrize("count", [1, 2, 9, 400])
 def test_a_picture_of_any_run_has_clear_text(tmp_path, count):
     nan = dict(loss=lambda step: None if step % 3 == 0 else 9.0)
