@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
-from dynbatch.arguments import sizes
+from dynbatch.arguments import refused, sizes
 from dynbatch.blocks.block import block
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.module import Module
@@ -27,9 +27,12 @@ class GPT(Module):
         dropout:       of its parts' results, and of the vectors it begins with.
         seed:          of the initial values: normal, with a deviation of 0.02, and of less in the
                        maps whose results are added up along the layers.
+        rotary:        whether places are told by `F.rotary` in each layer, as in Llama, instead of
+                       by a table: learned in fewer updates. Sentences may then be longer than
+                       `longest`; what the model writes may not.
 
     The table of tokens also gives the scores: its rows times the last layer's features. There are
-    no biases.
+    no biases. `positions` is `longest`, the most tokens of a document with its first mark.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2);
         without biases as in nanoGPT.
@@ -47,15 +50,22 @@ class GPT(Module):
 
     def __init__(
         self, num_tokens: int, longest: int, width: int, layers: int, heads: int,
-        dropout: float = 0.0, seed: int = 0,
+        dropout: float = 0.0, seed: int = 0, rotary: bool = False,
     ) -> None:  # fmt: skip
         sizes(self, num_tokens=num_tokens, longest=longest, width=width, layers=layers, heads=heads)
+        if rotary and width % (2 * heads):
+            raise refused(
+                "GPT", f"rotary with {heads} heads of {width} features",
+                "an even number of features for each head",
+                f"width={-(-width // (2 * heads)) * 2 * heads}",
+            )  # fmt: skip
+        self.positions = int(longest)
         self.tokens = Embedding(num_tokens, width)
-        self.places = Embedding(longest, width)
+        self.places = None if rotary else Embedding(longest, width)
         self.dropout = Dropout(dropout)
         self.encoder = TransformerEncoder(
             layers, width, heads, dropout=dropout, inner_dropout=0.0, activation="gelu",
-            norm_first=True, bias=False,
+            norm_first=True, bias=False, rotary={} if rotary else None,
         )  # fmt: skip
         rng = np.random.default_rng(seed)
         for name, parameter in self.named_parameters():
@@ -63,11 +73,6 @@ class GPT(Module):
                 is_added = name.endswith(("out_proj.weight", "linear2.weight"))
                 scale = 0.02 / np.sqrt(2 * layers) if is_added else 0.02
                 parameter.assign(scale * rng.standard_normal(parameter.shape))
-
-    @property
-    def positions(self) -> int:
-        """Most tokens of a document, its first mark included."""
-        return int(self.places.weight.shape[0])
 
     @property
     def mark(self) -> int:
@@ -78,7 +83,8 @@ class GPT(Module):
     def features(self, graph: Owner, ids: Array) -> Node:
         """What the layers make of a sentence, (T, width)."""
         x = self.tokens(graph, ids)
-        x = x + F.positions(x, self.places.weight)
+        if self.places is not None:
+            x = x + F.positions(x, self.places.weight)
         return self.encoder(self.dropout(x), causal=True)
 
     def scores(self, features: Node) -> Node:

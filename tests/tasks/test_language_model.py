@@ -1,9 +1,12 @@
 """A language model of documents: its loss in pieces, and what it makes up."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch.models import GPT
 from dynbatch.tasks.documents import DocumentTokenizer
 from dynbatch.tasks.language_model import (
     DocumentWriter,
@@ -35,9 +38,8 @@ def test_sampling_draws_from_the_distribution_and_ends_at_the_mark():
     rng = np.random.default_rng(0)
     for parameter in model.parameters():
         parameter.assign(np.zeros(parameter.shape))
-    model.places.weight.value[:, 0] = 1e4  # whatever the tokens, the features of a row are
-    model.encoder.norm.weight.value[0] = 7**-0.5  # (√7, …) normalised, and so (1, 0, …),
-    model.tokens.weight.value[:, 0] = -100  # and these the log-probabilities
+    model.encoder.norm.weight.value[0] = -(7**-0.5)  # each row (x, 0, …) with x < 0 is (-√7, …)
+    model.tokens.weight.value[:, 0] = -100  # normalised, and so (1, 0, …): logits are these
     model.tokens.weight.value[[97, 98, mark], 0] = np.log([0.6, 0.2, 0.2])
     found = writer.sample(150, 8, rng)
     tokens = list("".join(found))
@@ -53,6 +55,19 @@ def test_the_padded_loss_is_the_loss():
         padded = [padded_loss(model, graph, *padded_piece(piece, (20,))) for piece in given]
         own = graph.values([model.loss(graph, *piece) for piece in given])
         assert np.array(graph.values(padded)) == pytest.approx(np.array(own), rel=1e-12)
+
+
+def test_an_older_run_whose_model_has_a_table_of_places_is_read():
+    kept = {"layers": 1, "heads": 2, "dropout": 0.0, "overlap": 5}
+    extra = {"description": {"characters": None, **kept}}
+    old = GPT(257, 20, width=8, layers=1, heads=2)
+    shapes = {f"model/{name}": each.shape for name, each in old.named_parameters()}
+    read = DocumentWriter.described(SimpleNamespace(path="run", extra=extra, shapes=shapes))
+    assert read.model.places.weight.shape == (20, 8) and read.model.positions == 20
+    assert {name: each.shape for name, each in read.model.named_parameters()} == {
+        name: each.shape for name, each in old.named_parameters()
+    }
+    assert made().model.places is None and made().description()["longest"] == 20
 
 
 def test_an_alphabet_is_that_of_all_parts_and_latin_text_is_read_by_bytes():
