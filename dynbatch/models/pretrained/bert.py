@@ -86,6 +86,11 @@ class BertConfig(ModelConfig):
                 "choose a checkpoint of an encoder with absolute positions",
             )  # fmt: skip
 
+    def to_json(self) -> dict[str, Any]:
+        """The object for config.json, with label2id, which is id2label the other way round."""
+        numbers = {str(name): int(number) for number, name in (self.id2label or {}).items()}
+        return super().to_json() | ({"label2id": numbers} if numbers else {})
+
     @property
     def first_position(self) -> int:
         """The row of the table of positions for a sentence's first token."""

@@ -113,6 +113,9 @@ def test_a_classifiers_labels_come_back_in_the_order_of_their_scores(tmp_path):
     again = pretrained.BertForClassification.from_pretrained(tmp_path)
     assert again.config.labels == config.labels == names and again.config.num_labels == 12
     assert pretrained.BertConfig().labels == ["LABEL_0", "LABEL_1"]
+    others = {k: f"type {k}" for k in range(12)}
+    again = pretrained.BertForClassification.from_pretrained(tmp_path, id2label=others)
+    assert again.config.to_json()["label2id"] == {name: k for k, name in others.items()}
     with pytest.raises(ArgumentError, match=r"num_labels(.|\n)*give id2label=dict\(enumerate"):
         pretrained.BertForClassification.from_pretrained(tmp_path, num_labels=3)
     with pytest.raises(ArgumentError, match=r"id2label is (.|\n)*give id2label=dict\(enumerate"):
