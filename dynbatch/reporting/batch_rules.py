@@ -23,6 +23,9 @@ MANY_APART = 4
 MADE_EQUAL = ("widths", "static attribute")
 """Beginnings of reasons: a user can make these equal."""
 
+OTHER_BLOCK = "static attribute program"
+"""Two layers of a model that are blocks: not for a user to make equal."""
+
 FEW_NODES, FULL = 8, 32
 """Nodes that show a small mini-batch, if no batch has more; and rows below which a kernel's time
 hardly depends on their number."""
@@ -75,11 +78,13 @@ def _host(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 def _read_between(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     extra = _extra(record, EARLIER_RUN)
     if extra:
-        count = sum([len(numbers) for numbers in extra.values()])
+        numbers = [number for of_type in extra.values() for number in of_type]
+        if sum([record.rows[number].nodes for number in numbers]) > FEW_NODES * len(numbers):
+            return  # each run has many sentences, as those of db.drive
         yield Advice(
-            _joining(record, [number for numbers in extra.values() for number in numbers]),
+            _joining(record, numbers),
             f"values were read while the graph was built, in {len(record.plans)} runs: "
-            f"{count} batches ran apart for it, most of {next(iter(extra))}",
+            f"{len(numbers)} batches ran apart for it, most of {next(iter(extra))}",
             "build all sentences, then read; where values decide, db.drive reads for all at once",
         )
 
@@ -139,7 +144,7 @@ def _groups(record: RunRecord, reasons: tuple[str, ...]) -> dict[str, tuple[str,
     """By node type the batches of each signature, if many differ so; and the first reason."""
     by_type: dict[str, list[Apart]] = {}
     for pair in apart(record):
-        if pair.second and pair.reason.startswith(reasons):
+        if pair.second and pair.reason.startswith(reasons) and OTHER_BLOCK not in pair.reason:
             by_type.setdefault(pair.node_type, []).append(pair)
     found = {
         node_type: (

@@ -175,6 +175,23 @@ def test_values_that_are_read_in_between_are_told_with_the_runs():
     assert only.seconds == pytest.approx(6 / 9 * 0.002 + spared)
 
 
+def test_runs_of_many_sentences_and_layers_that_are_blocks_are_no_fault():
+    layers = [models.TransformerEncoderLayer(4, 2, 8) for _ in range(4)]
+
+    def deciding(x):
+        yield F.sum(x)
+        return (yield F.sum(F.tanh(x)))
+
+    with db.Graph(grad=False) as graph:
+        xs = [F.input(graph, np.ones((length, 4))) for length in range(1, 13)]
+        for layer in layers:
+            xs = [layer(x) for x in xs]
+        db.drive(graph, [deciding(x) for x in xs])
+        db.drive(graph, [deciding(x) for x in xs])
+    assert len(graph.plans) > 2
+    assert not problems(record_of(graph, host=0.002, each=0.001))
+
+
 def test_a_policy_that_keeps_nodes_apart_is_told_beside_the_lower_bound():
     with db.Graph(policy="one_by_one") as graph:
         for _ in range(3):
@@ -215,7 +232,10 @@ def test_a_memory_limit_is_told_with_what_it_computes_again():
     assert "higher memory_limit" in told[0].fix
 
 
-def test_check_and_float64_are_told():
+def test_check_and_float64_are_told(monkeypatch):
+    monkeypatch.setattr(
+        "dynbatch.reporting.advice.LEAST_SHARE", 0.0
+    )  # whatever a busy machine takes
     (only,) = advice(record_of(squares()), NOTHING._replace(is_doubled=True))
     assert "check or guard" in only.problem
     (only,) = advice(record_of(squares()), NOTHING._replace(is_float64=True))
