@@ -53,7 +53,7 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
     """The elements of x, row by row, in another shape of at most two dimensions; -1 is worked out.
 
     Raises:
-        ShapeError: the number of elements would change, or a row would have no features.
+        ShapeError: the number of elements would change.
     """
     require_nodes("reshape", x)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -64,6 +64,8 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
         shape = tuple([x.rows * x.width // known if size == -1 else size for size in shape])
     lengths = x.ragged
     if x.ndim == 2 and len(shape) < 2:  # of all elements, or of the tokens of one column
+        lengths |= WIDTH
+    if shape and not shape[-1]:  # a width that is 0 here must be a length
         lengths |= WIDTH
     return _reshape(x, shape, lengths)
 

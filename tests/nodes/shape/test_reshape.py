@@ -34,3 +34,13 @@ def test_a_chain_of_reshapes_is_one_copy_a_batch():
         graph.forward()
         assert made[0].shape == (3, 2)
         assert graph.statistics.launches == 2  # the inputs, and the reshapes
+
+
+def test_a_sentence_without_tokens_has_no_pairs_either():
+    table = db.Parameter(np.arange(3.0)[:, None])
+
+    def attend(graph, x):
+        pairs = F.lookup(graph, table, np.arange(len(x) ** 2) % 3)
+        return F.softmax(x @ x.T + F.reshape(pairs, (len(x), len(x)))) @ x
+
+    db.testing.check_batching(attend, shapes=[[(n, 2)] for n in (3, 0, 1, 5)], parameters=[table])
