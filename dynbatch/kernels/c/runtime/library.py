@@ -177,7 +177,9 @@ def build(units: Sequence[Unit]) -> None:
     """
     missing = [unit for unit in units if unit.kept() is None]
     files = f"{len(missing)} C file{'s' * (len(missing) > 1)}"
-    print(f"dynbatch: compiling {files}, once ...", end="", file=sys.stderr, flush=True)
+    dtype = "float64" if "-double" in missing[0].label else "float32"
+    told = f"dynbatch: compiling {files}, once for {dtype} ..."
+    print(told, end="", file=sys.stderr, flush=True)
     started = time.perf_counter()
     chosen = compiler()
     assert chosen is not None
