@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from dynbatch import random
 from dynbatch.errors import CheckpointError
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import Parts, Task, divided
@@ -100,7 +101,9 @@ def learn(
 
     def validate(model: Any) -> float:
         found = task.evaluate(dev)
+        drawn = random.get_state()  # so that a run does not depend on how much of it is shown
         samples = [broken(line) for line in task.samples(shown, settings, rng)]
+        random.set_state(drawn)
         tqdm.write("\n  | ".join([task.told(found, dev), *[x for lines in samples for x in lines]]))
         return found[metric or next(iter(found))]
 

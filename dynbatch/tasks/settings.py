@@ -133,9 +133,9 @@ def refuse_other_settings(
     """Check that a run goes on with the settings it began with.
 
     `epochs` may be raised, which extends it, also when it is done: its learning rate then goes on
-    where a run of that many epochs would be, higher than it was at the end. `patience` is free, as
-    nothing that was done depends on it, and so are names of files, whose content is compared. What
-    the checkpoint does not have is not compared.
+    where a run of that many epochs would be, higher than it was at the end. `patience` and
+    `samples` are free, as nothing that was done depends on them, and so are names of files, whose
+    content is compared. What the checkpoint does not have is not compared.
 
     Args:
         saved:        of the checkpoint.
@@ -145,7 +145,13 @@ def refuse_other_settings(
     Raises:
         CheckpointError: another one is asked for; says which.
     """
-    free: Sequence[str] = ("patience", "data", "dev", *(("limit",) if data_changed else ()))
+    free: Sequence[str] = (
+        "patience",
+        "samples",
+        "data",
+        "dev",
+        *(("limit",) if data_changed else ()),
+    )
     for name, value in asked.items():
         flag, has = f"--{name.replace('_', '-')}", saved.get(name, value)
         if value == has or name in free:

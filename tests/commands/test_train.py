@@ -141,6 +141,15 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
     assert "not a whole safetensors file" in fails(capsys, *resumed)
 
 
+def test_how_much_of_a_run_is_shown_does_not_change_it(capsys):
+    for samples in ("0", "2"):
+        assert main(["train", "poem.txt", *TEXT, "--dropout", "0.1", "--output", samples,
+                     "--samples", samples]) == 0  # fmt: skip
+    states = [load_task(folder).model.state_dict() for folder in ("0", "2")]
+    assert all(np.array_equal(value, states[1][name]) for name, value in states[0].items())
+    assert main(["train", "--output", "0", "--resume", "--samples", "1", "--quiet"]) == 0
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
