@@ -16,7 +16,7 @@ from dynbatch.tasks.forms import FORMS, task_of
 from dynbatch.tasks.learning import begun, learn, parts_of
 from dynbatch.tasks.options import add_options as add_settings
 from dynbatch.tasks.registry import TASKS, task_of_checkpoint
-from dynbatch.tasks.settings import TaskSettings, settings_of
+from dynbatch.tasks.settings import TaskSettings, refuse_other_settings, settings_of
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.task import Parts, Task
 from dynbatch.tasks.training import place, prepared
@@ -51,8 +51,9 @@ files:
 runs:
   --output is the folder, runs/NAME of the file unless you say otherwise:
   model.safetensors, model.best.safetensors of the best validation, and
-  metrics.jsonl. Ctrl-C saves. --resume goes on with the run's own settings, on
-  this machine or another, and ends with the bits of a run never stopped.
+  metrics.jsonl. Ctrl-C saves. --resume goes on with the run's own settings. On
+  the same machine, with as many threads, it ends with the bits of a run never
+  stopped; on another it is as good.
 
 options:
   dynbatch train FILE --help, or --task NAME --help, lists those of the task.
@@ -121,12 +122,17 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
 
     Raises:
         DataError:       there is no file, or its form tells nothing, or there is no such task.
-        CheckpointError: there is no run to go on with, or it is not of a task.
+        CheckpointError: there is no run to go on with, or it is of another task or none.
     """
+    if given.get("resume"):
+        checkpoint = _output(given) / CHECKPOINT
+        kind = task_of_checkpoint(read_checkpoint(checkpoint))
+        refuse_other_settings(
+            checkpoint, {"task": kind.name}, {"task": given.get("task", kind.name)}
+        )
+        return kind, ""
     if "task" in given:
         return TASKS[given["task"]], ""
-    if given.get("resume"):
-        return task_of_checkpoint(read_checkpoint(_output(given) / CHECKPOINT)), ""
     if "data" not in given:
         raise DataError(
             "dynbatch train: which file?\n  fix:  dynbatch train FILE\n"

@@ -19,7 +19,7 @@ from dynbatch.tasks.options import (
     share,
 )
 from dynbatch.train import read_checkpoint
-from dynbatch.train.run_folder import CHECKPOINT
+from dynbatch.train.run_folder import CHECKPOINT, other_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def saved_settings(kind: type[Settings], checkpoint: Path) -> Settings:
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"{checkpoint}: damaged: its settings: {error}; nothing was loaded.\n"
-            "  fix: take another copy of it, or begin a run in another --output."
+            f"  fix: {other_copy(checkpoint)}; or begin a run in another --output"
         ) from error
 
 

@@ -21,6 +21,7 @@ from dynbatch.parameter import Array
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.train import CheckpointInfo, SentenceBatches, TokenBatches
 from dynbatch.train.checkpoint_file import Rule, wrong_field
+from dynbatch.train.run_folder import other_copy
 
 Batches = SentenceBatches[Any] | TokenBatches[Any]
 
@@ -257,5 +258,5 @@ def damaged_description(info: CheckpointInfo, problem: str) -> CheckpointError:
     """The error of a description that a model cannot be made of."""
     return CheckpointError(
         f"{info.path}: damaged: its description of the model has {problem}; nothing was loaded.\n"
-        "  fix: take another copy, or an earlier checkpoint of the run."
+        f"  fix: {other_copy(info.path)}"
     )

@@ -29,7 +29,7 @@ from dynbatch.train import (
     read_checkpoint,
 )
 from dynbatch.train.batching import epoch_order
-from dynbatch.train.run_folder import METRICS
+from dynbatch.train.run_folder import METRICS, best_of
 
 Item = TypeVar("Item")
 
@@ -122,7 +122,12 @@ def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
         if settings.resume:
             raise CheckpointError("--resume needs --output, the folder of the run that goes on.")
     elif not checkpoint.exists():
-        return
+        if (best := best_of(checkpoint)).exists():
+            raise CheckpointError(
+                f"{best}: of a run whose {checkpoint.name} is gone; a new run would write over it."
+                f"\n  fix: go on from the best validation by cp {best} {checkpoint} and --resume, "
+                "remove it, or give another --output."
+            )
     elif settings.resume:
         saved = read_checkpoint(checkpoint).extra.get("settings", {})
         if isinstance(saved, dict):  # without them it is one of before, or of another program

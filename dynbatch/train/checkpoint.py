@@ -28,6 +28,7 @@ from dynbatch.parameter import Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
 from dynbatch.train.protocols import State
 from dynbatch.train.random_states import RandomStates
+from dynbatch.train.run_folder import other_copy
 
 PathLike = str | os.PathLike[str]
 
@@ -81,7 +82,7 @@ class CheckpointInfo:
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise CheckpointError(
                 f"{self.path}: the state of the generator is damaged ({error!r}).\n"
-                "  fix: take another copy, or an earlier checkpoint of the run."
+                f"  fix: {other_copy(self.path)}"
             ) from error
 
     def restore_random_state(self, generator: np.random.Generator | None = None) -> None:
@@ -237,9 +238,16 @@ def _check_model(
         if name.startswith(MODEL)
     }
     if differences := state_differences(wanted, saved, "model"):
+        fix = "with the sizes it was saved with."
+        if wanted.keys() != saved.keys():
+            fix = (
+                "by the code it was saved with; or begin a new run from the parameters that it "
+                f"shares,\n       in the file as {MODEL}NAME: "
+                "model.load_state_dict({**model.state_dict(), **shared})"
+            )
         raise CheckpointError(
             f"{path}: saved from another model; nothing was loaded.\n{differences}\n"
-            "  fix: build the model with the sizes it was saved with."
+            f"  fix: build the model {fix}"
         )
 
 
@@ -247,5 +255,6 @@ def _check_kind(path: Path, what: str, saved: str | None, given: object | None) 
     if given is not None and saved != type(given).__name__:
         raise CheckpointError(
             f"{path}: saved with {saved or 'no ' + what}, given {type(given).__name__}; "
-            f"nothing was loaded.\n  fix: give the {what} it was saved with, or leave it out."
+            f"nothing was loaded.\n  fix: give the {what} it was saved with; or begin a new run "
+            "from the model alone: train.load_checkpoint(path, model)"
         )

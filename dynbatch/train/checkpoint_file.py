@@ -24,6 +24,7 @@ from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.parameter import Array
 from dynbatch.train.digest import array_digest, text_digest
 from dynbatch.train.protocols import State
+from dynbatch.train.run_folder import best_of, other_copy
 
 FORMAT = "dynbatch-checkpoint"
 VERSION = 2
@@ -66,7 +67,8 @@ class CheckpointFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
-            raise CheckpointError(f"{path}: there is no such file.\n  fix: check the path.")
+            fix = other_copy(path) if best_of(path).is_file() else "check the path."
+            raise CheckpointError(f"{path}: there is no such file.\n  fix: {fix}")
         try:
             opened: Any = safe_open(str(path), framework="np")
             self._file = opened
@@ -80,7 +82,8 @@ class CheckpointFile:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"{path}: not a whole safetensors file ({error}).\n"
-                "  fix: it was cut short or damaged after it was saved; take another copy."
+                "  rule: a file is written whole; this one was cut short or damaged afterwards\n"
+                f"  fix:  {other_copy(path)}"
             ) from error
         self._digests: dict[str, str] | None = None
         self.state = self._checked(self._content(metadata))
@@ -123,8 +126,7 @@ class CheckpointFile:
     def damaged(self, what: str) -> CheckpointError:
         """The error for a damaged file."""
         return CheckpointError(
-            f"{self.path}: damaged: {what}; nothing was loaded.\n"
-            "  fix: take another copy, or an earlier checkpoint of the run."
+            f"{self.path}: damaged: {what}; nothing was loaded.\n  fix: {other_copy(self.path)}"
         )
 
     def _content(self, metadata: Mapping[str, str]) -> object:

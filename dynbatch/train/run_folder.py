@@ -9,6 +9,20 @@ CHECKPOINT, BEST, METRICS = "model.safetensors", "model.best.safetensors", "metr
 """A run's present state, its best validation's model, and its progress."""
 
 
+def best_of(checkpoint: str | os.PathLike[str]) -> Path:
+    """The checkpoint of the best validation, `run.best.safetensors` beside `run.safetensors`."""
+    path = Path(checkpoint)
+    return path.with_name(f"{path.stem}.best{path.suffix}")
+
+
+def other_copy(checkpoint: str | os.PathLike[str]) -> str:
+    """What to do where a checkpoint is damaged or gone: the best one is a whole moment, too."""
+    best = best_of(checkpoint)
+    if best.is_file():
+        return f"take another copy; or go on from the best validation: cp {best} {checkpoint}"
+    return "take another copy, or an earlier checkpoint of the run"
+
+
 def model_file(run: str | os.PathLike[str]) -> Path:
     """The file of a run's model: of its best validation, else of its end; a file is itself."""
     path = Path(run)

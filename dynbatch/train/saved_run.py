@@ -19,6 +19,7 @@ from dynbatch.train.checkpoint import (
 from dynbatch.train.checkpoint_file import is_object, wrong_field
 from dynbatch.train.digest import data_digest
 from dynbatch.train.protocols import Batches, State
+from dynbatch.train.run_folder import other_copy
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
 
@@ -103,11 +104,12 @@ def _require_same_data(
             for name, (before, after) in changed.items()
         )
         raise CheckpointError(
-            f"{info.path}: the run was begun with other data; nothing was loaded.\n{said}\n"
+            f"{info.path}: the run was begun with other data or mini-batches; nothing was "
+            f"loaded.\n{said}\n"
             "  rule: a run is resumed with the data, the seed and the sizes of mini-batches and "
             "updates it was begun with\n"
-            "  fix:  give these; or go on with the new data on purpose, the running epoch anew, by "
-            "resume(data_changed=True), which is --data-changed on a command line"
+            "  fix:  give what it was begun with; or go on with these on purpose, the running "
+            "epoch anew, by resume(data_changed=True), which is --data-changed on a command line"
         )
 
 
@@ -129,6 +131,6 @@ def _saved_by_trainer(info: CheckpointInfo) -> State:
     if problem:
         raise CheckpointError(
             f"{info.path}: damaged: what the trainer saved has {problem}; nothing was loaded.\n"
-            "  fix: take another copy, or an earlier checkpoint of the run."
+            f"  fix: {other_copy(info.path)}"
         )
     return saved

@@ -19,6 +19,7 @@ from dynbatch.names import NamesChecked
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Average, Optimizer, Schedule
 from dynbatch.train.protocols import Batches, Example, TrainedModel
+from dynbatch.train.run_folder import best_of
 
 # How each function is called.
 FUNCTIONS = {
@@ -73,10 +74,7 @@ class TrainerSettings(NamesChecked):
     @property
     def best_path(self) -> Path | None:
         """Checkpoint of the best validation: `run.best.safetensors` beside `run.safetensors`."""
-        if self.checkpoint_path is None:
-            return None
-        path = Path(self.checkpoint_path)
-        return path.with_name(f"{path.stem}.best{path.suffix}")
+        return None if self.checkpoint_path is None else best_of(self.checkpoint_path)
 
     def averaged(self) -> AbstractContextManager[None]:
         """A block in which the model has its mean weights, if the run averages them."""

@@ -136,9 +136,25 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
     assert "there is a run already" in fails(capsys, "poem.txt", *TEXT)
     Path("poem.txt").write_text("Other\n\ntext.\n")
     assert "--data-changed" in fails(capsys, *resumed)
-    path = Path("runs/poem/model.safetensors")
+    assert "the run has --task language-model, not tagging" in fails(
+        capsys, *resumed, "--task", "tagging"
+    )
+
+
+def test_a_run_whose_checkpoint_is_damaged_or_gone_says_that_it_can_go_on_from_its_best(capsys):
+    assert main(["train", "poem.txt", *TEXT]) == 0
+    resumed = ["--output", "runs/poem", "--resume"]
+    path, best = Path("runs/poem/model.safetensors"), Path("runs/poem/model.best.safetensors")
+    kept = best.read_bytes()
     path.write_bytes(path.read_bytes()[:-100])
-    assert "not a whole safetensors file" in fails(capsys, *resumed)
+    said = fails(capsys, *resumed)
+    assert "not a whole safetensors file" in said and f"cp {best} {path}" in said
+    path.unlink()
+    assert f"cp {best} {path}" in fails(capsys, *resumed)
+    assert "a new run would write over it" in fails(capsys, "poem.txt", *TEXT)
+    assert best.read_bytes() == kept
+    shutil.copy(best, path)
+    assert main(["train", *resumed, "--quiet"]) == 0
 
 
 def test_how_much_of_a_run_is_shown_does_not_change_it(capsys):
