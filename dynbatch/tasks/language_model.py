@@ -49,6 +49,7 @@ class LanguageModelSettings(TaskSettings):
         "auto", "a token is: bytes, characters", one_of("auto", "bytes", "characters")
     )
     epochs: int = option(5, "passes over the data", passes)
+    batch_size: int = option(32, "")  # of no use: max_tokens says how large a mini-batch is
     max_tokens: int = option(1024, "tokens in a mini-batch, of documents as they come")
     longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
     overlap: int = option(256, "tokens of a cut document that are read once more", not_negative)

@@ -75,7 +75,7 @@ def option(
 
     Args:
         default:  its value where it is not given. One that is False makes a switch.
-        what:     its line in `--help`.
+        what:     its line in `--help`; "" for a setting that checkpoints hold and nobody gives.
         kind:     makes the value of the text, or refuses it.
         is_first: it is given by its place, without a `--name`, as a file to read.
         is_kept:  a run's result depends on it, so that checkpoints hold it.
@@ -99,6 +99,8 @@ def add_options(
     for each in [one for one in fields(settings) if names is None or one.name in names]:
         flag, said = f"--{each.name.replace('_', '-')}", each.metadata["help"]
         kind = each.metadata["type"]
+        if not said:
+            continue
         shown = f"{said} ({each.default})" if each.default not in (None, MISSING) else said
         shown = shown.replace("%", "%%")
         usual: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown}

@@ -111,7 +111,8 @@ def _record(where: str, line: bytes) -> Record:
     raise DataError(
         f"{where}: not a line of a metrics file.\n"
         f"  line: {line[:60].decode('utf-8', 'replace')!r}\n"
-        '  rule: each line is a JSON object with the update it tells of, {"step": 3, …}\n'
+        '  rule: each line is a JSON object with the update it tells of, {"step": 3, …};\n'
+        "        one with a metric names its epoch, too\n"
         "  fix:  remove the line, or move the file away: a run that goes on begins a new one"
     )
 

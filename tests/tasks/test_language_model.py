@@ -14,6 +14,7 @@ from dynbatch.tasks.language_model import (
     padded_loss,
     padded_piece,
 )
+from dynbatch.tasks.options import given
 from dynbatch.tasks.task import Parts
 
 
@@ -86,3 +87,10 @@ def test_a_sample_holds_nothing_that_a_terminal_would_obey(monkeypatch):
     monkeypatch.setattr(writer, "sample", lambda *given: ["a\tb\x1b[2J", "c"])
     lines = writer.samples([], LanguageModelSettings(), np.random.default_rng(0))
     assert lines == ["a       b�[2J", "%", "c", "%"]
+
+
+def test_the_size_of_mini_batches_is_given_in_tokens_alone(capsys):
+    assert given(LanguageModelSettings, ["--max-tokens", "9"], "train", "") == {"max_tokens": 9}
+    with pytest.raises(SystemExit):
+        given(LanguageModelSettings, ["--batch-size", "9"], "train", "")
+    assert "unrecognized arguments: --batch-size" in capsys.readouterr().err
