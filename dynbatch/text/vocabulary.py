@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from dynbatch.errors import DataError, VocabularyError
+from dynbatch.errors import DataError, DtypeError, VocabularyError
 from dynbatch.parameter import Array
 
 MARKS = ("<s>", "</s>", "<unk>")
@@ -41,6 +41,7 @@ class Vocabulary:
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = [*MARKS, *tokens]
         self._ids = {token: index for index, token in enumerate(self.tokens) if token not in MARKS}
+        self._has_words = any([len(token) > 1 for token in self._ids])
         if len(self._ids) != len(self.tokens) - len(MARKS):
             repeated = [token for token, count in Counter(self.tokens).items() if count > 1]
             raise DataError(
@@ -65,7 +66,17 @@ class Vocabulary:
         return f"Vocabulary({len(self)} tokens with {', '.join(MARKS)})"
 
     def encode(self, tokens: Iterable[str]) -> Array:
-        """Ids of the tokens, (T,) int64; `unknown` for those not listed. Adds no marks."""
+        """Ids of the tokens, (T,) int64; `unknown` for those not listed. Adds no marks.
+
+        Raises:
+            DtypeError: the tokens are one string, which is its characters, but words are listed.
+        """
+        if isinstance(tokens, str) and self._has_words:
+            raise DtypeError.at_caller(
+                f"Vocabulary.encode: {tokens[:40]!r} is a string, and would be its characters.\n"
+                "  rule: a sentence is a list of tokens, as the vocabulary was built of\n"
+                "  fix:  encode(text.split()), or [text] for one token"
+            )
         return np.array([self._ids.get(token, self.unknown) for token in tokens], np.int64)
 
     def decode(self, ids: Iterable[int]) -> list[str]:

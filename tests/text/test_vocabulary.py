@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dynbatch.errors import DataError, VocabularyError
+from dynbatch.errors import DataError, DtypeError, VocabularyError
 from dynbatch.text import Vocabulary
 
 
@@ -28,6 +28,12 @@ def test_encoding_and_decoding_are_inverse():
 def test_an_empty_sequence_encodes_to_no_ids():
     ids = Vocabulary(["a"]).encode([])
     assert ids.shape == (0,) and ids.dtype == "int64"
+
+
+def test_a_text_in_place_of_its_words_is_refused():
+    with pytest.raises(DtypeError, match=r"text\.split\(\)"):
+        Vocabulary(["a", "film"]).encode("film")
+    assert Vocabulary("ab").encode("ba").tolist() == [4, 3]
 
 
 def test_decoding_stops_at_the_end_mark_and_drops_the_begin_mark():
