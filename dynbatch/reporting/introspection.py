@@ -100,6 +100,8 @@ class Introspection:
             with replacing(Path(html)) as temporary:
                 temporary.write_text(page(record), encoding="utf-8")
         table = report(record, self.block_notes)
+        if self._executor.is_observed:
+            table += "\ncheck=True or guard=True: the kernels' time is that of the checks too"
         return f"{table}\n\n{self.advice()}" if advice else table
 
     def advice(self, columns: int = 80) -> str:

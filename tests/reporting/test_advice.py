@@ -244,6 +244,7 @@ def test_check_and_float64_are_told(monkeypatch):
         F.tanh(F.input(graph, np.ones(2))).value  # noqa: B018
     told = graph.advice()
     assert "check or guard" in told and "float64" in told
+    assert graph.explain().endswith("that of the checks too")
 
 
 def test_threads_are_told_where_processors_are_left(monkeypatch):
