@@ -78,7 +78,7 @@ class Trainer(TrainerSettings):
     **Exact resumption.** A checkpoint is a whole moment between two updates: parameters, optimizer,
     schedule, random states, position in the epoch. Since the batches of an epoch depend on its
     number alone, a run that was killed and resumed equals one that never was, bit for bit, on one
-    machine and for equal settings.
+    machine, with as many threads and for equal settings.
 
     **Ctrl-C, SIGTERM, SIGHUP** save the moment after the last whole update, say how to resume, and
     go on as `KeyboardInterrupt` and `SystemExit`, with which Python ends with status 128 + the
@@ -146,6 +146,10 @@ class Trainer(TrainerSettings):
 
         The mini-batches must be those that the run was begun with: `SentenceBatches` and
         `TokenBatches` keep a digest of their examples in the checkpoint, others their number.
+
+        Parameters, the optimizer's and the schedule's rates and random states are the checkpoint's;
+        settings such as `clip_norm`, or what the loss computes, are this trainer's, and not
+        compared.
 
         Args:
             data_changed: go on with other ones. The epoch that was running begins anew with them;
