@@ -103,8 +103,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for flag, (default, what) in numbers.items():
         add(flag, type=positive, default=default, metavar="N", help=f"{what} (%(default)s)")
     add("--batch-sizes", type=positive, nargs="*", default=list(BATCH_SIZES), metavar="N",
-        help="sizes to estimate the peak for, in JSON and picture, but for those above the number "
-        "of sentences (8 16 32 64 128)")  # fmt: skip
+        help="sizes to estimate the peak for, but for those above the number of "
+        "sentences (8 16 32 64 128)")  # fmt: skip
     add("--device", choices=NAMES, default="cpu", help="where to measure (%(default)s)")
     add("--threads", type=positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")

@@ -38,7 +38,8 @@ class Comparison:
                        block in the room of another. The causes are what is saved of them.
         causes:        in the order of the chain; `RECOMPUTE` comes on top of the unpadded form.
         parameter_bytes, optimizer_bytes: the same for all forms.
-        by_batch_size: peak bytes of each form for other batch sizes.
+        by_batch_size: peak bytes by batch size, of the forms that are drawn: all but unpadded,
+                       bucketed.
         losses:        of the padded and the unpadded form on one batch, in nats.
         note:          whether these agree, and what follows.
         peers:         other programs on the same batches, PyTorch say.
@@ -66,7 +67,7 @@ class Comparison:
         return {**self.forms, **{peer.name: peer for peer in self.peers}}[name]
 
     def table(self) -> str:
-        """Everything but the curves as text; megabytes of 1,000,000 bytes."""
+        """All of it as text; megabytes of 1,000,000 bytes."""
         return _table(self)
 
     def __str__(self) -> str:
@@ -123,6 +124,7 @@ def _table(comparison: Comparison) -> str:
         *_row("pool: requested at most, MB", [form.requested_bytes for form in forms]),
         *_row("pool: reserved, MB", [form.reserved_bytes for form in forms]),
         *_row("tokens per second", [form.tokens_per_second for form in forms], "{:,.0f}".format),
+        *_curves(comparison),
         "",
         *_held_by_all(comparison),
         "",
@@ -165,6 +167,16 @@ def _savings(comparison: Comparison) -> list[str]:
 def _less(size: float, other: float) -> str:
     saved = 1 - size / other
     return f"{abs(saved):.0%} {'more' if saved < 0 else 'less'}"
+
+
+def _curves(comparison: Comparison) -> list[str]:
+    """The peak against batch size, in the columns of the table."""
+    curves = comparison.by_batch_size
+    sizes = sorted({size for curve in curves.values() for size in curve})
+    lines = ["", "peak by sentences of a batch, MB"] * any(sizes)
+    for size in sizes:
+        lines += _row(f"  {size}", [curves.get(name, {}).get(size) for name in comparison.forms])
+    return lines
 
 
 def _held_by_all(comparison: Comparison) -> list[str]:

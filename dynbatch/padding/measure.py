@@ -61,7 +61,7 @@ class Stepper:
         seed: int,
     ) -> None:
         self.loss, self.collect = loss, collect
-        self.pool = Pool(upstream=DeviceMemory()) if device.is_cuda else Pool()
+        self.pool = _pool(device)
         self._optimizer = optimizer
         self._parameters = [state.parameter for state in optimizer._states]
         self._device, self._dtype, self._seed = device, dtype, seed
@@ -87,8 +87,10 @@ class Stepper:
             return graph.estimate(self._mean(graph, examples))
 
     def value(self, examples: Examples) -> float:
-        """The mean loss of the mini-batch."""
-        with self._graph(grad=False) as graph:
+        """The mean loss of the mini-batch. Its values, all kept to be read, are no step's: they lie
+        in a pool of their own.
+        """
+        with self._graph(grad=False, pool=_pool(self._device)) as graph:
             return float(self._mean(graph, examples).value)
 
     def traced(self, examples: Examples) -> int | None:
@@ -100,6 +102,8 @@ class Stepper:
         with self._graph() as graph:
             loss = self._mean(graph, examples)
             self.pool.release()
+            for parameter in self._parameters:
+                parameter._buffer = None  # where earlier gradients lay, before the tracer looked
             tracemalloc.start()
             try:
                 graph.backward(loss)
@@ -110,8 +114,9 @@ class Stepper:
             self._optimizer.zero_grad()
         return most
 
-    def _graph(self, grad: bool = True) -> Graph:
-        return Graph(self._device, self._dtype, grad=grad, seed=self._seed, pool=self.pool)
+    def _graph(self, grad: bool = True, pool: Pool | None = None) -> Graph:
+        pool = self.pool if pool is None else pool
+        return Graph(self._device, self._dtype, grad=grad, seed=self._seed, pool=pool)
 
     def _mean(self, graph: Graph, examples: Examples) -> Node:
         return F.mean([self.loss(graph, *example) for example in examples])
@@ -119,6 +124,10 @@ class Stepper:
     def _wait(self) -> None:
         if self._device.is_cuda:
             self._device.xp.cuda.runtime.deviceSynchronize()
+
+
+def _pool(device: Device) -> Pool:
+    return Pool(upstream=DeviceMemory()) if device.is_cuda else Pool()
 
 
 def bytes_of_gradient(parameter: Parameter) -> int:

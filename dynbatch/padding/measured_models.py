@@ -241,5 +241,6 @@ def _note(padded: float, unpadded: float) -> str:
     return (
         f"NOTE: the padded form's loss is {padded:.4f} nats, the unpadded one's {unpadded:.4f}: "
         "the model reads\nits padding (attention without a mask, a direction that begins in it, a "
-        "mean over tokens).\nThe bytes stand. For an exact padded form give pad= and padded_loss=."
+        "mean over tokens),\nor its loss counts targets of -100, which F.cross_entropy ignores.\n"
+        "The bytes stand. For an exact padded form give pad= and padded_loss=."
     )

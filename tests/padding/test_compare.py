@@ -57,7 +57,7 @@ def test_causes_sum_to_the_peak_and_the_chain_ends_at_the_unpadded_batch() -> No
         assert 0 < (form.value_bytes or 0) < form.peak_bytes
         assert form.requested_bytes is not None and form.reserved_bytes is not None
         arena = form.peak_bytes - form.by_cause["index tables"]
-        assert arena <= form.requested_bytes <= form.reserved_bytes
+        assert arena == form.requested_bytes <= form.reserved_bytes
     assert tuple([cause.name for cause in found().causes]) == CAUSES
     left = found().without - sum([cause.in_chain for cause in found().causes[:-1]])
     assert 0 < left <= found().forms[UNPADDED_RANDOM].peak_bytes
@@ -71,10 +71,37 @@ def test_curves_reach_what_was_measured() -> None:
         assert curve[4] < curve[8] == found().forms[name].peak_bytes
 
 
+def test_the_table_tells_the_curves_in_its_columns() -> None:
+    _, _, below = str(found()).partition("peak by sentences of a batch, MB\n")
+    four, eight, *_ = below.splitlines()
+    assert len(four.split()) == len(eight.split()) == len(found().by_batch_size) + 1
+    assert eight.split()[0] == "8"
+
+
 def test_what_was_traced_holds_the_arena_and_the_gradients() -> None:
     for form in found().forms.values():
         assert form.traced_bytes is not None and form.gradient_bytes
         assert form.traced_bytes > form.peak_bytes
+
+
+def test_what_forms_hold_is_a_step_s_alone_with_the_gradients_that_are_always_dense() -> None:
+    class Scores(models.Module):
+        def __init__(self) -> None:
+            self.map = models.Linear(4, 2_000, rng=0)
+
+        def loss(self, graph: db.Graph, xs: Any) -> db.Node:
+            h = F.input(graph, xs)
+            for _ in range(6):  # values that backward does not need, but that can be read
+                h = F.reshape(h + 1.0, (-1, 4)) * 0.5
+            return F.mean(F.relu(self.map(h)))
+
+    model = Scores()
+    xs = [np.ones((n, 4), np.float32) for n in (3, 9, 5, 7)]
+    found = db.memory.compare_padding(model, model.loss, xs, 2, num_batches=2, batch_sizes=())
+    for form in found.forms.values():
+        assert form.requested_bytes == form.peak_bytes - form.by_cause["index tables"]
+        assert form.gradient_bytes == 4 * 2_000 * 5 and form.traced_bytes is not None
+        assert form.traced_bytes >= form.requested_bytes + form.gradient_bytes
 
 
 def test_a_very_long_sentence_is_trained_on_once_in_each_form_and_not_traced(monkeypatch) -> None:
