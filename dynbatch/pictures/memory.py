@@ -30,6 +30,10 @@ COLOURS = {
 HINTED = 400
 """Up to so many stages each tells its numbers to those who point at it."""
 
+FAR = 5
+"""A padded peak that is more than so many times as high as the rest is told, not drawn: to its
+scale the step itself would be a line on the floor."""
+
 HEIGHT = 300.0
 BAND = 16.0
 DASH = "6 4"
@@ -50,7 +54,8 @@ def memory(
             what `graph.estimate(loss)` returns, before anything runs.
         limit:  a limit in bytes or as "2GiB"; by default that of `graph.backward(memory_limit=)`.
         padded: the peak of the same mini-batch when it is padded, in bytes (`dynbatch.padding.
-            padded_peak`), or as the `MemoryUse` of such a graph, for its curve.
+            padded_peak`), or as the `MemoryUse` of such a graph, for its curve. Bytes that are more
+            than 5 times all else are written above the picture, and not drawn.
 
     Raises:
         GraphError:    nothing has run.
@@ -75,12 +80,17 @@ def memory(
     levels = [
         (palette.INK, "predicted, and taken", use.peak_bytes),
         (palette.VERMILION, "limit", limit_bytes),
-        (palette.PURPLE, "padded", padded_bytes),
     ]
+    far = ""
+    if padded_bytes and not curve and padded_bytes > FAR * max(use.peak_bytes, limit_bytes or 0):
+        far = f" Padded it would be {size(padded_bytes)}, far above the picture."
+    else:
+        levels += [(palette.PURPLE, "padded", padded_bytes)]
     drawing = Drawing(
         "Memory over a training step" if _goes_back(stages) else "Memory over a run",
         note=f"The peak is {size(use.peak_bytes)} in {_counted(use.peak_stage)}."
-        + (f" To stay within the limit: {use.saving}." if use.saving else ""),
+        + (f" To stay within the limit: {use.saving}." if use.saving else "")
+        + far,
     )
     inside = drawing.width - 2 * MARGIN
     causes = [cause for cause in COLOURS if any([cause in sizes for _, sizes in stages])]

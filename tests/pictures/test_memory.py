@@ -5,6 +5,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, GraphError
+from dynbatch.pictures.axes import size
 from tests.pictures.svg import SVG, require_clear_text, root_of, texts_of
 
 LAYER = models.LSTM(4, 8)
@@ -45,11 +46,23 @@ def test_what_is_predicted_is_drawn_before_anything_runs():
 
 def test_limit_and_padded_form_are_lines():
     least = trained().peak_bytes - 200
-    picture = db.pictures.memory(trained(memory_limit=least), padded=10**6)
+    padded = 3 * least
+    picture = db.pictures.memory(trained(memory_limit=least), padded=padded)
     assert f"Limit {least:,} bytes. To keep it: " in picture.description
     assert any(text.startswith("limit, ") for text in texts_of(picture))
-    assert "padded, 1 MB" in texts_of(picture)
+    assert f"padded, {size(padded)}" in texts_of(picture)
     require_clear_text(picture)
+
+
+def test_a_padded_form_that_is_far_above_is_told_and_leaves_the_step_its_scale():
+    graph = trained()
+    near, far = (db.pictures.memory(graph, padded=n) for n in (None, 42 * graph.peak_bytes))
+    assert "far above the picture" in " ".join(texts_of(far))
+    scales = [[t for t in texts_of(one) if t.split(" ")[0].isdigit()] for one in (near, far)]
+    assert scales[0] == scales[1] != []
+    assert not any(text.startswith("padded, ") for text in texts_of(far))
+    assert "42.0 times as much" in far.description
+    require_clear_text(far)
 
 
 def test_the_curve_of_a_padded_graph_is_drawn():
