@@ -220,7 +220,10 @@ class Graph(Runs, Introspection, NamesChecked):
     def _start(self, loss: Node | Sequence[Node], gradient: Any) -> tuple[Node, Sequence[Node]]:
         """The scalar that backward starts from, and the given nodes."""
         if not self.grad:
-            raise GraphError("backward: this graph was made with grad=False.")
+            raise GraphError(
+                "backward: this graph was made with grad=False.\n"
+                "  fix:  db.Graph(); graph.estimate() without a loss plans what values take"
+            )
         if gradient is None and isinstance(loss, Node):
             start: Any = loss
             if start.graph is self and start.rows * start.width == 1:

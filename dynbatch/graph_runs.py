@@ -122,7 +122,7 @@ class Runs(OwnedNodes):
             why = f"{loss.label()} was computed before, and values stay: call backward first"
             nodes = self._ancestors(alone)
             return Request(
-                lambda count: [nodes], loss, kept, limit, ends, self._nodes, lambda: (1, why)
+                lambda count: [nodes], loss, kept, limit, ends, self._nodes, lambda: (1, why, 0)
             )
 
         @cache
@@ -134,8 +134,8 @@ class Runs(OwnedNodes):
                 yield self._ancestors(targets)
             yield self._ancestors([loss, *alone], need_most=count == 1)
 
-        def most_parts() -> tuple[int, str]:
-            return len(micro_batches()), micro_batches().reason
+        def most_parts() -> tuple[int, str, int]:
+            return len(micro_batches()), micro_batches().reason, micro_batches().largest
 
         return Request(parts, loss, kept, limit, ends, self._nodes, most_parts)
 

@@ -25,6 +25,7 @@ class MicroBatches:
 
     Attributes:
         reason: why the loss cannot be split, or "".
+        largest: the number of the sentence with the largest values.
     """
 
     def __init__(self, nodes: Sequence[Node], loss: Node, alone: Sequence[Node] = ()) -> None:
@@ -60,7 +61,9 @@ class MicroBatches:
             if number in sizes:
                 sizes[number] += _size(node)
         # The largest first: each goes to the part that has least so far.
-        self._targets = [targets[n] for n in sorted(targets, key=lambda n: (-sizes[n], n))]
+        in_turn = sorted(targets, key=lambda n: (-sizes[n], n))
+        self.largest = in_turn[0] if in_turn else 0
+        self._targets = [targets[n] for n in in_turn]
         self._sizes = sorted(sizes.values(), reverse=True)
 
     def __len__(self) -> int:

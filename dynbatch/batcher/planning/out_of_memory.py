@@ -30,7 +30,7 @@ def advice(
     lines = [f"  peak: {use.peak_bytes:,} bytes: {', '.join(sizes)}; by type {', '.join(types)}"]
     if request.loss is None or room is None:
         return lines
-    most, _ = request.micro_batches()
+    most, *_ = request.micro_batches()
     own = use.peak_bytes - held
     if most > 1 and room < own:
         fits = room * most // own

@@ -35,8 +35,8 @@ class Request:
         limit: bytes of all arenas, or None.
         ends:  what the loss is made of; see `require_gradients`.
         graph_nodes: all of the graph, needed or not.
-        micro_batches: how many there can be, and why not more, for errors; asked for only where it
-            matters.
+        micro_batches: how many there can be, why not more, and which sentence is the largest, for
+            errors; asked for only where it matters.
     """
 
     nodes: Callable[[int], Iterable[Sequence[Operation]]]
@@ -45,7 +45,7 @@ class Request:
     limit: int | None = None
     ends: Sequence[Node] = ()
     graph_nodes: Sequence[Node] = ()
-    micro_batches: Callable[[], tuple[int, str]] = lambda: (1, "")
+    micro_batches: Callable[[], tuple[int, str, int]] = lambda: (1, "", 0)
 
 
 class RunPlan(NamedTuple):
@@ -166,10 +166,10 @@ class RunPlanner:
         return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
 
 
-def _counts(most_of: Callable[[], tuple[int, str]]) -> Iterator[int]:
+def _counts(most_of: Callable[[], tuple[int, str, int]]) -> Iterator[int]:
     """1, 2, 4, … and finally the largest possible number, which is computed only then."""
     yield 1
-    most, _ = most_of()
+    most, *_ = most_of()
     count = 2
     while count < most:
         yield count
@@ -184,13 +184,14 @@ def _saving_text(fit: Candidate, count: int) -> str:
 
 
 def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
-    most, whole = request.micro_batches()
+    most, whole, sentence = request.micro_batches()
+    largest = f", sentence {sentence} the largest of them" if most > 1 else ""
     kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
     rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
     return MemoryLimitError(
         f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
         f"least{kept}: everything possible is freed and recomputed, in up to {most} "
-        f"micro-batch{'es' * (most > 1)}.{rule}\n"
+        f"micro-batch{'es' * (most > 1)}{largest}.{rule}\n"
         f"  fix:  memory_limit={least} or more, or shorter sentences",
         least,
     )

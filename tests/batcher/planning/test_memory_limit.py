@@ -79,6 +79,14 @@ def least(model, batch, **settings):
     return found
 
 
+def test_a_limit_that_is_too_low_names_the_largest_sentence():
+    model, batch = Stack(), sentences([5, 1, 9, 3])
+    with db.Graph(dtype="float64") as graph:
+        loss = F.mean([model.loss(graph, *sentence) for sentence in batch])
+        with pytest.raises(MemoryLimitError, match="micro-batches, sentence 2 the largest of them"):
+            graph.backward(loss, memory_limit=1)
+
+
 @pytest.mark.parametrize("kind", [Stack, Recurrent])
 def test_no_limit_between_the_minimum_and_the_peak_is_exceeded_and_gradients_are_equal(kind):
     model, batch = kind(), sentences([5, 1, 9, 3, 3, 7, 0, 2])
