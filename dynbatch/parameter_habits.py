@@ -8,7 +8,7 @@ from dynbatch.absent import Absent, HidesAbsent, NoOperators, refuse
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 
-NODE = "F.parameter(graph, p) makes it a node of a graph; p.value is the array"
+NODE = "F.parameter(graph, p), in a cell F.parameter(x.graph, p), is a node; p.value is the array"
 VALUE = "p.value is the array; p.assign(numbers) copies numbers into it"
 FROZEN = "p.frozen = True stops its gradient"
 DEVICE = 'p.to("cuda") and p.to("cpu") move it, model.to(...) all of a model'
