@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from textwrap import wrap
 from typing import Any, TypeVar
 
@@ -98,13 +99,17 @@ def learn(
     dev = parts.dev[: task.most_validated]
     shown = dev[:: max(1, len(dev) // max(1, settings.samples))][: settings.samples]
     rng = np.random.default_rng(settings.seed)
+    goes_on = settings.resume and settings.checkpoint is not None
+    done = read_checkpoint(str(settings.checkpoint)).epoch if goes_on else 0
+    epochs = count(done + 1)
 
     def validate(model: Any) -> float:
         found = task.evaluate(dev)
         drawn = random.get_state()  # so that a run does not depend on how much of it is shown
         samples = [broken(line) for line in task.samples(shown, settings, rng)]
         random.set_state(drawn)
-        tqdm.write("\n  | ".join([task.told(found, dev), *[x for lines in samples for x in lines]]))
+        said = f"epoch {next(epochs)}, {task.told(found, dev)}"
+        tqdm.write("\n  | ".join([said, *[x for lines in samples for x in lines]]))
         return found[metric or next(iter(found))]
 
     examples = task.examples(parts.train)

@@ -58,7 +58,7 @@ def test_pairs_become_a_translator_of_spellings_to_words(capsys):
     printed = capsys.readouterr().out
     assert "It is read for translation" in printed and "sources with" in printed
     assert "tokens    3 characters of sources, 3 words of targets\n" in printed
-    assert "→" in printed.split("development set")[1]
+    assert "→" in printed.split("epoch 2, validation: token error rate")[1]
     assert max(map(len, printed.splitlines())) <= 80
     translator = load_task("run/model.safetensors")
     assert (translator.source_units, translator.target_units) == ("characters", "words")
@@ -83,7 +83,7 @@ def test_tagged_sentences_become_a_tagger(capsys, crf):
     ]  # fmt: skip
     assert main(["train", "--output", "runs/tagged", "--resume", "--epochs", "3", "--quiet"]) == 0
     resumed = capsys.readouterr().out
-    assert resumed.count("validation: ") == 1 and "most frequent tag" in resumed
+    assert resumed.count("epoch 3, validation: ") == 1 and "most frequent tag" in resumed
     assert main(["explain", "runs/tagged"]) == 0
 
 

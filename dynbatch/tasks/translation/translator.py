@@ -217,7 +217,7 @@ class Translator(WritingTask):
     def told(self, found: dict[str, float], texts: Sequence[ParallelText]) -> str:
         """The error rates of a validation."""
         rates = ErrorRates(found["token error rate"], found["sequence error rate"], len(texts))
-        return f"  development set: {rates}"
+        return f"validation: {rates}"
 
     def samples(
         self, texts: Sequence[ParallelText], settings: TranslationSettings, rng: np.random.Generator
