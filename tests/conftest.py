@@ -21,6 +21,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each processor has a worker: PyTorch 
 import pytest
 
 import dynbatch as db
+import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
 from dynbatch.kernels import segment
 from tests.cuda import devices
 from tests.marks import exhaustive

@@ -36,8 +36,7 @@ depend on the others.
 
   dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
   dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > out.txt
-  dynbatch generate runs/tagger "The old man watched the ducks."
-  dynbatch generate runs/fine-tuned-bert "Where is my parcel?" --json
+  dynbatch generate runs/labels "Where is my parcel?" --json
 """
 MORE = """\
 model:
