@@ -64,9 +64,11 @@ class OwnedNodes:
         self._num_regions = 0
         self._example: int | str | None = None
         self._closed = False
+        self._num_freed = 0
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        """The nodes that were made; of a closed graph, which has freed them, too."""
+        return self._num_freed or len(self._nodes)
 
     @property
     def nodes(self) -> list[Node]:
@@ -163,6 +165,7 @@ class OwnedNodes:
     def _clear(self) -> None:
         """Let go of all nodes and calls."""
         self._closed = True
+        self._num_freed = len(self._nodes)
         self._nodes.clear()
         self._pending.clear()
         self._folds.clear()

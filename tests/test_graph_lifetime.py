@@ -43,6 +43,13 @@ def test_after_the_block_the_loss_and_kept_nodes_stay_readable():
         graph.backward(loss)
 
 
+def test_a_closed_graph_still_counts_its_nodes():
+    with db.Graph() as graph:
+        graph.backward(F.sum(F.tanh(F.input(graph, [1.0, 2.0]))))
+    graph.close()
+    assert (len(graph), len(graph.nodes)) == (3, 0)
+
+
 def test_what_ran_can_be_explained_after_the_block():
     model = Tagger()
     with db.Graph() as graph:
