@@ -6,10 +6,9 @@ import ctypes
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -178,15 +177,12 @@ def build(units: Sequence[Unit]) -> None:
     missing = [unit for unit in units if unit.kept() is None]
     files = f"{len(missing)} C file{'s' * (len(missing) > 1)}"
     dtype = "float64" if "-double" in missing[0].label else "float32"
-    told = f"dynbatch: compiling {files}, once for {dtype} ..."
-    print(told, end="", file=sys.stderr, flush=True)
-    started = time.perf_counter()
+    progress = sys.modules.get("tqdm")  # whose bars make room for a line, where there are any
+    with progress.tqdm.external_write_mode(sys.stderr) if progress else nullcontext():
+        print(f"dynbatch: compiling {files}, once for {dtype} ...", file=sys.stderr, flush=True)
     chosen = compiler()
     assert chosen is not None
-    try:
-        with TemporaryDirectory() as made, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            are_many = len(missing) >= WORTH_A_HEADER
-            header = chosen.precompile(Path(made)) if are_many else None
-            list(pool.map(lambda unit: unit.make(header), missing))
-    finally:
-        print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    with TemporaryDirectory() as made, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        are_many = len(missing) >= WORTH_A_HEADER
+        header = chosen.precompile(Path(made)) if are_many else None
+        list(pool.map(lambda unit: unit.make(header), missing))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,12 @@ def test_the_first_use_compiles_and_says_so_and_the_second_does_neither(tmp_path
     assert kept and not [path for path in kept if path.suffix != ".so"]
     assert run(cache) == ("''", "")
     assert sorted(cache.iterdir()) == kept
+
+
+def test_what_is_said_of_compiling_stands_apart_from_a_progress_bar(tmp_path: Path) -> None:
+    _, told = run(tmp_path, "from tqdm import tqdm\nbar = tqdm(total=2)\n" + PROGRAM)
+    (line,) = [each for each in re.split("[\r\n]", told) if "compiling" in each]
+    assert line == "dynbatch: compiling 1 C file, once for float32 ..."
 
 
 def test_a_truncated_or_changed_file_is_compiled_anew(tmp_path: Path) -> None:
