@@ -16,12 +16,12 @@ def every_kind(seed):
 
 @pytest.mark.parametrize("make", [OWN["lstm"], every_kind])
 def test_threads_with_models_of_their_own_take_the_steps_that_each_takes_alone(make):
-    assert threads.check_threads(make, steps=96) == (96, 0, "")
+    assert threads.check_threads(make, steps=64) == (64, 0, "")
 
 
 def test_threads_that_read_one_model_get_what_it_gives_alone():
-    found = threads.check_threads(SHARED["shared_model"], steps=64, shared=True)
-    assert found == (64, 0, "")
+    found = threads.check_threads(SHARED["shared_model"], steps=32, shared=True)
+    assert found == (32, 0, "")
 
 
 def test_a_step_that_others_change_is_counted():

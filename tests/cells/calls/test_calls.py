@@ -333,7 +333,7 @@ def test_calls_know_parameters_by_what_was_read():
 
 
 def test_a_long_chain_needs_no_recursion(place):
-    length = 100_000 if place == "cpu" else 200
+    length = 20_000 if place == "cpu" else 200
 
     @db.cell
     def add(x, total):
