@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from textwrap import fill
 
 from tqdm import tqdm
 
@@ -103,7 +104,7 @@ def tell(text: str) -> None:
 def tell_backend(parameter: Parameter) -> None:
     """Say why NumPy runs in place of C, where a run on the CPU has to do without."""
     if not parameter.device.is_cuda and (line := without_c()):
-        print(f"dynbatch: {line}", file=sys.stderr)
+        print(fill(f"dynbatch: {line}", COLUMNS), file=sys.stderr)
 
 
 def memory_text(record: Record) -> str:

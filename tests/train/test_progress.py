@@ -100,7 +100,8 @@ def test_a_run_without_c_kernels_says_why_and_what_to_install(capsys, monkeypatc
     tell_backend(db.Parameter([1.0]))
     told = capsys.readouterr().err
     assert told.startswith("dynbatch: NumPy runs in place of C kernels")
-    assert told.endswith("no C compiler: install gcc\n")
+    assert told.replace("\n", " ").endswith("no C compiler: install gcc ")
+    assert max(map(len, told.splitlines())) <= 80
 
 
 def test_a_run_with_c_kernels_says_nothing(capsys, monkeypatch):
