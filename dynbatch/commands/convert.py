@@ -18,6 +18,7 @@ from dynbatch.models.pretrained.tensors import tensors_of
 from dynbatch.models.pretrained.writing import DTYPES
 from dynbatch.text import copy_tokenizer
 from dynbatch.train.checkpoint import MODEL, OPTIMIZER, save_checkpoint
+from dynbatch.train.progress import COLUMNS
 from dynbatch.train.run_folder import BEST, model_file
 
 SUMMARY = "turn checkpoints of Hugging Face and PyTorch into ours, and back"
@@ -57,7 +58,6 @@ exit status:
   that is there already is only replaced with --overwrite.
 """
 
-WIDTH = 80
 _NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
 
 
@@ -202,7 +202,7 @@ def _list(tensors: Mapping[str, tuple[Sequence[int], str]]) -> None:
     times, shapes, dtypes = [max([len(row[k]) for row in cells], default=0) for k in range(3)]
     for count, shape, dtype, name in cells:
         line = f"  {count:>{times}} {shape:<{shapes}}  {dtype:<{dtypes}}"
-        apart = "  " if len(line) + 2 + len(name) <= WIDTH else "\n       "
+        apart = "  " if len(line) + 2 + len(name) <= COLUMNS else "\n       "
         print(f"{line}{apart}{name}")
 
 
@@ -215,4 +215,4 @@ def _tell(what: str, names: Sequence[str]) -> None:
     if names:
         found = Counter([_NUMBER.sub("*", name) for name in names])
         listed = [f"{name} × {n}" if n > 1 else name for name, n in found.items()]
-        print(fill(f"{what}: {', '.join(listed)}", WIDTH, subsequent_indent="  "))
+        print(fill(f"{what}: {', '.join(listed)}", COLUMNS, subsequent_indent="  "))

@@ -26,7 +26,7 @@ from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.options import positive
 from dynbatch.text.lines import printable, utf8_text
-from dynbatch.train.progress import tell_backend
+from dynbatch.train.progress import COLUMNS, tell_backend
 
 SUMMARY = "write text, tags or labels with a model"
 HELP = """\
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
         desc="prompts",
         total=known and len(known),
         disable=is_alone or options.quiet or None,
-        ncols=80,
+        ncols=COLUMNS,
     ) as progress:
         for piece in writing.pieces(options.batch_size, is_alone, options.json):
             progress.update(writing.ended - progress.n)

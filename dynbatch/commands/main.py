@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import dynbatch
 from dynbatch.commands import convert, explain, generate, memory, plot, train
-from dynbatch.commands.status import COLUMNS, exit_status, show_warning
+from dynbatch.commands.status import exit_status, show_warning
+from dynbatch.train.progress import COLUMNS
 
 COMMANDS: dict[str, Any] = {
     "train": train,

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from textwrap import fill
 
-from dynbatch.commands.status import COLUMNS
 from dynbatch.pictures import training
+from dynbatch.train.progress import COLUMNS
 
 SUMMARY = "draw a run: loss, metric, rate, speed, memory"
 HELP = """\

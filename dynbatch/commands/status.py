@@ -10,9 +10,6 @@ from collections.abc import Callable
 from dynbatch.errors import DynbatchError
 from dynbatch.train.interrupts import Terminated
 
-COLUMNS = 80
-"""The most characters of a printed line."""
-
 
 def exit_status(run: Callable[[], int | None]) -> int:
     """Run a command. The exit status: its own, or 0; 1 after an error, which is printed; 128 + the

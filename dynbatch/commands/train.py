@@ -10,7 +10,6 @@ from shlex import quote
 from textwrap import fill
 from typing import Any
 
-from dynbatch.commands.status import COLUMNS
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.tasks.forms import FORMS, task_of
 from dynbatch.tasks.learning import begun, learn, parts_of
@@ -21,6 +20,7 @@ from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.task import Parts, Task
 from dynbatch.tasks.training import place, prepared
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
+from dynbatch.train.progress import COLUMNS
 from dynbatch.train.run_folder import CHECKPOINT, METRICS, model_file
 
 SUMMARY = "train a model on a file of text"
@@ -36,7 +36,7 @@ folder that can be stopped at any moment, and goes on with --resume.
 """
 _SHOWN = "\n".join(
     [
-        fill(f"{name:<16} {form}", 80, initial_indent="  ", subsequent_indent=" " * 19)
+        fill(f"{name:<16} {form}", COLUMNS, initial_indent="  ", subsequent_indent=" " * 19)
         for name, (form, _) in FORMS.items()
     ]
 )

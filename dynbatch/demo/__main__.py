@@ -21,6 +21,7 @@ from dynbatch.reporting.backends import without_c
 from dynbatch.tasks.options import positive
 from dynbatch.text import Vocabulary
 from dynbatch.train import SentenceBatches, Trainer
+from dynbatch.train.progress import COLUMNS
 
 IdPair = tuple[Array, Array]
 """A command and its actions as ids."""
@@ -112,7 +113,7 @@ def translation(source: Sequence[str], mine: Sequence[str], right: Sequence[str]
     if mine != right:
         said["not -> "] = short(right)
     lines = [
-        textwrap.fill(text, 80, initial_indent=f"  {mark}", subsequent_indent="     ")
+        textwrap.fill(text, COLUMNS, initial_indent=f"  {mark}", subsequent_indent="     ")
         for mark, text in said.items()
     ]
     return "\n".join(lines)
