@@ -6,6 +6,7 @@ from textwrap import fill
 
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.batch_rules import BATCH_RULES
+from dynbatch.reporting.reasons import apart
 from dynbatch.reporting.rules import FIXED, RULES, Advice, Observed, total_seconds
 
 LEAST_SHARE = 0.03
@@ -19,7 +20,9 @@ def advice(record: RunRecord, observed: Observed) -> list[Advice]:
     compiles and plans.
     """
     total = total_seconds(record)
-    found = [one for rule in RULES + BATCH_RULES for one in rule(record, observed)]
+    pairs = apart(record)
+    found = [one for rule in RULES for one in rule(record, observed)]
+    found += [one for rule in BATCH_RULES for one in rule(record, observed, pairs)]
     worth = [one for one in found if not one.seconds or one.seconds >= LEAST_SHARE * total]
     return sorted(worth, key=lambda one: -one.seconds)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
-from dynbatch.reporting.reasons import DEPENDS, EARLIER_RUN, POLICY, Apart, apart
+from dynbatch.reporting.reasons import DEPENDS, EARLIER_RUN, POLICY, Apart
 from dynbatch.reporting.rules import Advice, Observed, a_batch, in_ms, total_seconds
 
 MOST_HOST = 0.25
@@ -30,11 +30,14 @@ FEW_NODES, FULL = 8, 32
 """Nodes that show a small mini-batch, if no batch has more; and rows below which a kernel's time
 hardly depends on their number."""
 
+Pairs = Sequence[Apart]
+"""All batches that ran apart, as `apart` finds them: once for all rules."""
+
 Groups = list[tuple[int, ...]]
 """Numbers of batches, those of one signature each."""
 
 
-def _few(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+def _few(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     """A mini-batch of a few sentences: its kernels take about as long as those of many."""
     most = _most_nodes(record)
     if most > FEW_NODES or len(record.plans) > 1 or observed.saving:
@@ -51,14 +54,14 @@ def _few(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
-def _host(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+def _host(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     """Planning that more sentences would share: not that of batches which ran apart."""
     statistics = record.statistics
-    joined = 1 - _apart_for_a_reason(record) / max(1, statistics.batches)
+    joined = 1 - _apart_for_a_reason(record, pairs) / max(1, statistics.batches)
     host = statistics.host_seconds * joined
     if record.is_cuda or host < MOST_HOST * total_seconds(record):
         return
-    if any(_few(record, observed)):
+    if any(_few(record, observed, pairs)):
         return  # which tells it already
     alone = sum([1 for row in record.rows if row.nodes == 1])
     if len(record.plans) > 1 and alone > len(record.rows) / 2:
@@ -75,8 +78,8 @@ def _host(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     )
 
 
-def _read_between(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    extra = _extra(record, EARLIER_RUN)
+def _read_between(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
+    extra = _extra(pairs, EARLIER_RUN)
     if extra:
         numbers = [number for of_type in extra.values() for number in of_type]
         if sum([record.rows[number].nodes for number in numbers]) > FEW_NODES * len(numbers):
@@ -89,8 +92,8 @@ def _read_between(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
-def _policy(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    extra = _extra(record, POLICY)
+def _policy(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
+    extra = _extra(pairs, POLICY)
     if extra:
         policy = record.plans[-1].policy
         yield Advice(
@@ -101,11 +104,11 @@ def _policy(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
-def _chains(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+def _chains(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     """Batches with one weight that wait for each other are a loop over tokens."""
     weighted = [bool(row.parameters) and not row.inside for row in record.rows]
     chains = [
-        pair for pair in apart(record)
+        pair for pair in pairs
         if pair.reason == DEPENDS and len(pair.first) >= LONG_CHAIN and weighted[pair.first[0]]
     ]  # fmt: skip
     if not chains:
@@ -119,9 +122,9 @@ def _chains(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     )
 
 
-def _signatures(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+def _signatures(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     """Node types whose batches differ in what a user can make equal."""
-    for node_type, (reason, groups) in _groups(record, MADE_EQUAL).items():
+    for node_type, (reason, groups) in _groups(pairs, MADE_EQUAL).items():
         yield Advice(
             _joining(record, [number for group in groups[1:] for number in group]),
             f"{node_type} ran in {len(groups)} groups that could be one: {reason}",
@@ -129,8 +132,8 @@ def _signatures(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
-def _parameters(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    for node_type, (reason, groups) in _copied_layers(record).items():
+def _parameters(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
+    for node_type, (reason, groups) in _copied_layers(record, pairs).items():
         yield Advice(
             _joining(record, [number for group in groups[1:] for number in group]),
             f"{node_type} ran with {len(groups)} parameters or sets of them, for "
@@ -140,10 +143,10 @@ def _parameters(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         )
 
 
-def _groups(record: RunRecord, reasons: tuple[str, ...]) -> dict[str, tuple[str, Groups]]:
+def _groups(pairs: Pairs, reasons: tuple[str, ...]) -> dict[str, tuple[str, Groups]]:
     """By node type the batches of each signature, if many differ so; and the first reason."""
     by_type: dict[str, list[Apart]] = {}
-    for pair in apart(record):
+    for pair in pairs:
         if pair.second and pair.reason.startswith(reasons) and OTHER_BLOCK not in pair.reason:
             by_type.setdefault(pair.node_type, []).append(pair)
     found = {
@@ -156,12 +159,12 @@ def _groups(record: RunRecord, reasons: tuple[str, ...]) -> dict[str, tuple[str,
     return {name: one for name, one in found.items() if len(one[1]) >= MANY_APART}
 
 
-def _copied_layers(record: RunRecord) -> dict[str, tuple[str, Groups]]:
+def _copied_layers(record: RunRecord, pairs: Pairs) -> dict[str, tuple[str, Groups]]:
     """Groups that differ in parameters, and together have no more nodes than a batch could have:
     a layer for each sentence. Each layer of a model reads all sentences."""
     return {
         node_type: (reason, groups)
-        for node_type, (reason, groups) in _groups(record, ("parameter",)).items()
+        for node_type, (reason, groups) in _groups(pairs, ("parameter",)).items()
         if _nodes(record, groups) <= min(_most_nodes(record), FEW_NODES * len(groups))
     }
 
@@ -170,19 +173,19 @@ def _nodes(record: RunRecord, groups: Groups) -> int:
     return sum([record.rows[number].nodes for group in groups for number in group])
 
 
-def _extra(record: RunRecord, reason: str) -> dict[str, list[int]]:
+def _extra(pairs: Pairs, reason: str) -> dict[str, list[int]]:
     """By node type the batches that a reason brings on top, most first."""
     found: dict[str, list[int]] = {}
-    for pair in apart(record):
+    for pair in pairs:
         if pair.reason.startswith(reason) and not pair.second:
             found.setdefault(pair.node_type, []).extend(pair.first[1:])
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def _apart_for_a_reason(record: RunRecord) -> int:
+def _apart_for_a_reason(record: RunRecord, pairs: Pairs) -> int:
     """Batches that ran apart for what a user can change: more sentences make more of them."""
-    extra = [*_extra(record, EARLIER_RUN).values(), *_extra(record, POLICY).values()]
-    differing = [_groups(record, MADE_EQUAL), _copied_layers(record)]
+    extra = [*_extra(pairs, EARLIER_RUN).values(), *_extra(pairs, POLICY).values()]
+    differing = [_groups(pairs, MADE_EQUAL), _copied_layers(record, pairs)]
     signatures = [len(groups) - 1 for found in differing for _, groups in found.values()]
     return sum([len(numbers) for numbers in extra]) + sum(signatures)
 
