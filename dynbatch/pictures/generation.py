@@ -11,6 +11,7 @@ from dynbatch.pictures.axes import Panel, count, size
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.palette import BLUE, GRID, ORANGE, SKY, SOFT, VERMILION
 from dynbatch.pictures.picture import Picture
+from dynbatch.pictures.text import plural
 
 WIDTH, GAP, HEIGHT = 760.0, 22.0, 150.0
 MOST_LANES = 160
@@ -57,7 +58,7 @@ def generation(engine: Engine) -> Picture:
         )  # fmt: skip
     numbers = _requests(steps)
     live = max([len(step.prompts) + len(step.tokens) + len(step.pausing) for step in steps])
-    title = f"{_plural(len(numbers), 'request')} in {_plural(len(steps), 'step')}"
+    title = f"{plural(len(numbers), 'request')} in {plural(len(steps), 'step')}"
     drawing = Drawing(
         f"Generation: {title}", WIDTH,
         note=f"At most {live:,} live at once. Each step is one graph over the new rows of all of "
@@ -77,8 +78,8 @@ def generation(engine: Engine) -> Picture:
     prompts = sum([bool(step.prompts) for step in steps])
     return drawing.finish(
         f"{title}, at most {live:,} live at once.\n"
-        f"{_plural(sum([step.rows for step in steps]), 'row')} were read; "
-        f"{_plural(prompts, 'step')} read prompts.\n"
+        f"{plural(sum([step.rows for step in steps]), 'row')} were read; "
+        f"{plural(prompts, 'step')} read prompts.\n"
         f"At the peak {size(most.reserved)} of pages were reserved, {size(most.live)} in use."
     )
 
@@ -161,7 +162,3 @@ def _stairs(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """The points of a curve that is level within each step."""
     xs = [float(x) for k in range(len(values)) for x in (k, k + 1)]
     return xs, [float(value) for value in values for _ in range(2)]
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -15,6 +15,7 @@ from dynbatch.nodes.stream import Sentences
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT
 from dynbatch.pictures.picture import Picture
+from dynbatch.pictures.text import plural
 
 BUCKETS = 4
 """The most smaller mini-batches that bucketing makes of one."""
@@ -71,17 +72,17 @@ def padding(lengths: Sequence[int] | Graph) -> Picture:
         name = f"Bucketed, in {len(buckets)} smaller mini-batches"
         forms.append((name, _share(tokens, cells), rows))
     fewer = f", {len(lengths) * longest / tokens:.1f} times fewer than padded" if tokens else ""
-    packed = f"{_number(tokens, 'cell')}{fewer}"
-    count = _number(len(lengths), "sentence")
+    packed = f"{plural(tokens, 'cell')}{fewer}"
+    count = plural(len(lengths), "sentence")
     drawing = Drawing(
         f"A mini-batch of {count}, padded and packed",
         note=f"Each cell is computed, also where it is padding. {count} of "
-        f"{_number(tokens, 'token')}, the longest of {longest:,}.",
+        f"{plural(tokens, 'token')}, the longest of {longest:,}.",
     )
     shades = [(BLUE, "tokens"), (SKY, "tokens of the next sentence"), (GRID, "padding")]
     top = drawing.legend(MARGIN, drawing.top, shades, drawing.width - 2 * MARGIN)
     _draw(drawing, top + 6, forms, packed, lengths)
-    lines = [f"{count} of {_number(tokens, 'token')}."]
+    lines = [f"{count} of {plural(tokens, 'token')}."]
     lines += [f"{name}: {text}." for name, text, _ in [*forms, ("Packed", packed, ())]]
     return drawing.finish("\n".join(lines))
 
@@ -209,8 +210,4 @@ def _shade(sentence: int) -> str:
 def _share(tokens: int, cells: int) -> str:
     if not cells:
         return "0 cells"
-    return f"{_number(cells, 'cell')}, {1 - tokens / cells:.0%} of them padding".replace("%", " %")
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return f"{plural(cells, 'cell')}, {1 - tokens / cells:.0%} of them padding".replace("%", " %")

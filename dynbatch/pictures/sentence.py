@@ -18,7 +18,7 @@ from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.layout import layers_of, ordered, placed, with_bends
 from dynbatch.pictures.palette import GREY, PANEL, SOFT, series
 from dynbatch.pictures.picture import Picture
-from dynbatch.pictures.text import width_of
+from dynbatch.pictures.text import plural, width_of
 from dynbatch.reporting.graphviz import sentence_nodes, step_numbers
 
 LEAST, MOST = 86.0, 170.0  # the width of boxes
@@ -228,8 +228,8 @@ def _words(boxes: Boxes, number: int) -> str:
     for source, reader in boxes.edges:
         reads.setdefault(reader, []).append(boxes.shapes[source].name)
     deep = 1 + max(boxes.layer.values())
-    nodes = f"{len(boxes.shapes)} node{'s' * (len(boxes.shapes) != 1)}"
-    lines = [f"Sentence {number} has {nodes} in {deep} layer{'s' * (deep != 1)}."]
+    nodes = plural(len(boxes.shapes), "node")
+    lines = [f"Sentence {number} has {nodes} in {plural(deep, 'layer')}."]
     for key in sorted(boxes.shapes, key=lambda key: -boxes.layer[key])[:100]:
         shape = boxes.shapes[key]
         when = f"batch {shape.batch}" if shape.batch[:1].isdigit() else shape.batch

@@ -92,3 +92,13 @@ def _advance(character: str) -> int:
     if unicodedata.east_asian_width(character) in "WF":
         return 1000
     return ADVANCES.get(unicodedata.normalize("NFD", character)[0], OTHER)
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> plural(1, "row"), plural(2000, "row")
+        ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"

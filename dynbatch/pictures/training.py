@@ -12,6 +12,7 @@ from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT, VERMILION, series
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.run_curves import Curve, RunCurves, read_curves
+from dynbatch.pictures.text import plural
 from dynbatch.reporting.ticks import ticks
 
 MOST_RUNS = 8
@@ -225,7 +226,7 @@ def _rate(value: float) -> str:
 def _extent(history: RunCurves) -> str:
     """How long a run was: "1,034 updates in 3 epochs", without epochs where none are told."""
     numbers = {"update": history.loss.steps[-1], "epoch": history.epochs}
-    return " in ".join([f"{n:,} {name}{'s' * (n != 1)}" for name, n in numbers.items() if n])
+    return " in ".join([plural(n, name) for name, n in numbers.items() if n])
 
 
 def _words(history: RunCurves) -> str:
