@@ -20,7 +20,7 @@ from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
-from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
+from dynbatch.tasks.task import LabellingTask, Parts, checked_description, table_widths
 from dynbatch.tasks.training import values
 from dynbatch.tasks.words import is_share, is_tokens, words_of_text
 from dynbatch.text import LabelledText, Vocabulary, read_labelled
@@ -268,14 +268,11 @@ class Classification(LabellingTask):
         fields = {"words": is_tokens, "labels": is_tokens, "is_characters": _is_switch}
         found = checked_description(info, {**fields, "dropout": is_share})
         vocabulary, labels = Vocabulary(found["words"]), found["labels"]
-        shapes = [
-            info.shapes.get(f"model/{name}.weight", ()) for name in ("words", "network.project")
-        ]
-        sizes = (len(vocabulary), len(labels))
-        if [len(shape) for shape in shapes] != [2] * 2 or tuple([n for n, _ in shapes]) != sizes:
-            raise damaged_description(info, f"{sizes} words and labels, the tensors {shapes}")
-        features, width = [size for _, size in shapes]
-        model = TextClassifier(*sizes, features, width // len(WINDOWS), found["dropout"])
+        rows = {"words": len(vocabulary), "network.project": len(labels)}
+        features, width = table_widths(info, rows)
+        model = TextClassifier(
+            len(vocabulary), len(labels), features, width // len(WINDOWS), found["dropout"]
+        )
         return cls(vocabulary, labels, model, found["is_characters"])
 
 

@@ -48,14 +48,13 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
         CheckpointError: there is none, it is damaged or of another task, or its vocabularies are
             not those of the data, which then must be another on purpose (`data_changed`).
     """
-    new = kind.begin(parts, settings)
     if not settings.resume or settings.checkpoint is None:
-        return new
+        return kind.begin(parts, settings)
     own = described(kind, read_checkpoint(settings.checkpoint))
     if settings.data_changed:
         share = own.unknown(parts.train)
         print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
-    elif said := own.differences(new):
+    elif said := own.differences(kind.begin(parts, settings)):
         raise CheckpointError(
             f"{settings.checkpoint}: the data has other words than when the run was begun; nothing "
             "was loaded.\n" + "\n".join([f"  {line}" for line in said]) + "\n"

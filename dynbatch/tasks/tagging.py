@@ -19,7 +19,7 @@ from dynbatch.tasks.baselines import MostFrequentTag
 from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
-from dynbatch.tasks.task import LabellingTask, Parts, checked_description, damaged_description
+from dynbatch.tasks.task import LabellingTask, Parts, checked_description, table_widths
 from dynbatch.tasks.training import values
 from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_share, is_tokens, spelled_share
 from dynbatch.text import TaggedSentence, Vocabulary, read_tagged
@@ -275,13 +275,8 @@ class Tagging(LabellingTask):
         found = checked_description(info, {**fields, "dropout": is_share})
         lexicon = Lexicon(Vocabulary(found["words"]), Vocabulary(found["characters"]))
         tables = ("vectors.words", "vectors.letters", "project")
-        shapes = [info.shapes.get(f"model/{name}.weight", ()) for name in tables]
         sizes = (len(lexicon.words), len(lexicon.characters), len(found["tags"]))
-        if [len(shape) for shape in shapes] != [2] * 3 or tuple([n for n, _ in shapes]) != sizes:
-            raise damaged_description(
-                info, f"{sizes} words, letters and tags, the tensors {shapes}"
-            )
-        features, letters, width = [size for _, size in shapes]
+        features, letters, width = table_widths(info, dict(zip(tables, sizes, strict=True)))
         is_crf = "model/crf.transitions" in info.shapes
         model = SpellingTagger(
             lexicon, sizes[-1], features, letters, width // 2, found["dropout"], is_crf

@@ -254,6 +254,19 @@ def checked_description(info: CheckpointInfo, fields: Mapping[str, Rule]) -> dic
     return dict(found)  # type: ignore[arg-type]  # checked
 
 
+def table_widths(info: CheckpointInfo, rows: Mapping[str, int]) -> list[int]:
+    """The widths of tables in a checkpoint that have so many rows each, by the layer's name.
+
+    Raises:
+        CheckpointError: one is missing, has another number of rows, or is no matrix.
+    """
+    shapes = {name: info.shapes.get(f"model/{name}.weight", ()) for name in rows}
+    for name, shape in shapes.items():
+        if len(shape) != 2 or shape[0] != rows[name]:
+            raise damaged_description(info, f"{rows[name]} rows of {name}, its tensor {shape}")
+    return [shape[1] for shape in shapes.values()]
+
+
 def damaged_description(info: CheckpointInfo, problem: str) -> CheckpointError:
     """The error of a description that a model cannot be made of."""
     return CheckpointError(
