@@ -63,11 +63,18 @@ def file_of(folder: Path, name: str) -> Path:
         )  # fmt: skip
     if not is_file:
         problem = "not a regular file" if os.path.lexists(path) else "there is no such file"
-        raise fault(path, problem, f"give a folder that has {name}")
+        or_run = f'; load_pretrained("{folder}") reads a run' if _may_be_run(path) else ""
+        raise fault(path, problem, f"give a folder that has {name}{or_run}")
     blobs = home.parent.parent / "blobs"
     if place.parent != home and not (home.parent.name == "snapshots" and place.parent == blobs):
         raise fault(path, "a link that leads out of the folder", "put the file itself there")
     return path
+
+
+def _may_be_run(config: Path) -> bool:
+    """Whether what lacks a config.json may be a run of dynbatch, or its checkpoint."""
+    folder = config.parent
+    return config.name == CONFIG and (folder / WEIGHTS if folder.is_dir() else folder).is_file()
 
 
 def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:

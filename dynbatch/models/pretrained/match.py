@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
+from dynbatch.arguments import refused, shown
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import INDEX, damaged, shorten
-from dynbatch.models.pretrained.table import Shape, Stored, find, matches
+from dynbatch.models.pretrained.table import Shape, Stored, find, matches, pattern_of
 from dynbatch.models.pretrained.tensors import FLOATS, Mapped, Tensor, tensors_of
 
 _MOST_NAMES = 200  # that an error lists: a file made to harm may have millions
+_MOST_PATTERNS = 3  # that a fix suggests: with more it is the class that is wrong
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in BERT's first files
 
 
@@ -23,9 +26,9 @@ class Match:
         model: whose parameters are meant; shapes are all that is read of them.
         files: of the weights.
         index: the file of each tensor, if there are several.
+        fresh: names of parameters for which no tensor is looked for, and none is read.
 
     Attributes:
-        missing:     names of parameters for which tensors are missing.
         left_out:    names of tensors that the model does without.
         num_tensors: in the files.
 
@@ -34,31 +37,37 @@ class Match:
     """
 
     def __init__(
-        self, model: Family, files: Sequence[Path], index: Mapping[str, str] | None
+        self,
+        model: Family,
+        files: Sequence[Path],
+        index: Mapping[str, str] | None,
+        fresh: Set[str] = frozenset(),
     ) -> None:
         self._kind = type(model)
         self._stored: dict[str, Stored] = {}
         self._wanted: dict[str, Shape] = {}
+        self._replaced: set[str] = set()
         table = model.table()
         for name, parameter in model.named_parameters():
-            stored = self._stored[name] = find(table, name)
-            self._wanted |= zip(
-                map(self._plain, stored.names), stored.shapes(parameter.shape), strict=True
-            )
-        self._aliases = {self._plain(k): self._plain(v) for k, v in model.tied().items()}
+            stored = find(table, name)
+            names = [self._plain(each) for each in stored.names]
+            if name in fresh:
+                self._replaced.update(names)
+            else:
+                self._stored[name] = stored
+                self._wanted |= zip(names, stored.shapes(parameter.shape), strict=True)
+        tied = {self._plain(k): self._plain(v) for k, v in model.tied().items()}
+        self._aliases = {k: v for k, v in tied.items() if v not in self._replaced}
+        self._replaced |= tied.keys() - self._aliases.keys()
         self._found: dict[str, Tensor] = {}
         self._unexpected: list[str] = []
         self.left_out: list[str] = []
         self.num_tensors = 0
         self._wrong: list[str] = []
+        self._unfit: set[str] = set()
         for file in files:
             self._look_into(file, index)
         self._resolve_ties()
-        self.missing = [
-            name
-            for name, stored in self._stored.items()
-            if not all([self._plain(one) in self._found for one in stored.names])
-        ]
 
     def parts(self, name: str, array: Array) -> Iterator[tuple[Tensor, Array]]:
         """The tensors of a parameter, each with the part of the parameter's array that it fills."""
@@ -66,17 +75,16 @@ class Match:
         for one, part in zip(stored.names, stored.parts(array), strict=True):
             yield self._found[self._plain(one)], part
 
-    def require_all_but(self, fresh: set[str], folder: Path) -> None:
-        """Raise an error unless the folder has every parameter but these, and nothing else.
+    def require_all(self, folder: Path) -> None:
+        """Raise an error unless the folder has every parameter that is looked for, and no other.
 
         Raises:
             CheckpointError: it has not; all differences are named.
         """
         missing = [
             one
-            for name in self.missing
-            if name not in fresh
-            for one in self._stored[name].names
+            for stored in self._stored.values()
+            for one in stored.names
             if self._plain(one) not in self._found
         ]
         lists = {"missing": missing, "unexpected": self._unexpected, "wrong": self._wrong}
@@ -84,9 +92,26 @@ class Match:
             said = [f"\n  {kind}: {_listed(names)}" for kind, names in lists.items() if names]
             raise CheckpointError.at_caller(
                 f"{folder}: its tensors do not fit this {self._kind.__name__}; nothing was loaded."
-                f"{''.join(said)}\n  fix:  choose the class that wrote them; with new=[…] "
-                "parameters of ours keep initial values"
+                f"{''.join(said)}\n  fix:  choose the class that wrote them{self._or_new()}"
             )
+
+    def _or_new(self) -> str:
+        """The rest of a fix: `new=` for parameters whose tensors are missing or of other shapes.
+
+        It is empty where that would not do, or so many are concerned that the class is wrong.
+        """
+        if self._unexpected:
+            return ""
+        unfit = [
+            name
+            for name, stored in self._stored.items()
+            if not {self._plain(one) for one in stored.names} <= self._found.keys() - self._unfit
+        ]
+        patterns = list(dict.fromkeys(map(pattern_of, unfit)))
+        if not 0 < len(patterns) <= _MOST_PATTERNS:
+            return ""
+        new = ", ".join([f'"{pattern}"' for pattern in patterns])
+        return f"; or new=[{new}], and they begin at random"
 
     def _look_into(self, file: Path, index: Mapping[str, str] | None) -> None:
         listed = 0
@@ -101,6 +126,8 @@ class Match:
                 raise damaged(file, f"{shorten(name)} is there twice")
             if plain in self._wanted or plain in self._aliases:
                 self._take(name, plain, tensor)
+            elif plain in self._replaced:
+                self.left_out.append(name)
             elif matches(self._kind.skipped, plain) or matches(self._kind.skipped, name):
                 self.left_out.append(name)
             elif len(self._unexpected) <= _MOST_NAMES:
@@ -110,11 +137,14 @@ class Match:
 
     def _take(self, name: str, plain: str, tensor: Tensor) -> None:
         self._found[plain] = tensor
-        shape = self._wanted[self._aliases.get(plain, plain)]
+        own = self._aliases.get(plain, plain)
+        shape = self._wanted[own]
         if tensor.shape != shape:
             self._wrong.append(f"{shorten(name)} {tensor.shape}, for {shape}")
+            self._unfit.add(own)
         elif tensor.dtype not in FLOATS:
             self._wrong.append(f"{shorten(name)} of {tensor.dtype}, for one of {', '.join(FLOATS)}")
+            self._unfit.add(own)
 
     def _resolve_ties(self) -> None:
         """Give each tensor its name of the table; one with both names has to be the same."""
@@ -132,6 +162,28 @@ class Match:
         """A tensor's name without the optional prefix, an old name replaced."""
         above, dot, last = name.removeprefix(self._kind.prefix).rpartition(".")
         return f"{above}{dot}{_OLD_NAMES.get(last, last)}"
+
+
+def fresh_names(model: Family, new: Sequence[str]) -> set[str]:
+    """The names of the parameters that the patterns of `new` stand for.
+
+    Raises:
+        ArgumentError: `new` is not a list of text, or a pattern in it stands for no parameter.
+    """
+    kind = type(model).__name__
+    if isinstance(new, str) or not all([isinstance(pattern, str) for pattern in new]):
+        fix = f"give new=[{new!r}]" if isinstance(new, str) else 'as in new=["classifier.{}"]'
+        raise refused(kind, f"new is {shown(new)}", "a list of names of parameters", fix)
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in new:
+        if not any([matches((pattern,), name) for name in names]):
+            near = difflib.get_close_matches(pattern, dict.fromkeys(map(pattern_of, names)), 1, 0.5)
+            raise refused(
+                kind, f"new has {pattern!r}, which stands for no parameter",
+                'names as in model.named_parameters(), "{}" for weight or bias, "*" for a number',
+                f'give new=["{near[0]}"]' if near else "print(model) shows the parameters",
+            )  # fmt: skip
+    return {name for name in names if matches(tuple(new), name)}
 
 
 def _listed(names: Sequence[str]) -> str:

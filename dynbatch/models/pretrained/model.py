@@ -13,8 +13,7 @@ from dynbatch.models.initial import Draws, unfilled
 from dynbatch.models.pretrained.config import ModelConfig, unusable
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
-from dynbatch.models.pretrained.match import Match
-from dynbatch.models.pretrained.table import matches
+from dynbatch.models.pretrained.match import Match, fresh_names
 from dynbatch.models.pretrained.tensors import Mapped, tensors_of
 from dynbatch.models.pretrained.writing import config_json, write_folder
 
@@ -41,15 +40,16 @@ class PretrainedModel(Family):
 
         Args:
             folder:  of the checkpoint.
-            new:     parameters that keep initial values if the folder has none for them, such as
-                     ["classifier.{}"]: with `*` for a number, `{}` for weight or bias, and `**` at
-                     the end for any rest.
+            new:     parameters that begin at random, as in a model made from its configuration,
+                     such as ["classifier.{}"]: with `*` for a number, `{}` for weight or bias, and
+                     `**` at the end for any rest. What the folder has for them is not read.
             changes: fields of the configuration in place of those in config.json.
 
         Raises:
             CheckpointError: a file is absent, damaged, or a pickle; or tensors are missing,
                 unexpected or of other shapes than the configuration says: all are named.
-            ArgumentError: a change is not a field of the configuration.
+            ArgumentError: a change is not a field of the configuration, or `new` names what is not
+                a parameter.
         """
         folder = Path(folder)
         path = file_of(folder, CONFIG)
@@ -57,9 +57,9 @@ class PretrainedModel(Family):
         files, index = weight_files(folder)
         count = sum([1 for file in files for _ in tensors_of(file)])
         model, draws = cls._without_values(config, path, count, changes)
-        match = Match(model, files, index)
-        fresh = {name for name in match.missing if matches(tuple(new), name)}
-        match.require_all_but(fresh, folder)
+        fresh = fresh_names(model, new)
+        match = Match(model, files, index, fresh)
+        match.require_all(folder)
         mapped = {file: Mapped(file) for file in files}
         for name, parameter in model.named_parameters():
             if name in fresh:

@@ -96,6 +96,16 @@ def matches(patterns: tuple[str, ...], name: str) -> bool:
     return any([_expression(pattern).fullmatch(name) for pattern in patterns])
 
 
+def pattern_of(name: str) -> str:
+    """The pattern for a parameter and those like it, in other layers and of its module.
+
+    Example:
+        >>> pattern_of("encoder.layers.3.norm1.bias")
+        'encoder.layers.*.norm1.{}'
+    """
+    return re.sub(r"(?<=\.)(weight|bias)$", "{}", re.sub(r"(?<=\.)[0-9]+(?=\.)", "*", name))
+
+
 @cache
 def _expression(pattern: str) -> re.Pattern[str]:
     escaped = re.escape(pattern).replace(r"\*\*", "(?s:.*)").replace(r"\*", "([0-9]+)")

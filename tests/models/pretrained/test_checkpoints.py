@@ -29,3 +29,11 @@ def test_a_name_of_the_hub_is_told_how_it_comes_here(tmp_path, monkeypatch):
 def test_a_folder_without_a_model_is_told_what_it_lacks(tmp_path):
     with pytest.raises(CheckpointError, match=r"fix:  give a folder that has config\.json"):
         load_pretrained(tmp_path)
+
+
+def test_a_run_that_a_class_is_to_read_is_told_the_function_that_reads_it(tmp_path):
+    model = GPT2(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1))
+    save_checkpoint(tmp_path / "model.safetensors", model)
+    for run in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(CheckpointError, match=rf'load_pretrained\("{run}"\) reads a run'):
+            GPT2.from_pretrained(run)

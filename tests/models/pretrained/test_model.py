@@ -180,18 +180,6 @@ def test_a_tensor_under_its_other_name_is_not_called_missing_beside_a_wrong_one(
     assert said.count("'more.") == 200 and ", and more" in said
 
 
-def test_new_parameters_keep_initial_values_if_the_folder_has_none(tmp_path):
-    model = tiny()
-    model.save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"missing: lm_head.weight"):
-        Tiny.from_pretrained(tmp_path, tie_word_embeddings=False)
-    untied = Tiny.from_pretrained(tmp_path, new=["head.{}"], tie_word_embeddings=False)
-    values = untied.head.weight.value
-    assert values.shape == (7, 4) and 0 < np.abs(values).max() <= 0.5
-    values[0] = 3  # memory of its own, that can be written to
-    assert np.array_equal(untied.embed.weight.value, model.embed.weight.value)
-
-
 def test_a_pickle_is_refused_with_the_way_to_convert_it(tmp_path):
     tiny().save_pretrained(tmp_path)
     (tmp_path / WEIGHTS).rename(tmp_path / "pytorch_model.bin")
