@@ -39,16 +39,20 @@ Groups = list[tuple[int, ...]]
 
 def _few(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     """A mini-batch of a few sentences: its kernels take about as long as those of many."""
-    most = _most_nodes(record)
-    if most > FEW_NODES or len(record.plans) > 1 or observed.saving:
+    most, begin = _most_nodes(record), _most_nodes(record, _sources(record))
+    few = f"no batch has more than {most} node{'s' * (most > 1)}"
+    if most > FEW_NODES:  # as the tokens of one sentence have, if each is a node
+        few = f"it begins with no more than {begin} node{'s' * (begin > 1)} of a kind"
+        most = begin
+    if not 0 < most <= FEW_NODES or len(record.plans) > 1 or observed.saving:
         return
     host = record.statistics.host_seconds * (1 - most / FULL)
     spared = host + sum([_spared(row) for row in record.rows])
     if spared > MOST_HOST * total_seconds(record):
         yield Advice(
             spared,
-            f"no batch has more than {most} node{'s' * (most > 1)}, so this graph has few "
-            f"sentences: up to about {FULL}, more of them take hardly longer",
+            f"{few}, so this graph has few sentences: up to about {FULL}, more of them take "
+            "hardly longer",
             f"a larger mini-batch: {FULL} sentences or more in one graph; --batch-size of "
             "dynbatch train",
         )
@@ -133,6 +137,7 @@ def _signatures(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator
 
 
 def _parameters(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
+    """A layer for each sentence, or for each token."""
     for node_type, (reason, groups) in _copied_layers(record, pairs).items():
         yield Advice(
             _joining(record, [number for group in groups[1:] for number in group]),
@@ -160,13 +165,47 @@ def _groups(pairs: Pairs, reasons: tuple[str, ...]) -> dict[str, tuple[str, Grou
 
 
 def _copied_layers(record: RunRecord, pairs: Pairs) -> dict[str, tuple[str, Groups]]:
-    """Groups that differ in parameters, and together have no more nodes than a batch could have:
-    a layer for each sentence. Each layer of a model reads all sentences."""
-    return {
-        node_type: (reason, groups)
-        for node_type, (reason, groups) in _groups(pairs, ("parameter",)).items()
-        if _nodes(record, groups) <= min(_most_nodes(record), FEW_NODES * len(groups))
-    }
+    """Groups that differ in parameters, and are a layer for each sentence or token.
+
+    Together they have no more nodes than a batch could have: each layer of a model reads all
+    sentences. Or each has one node, and all parameters have one name. Layers of which most read the
+    one before are a model's.
+    """
+    found: dict[str, tuple[str, Groups]] = {}
+    for node_type, (reason, groups) in _groups(pairs, ("parameter",)).items():
+        made_anew = _of_one_name(record, groups)
+        if made_anew:
+            names = [name for name, _ in record.rows[made_anew[0][0]].parameters.values()]
+            found[node_type] = f"parameters differ, all called {names[0]!r}", made_anew
+        elif _nodes(record, groups) <= min(_most_nodes(record), FEW_NODES * len(groups)):
+            found[node_type] = reason, groups
+    return {name: one for name, one in found.items() if not _is_stack(record, one[1])}
+
+
+def _of_one_name(record: RunRecord, groups: Groups) -> Groups:
+    """The groups of one node whose parameters have equal names and shapes, if they are many."""
+    alike: dict[object, Groups] = {}
+    for group in groups:
+        row = record.rows[group[0]]
+        if len(group) == 1 and row.nodes == 1:
+            alike.setdefault((row.width, *row.parameters.values()), []).append(group)
+    most = max(alike.values(), key=len, default=[])
+    return most if len(most) >= LONG_CHAIN else []
+
+
+def _is_stack(record: RunRecord, groups: Groups) -> bool:
+    """Whether most nodes of the groups read, perhaps through others, another of them."""
+    nodes: dict[int, set[int]] = {}  # by plan
+    for group in groups:
+        for place, step in {record.rows[number].planned for number in group}:
+            nodes.setdefault(place, set()).update(record.plans[place].steps[step].nodes)
+    reading = 0
+    for place, members in nodes.items():
+        below: list[bool] = []
+        for inputs in record.plans[place].structure.inputs:
+            below.append(any([below[i] or i in members for i in inputs]))
+        reading += sum([below[node] for node in members])
+    return 2 * reading > sum(map(len, nodes.values()))
 
 
 def _nodes(record: RunRecord, groups: Groups) -> int:
@@ -190,9 +229,20 @@ def _apart_for_a_reason(record: RunRecord, pairs: Pairs) -> int:
     return sum([len(numbers) for numbers in extra]) + sum(signatures)
 
 
-def _most_nodes(record: RunRecord) -> int:
+def _most_nodes(record: RunRecord, rows: Iterable[StepRecord] | None = None) -> int:
     """The nodes of the largest batch: about the number of sentences."""
-    return max([row.nodes for row in record.rows], default=0)
+    return max([row.nodes for row in (record.rows if rows is None else rows)], default=0)
+
+
+def _sources(record: RunRecord) -> list[StepRecord]:
+    """The batches whose nodes read no node: each sentence begins with one."""
+    found = []
+    for row in record.rows:
+        place, number = row.planned
+        plan = record.plans[place]
+        if not plan.structure.inputs[plan.steps[number].nodes[0]]:
+            found.append(row)
+    return found
 
 
 def _joining(record: RunRecord, numbers: Iterable[int]) -> float:

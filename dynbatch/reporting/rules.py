@@ -160,8 +160,8 @@ def _building(record: RunRecord, observed: Observed) -> Iterator[Advice]:
             yield Advice(
                 seconds,
                 f"{takes}, which its {nodes:,} nodes do not explain",
-                "prepare ids before the graph is made; if they are, another program ran meanwhile: "
-                "ask once more",
+                "prepare ids and make layers before the graph is made; if they are, another "
+                "program ran meanwhile: ask once more",
             )
             return
         yield Advice(

@@ -293,3 +293,48 @@ def test_what_brings_most_comes_first_and_what_brings_little_not_at_all():
     text = advice_text(record, NOTHING._replace(is_float64=True))
     assert text.splitlines()[1].startswith("  1. 54% of the time: from making the graph")
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_layer_for_each_token_is_told_and_nameless_layers_of_a_model_are_not():
+    cell = models.Linear(2, 2)
+    with db.Graph() as graph:
+        for length in (5, 7):
+            h = F.input(graph, np.ones(2))
+            for _ in range(length):
+                h = F.tanh(cell(h))
+                models.Linear(2, 3)(h)
+        graph.forward()
+    record = record_of(graph, host=0.024, kernels=0.004)
+    (told,) = [one for one in advice(record, NOTHING) if "one layer for all" in one.fix]
+    assert "ran with 12 parameters or sets of them, for 12 nodes: parameters" in told.problem
+    assert "all called 'weight'" in told.problem
+    assert told.seconds == pytest.approx(11 / record.statistics.batches * 0.024)
+    layers = [models.Linear(2, 2) for _ in range(12)]
+    with db.Graph() as graph:
+        h = F.input(graph, np.ones((20, 2)))
+        for layer in layers:
+            h = F.tanh(layer(h))
+        for _ in range(20):
+            F.sum(h)
+        graph.forward()
+    assert not any(["parameters or sets" in one for one in problems(record_of(graph))])
+
+
+def test_one_sentence_with_a_node_for_each_token_is_told_as_few_sentences():
+    cell, score = models.Linear(2, 2), models.Linear(2, 3)
+
+    def graph_of(sentences):
+        with db.Graph() as graph:
+            for _ in range(sentences):
+                h = F.input(graph, np.ones(2))
+                for _ in range(12):
+                    h = F.tanh(cell(h))
+                    score(h)
+            graph.forward()
+        return graph
+
+    told = problems(record_of(graph_of(1), host=0.006, kernels=0.004))
+    assert any(["begins with no more than 1 node of a kind, so this" in one for one in told])
+    assert not any(["planning" in one for one in told])
+    told = problems(record_of(graph_of(9), host=0.006, kernels=0.004))
+    assert not any(["few sentences" in one for one in told])
