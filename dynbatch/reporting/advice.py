@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
+from dynbatch.arguments import integer, refused
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.batch_rules import BATCH_RULES
 from dynbatch.reporting.reasons import apart
@@ -11,6 +12,9 @@ from dynbatch.reporting.rules import FIXED, RULES, Advice, Observed, total_secon
 
 LEAST_SHARE = 0.03
 """Of the run's time: a smaller gain is not told."""
+
+NARROWEST = 40
+"""Characters of a line in which the list can be read."""
 
 
 def advice(record: RunRecord, observed: Observed) -> list[Advice]:
@@ -28,12 +32,21 @@ def advice(record: RunRecord, observed: Observed) -> list[Advice]:
 
 
 def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str:
-    """`advice` as a numbered list."""
+    """`advice` as a numbered list.
+
+    Raises:
+        ArgumentError: `columns` is no number, or below `NARROWEST`.
+    """
+    if integer("advice", "columns", columns) < NARROWEST:
+        rule = f"the width of the lines, {NARROWEST} or more"
+        raise refused("advice", f"columns is {columns}", rule, "leave columns out: 80")
+    if not record.plans:
+        return fill("what to change: nothing has run yet; ask after backward or a value", columns)
     total = total_seconds(record)
     found = advice(record, observed)
     if not found:
         return fill(f"what to change: nothing stands out. {_work_itself(record)}", columns)
-    lines = ["what to change, by what it would bring at most"]
+    lines = [fill("what to change, by what it would bring at most", columns)]
     for number, one in enumerate(found, start=1):
         gain = f"{one.seconds / total:.0%} of the time: " if one.seconds else ""
         for begin, text in ((f"{number:>3}. {gain}", one.problem), ("     fix: ", one.fix)):

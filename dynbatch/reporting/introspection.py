@@ -109,6 +109,12 @@ class Introspection:
 
         The figures are those of the runs so far; `explain` shows these runs. A closed graph can be
         asked as well.
+
+        Args:
+            columns: the most characters of a line, 40 or more.
+
+        Raises:
+            ArgumentError: `columns` is not that.
         """
         observed = Observed(
             self.block_notes,

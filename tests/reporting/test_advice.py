@@ -12,6 +12,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.compiler.c import expressions
+from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.reporting.advice import advice, advice_text
 from dynbatch.reporting.rules import Observed
@@ -338,3 +339,14 @@ def test_one_sentence_with_a_node_for_each_token_is_told_as_few_sentences():
     assert not any(["planning" in one for one in told])
     told = problems(record_of(graph_of(9), host=0.006, kernels=0.004))
     assert not any(["few sentences" in one for one in told])
+
+
+def test_a_graph_that_did_not_run_and_lines_too_narrow_to_read_are_told():
+    with db.Graph() as graph:
+        F.input(graph, np.ones(2))
+        assert graph.advice().startswith("what to change: nothing has run yet")
+        graph.forward()
+    assert max(map(len, graph.advice(40).splitlines())) <= 40
+    for columns in (39, "80"):
+        with pytest.raises(ArgumentError, match="columns is"):
+            graph.advice(columns)
