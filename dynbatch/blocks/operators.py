@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.blocks.sizes import with_leaves
-from dynbatch.nodes.node import Shape
+from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
 
 STREAM = "stream"
@@ -91,3 +91,12 @@ def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
     for factor, size in zip(coefficients, free, strict=False):
         total += factor * size
     return total
+
+
+def why_apart(a: Node, b: Node) -> str:
+    """Why an operator cannot share a batch with itself at other sizes."""
+    name = type(a).__name__
+    article = "an" if name[0] in "AEIOU" else "a"
+    if [x.width for x in (a, *a.inputs)] == [x.width for x in (b, *b.inputs)]:
+        return f"{article} {name} that cannot share a batch with that of other sizes"
+    return f"{article} {name} whose width follows from the length and counts as features"

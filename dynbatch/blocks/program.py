@@ -24,6 +24,7 @@ from dynbatch.blocks.operators import (
     Sized,
     Told,
     affine,
+    why_apart,
 )
 from dynbatch.blocks.sizes import (
     Fit,
@@ -236,7 +237,7 @@ class BlockProgram:
             if (type(a), a.ndim, a.ragged, read) != (type(b), b.ndim, b.ragged, other):
                 return f"{type(a).__name__} at some sizes, {type(b).__name__} at others"
             if a.sig != b.sig:
-                return f"a {type(a).__name__} that cannot share a batch with that of other sizes"
+                return why_apart(a, b)
         if len(mine) != len(theirs):
             return f"{len(mine)} operators at some sizes, {len(theirs)} at others"
         same_results = (self.results, self.returns_tuple) == (trace.results, trace.returns_tuple)

@@ -59,6 +59,23 @@ def heads(x, w):
     return F.concat(parts, dim=1)
 
 
+def pairs(x, w):
+    """A row for each pair of tokens, and back."""
+    n = len(x)
+    column = F.reshape(F.linear(x, w[0]) @ x.T, (-1, 1))
+    both = F.concat([column, F.tanh(column)]) @ F.parameter(x.graph, w[0])[:2, :2]
+    return F.softmax(F.reshape(both[:, :1], (n, n))) @ F.reshape(both[:, 1:], (n, n)) @ x
+
+
+def shifted(x, w):
+    """A score for each of the 2 T - 1 distances of a query, then each brought to its key."""
+    n = len(x)
+    most = 2 * n - 1
+    by_distance = x @ F.lookup(x.graph, w[0], np.arange(most) % 20).T
+    flat = F.reshape(F.concat([by_distance, F.constant(x.graph, 0.0, (n, 1))]), -1)
+    return F.softmax(F.reshape(flat[n - 1 : n - 1 + n * most], (n, most))[:, :n]) @ x
+
+
 def embed(graph, ids, w):
     return F.lookup(graph, w[0], ids) + F.lookup(graph, w[0], np.arange(len(ids)) % 5)
 
@@ -94,6 +111,8 @@ CASES = {
     "residual": (residual, "xy", WITH_EMPTY, weights(1), 0),
     "pool": (pool, "x", LENGTHS, weights(1), 0),
     "heads": (heads, "x", WITH_EMPTY, weights(3), 0),
+    "pairs": (pairs, "x", WITH_EMPTY, weights(1), 0),
+    "shifted": (shifted, "x", LENGTHS, weights(1, 20, WIDTH), 0),
     "embed": (embed, "gi", WITH_EMPTY, weights(1, 20, WIDTH), 0),
     "score": (score, "xi", WITH_EMPTY, weights(1, 20, WIDTH), 0),
     "several": (several, "xy", WITH_EMPTY, weights(1), 1),
@@ -226,6 +245,21 @@ def test_a_memory_limit_recomputes_inside():
     limited = Outcome(network, "x", LENGTHS, parameters, memory_limit=int(free.peak * 0.7))
     assert limited.is_close_to(free)
     assert limited.peak <= free.peak * 0.7
+
+
+def test_what_counts_as_features_and_follows_the_length_is_named():
+    @db.block
+    def repeated(x):
+        return F.softmax(F.expand(F.sum(x), (len(x), 2 * len(x))))
+
+    with db.Graph() as graph:
+        for length in (2, 5):
+            repeated(F.input(graph, np.ones((length, 4))))
+        graph.forward()
+        told = graph.explain().replace("\n        ", " ")
+    assert (
+        "repeated: 2 calls inlined, since it builds an Expand whose width follows from the" in told
+    )
 
 
 # Control flow -------------------------------------------------------------------------------------

@@ -74,6 +74,16 @@ def pooled(graph, length, q, k, v):
     return F.transpose(share) @ F.linear(x, v) * F.logsumexp(F.transpose(scores), dim=-1)
 
 
+def talking(graph, length, q, k, v):
+    """The scores of all heads side by side, a row for each pair, so that one product mixes them."""
+    x = embedded(graph, length)
+    q, k, v = [F.chunk(F.linear(x, weight), HEADS) for weight in (q, k, v)]
+    pairs = F.concat([F.reshape(a @ b.T, (-1, 1)) for a, b in zip(q, k, strict=True)])
+    mixed = F.chunk(pairs @ F.input(graph, [[1.0, 0.5], [0.0, 1.0]]), HEADS)
+    shares = [F.softmax(F.reshape(scores, (length, length))) for scores in mixed]
+    return F.concat([share @ values for share, values in zip(shares, v, strict=True)])
+
+
 def cost(build, lengths):
     """(batches, fewest possible, launches) of forward and backward."""
     parameters = weights()
@@ -87,8 +97,11 @@ def cost(build, lengths):
 @pytest.mark.parametrize(
     ("build", "batches", "launches", "packings"),
     # A sentence of one word has no column to repeat, so that what reads columns is packed.
-    [(plain, 14, 31, 0), (masked, 16, 36, 0), (crossed, 14, 31, 0), (pooled, 28, 72, 10)],
-)
+    [
+        (plain, 14, 31, 0), (masked, 16, 36, 0), (crossed, 14, 31, 0), (pooled, 28, 72, 10),
+        (talking, 18, 39, 0),
+    ],
+)  # fmt: skip
 def test_lengths_that_differ_cost_the_batches_of_equal_ones(build, batches, launches, packings):
     assert cost(build, EQUAL) == (batches, batches, launches)
     assert cost(build, DIFFERENT) == (batches, batches, launches + packings)
@@ -171,7 +184,7 @@ def masked_without_dropout(graph, length, parameters):
     return heads_of(q, k, v, F.input(graph, causal(length)))
 
 
-@pytest.mark.parametrize("build", [plain, masked, crossed])
+@pytest.mark.parametrize("build", [plain, masked, crossed, talking])
 def test_it_is_right_one_by_one_under_every_policy(build):
     parameters = weights()
     lengths = [(3,), (0,), (1,), (11,), (63,)]

@@ -52,11 +52,16 @@ class Reshape(Structural):
 def reshape(x: Node, shape: int | Sequence[int]) -> Node:
     """The elements of x, row by row, in another shape of at most two dimensions; -1 is worked out.
 
+    A column (M, 1) can hold a number for each pair of tokens. `F.reshape(x, (T_q, T_k))` makes the
+    matrix of it, whose width counts as a length, so that sentences of all lengths share a batch; in
+    `F.reshape(x, (-1, D))` the width counts as features.
+
     Raises:
         ShapeError: the number of elements would change.
     """
     require_nodes("reshape", x)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    is_of_pairs = x.ndim == 2 == len(shape) and x.width == 1 and shape[0] != -1
     known = 1
     for size in shape:
         known *= size if size != -1 else 1
@@ -67,11 +72,17 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
         lengths |= WIDTH
     if shape and not shape[-1]:  # a width that is 0 here must be a length
         lengths |= WIDTH
+    if is_of_pairs and (shape != x.shape or x.rows == 1):
+        lengths |= WIDTH
     return _reshape(x, shape, lengths)
 
 
 def _reshape(x: Node, shape: Shape, lengths: int) -> Node:
-    return x if shape == x.shape else Reshape(x, target=shape, lengths=lengths)
+    if shape == x.shape and lengths == x.ragged and not (x.ndim == 2 and lengths & WIDTH):
+        return (
+            x  # whatever the lengths; of pairs of one token, (1, 1), the shape is alike by chance
+        )
+    return Reshape(x, target=shape, lengths=lengths)
 
 
 def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
