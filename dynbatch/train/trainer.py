@@ -24,6 +24,7 @@ from dynbatch.train.result import TrainingResult
 from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
+from dynbatch.train.unoptimized import warn_of_unoptimized
 from dynbatch.train.update import Update, differentiate
 
 
@@ -33,7 +34,8 @@ class Trainer(TrainerSettings):
 
     Args:
         model:            a `models.Module`.
-        optimizer:        its optimizer.
+        optimizer:        its optimizer. `fit` warns of parameters that get a gradient in the first
+                          mini-batch, and that the optimizer does not have.
         loss_function:    loss_function(graph, model, example) -> scalar node, for one example.
         batches:          gives the mini-batches of epoch n, always the same, as `batches.epoch(n)`.
         num_tokens:       tokens that an example's loss was summed over. The loss of a mini-batch is
@@ -100,6 +102,7 @@ class Trainer(TrainerSettings):
         self.stopping = EarlyStopping(self.patience, self.higher_is_better)
         self._records = RunRecords(self.metrics_path, self.tensorboard)
         self._unread: Update | None = None
+        self._is_first = True
         self._last: Record = {}
         self._saved = "none was saved"
         self._num_batches = 0
@@ -201,6 +204,9 @@ class Trainer(TrainerSettings):
             self._settle()  # on a GPU it may be the update before that failed
             raise self._failed(error) from error
         self._settle()
+        if self._is_first:
+            warn_of_unoptimized(self.model, self.optimizer)
+            self._is_first = False
         with deferred_interrupt():
             update.record["lr"] = float(self.optimizer.lr)
             self.optimizer.step()
