@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from dynbatch.errors import DataError
+from dynbatch.arguments import refused
+from dynbatch.errors import ArgumentError, DataError
 from dynbatch.text.lines import bad_line, read_lines
 
 State = TypeVar("State")
+Rows = list[tuple[str, str, int]]
+"""(label, word, number of children) of each node, children before their parent."""
+Fault = tuple[str, str]
+"""What is wrong with a line, and its fix."""
+
+MOST_SHOWN = 60
+"""Characters of a tree that an error shows."""
 
 _TOKENS = re.compile(r"[()]|[^\s()]+")
 _RULE = "(label word) or (label tree tree …)"
 _FIX = "write a node so; brackets that are words are -LRB- and -RRB-"
+_ONLY_TREES = "keep trees only; the label of a whole tree is its root's, (label tree tree …)"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LabelledTree:
     """A node of a tree with all that is below it: a word, or children.
+
+    Trees are equal if their shapes, labels and words are. However deep a tree is, nothing here
+    recurses, `pickle` and `copy.deepcopy` included.
 
     Example:
         >>> tree = LabelledTree.parse("(3 (2 good) (4 (2 old) (2 film)))")
@@ -46,6 +59,21 @@ class LabelledTree:
                 text += f"{' ' if text else ''}({node.label}{' ' * bool(node.word)}{node.word}"
                 waiting += [")", *reversed(node.children)]
         return text
+
+    def __repr__(self) -> str:
+        return f"LabelledTree.parse({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._rows() == other._rows() if isinstance(other, LabelledTree) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Callable[[Rows], LabelledTree], tuple[Rows]]:
+        return _tree_of, (self._rows(),)
+
+    def _rows(self) -> Rows:
+        """The tree without nesting: each of its nodes, and how many children it has."""
+        return [(node.label, node.word, len(node.children)) for node in self.nodes()]
 
     @classmethod
     def parse(cls, text: str) -> LabelledTree:
@@ -79,22 +107,68 @@ class LabelledTree:
         """One state for each node, in the order of `nodes()`; the root's is the last.
 
         Args:
-            leaf: leaf(node) makes the state of a node with a word.
+            leaf: leaf(node) makes the state of a node with a word. It may be anything; None, say,
+                where `join` reads the word itself.
             join: join(node, *states) makes that of a node with children, from theirs. Where both
                 call a `db.cell`, all calls that can run together do, in this tree and in others.
+
+        Raises:
+            ArgumentError: `join` does not take as many states as a node has children.
         """
         done: list[State] = []
         waiting: list[State] = []
         for node in self.nodes():
             count = len(node.children)
             if count:
-                state = join(node, *waiting[-count:])
+                try:
+                    state = join(node, *waiting[-count:])
+                except TypeError:
+                    if _takes(join, 1 + count):
+                        raise
+                    raise _wrong_number(node) from None
                 del waiting[-count:]
             else:
                 state = leaf(node)
             waiting.append(state)
             done.append(state)
         return done
+
+
+def _tree_of(rows: Rows) -> LabelledTree:
+    """The tree of its rows."""
+    waiting: list[LabelledTree] = []
+    for label, word, count in rows:
+        first = len(waiting) - count
+        node = LabelledTree(label, word, waiting[first:])
+        waiting[first:] = [node]
+    return waiting[0]
+
+
+def _takes(join: Callable[..., object], count: int) -> bool:
+    """Whether a function can be called with so many arguments; True if nobody knows."""
+    try:
+        signature = inspect.signature(join)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _wrong_number(node: LabelledTree) -> ArgumentError:
+    count = len(node.children)
+    text = str(node)
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    return refused(
+        "LabelledTree.fold",
+        f"join does not take the node and {count} state{'s' * (count != 1)}, those of the "
+        f"children of\n  {shown}",
+        "join(node, *states): the node first, then one state for each of its children",
+        "def join(node, *states), which may put them together two by two:\n"
+        "        functools.reduce(compose, states)",
+    )
 
 
 def read_trees(path: str | Path) -> list[LabelledTree]:
@@ -119,35 +193,42 @@ def _trees(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[LabelledTree
     begin, start = 0, ""
     for number, line in lines:
         for token in _TOKENS.findall(line):
-            problem = ""
+            fault: Fault | None = None
             if token == "(":
                 begin, start = (begin, start) if path else (number, line)
                 path.append(LabelledTree(""))
             elif not path:
-                problem = f"{token!r} stands outside of a tree"
+                fix = "take it away, or open a bracket before it" if token == ")" else _ONLY_TREES
+                fault = f"{token!r} stands outside of a tree", fix
             elif token == ")":
-                problem = _fault(node := path.pop(), path)
-                if not problem and path:
+                fault = _fault(node := path.pop(), path)
+                if not fault and path:
                     path[-1].children.append(node)
-                elif not problem:
+                elif not fault:
                     yield node if node.label else node.children[0]
             elif not path[-1].label and not path[-1].children:
                 path[-1].label = token
             elif path[-1].word or path[-1].children:
-                problem = f"{token!r} stands beside another word or tree"
+                fault = f"{token!r} stands beside another word or tree", _own_node(token)
             else:
                 path[-1].word = token
-            if problem:
-                raise bad_line(f"{name}:{number}", problem, line, _RULE, _FIX)
+            if fault:
+                raise bad_line(f"{name}:{number}", fault[0], line, _RULE, fault[1])
     if path:
         problem = "a tree begins here that does not end"
         raise bad_line(f"{name}:{begin}", problem, start, _RULE, "close its brackets")
 
 
-def _fault(node: LabelledTree, above: Sequence[LabelledTree]) -> str:
-    """What is wrong with a node whose brackets end, or ""."""
+def _fault(node: LabelledTree, above: Sequence[LabelledTree]) -> Fault | None:
+    """What is wrong with a node whose brackets end, and the fix; None if nothing is."""
     if not node.word and not node.children:
-        return "a node without a word and without a tree below it"
-    if above and above[-1].word:
-        return "a node with a word and a tree below it"
-    return "" if node.label or (not above and len(node.children) == 1) else "a node without a label"
+        return "a node without a word and without a tree below it", _FIX
+    if above and (word := above[-1].word):
+        return "a node with a word and a tree below it", _own_node(word)
+    if node.label or (not above and len(node.children) == 1):
+        return None
+    return "a node without a label", _FIX
+
+
+def _own_node(word: str) -> str:
+    return f"give each word brackets and a label of its own: (? {word})"
