@@ -156,7 +156,7 @@ def record(name: str, steps: int, sentences: int, hidden: int | None, seed: int)
 def _decode(side: DynbatchContender, sources: Sequence[Any]) -> None:
     assert isinstance(side, DynbatchSeq2Seq)
     model = side._model
-    generate(model, sources, max_new_tokens=LONGEST, eos_token_id=model.end)
+    generate(model, sources, max_new_tokens=LONGEST)
 
 
 def one_by_one(blocks: Sequence[Interval], first_address: int) -> list[Event]:

@@ -80,7 +80,7 @@ def run(epochs: int | None) -> None:
     fit(model, batches, epochs)
 
     sources = [words.encode(source) for source, _ in test]
-    results = db.generate(model, sources, max_new_tokens=LONGEST, eos_token_id=(model.end,))
+    results = db.generate(model, sources, max_new_tokens=LONGEST)
     found = [tuple(actions.decode(best.tokens)) for (best,) in results]
     right = sum([mine == target for mine, (_, target) in zip(found, test, strict=True)])
     print(f"\nCommands never seen: {right:,} of {len(test):,} exact, {right / len(test):.1%}")

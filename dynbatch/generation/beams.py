@@ -64,7 +64,7 @@ class Beams:
     def wanted(self) -> int:
         """Extensions among which there are enough that live on."""
         # Each sentence can end with each end mark once.
-        return max(2, 1 + len(self._config.eos_token_id)) * self._config.num_beams
+        return max(2, 1 + len(self._config.ends)) * self._config.num_beams
 
     def extend(self, tokens: Array, scores: Array, log_probs: Array) -> tuple[Array, Array]:
         """Take one step. Return of each live sentence its parent, and its new token.
@@ -84,7 +84,7 @@ class Beams:
         given = log_probs[ranked].tolist()
         pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
         length = len(self.tokens[0]) + 1
-        ends = [token in config.eos_token_id for _, token in pairs]
+        ends = [token in config.ends for _, token in pairs]
         stops = [is_end or length >= self._limit for is_end in ends]
         for rank in [rank for rank, stop in enumerate(stops[:size]) if stop]:
             parent, token = pairs[rank]

@@ -142,7 +142,7 @@ def _piece(
 ) -> tuple[str, str]:
     """The text that a token makes certain, and why its sentence ends there, if it does."""
     stream = branch.stream
-    is_end = token in request.config.eos_token_id
+    is_end = token in request.config.ends
     is_last = branch.processing.count + 1 >= request.limit
     reason = END if is_end else LENGTH if is_last else ""
     if stream is None or not request.branches:  # it has failed, or a hook has cancelled it

@@ -73,7 +73,8 @@ class GenerationConfig:
         early_stopping:  when beams are done: True as soon as there are `num_beams` results; False
                          when none can become better at the length it has; "never" at any length.
         num_return_sequences: results of a prompt: the best of its beams, or so many samples.
-        eos_token_id:    ids that end a sentence.
+        eos_token_id:    ids that end a sentence, or one id; () for none. None for the `end` of an
+                         encoder-decoder that has one, and for none of other models.
         bos_token_id:    begins texts; `dynbatch generate` gives it for an empty prompt.
         decoder_start_token_id: the first id that a decoder reads; None for the model's `start`.
         seed:            of sampling; None for one from `db.seed`'s stream.
@@ -109,7 +110,7 @@ class GenerationConfig:
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     num_return_sequences: int = 1
-    eos_token_id: tuple[int, ...] = ()
+    eos_token_id: tuple[int, ...] | None = None
     bos_token_id: int | None = None
     decoder_start_token_id: int | None = None
     seed: int | None = None
@@ -186,6 +187,11 @@ class GenerationConfig:
                 f"add do_sample=True, or leave {idle[0]} out",
             )  # fmt: skip
         return config
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end a sentence; a model's own are among them once they are known."""
+        return self.eos_token_id or ()
 
     def limit(self, context: int, positions: int | None = None) -> int:
         """The most tokens of a result.

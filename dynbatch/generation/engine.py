@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -52,7 +53,8 @@ class Engine:
         model:      gives `logits(graph, ids)`, (T, V) for the token after each of T, each from it
                     and those before; or is called so. An encoder-decoder gives
                     `encode(graph, source)`, a node or several; `decode(graph, ids, *encoded)`,
-                    (T, D); `predict(hidden)`, the logits; and `start`, its decoder's first id.
+                    (T, D); `predict(hidden)`, the logits; `start`, its decoder's first id; and
+                    `end`, where it has one, the id that ends a sentence.
                     It runs where its parameters are, in evaluation mode, and is left as it was.
         config:     the settings of requests that bring none.
         tokenizer:  makes text of ids, for events, results and stop strings.
@@ -125,6 +127,8 @@ class Engine:
         """
         config = self._config if config is None else config
         config = config.changed(**changes) if changes else config
+        if config.eos_token_id is None:
+            config = replace(config, eos_token_id=self._continuation.ends)
         ids = as_ids("Engine.add", prompt)
         self._require_prompt(ids, config)
         source, context = (

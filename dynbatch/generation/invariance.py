@@ -99,7 +99,7 @@ def _logits(engine: ProbedEngine, prompts: Mapping[int, Array]) -> tuple[Logits,
             found[number, tokens.tobytes()] = logits.tobytes()
             return logits
 
-        engine.add(prompt, process=note, max_new_tokens=TOKENS)
+        engine.add(prompt, process=note, max_new_tokens=TOKENS, eos_token_id=())
     times = []
     while not engine.is_idle:
         started = time.process_time()

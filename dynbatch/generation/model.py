@@ -38,7 +38,8 @@ class Continuation:
 
     A decoder has `logits(graph, ids)`, (T, V) for the token after each of T, or is called so. An
     encoder-decoder has `encode(graph, source)`, a node or several, `decode(graph, ids, *encoded)`
-    (T, D), `predict(hidden)`, the logits, and `start`, its decoder's first id.
+    (T, D), `predict(hidden)`, the logits, `start`, its decoder's first id, and `end`, where it has
+    one, the id that ends a sentence.
 
     Args:
         matmul: of its graphs (see `Graph`).
@@ -63,6 +64,12 @@ class Continuation:
         self._kept: tuple[tuple[CacheSlot, ...], int] | None = None  # by the program, and its width
         self._steps: dict[int, PreparedStep] = {}  # by the number of sentences, latest last
         self.device, self.dtype = _place_of(model)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The id that ends a sentence of an encoder-decoder that says it."""
+        end = getattr(self._model, "end", None) if self.has_source else None
+        return (end,) if isinstance(end, int) else ()
 
     def graph(self) -> Graph:
         """A graph where the model is."""

@@ -105,7 +105,7 @@ class LogitsProcessing:
         """The lengths of the result after which the next row of logits stays as it is."""
         config = self._config
         is_first = config.begin_suppress_tokens or config.forced_bos_token_id is not None
-        first = max(len(self._prefix), bool(is_first), self._least if config.eos_token_id else 0)
+        first = max(len(self._prefix), bool(is_first), self._least if config.ends else 0)
         is_always_changed = (
             self.hook is not None or self._banned or config.allowed_tokens is not None
             or config.repetition_penalty != 1 or config.no_repeat_ngram_size
@@ -163,7 +163,7 @@ class LogitsProcessing:
             return RowEdit(allowed=(config.forced_bos_token_id,), limit=FORCED)
         banned = {*self._banned, *self._ends_of_sequences()}
         if count < self._least:
-            banned.update(config.eos_token_id)
+            banned.update(config.ends)
         if count == 0:
             banned.update(config.begin_suppress_tokens)
         penalized = self._seen or self._counts
@@ -219,7 +219,7 @@ class LogitsProcessing:
 def _require_ids(config: GenerationConfig, prefix: Sequence[int], vocab: int) -> None:
     given = {
         "prefix": prefix, "allowed_tokens": config.allowed_tokens or (),
-        "suppress_tokens": config.suppress_tokens, "eos_token_id": config.eos_token_id,
+        "suppress_tokens": config.suppress_tokens, "eos_token_id": config.ends,
         "begin_suppress_tokens": config.begin_suppress_tokens,
         "bad_words_ids": [one for word in config.bad_words_ids for one in word],
         "forced_eos_token_id": config.forced_eos_token_id,

@@ -102,7 +102,8 @@ class Seq2Seq(Module):
                       joins the last states of the encoder's top layer; else from zeros.
         tie_weights:  share the target embedding with the softmax; needs embed == hidden.
         label_smoothing: ε of the loss while training.
-        begin, end:   ids of the marks around target sentences.
+        begin, end:   ids of the marks around target sentences; `db.generate` begins with the one,
+                      and ends a sentence at the other.
         rng:          generator or seed of the initial values.
         recompute:    what backward of encoder and decoder makes again rather than find it kept:
                       see `db.scan`.

@@ -26,7 +26,7 @@ class TransformerTranslation(Module):
         layers, heads:   of the encoder and of the decoder.
         dropout:         of embeddings and of the layers' parts.
         label_smoothing: ε of the loss while training.
-        begin, end:      ids of the marks around target sentences.
+        begin, end:      ids of the marks around target sentences; `db.generate` takes both.
         rng:             seed of the initial values.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762; pre-norm Xiong et al. 2020, arXiv:2002.04745.

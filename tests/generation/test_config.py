@@ -29,7 +29,7 @@ def test_a_value_out_of_its_range_is_refused_by_name(field, value, rule):
     assert field in str(raised.value) and rule in str(raised.value)
 
 
-@pytest.mark.parametrize("field", ["max_new_tokens", "top_k", "eos_token_id", "stop_strings"])
+@pytest.mark.parametrize("field", ["max_new_tokens", "top_k", "suppress_tokens", "stop_strings"])
 def test_none_is_refused_where_it_has_no_meaning(field):
     with pytest.raises(ArgumentError, match=f"{field} is None"):
         GenerationConfig(**{field: None})

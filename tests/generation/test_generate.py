@@ -39,6 +39,19 @@ def every_sentence(vocabulary, end, longest):
         yield from product(others, repeat=length)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "length_penalty": 0.0}])
+def test_a_sentence_ends_at_the_models_own_end_unless_others_are_given(options):
+    model = model_with(end=3)
+    model.output.bias.value[3] += 2
+    own = db.generate(model, SOURCES, max_new_tokens=6, **options)
+    assert own == found_by(model, **options)
+    assert "end" in {found[0].reason for found in own}
+    endless = db.generate(model, SOURCES, max_new_tokens=6, eos_token_id=(), **options)
+    assert {len(one.tokens) for found in endless for one in found} == {6}
+    others = db.generate(model, SOURCES, max_new_tokens=6, eos_token_id=5, **options)
+    assert others != own and others != endless
+
+
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.5])
 def test_a_wide_beam_finds_the_best_of_all_sentences(length_penalty):
     longest, n_best = 4, 5

@@ -44,6 +44,11 @@ class TextToTextModel(PretrainedModel):
     def start(self) -> int:
         """The id with which the decoder begins."""
 
+    @property
+    @abstractmethod
+    def end(self) -> int:
+        """The id that ends a text."""
+
     @abstractmethod
     def encode(self, graph: Owner, source: ArrayLike) -> Node:
         """The encoder's last values, (S, D)."""

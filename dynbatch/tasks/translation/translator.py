@@ -294,9 +294,8 @@ class Translator(WritingTask):
     def generation(self) -> GenerationConfig:
         """How targets are written: greedily, or with beams whose scores are log-probabilities."""
         return GenerationConfig(
-            max_new_tokens=self.max_length, eos_token_id=(self.model.end,), early_stopping=True,
-            length_penalty=0.0,
-        )  # fmt: skip
+            max_new_tokens=self.max_length, early_stopping=True, length_penalty=0.0
+        )
 
     def translate(
         self, sources: Sequence[str], beam_size: int = 1, length_penalty: float = 0.0,
