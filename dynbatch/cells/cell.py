@@ -14,6 +14,7 @@ from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.compiler.traced import Traced, check_reads
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.nodes.node import Node, Owner
 
 CACHED_PROGRAMS = 64
@@ -79,12 +80,13 @@ class Cell(Generic[Returned]):
         key = (*form, shapes, rows, graph.dtype.char)
         compiled = self._programs.find(key, params)
         if compiled is None:
-            trace = self._trace(graph, form, memories, params, by_rows)
-            if trace is None:
-                self._trace(graph, form, memories, params, by_rows=True)  # or its own error
-                self._by_rows.add((form, shapes))
-                return self.compiled(graph, form, memories, params)
-            compiled = self._programs.add(key, params, CompiledCell(trace))
+            with compiling():
+                trace = self._trace(graph, form, memories, params, by_rows)
+                if trace is None:
+                    self._trace(graph, form, memories, params, by_rows=True)  # or its own error
+                    self._by_rows.add((form, shapes))
+                    return self.compiled(graph, form, memories, params)
+                compiled = self._programs.add(key, params, CompiledCell(trace))
         check_reads("scan", compiled.reads, graph)
         return compiled
 

@@ -8,7 +8,7 @@ from dynbatch.arguments import integer, refused
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.batch_rules import BATCH_RULES
 from dynbatch.reporting.reasons import apart
-from dynbatch.reporting.rules import FIXED, RULES, Advice, Observed, total_seconds
+from dynbatch.reporting.rules import FIXED, RULES, Advice, Observed, in_ms, total_seconds
 
 LEAST_SHARE = 0.03
 """Of the run's time: a smaller gain is not told."""
@@ -43,15 +43,25 @@ def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str
     if not record.plans:
         return fill("what to change: nothing has run yet; ask after backward or a value", columns)
     total = total_seconds(record)
-    found = advice(record, observed)
+    found, first = advice(record, observed), _compiling(record, columns)
     if not found:
-        return fill(f"what to change: nothing stands out. {_work_itself(record)}", columns)
+        return fill(f"what to change: nothing stands out. {_work_itself(record)}", columns) + first
     lines = [fill("what to change, by what it would bring at most", columns)]
     for number, one in enumerate(found, start=1):
         gain = f"{one.seconds / total:.0%} of the time: " if one.seconds else ""
         for begin, text in ((f"{number:>3}. {gain}", one.problem), ("     fix: ", one.fix)):
             lines.append(fill(begin + text, columns, subsequent_indent=" " * 5))
-    return "\n".join(lines).replace(FIXED, " ")
+    return "\n".join(lines).replace(FIXED, " ") + first
+
+
+def _compiling(record: RunRecord, columns: int) -> str:
+    """A last line on what only the first runs of a process do."""
+    least = LEAST_SHARE * total_seconds(record)
+    if not record.compile_seconds or record.compile_seconds < least:
+        return ""
+    took = in_ms(record.compile_seconds)
+    text = f"compiling took {took} besides, once: ask a later step, which also plans faster"
+    return f"\n{fill(text, columns)}".replace(FIXED, " ")
 
 
 def _work_itself(record: RunRecord) -> str:

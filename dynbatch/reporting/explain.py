@@ -41,6 +41,7 @@ def report(record: RunRecord, block_notes: Mapping[tuple[str, str], int]) -> str
             f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}),"
             f" mean batch {record.mean_batch:.1f} nodes"
         ),
+        *_compiling(record),
         *_table(record.rows),
         *_apart(record),
     ]
@@ -49,6 +50,13 @@ def report(record: RunRecord, block_notes: Mapping[tuple[str, str], int]) -> str
     for (name, what), count in block_notes.items():
         lines += _wrapped(f"{name}: {count} call{'s' * (count > 1)} {what}")
     return "\n".join(lines)
+
+
+def _compiling(record: RunRecord) -> Iterator[str]:
+    """What only the first runs of a process do."""
+    if record.compile_seconds:
+        milliseconds = record.compile_seconds * 1e3
+        yield f"compiling {milliseconds:.2f} ms besides, once; the next step also plans faster"
 
 
 def _table(rows: Sequence[StepRecord]) -> Iterator[str]:

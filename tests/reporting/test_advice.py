@@ -1,6 +1,7 @@
 """Each rule of advice, on a run that deserves it; times are given, so that none is measured."""
 
 import os
+from collections import deque
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.compiler.c import expressions
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.runtime import compiling
 from dynbatch.reporting.advice import advice, advice_text
 from dynbatch.reporting.rules import Observed
 
@@ -24,6 +26,7 @@ NOTHING = Observed({}, "", False, False)
 def with_c_and_all_processors(monkeypatch):
     monkeypatch.setattr(library, "reason", lambda: "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(compiling, "_times", deque(maxlen=0))
 
 
 def record_of(graph, build=0.0, host=0.001, kernels=0.01, each=0.0):

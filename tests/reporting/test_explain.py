@@ -1,3 +1,5 @@
+from collections import deque
+
 import numpy as np
 import pytest
 
@@ -6,14 +8,16 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.runtime import compiling
 from dynbatch.memory import Pool
 from dynbatch.reporting.reasons import apart
 
 
 @pytest.fixture(autouse=True)
 def with_c(monkeypatch):
-    """The report has no line on missing C: `test_backends` tests that."""
+    """The report has no line on missing C: `test_backends` tests that; nor one on compiling."""
     monkeypatch.setattr(library, "reason", lambda: "")
+    monkeypatch.setattr(compiling, "_times", deque(maxlen=0))
 
 
 def test_the_report_lists_what_ran_together():

@@ -35,6 +35,7 @@ from dynbatch.kernels.c.runtime.tasks import recording
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.precision import FULL, multiplying
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.memory import Pool
@@ -167,7 +168,9 @@ class Executor:
                 step for stage in stages for step in stage.steps if stage.is_backward or step.fused
             ]
             run.times = RunTimes(begin, plan.preparation.scheduled, placed, time.perf_counter())
-            self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
+            run.compile_seconds = seconds_compiling(begin, run.times.end)
+            seconds = run.times.end - begin - run.compile_seconds
+            self.statistics.host_seconds += max(0.0, seconds - run.kernel_seconds)
         except BaseException:
             self.undo()
             raise
@@ -191,7 +194,7 @@ class Executor:
                 begin = time.perf_counter()
                 with multiplying(self._matmul):
                     self._commits.add_last(self._differentiated, self._run.stashed)
-                self.statistics.kernel_seconds += time.perf_counter() - begin
+                self.statistics.kernel_seconds += _seconds_since(begin)
             self.flush()
         except BaseException:
             self._commits.forget_touched()
@@ -273,7 +276,7 @@ class Executor:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
             self._stages.run(stage, arena)
-        return time.perf_counter() - begin
+        return _seconds_since(begin)
 
     # After ----------------------------------------------------------------------------------------
 
@@ -309,7 +312,14 @@ class Executor:
         statistics.count(new, changed, not self._run.first, self._queue is None)
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
+        statistics.compile_seconds += self._run.compile_seconds
         if self._run.memory is not None:
             free(self._run.memory)
             self._last, self._run.memory = self._run.memory, None
         statistics.host_seconds += time.perf_counter() - begin
+
+
+def _seconds_since(begin: float) -> float:
+    """Seconds since a time, without those of compiling."""
+    end = time.perf_counter()
+    return end - begin - seconds_compiling(begin, end)

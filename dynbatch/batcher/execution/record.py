@@ -15,6 +15,7 @@ from dynbatch.blocks.call import RESULT
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.compiler.compiled import CompiledLoop
+from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
@@ -37,6 +38,7 @@ class GraphStatistics:
         host_seconds:     building the plan and everything between kernels. On a GPU no kernel is
                           waited for: all time counts as the host's.
         kernel_seconds:   the rest.
+        compile_seconds:  beside both: compiling and loading, in the first runs of a process.
         uploads:          copies of index tables to a GPU, one a run.
     """
 
@@ -48,6 +50,7 @@ class GraphStatistics:
     peak_bytes: int = 0
     host_seconds: float = 0.0
     kernel_seconds: float = 0.0
+    compile_seconds: float = 0.0
     uploads: int = 0
 
     def count(
@@ -119,13 +122,13 @@ class StepRecord(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Seconds of forward."""
-        return sum([end - begin for what, begin, end in self.spans if what == "forward"])
+        """Seconds of forward, without those of compiling."""
+        return sum([_seconds(begin, end) for what, begin, end in self.spans if what == "forward"])
 
     @property
     def seconds_backward(self) -> float:
-        """Seconds of backward, and of adding up its gradients."""
-        return sum([end - begin for what, begin, end in self.spans if what != "forward"])
+        """Seconds of backward, and of adding up its gradients, without those of compiling."""
+        return sum([_seconds(begin, end) for what, begin, end in self.spans if what != "forward"])
 
 
 class RunTimes(NamedTuple):
@@ -194,7 +197,17 @@ class RunRecord(NamedTuple):
     @property
     def build_seconds(self) -> float:
         """From making the graph to its first run: the user's code, and the nodes it makes."""
-        return self.runs[0].begin - self.begin if self.runs else 0.0
+        return _seconds(self.begin, self.runs[0].begin) if self.runs else 0.0
+
+    @property
+    def compile_seconds(self) -> float:
+        """Compiling and loading, from making the graph to its last run: in no other time."""
+        return seconds_compiling(self.begin, self.runs[-1].end) if self.runs else 0.0
+
+
+def _seconds(begin: float, end: float) -> float:
+    """Seconds between two times, without those of compiling."""
+    return end - begin - seconds_compiling(begin, end)
 
 
 def _longest_chain(plan: Plan, signature: int) -> int:

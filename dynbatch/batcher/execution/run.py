@@ -41,6 +41,7 @@ class Run:
     preparation: Preparation = field(default_factory=Preparation)
     memory: MemoryPlan | None = None
     kernel_seconds: float = 0.0
+    compile_seconds: float = 0.0
     times: RunTimes | None = None
     scratch: Array | None = None
     first: int = 0

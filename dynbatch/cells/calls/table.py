@@ -20,6 +20,7 @@ from dynbatch.cells.calls.forms import (
 )
 from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.errors import DtypeError, GraphError
+from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.nodes.node import ROWS, Node, Owner
 from dynbatch.parameter import Array
 
@@ -263,8 +264,10 @@ class CallTable:
         """The cell, compiled for these tokens."""
         step = self.trace.compiled.get(tokens)
         if step is None:
+            with compiling():
+                made = CompiledStep(self.trace, tokens)
             # Another thread may have been first: of equal programs all use one.
-            step = self.trace.compiled.setdefault(tokens, CompiledStep(self.trace, tokens))
+            step = self.trace.compiled.setdefault(tokens, made)
         return step
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps, Step
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library, of_precisions
 from dynbatch.kernels.c.runtime.tasks import NativeTask, task
+from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import of_products
 from dynbatch.parameter import Array
 
@@ -80,7 +81,8 @@ class NativeLoop:
 
     @cached_property
     def _library(self) -> Library:
-        return Library("cell", self.source)
+        with compiling():
+            return Library("cell", self.source)
 
 
 class NativeFunctions:

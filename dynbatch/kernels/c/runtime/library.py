@@ -18,6 +18,7 @@ from dynbatch.backend import DType
 from dynbatch.errors import BackendError
 from dynbatch.kernels.c.runtime import cache, source
 from dynbatch.kernels.c.runtime.compiler import compiler, key_of
+from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 from dynbatch.recent import free_at_fork
 
@@ -90,7 +91,8 @@ class Library:
             loaded = None
             if scalar is not None and not reason():
                 try:
-                    loaded = self._open(scalar)
+                    with compiling():
+                        loaded = self._open(scalar)
                 except (BackendError, OSError) as error:
                     _give_up(str(error))
             self._functions[char] = loaded

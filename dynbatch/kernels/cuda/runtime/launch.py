@@ -16,6 +16,7 @@ from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, C
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packer, Tables
 from dynbatch.kernels.cuda.runtime.source import CudaSource
 from dynbatch.kernels.cuda.runtime.staging import Upload
+from dynbatch.kernels.runtime.compiling import compiling
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -151,7 +152,8 @@ class Kernels:
         known = self.known.get(name)
         if known is None:
             self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
-            known = self.known[name] = LoadedKernel(self._compile(name), self.packer(name))
+            with compiling():
+                known = self.known[name] = LoadedKernel(self._compile(name), self.packer(name))
         return known
 
     def of_steps(self, name: str) -> LoadedKernel:
