@@ -9,7 +9,7 @@ from math import isfinite, nan
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.train.metrics import PARAMETERS, Record, read_metrics
+from dynbatch.train.metrics import METRICS, PARAMETERS, Record, read_metrics
 
 FILE = "metrics.jsonl"
 
@@ -60,6 +60,7 @@ class RunCurves:
         epochs:   how many have begun; 0 where no update says its epoch.
         loss:     of every update.
         metric:   of every validation.
+        measure:  the metric's name; "" where the file does not say it.
         best:     the step of the last validation that was the best so far, or None.
         rate:     the learning rate.
         speed:    in units per second.
@@ -73,6 +74,7 @@ class RunCurves:
     epochs: int
     loss: Curve
     metric: Curve
+    measure: str
     best: int | None
     rate: Curve
     speed: Curve
@@ -109,6 +111,7 @@ def read_curves(run: str | os.PathLike[str]) -> RunCurves:
         epochs=max([int(record.get("epoch", -1)) + 1 for record in updates]),
         loss=_curve(updates, "loss"),
         metric=_curve(validations, "metric"),
+        measure=next((next(iter(one[METRICS]), "") for one in validations if METRICS in one), ""),
         best=best[-1] if best else None,
         rate=_curve(updates, "lr"),
         speed=_curve_of(updates, lambda record: _speed(record, unit)),

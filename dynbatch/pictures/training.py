@@ -107,7 +107,7 @@ def _draw_small_panels(drawing: Drawing, top: float, histories: Sequence[RunCurv
     is_alone = len(histories) == 1
     width = (WIDTH - 2 * MARGIN - GAP) / 2
     named: list[tuple[str, Callable[[RunCurves], list[Curve]], Format, bool]] = [
-        ("Metric of each validation", lambda h: [h.metric], count, False),
+        (_measured(histories), lambda h: [h.metric], count, False),
         ("Learning rate", lambda h: [h.rate], _rate, True),
         (f"{histories[0].unit.capitalize()} per second", lambda h: [h.speed.smoothed()],
          count, True),
@@ -129,9 +129,16 @@ def _draw_small_panels(drawing: Drawing, top: float, histories: Sequence[RunCurv
                 dash = "5 3" if number else ""
                 hint = f"{history.name}: {'padded' if number else title.lower()}"
                 panel.curve(curve.steps, curve.values, colour, thick=1.6, dash=dash, hint=hint)
-            if title.startswith("Metric"):
+            if title == named[0][0]:
                 _mark_best(panel, history, series(k))
     return top + -(-drawn // 2) * (HEIGHT + GAP)
+
+
+def _measured(histories: Sequence[RunCurves]) -> str:
+    """What validations measured, as a title; several runs may have measured different things."""
+    names = {history.measure for history in histories if history.metric.steps}
+    name = names.pop() if len(names) == 1 else ""
+    return f"{name[:1].upper()}{name[1:] or 'Metric'} of each validation"
 
 
 def _mark_best(panel: Panel, history: RunCurves, colour: str) -> None:
@@ -238,7 +245,7 @@ def _words(history: RunCurves) -> str:
     ]
     if history.best is not None:
         best = history.metric.values[history.metric.steps.index(history.best)]
-        said.append(f"best metric {best:.4g} after update {history.best:,}")
+        said.append(f"best {history.measure or 'metric'} {best:.4g} after update {history.best:,}")
     if history.speed.finite():
         said.append(f"{history.speed.end:,.0f} {history.unit} per second at the end")
     if history.memory.finite():

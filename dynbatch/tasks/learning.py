@@ -102,14 +102,15 @@ def learn(
     done = read_checkpoint(str(settings.checkpoint)).epoch if goes_on else 0
     epochs = count(done + 1)
 
-    def validate(model: Any) -> float:
+    def validate(model: Any) -> dict[str, float]:
         found = task.evaluate(dev)
         drawn = random.get_state()  # so that a run does not depend on how much of it is shown
         samples = [broken(line) for line in task.samples(shown, settings, rng)]
         random.set_state(drawn)
         said = f"epoch {next(epochs)}, {task.told(found, dev)}"
         tqdm.write("\n  | ".join([said, *[x for lines in samples for x in lines]]))
-        return found[metric or next(iter(found))]
+        first = metric or next(iter(found))
+        return {first: found[first], **found}
 
     examples = task.examples(parts.train)
     has_tokens = any([task.num_tokens(example) != 1 for example in examples])

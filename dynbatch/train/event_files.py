@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from dynbatch.atomic import replacing
 from dynbatch.errors import DataError
-from dynbatch.train.metrics import PARAMETERS, Record
+from dynbatch.train.metrics import METRICS, PARAMETERS, Record
 
 TAGS = {
     "loss": "train/loss",
@@ -134,6 +134,10 @@ def _scalars(record: Record) -> Iterator[tuple[str, float]]:
                 for statistic, each in statistics.items():
                     if isfinite(each):
                         yield f"{statistic}/{parameter}", float(each)
+        elif name == METRICS:
+            yield from [
+                (f"validation/{k}", float(each)) for k, each in value.items() if isfinite(each)
+            ]
         elif name in TAGS and isfinite(value):
             yield TAGS[name], float(value)
     if "metric" in record:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from dynbatch.arguments import is_count, is_number
+from dynbatch.arguments import is_count, is_number, refused
 from dynbatch.atomic import replacing
 from dynbatch.errors import DataError
 
@@ -18,6 +18,32 @@ Record = dict[str, Any]
 
 PARAMETERS = "parameters"
 """What a line about watched parameters has beside its step: their statistics by name."""
+
+
+METRICS = "metrics"
+"""What a line about a validation has beside its metric, where it has a name: metrics by name."""
+
+
+def validated(found: float | Mapping[str, float]) -> Record:
+    """What a line about a validation says of what it found: the metric that decides which model is
+    best; and by name, where there are names, all of them, of which the first one decides.
+
+    Raises:
+        ArgumentError: there is none.
+
+    Example:
+        >>> validated({"exact match": 0.5, "BLEU": 61.3})
+        {'metric': 0.5, 'metrics': {'exact match': 0.5, 'BLEU': 61.3}}
+    """
+    if not isinstance(found, Mapping):
+        return {"metric": float(found)}
+    named = {str(name): float(value) for name, value in found.items()}
+    if not named:
+        raise refused(
+            "Trainer", "validate gave no metric", "the first of those by name tells the best model",
+            'return a number, or {"accuracy": 0.9}',
+        )  # fmt: skip
+    return {"metric": next(iter(named.values())), METRICS: named}
 
 
 class MetricsFile:
@@ -121,12 +147,14 @@ def _is_record(value: object) -> bool:
     if not isinstance(value, dict) or not is_count(value.get("step")):
         return False
     is_complete = "metric" not in value or is_count(value.get("epoch"))
-    watched = value.get(PARAMETERS, {})
+    watched, named = value.get(PARAMETERS, {}), value.get(METRICS, {})
     return (
         is_complete
         and isinstance(watched, dict)
         and all([isinstance(each, dict) and _has_numbers(each) for each in watched.values()])
-        and _has_numbers({name: each for name, each in value.items() if name != PARAMETERS})
+        and isinstance(named, dict)
+        and _has_numbers(named)
+        and _has_numbers({k: each for k, each in value.items() if k not in (PARAMETERS, METRICS)})
     )
 
 

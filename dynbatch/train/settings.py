@@ -25,7 +25,7 @@ from dynbatch.train.run_folder import best_of
 FUNCTIONS = {
     "loss_function": "loss_function(graph, model, example) -> scalar node",
     "num_tokens": "num_tokens(example) -> tokens",
-    "validate": "validate(model) -> metric",
+    "validate": "validate(model) -> metric, or metrics by name",
     "padded_bytes": "padded_bytes(batch) -> bytes",
     "make_graph": "make_graph() -> Graph",
 }
@@ -53,7 +53,7 @@ class TrainerSettings(NamesChecked):
     schedule: Schedule | None = None
     clip_norm: float | None = None
     average: Average | None = None
-    validate: Callable[[Any], float] | None = None
+    validate: Callable[[Any], float | Mapping[str, float]] | None = None
     higher_is_better: bool = False
     patience: int | None = None
     checkpoint_path: str | os.PathLike[str] | None = None

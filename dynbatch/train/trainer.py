@@ -15,7 +15,7 @@ from dynbatch.errors import NumericError
 from dynbatch.optim import GradientNorm
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
-from dynbatch.train.metrics import Record
+from dynbatch.train.metrics import Record, validated
 from dynbatch.train.progress import NOT_SAVED, Progress, tell, tell_backend
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
@@ -49,7 +49,9 @@ class Trainer(TrainerSettings):
         average:          a running mean of the weights, `optim.Average(model, decay=0.999)`.
                           Validations and the best checkpoint have the mean; afterwards
                           `with average.applied():` has it too.
-        validate:         validate(model) -> metric, at each epoch's end, in evaluation mode.
+        validate:         validate(model) -> metric, at each epoch's end, in evaluation mode. Of
+                          several by name, {"exact match": 0.9, ...}, the first one decides which
+                          model is best; files and pictures have the names.
         higher_is_better: whether the metric is an accuracy, not a loss or an error rate.
         patience:         end after so many validations in a row without a better metric.
         checkpoint_path:  where to save, at each epoch's end and when interrupted; the best model
@@ -252,16 +254,17 @@ class Trainer(TrainerSettings):
     def _end_epoch(self) -> None:
         """Validate, note the result, and save."""
         self._settle()
-        metric = None
+        metric, found = None, Record()
         if self.validate is not None:
             self.model.eval()
             with self.averaged():
-                metric = float(self.validate(self.model))
+                found = validated(self.validate(self.model))
+            metric = found["metric"]
         with deferred_interrupt():
             is_best = metric is not None and self.stopping.note(metric, self.step)
             if metric is not None:
-                record = {"step": self.step, "epoch": self.epoch, "metric": metric}
-                self._records.write(record | {"is_best": is_best})
+                record = {"step": self.step, "epoch": self.epoch, **found, "is_best": is_best}
+                self._records.write(record)
                 if self.schedule is not None and self.schedule.needs_metric:
                     self.schedule.step(metric)
             self.epoch += 1

@@ -45,6 +45,19 @@ def test_a_run_is_told_in_numbers(tmp_path):
     assert (history.name, history.best, history.metric.steps) == ("poems", 20, [10, 20, 30, 40])
 
 
+def test_a_metric_is_called_by_its_name_where_the_file_says_it(tmp_path):
+    plain, named = write_run(tmp_path / "plain", 20), write_run(tmp_path / "named", 20)
+    path = named / "metrics.jsonl"
+    text = path.read_text()
+    path.write_text(
+        text.replace('"is_best"', '"metrics": {"exact match": 0.5, "F1": 1}, "is_best"')
+    )
+    picture = db.pictures.training(named)
+    assert "best exact match 0.55 after update 20" in picture.description
+    assert "Exact match of each validation" in texts_of(picture)
+    assert "Metric of each validation" in texts_of(db.pictures.training(plain, named))
+
+
 def test_updates_that_name_no_epoch_are_counted_alone(tmp_path):
     run = write_run(tmp_path / "own", 9, epoch=lambda step: ...)
     assert db.pictures.training(run).description.startswith("own: 9 updates; loss 4 at first")

@@ -91,6 +91,15 @@ def test_event_files_have_the_numbers_of_the_metrics_file(tmp_path):
     assert sum(tag == "update_ratio/table" for _, tag in found) == 4
 
 
+def test_named_metrics_have_their_names_in_event_files(tmp_path):
+    trainer = trainer_of(tmp_path, tensorboard=tmp_path / "board")
+    trainer.validate = lambda model: {"exact match": 0.5, "F1": 0.25}
+    trainer.fit(1)
+    found = {tag: value for _, tag, value in read(tmp_path / "board")}
+    assert (found["validation/metric"], found["validation/exact match"]) == (0.5, 0.5)
+    assert found["validation/F1"] == 0.25
+
+
 def test_a_resumed_run_writes_no_step_twice(tmp_path):
     class Killed(BaseException):
         pass

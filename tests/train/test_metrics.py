@@ -46,6 +46,8 @@ def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
 DAMAGED = [
     b"{", b"[]", b"3", b"", b"\xff\xfe", b'{"step": "1"}', b'{"step": -1}', b'{"epoch": 0}',
     b'{"step": 1, "metric": 0.5}', b'{"step": 1, "loss": "x"}', b'{"step": 1, "loss": [1]}',
+    b'{"step": 1, "epoch": 0, "metric": 1, "metrics": [1]}',
+    b'{"step": 1, "epoch": 0, "metric": 1, "metrics": {"BLEU": "1"}}',
     b"[" * 100_000, b'{"step": ' + b"9" * 5000 + b"}", b'{"step": 1, "loss": 1' + b"0" * 400 + b"}",
 ]  # fmt: skip
 

@@ -388,6 +388,27 @@ def test_metrics_say_what_each_update_and_validation_did(tmp_path):
     assert [(record["step"], record["epoch"]) for record in validations] == [(5, 0), (10, 1)]
 
 
+def test_the_first_of_several_named_metrics_decides_and_all_are_written(tmp_path):
+    accuracies = iter([0.5, 0.75, 0.25])
+    run = Run(
+        tmp_path, validate=lambda model: {"exact match": next(accuracies), "loss": 2},
+        higher_is_better=True,
+    )  # fmt: skip
+    result = run.trainer.fit(3)
+    assert (result.best_metric, result.best_step) == (0.75, 10)
+    found = [one for one in read_metrics(tmp_path / "metrics.jsonl") if "metric" in one]
+    assert [one["metrics"] for one in found] == [
+        {"exact match": x, "loss": 2} for x in (0.5, 0.75, 0.25)
+    ]
+    assert [one["metric"] for one in found] == [0.5, 0.75, 0.25]
+    assert [one["is_best"] for one in found] == [True, True, False]
+
+
+def test_a_validation_without_a_metric_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"validate gave no metric.*\n.*\n.*accuracy"):
+        Run(tmp_path, validate=lambda model: {}).trainer.fit(1)
+
+
 def test_run_begun_anew_begins_its_metrics_file_anew(tmp_path):
     for _ in range(2):
         Run(tmp_path).trainer.fit(1)
