@@ -39,6 +39,11 @@ ALIKE = (
     ("clip_norm", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val"),
     ("parameters", "params", "model"),
     ("grad", "requires_grad", "train", "training"),
+    ("max_new_tokens", "max_tokens", "max_output_tokens", "sample_length"),
+    ("num_return_sequences", "num_samples", "num_sequences", "n", "best_of"),
+    ("num_beams", "beam_size", "beam_width", "beam"),
+    ("stop_strings", "stop"),
+    ("eos_token_id", "eos", "eos_id", "eos_token", "end"),
     ("accumulate", "gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps"),
 )  # fmt: skip
 # Arguments of PyTorch's that have no counterpart, and why they need none.

@@ -11,6 +11,7 @@ from typing import Any
 
 from dynbatch.arguments import number, refused, size, switch
 from dynbatch.errors import CheckpointError
+from dynbatch.names import NamesChecked
 
 FILE = "generation_config.json"
 
@@ -38,7 +39,7 @@ _WITHOUT_VERSION_HERE: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationConfig:
+class GenerationConfig(NamesChecked):
     """How tokens are chosen, and when a sentence ends. Fields are named as in `transformers`.
 
     With l the logits of a next token, in this order, as there:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def generate(
 
     Args:
         model:     as `Engine`.
-        prompts:   ids (T,) each; or texts, where there is a tokenizer with `encode`.
+        prompts:   a list: ids (T,) each; or texts, where there is a tokenizer with `encode`.
         config:    how tokens are chosen, and when a result ends; `changes` override single fields.
         tokenizer: makes text of ids.
         process:   a hook (logits (V,), ids so far (T,)) -> logits (V,).
@@ -39,7 +40,8 @@ def generate(
         that its results do not depend on the other prompts.
 
     Raises:
-        ArgumentError:   a prompt is empty, too long, or no such thing.
+        ArgumentError:   `prompts` is one prompt and not a list of them, or a prompt is empty or too
+                         long.
         VocabularyError: an id is not one of the model's.
         Exception:       what made the first request that failed fail; an `Engine` keeps the results
                          of the others.
@@ -54,6 +56,7 @@ def generate(
         [5, 5]
     """
     config = (GenerationConfig() if config is None else config).changed(**changes)
+    _refuse_one_prompt(prompts)
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
         positions=positions, batch_invariant=batch_invariant, matmul=matmul,
@@ -66,6 +69,20 @@ def generate(
         for _ in engine.run():
             pass
         return [engine.results(number) for number in numbers]
+
+
+def _refuse_one_prompt(prompts: Any) -> None:
+    """Refuse a text or ids that are given as they are: a text would be a prompt a character."""
+    given = "a text" if isinstance(prompts, str) else ""
+    if isinstance(prompts, np.ndarray) and prompts.ndim == 1 and prompts.dtype != object:
+        given = "an array of one dimension"
+    elif isinstance(prompts, (list, tuple)) and prompts and isinstance(prompts[0], Integral):
+        given = "one sentence's ids"
+    if given:
+        raise refused(
+            "generate", f"prompts is {given}", "prompts is a list, of one prompt or of many",
+            "generate(model, [prompt])",
+        )  # fmt: skip
 
 
 def _ids_of(prompt: ArrayLike | str, tokenizer: Any) -> ArrayLike:

@@ -94,6 +94,18 @@ def test_a_change_of_how_to_draw_is_refused_where_nothing_is_drawn():
     assert not GenerationConfig(do_sample=True, top_k=5).changed(do_sample=False).do_sample
 
 
+def test_a_field_of_another_name_is_answered_by_ours():
+    for given, fix in (
+        ({"max_tokens": 5}, "max_new_tokens= is its name here"),
+        ({"stop": "."}, "stop_strings= is its name here"),
+        ({"tempreature": 1.0}, "temperature= may be meant"),
+    ):
+        with pytest.raises(ArgumentError, match=fix):
+            GenerationConfig(**given)
+        with pytest.raises(ArgumentError, match=fix):
+            GenerationConfig().changed(**given)
+
+
 def test_a_way_of_choosing_that_is_not_here_is_refused_by_name():
     with pytest.raises(ArgumentError, match=r"typical_p = 0\.5"):
         GenerationConfig.from_dict({"typical_p": 0.5})

@@ -7,12 +7,13 @@ import pytest
 
 import dynbatch as db
 from dynbatch import models
-from dynbatch.errors import VocabularyError
+from dynbatch.errors import ArgumentError, VocabularyError
 from dynbatch.generation.requests import LENGTH
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory.pool import default_pool
 from tests.generation.tiny_models import tiny
 
+ONE_PROMPT = ["abc", [1, 2, 3], (1, 2), np.array([1, 2, 3])]
 SOURCES = [[3, 4, 5], [6], [], [4, 4, 4, 4, 4, 4, 7], [7, 6, 5, 4]]
 
 
@@ -135,3 +136,9 @@ def test_a_gpu_finds_what_the_cpu_finds(name, cuda):
     assert queue().launches > before
     assert [tokens(found) for found in there] == [tokens(found) for found in here]
     assert there[0][0][0].score == pytest.approx(here[0][0][0].score, rel=1e-4)
+
+
+@pytest.mark.parametrize("prompts", ONE_PROMPT, ids=str)
+def test_one_prompt_is_not_a_list_of_prompts(prompts):
+    with pytest.raises(ArgumentError, match=r"fix:  generate\(model, \[prompt\]\)"):
+        db.generate(tiny("gpt2"), prompts, max_new_tokens=2)
