@@ -70,7 +70,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what was meant, in place of all options; the exit status is 2."""
         given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        near = [one for word in given for one in nearest(word, self._option_string_actions)]
+        known = [one[2:] for one in self._option_string_actions if one.startswith("--")]
+        near = [f"--{one}" for word in given for one in nearest(word[2:], known)]
         meant = f"\n  fix:  {', '.join(near)}?" if near and "unrecognized" in message else ""
         self.exit(2, f"error: {self.prog}: {message}{meant}\n  help: {self.prog} --help\n")
 

@@ -8,7 +8,7 @@ from dataclasses import Field, fields, replace
 from pathlib import Path
 from shlex import quote
 from textwrap import fill
-from typing import Any
+from typing import Any, NoReturn
 
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.tasks.forms import FORMS, task_of
@@ -69,6 +69,13 @@ NUM_SHOWN = 3
 KNOWN = {each.name: each for task in TASKS.values() for each in fields(task.Settings)}
 """The settings of all tasks, by name."""
 
+_VARYING = {
+    each.name
+    for each in fields(TaskSettings)
+    if len({getattr(task.Settings, each.name) for task in TASKS.values()}) > 1
+}
+"""The settings that are usually other ones in another task."""
+
 
 def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> None:
     """Add the options of the command, among them those of the task that is asked for.
@@ -83,13 +90,18 @@ def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> N
     )  # fmt: skip
     common = [each.name for each in fields(TaskSettings)]
     if kind is None:
-        add_settings(parser, TaskSettings)
+        add_settings(parser, TaskSettings, varying=_VARYING)
         for name in KNOWN.keys() - common:  # so that `run` says why the task is not known
             _add_any(parser, KNOWN[name])
         return
     add_settings(parser, kind.Settings, common)
     own = [each.name for each in fields(kind.Settings) if each.name not in common]
     add_settings(parser.add_argument_group(kind.name), kind.Settings, own)
+    offered = {each.name for each in fields(kind.Settings) if each.metadata["help"]}
+    for name in KNOWN.keys() - offered:
+        flag = f"--{name.replace('_', '-')}"
+        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        parser.add_argument(flag, action=_OfOtherTasks, nargs="?", **hidden)
 
 
 def _peeked(given: Sequence[str]) -> type[Task] | None:
@@ -103,6 +115,22 @@ def _peeked(given: Sequence[str]) -> type[Task] | None:
         return kind_of({name: value for name, value in found.items() if value})[0]
     except (argparse.ArgumentError, DataError, CheckpointError):
         return None
+
+
+class _OfOtherTasks(argparse.Action):
+    """An option that the task does not have: it is an error that names those that do."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:  # fmt: skip
+        having = [
+            task.name
+            for task in TASKS.values()
+            for each in fields(task.Settings)
+            if each.name == self.dest and each.metadata["help"]
+        ]
+        parser.error(f"{option_string} is for {', '.join(having)}; this is another task")
 
 
 def _add_any(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:

@@ -48,7 +48,7 @@ class LanguageModelSettings(TaskSettings):
     units: str = option(
         "auto", "a token is: bytes, characters", one_of("auto", "bytes", "characters")
     )
-    epochs: int = option(5, "passes over the data", passes)
+    epochs: int = option(5, "passes over the data (by its size, 1 to 40)", passes)
     batch_size: int = option(32, "")  # of no use: max_tokens says how large a mini-batch is
     max_tokens: int = option(1024, "tokens in a mini-batch, of documents as they come")
     longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
@@ -104,8 +104,17 @@ class DocumentWriter(WritingTask):
         """An untrained model, and the alphabet of all parts where tokens are characters.
 
         Raises:
-            ArgumentError: pieces of long documents would overlap whole.
+            ArgumentError: pieces of long documents would overlap whole, or heads would not divide
+                the width.
         """
+        step = 2 * settings.heads  # a head turns pairs of features by their place
+        if settings.width % step:
+            raise ArgumentError(
+                f"--width {settings.width} with --heads {settings.heads}: "
+                f"{settings.width / settings.heads:g} features a head.\n"
+                "  rule: each head has an even number of features\n"
+                f"  fix:  --width {-(-settings.width // step) * step}"
+            )
         if settings.overlap >= settings.longest:
             raise ArgumentError(
                 f"--overlap {settings.overlap} with --longest {settings.longest}: a piece would "

@@ -75,7 +75,8 @@ def option(
 
     Args:
         default:  its value where it is not given. One that is False makes a switch.
-        what:     its line in `--help`; "" for a setting that checkpoints hold and nobody gives.
+        what:     its line in `--help`, with the default behind it unless it ends in parentheses; ""
+                  for a setting that checkpoints hold and nobody gives.
         kind:     makes the value of the text, or refuses it.
         is_first: it is given by its place, without a `--name`, as a file to read.
         is_kept:  a run's result depends on it, so that checkpoints hold it.
@@ -88,20 +89,26 @@ def add_options(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup,
     settings: type[Any],
     names: Container[str] | None = None,
+    varying: Container[str] = (),
 ) -> None:
     """Add an option for each field of a settings dataclass: `--batch-size` for `batch_size`.
 
     What the command line does not name is not in the parser's result.
 
     Args:
-        names: of the fields to add; by default all.
+        names:   of the fields to add; by default all.
+        varying: names of fields whose default the task decides.
     """
     for each in [one for one in fields(settings) if names is None or one.name in names]:
         flag, said = f"--{each.name.replace('_', '-')}", each.metadata["help"]
         kind = each.metadata["type"]
         if not said:
             continue
-        shown = f"{said} ({each.default})" if each.default not in (None, MISSING) else said
+        shown = said
+        if each.name in varying:
+            shown = f"{said} (by the task)"
+        elif each.default not in (None, MISSING) and not said.endswith(")"):
+            shown = f"{said} ({each.default})"
         shown = shown.replace("%", "%%")
         usual: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown}
         if each.metadata["first"]:

@@ -53,6 +53,40 @@ def test_a_text_becomes_a_language_model_that_writes_on(capsys):
     assert capsys.readouterr().out
 
 
+def test_the_help_tells_no_default_that_the_task_decides(capsys):
+    for arguments, said in (
+        ((), ["--batch-size X  sentences in a mini-batch (by the task)", "cosine (200)"]),
+        (("poem.txt",), ["passes over the data (by its size, 1 to 40)", "\nlanguage-model:\n"]),
+        (("--task", "tagging"), ["passes over the data (8)", "sentences in a mini-batch (16)"]),
+    ):
+        with pytest.raises(SystemExit):
+            main(["train", *arguments, "--help"])
+        helped = capsys.readouterr().out
+        for one in said:
+            assert one in helped, one
+
+
+@pytest.mark.parametrize(
+    ("option", "of"),
+    [
+        (["--model", "lstm"], "--model is for translation; this is another task"),
+        (["--crf"], "--crf is for tagging; this is another task"),
+        (["--batch-size=3"], "--batch-size is for translation, classification, tagging; this is"),
+        (["--widht", "3"], "fix:  --width?"),
+    ],
+)
+def test_an_option_of_another_task_is_refused_as_such(option, of, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "poem.txt", *option])
+    assert ended.value.code == 2 and of in capsys.readouterr().err
+
+
+def test_heads_that_do_not_divide_the_width_name_the_option(capsys):
+    error = fails(capsys, "poem.txt", *TEXT, "--width", "100", "--heads", "8")
+    assert "--width 100 with --heads 8: 12.5 features a head" in error
+    assert error.endswith("fix:  --width 112\n")
+
+
 def test_pairs_become_a_translator_of_spellings_to_words(capsys):
     assert main(["train", "pairs.tsv", "--output", "run", *PAIRS]) == 0
     printed = capsys.readouterr().out

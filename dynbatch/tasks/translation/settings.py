@@ -29,7 +29,7 @@ class TranslationSettings(TaskSettings):
     source_units: str = option("auto", "tokens: words, characters", one_of("auto", *UNITS))
     target_units: str = option("auto", "tokens: words, characters", one_of("auto", *UNITS))
     min_count: int = option(1, "tokens seen less often are unknown")
-    epochs: int = option(20, "passes over the data", passes)
+    epochs: int = option(20, "passes over the data (by its size, 2 to 40)", passes)
     batch_size: int = option(64, "pairs in a mini-batch")
     max_tokens: int | None = option(None, "tokens of both sides in a mini-batch, instead")
     embed: int = option(128, "features of the embeddings of an LSTM")
