@@ -66,6 +66,8 @@ exit status:
 NUM_SHOWN = 3
 """Examples of the file that are shown before training."""
 
+NUM_LOOKED_AT = 1000
+"""Examples of which one becomes the prompt of the command that is printed at the end."""
 KNOWN = {each.name: each for task in TASKS.values() for each in fields(task.Settings)}
 """The settings of all tasks, by name."""
 
@@ -196,7 +198,7 @@ def run(options: argparse.Namespace) -> None:
         raise DataError(
             f"{settings.data}: the run was trained on it, and there is no such file here.\n"
             "  rule: a run goes on with the content of its data, wherever the file lies\n"
-            f"  fix:  dynbatch train FILE --output {settings.output} --resume"
+            f"  fix:  dynbatch train FILE --output {quote(str(settings.output))} --resume"
         )
     with prepared(settings):
         if said:
@@ -206,7 +208,7 @@ def run(options: argparse.Namespace) -> None:
             settings = replace(settings, **{**kind.fitted(parts.train, settings), **given})
         task = begun(kind, parts, settings)
         introduce(task, parts, settings)
-        hint = f"dynbatch train --output {settings.output} --resume"
+        hint = f"dynbatch train --output {quote(str(settings.output))} --resume"
         learn(task, parts, settings, hint=hint)
         conclude(task, parts, settings)
 
@@ -245,12 +247,27 @@ def conclude(task: Task, parts: Parts, settings: TaskSettings) -> None:
         print(f"speed: {found} in training")
     if saved := memory_saved(records):
         print(fill(f"memory of a step at its peak: {saved}", COLUMNS))
-    prompts = {task.prompt(text) for text in parts.dev or parts.train}
-    prompt = min(prompts, key=lambda text: ("'" in text, abs(len(text) - 30), text))
+    run = quote(str(folder))
     print(f"model: {best}\n\nto go on:")
-    print(f"  dynbatch generate {folder} {quote(prompt)}")
-    print(f"  dynbatch plot {folder}")
-    print(f"  dynbatch train --output {folder} --resume --epochs {2 * settings.epochs}")
+    print(f"  dynbatch generate {run} {prompt_of(parts.dev or parts.train, task)}")
+    print(f"  dynbatch plot {run}")
+    print(f"  dynbatch train --output {run} --resume --epochs {2 * settings.epochs}")
+
+
+def prompt_of(texts: Sequence[Any], task: Task) -> str:
+    """A prompt such as one of these texts, quoted for a shell; a plain one if there is any.
+
+    Args:
+        texts: of the data; some are looked at.
+    """
+    prompts = {task.prompt(text) for text in texts[:NUM_LOOKED_AT]}
+    prompt = min(
+        prompts,
+        key=lambda text: (
+            not text.isprintable(), "'" in text, text.startswith("-"), abs(len(text) - 30), text
+        ),
+    )  # fmt: skip
+    return f"-- {quote(prompt)}" if prompt.startswith("-") else quote(prompt)
 
 
 def shortened(line: str) -> str:

@@ -188,8 +188,8 @@ class DocumentWriter(WritingTask):
 
     @classmethod
     def prompt(cls, text: str) -> str:
-        """The first words of a document."""
-        return " ".join(text.split()[:2])
+        """The first words of a document, or characters where it has no blanks."""
+        return " ".join(text.split()[:2])[:40]
 
     @classmethod
     def sizes(cls, texts: Sequence[str]) -> str:

@@ -1,13 +1,17 @@
 """`dynbatch train`: from a file to a run that writes, and what it refuses."""
 
+import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dynbatch.commands.main import main
+from dynbatch.commands import generate
+from dynbatch.commands.main import Parser, main
+from dynbatch.commands.train import prompt_of
 from dynbatch.models import GPT
+from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.registry import load_task
 from dynbatch.train import read_checkpoint
 
@@ -51,6 +55,29 @@ def test_a_text_becomes_a_language_model_that_writes_on(capsys):
     assert max(map(len, printed.splitlines())) <= 80
     assert main(["generate", "runs/poem", "ab", "--greedy", "--max-new-tokens", "4"]) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("documents", "prompt"),
+    [
+        (["-hello there", "-n what"], "-- '-hello there'"),
+        (
+            ["春眠不覺曉處處聞啼鳥夜來風雨聲花落知多少" * 9],
+            f"'{'春眠不覺曉處處聞啼鳥夜來風雨聲花落知多少' * 2}'",
+        ),
+        (["it's so", "no, never"], "'no, never'"),
+        (["it's so"], "'it'\"'\"'s so'"),
+        (["\x1b[31m is red", "so is all"], "'so is'"),
+    ],
+)
+def test_the_prompt_of_the_printed_command_can_be_pasted(documents, prompt):
+    assert prompt_of(documents, DocumentWriter) == prompt
+    at_shell = shlex.split(f"runs/x {prompt}")
+    parser = Parser("dynbatch generate", "", "")
+    generate.add_options(parser)
+    options = parser.parse_intermixed_args(at_shell)
+    assert (options.model, len(options.prompts)) == ("runs/x", 1)
+    assert any(one.startswith(options.prompts[0]) for one in documents)
 
 
 def test_the_help_tells_no_default_that_the_task_decides(capsys):
