@@ -27,6 +27,7 @@ from dynbatch.generation.scoring import log_prob
 from dynbatch.graph import Graph
 from dynbatch.kernels.blas import set_batch_invariant
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
+from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.syntax.other_names import OF_DYNBATCH, missing
@@ -65,6 +66,7 @@ __all__ = [
     "num_threads",
     "optim",
     "pictures",
+    "predict",
     "scan",
     "seed",
     "set_batch_invariant",

@@ -13,7 +13,7 @@ PUBLIC = {
     "dynbatch": """
         Cell DynbatchError Engine GenerationConfig Graph MemoryUse Node Operation Parameter
         Policy Ragged Retain RowSparse backends block cell drive errors generate
-        initial_state log_prob memory models nodes num_threads optim pictures scan seed
+        initial_state log_prob memory models nodes num_threads optim pictures predict scan seed
         set_batch_invariant set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.models.predict import predict
 from dynbatch.models.pretrained import BertForClassification
 from dynbatch.tasks.classification import Classification, labelled
 from dynbatch.tasks.task import TextCoder
-from dynbatch.tasks.training import values
 
 
 class PretrainedClassifier:
@@ -22,7 +22,8 @@ class PretrainedClassifier:
     def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
         """The label of each line, its probability, and those of all labels."""
         ids = [self.tokenizer.encode(line) for line in lines]
-        return labelled(lines, values(self.model, self.model.logits, ids), self.model.config.labels)
+        scores = predict(self.model, self.model.logits, ids)
+        return labelled(lines, scores, self.model.config.labels)
 
     @staticmethod
     def line(found: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import DataError
 from dynbatch.graph import Graph
+from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
@@ -21,7 +22,6 @@ from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, table_widths
-from dynbatch.tasks.training import values
 from dynbatch.tasks.words import is_share, is_tokens, words_of_text
 from dynbatch.text import LabelledText, Vocabulary, read_labelled
 from dynbatch.text.vocabulary import MARKS
@@ -169,7 +169,7 @@ class Classification(LabellingTask):
 
     def scores(self, texts: Sequence[str]) -> list[Array]:
         """Scores of the labels of each text, (K,)."""
-        return values(self.model, self.model, [self._ids(text) for text in texts])
+        return predict(self.model, self.model, [self._ids(text) for text in texts])
 
     def _best(self, texts: Sequence[LabelledText]) -> list[str]:
         return [self.labels[int(y.argmax())] for y in self.scores([text.text for text in texts])]

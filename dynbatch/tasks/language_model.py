@@ -19,6 +19,7 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
 from dynbatch.models import GPT
+from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.optim import AdamW, Optimizer
 from dynbatch.padding import padded_peak
@@ -35,7 +36,6 @@ from dynbatch.tasks.task import (
     checked_description,
     damaged_description,
 )
-from dynbatch.tasks.training import values
 from dynbatch.text.lines import printable
 from dynbatch.train import CheckpointInfo, TokenBatches
 from dynbatch.train.checkpoint_file import Rule
@@ -173,7 +173,7 @@ class DocumentWriter(WritingTask):
 
     def evaluate(self, texts: Sequence[str]) -> dict[str, float]:
         """Bits of all tokens and ends of documents, divided by the number of bytes."""
-        nats = values(
+        nats = predict(
             self.model,
             lambda graph, piece: self.loss(graph, self.model, piece),
             self.examples(texts),

@@ -13,6 +13,7 @@ import numpy as np
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
+from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import MostFrequentTag
@@ -20,7 +21,6 @@ from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, table_widths
-from dynbatch.tasks.training import values
 from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_share, is_tokens, spelled_share
 from dynbatch.text import TaggedSentence, Vocabulary, read_tagged
 from dynbatch.text.vocabulary import MARKS
@@ -162,7 +162,7 @@ class Tagging(LabellingTask):
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """The best tags of each sentence."""
         ids = [self.lexicon.encode(words) for words in sentences]
-        best = values(self.model, self.model.best, ids)
+        best = predict(self.model, self.model.best, ids)
         return [[self.tags[int(number)] for number in column[:, 0]] for column in best]
 
     def evaluate(self, texts: Sequence[TaggedSentence]) -> dict[str, float]:

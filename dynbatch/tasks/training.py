@@ -17,7 +17,6 @@ from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 from dynbatch.random import seed
 from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
 from dynbatch.train import (
@@ -141,26 +140,6 @@ def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
             f"{checkpoint}: there is a run already.\n"
             "  fix: go on with it by --resume, remove it, or give another --output."
         )
-
-
-def values(
-    model: Module, build: Callable[[Graph, Any], Node], examples: Sequence[Any], size: int = 64
-) -> list[Array]:
-    """The values of build(graph, example) for each example, `size` examples in a run.
-
-    The model is in evaluation mode meanwhile.
-    """
-    was_training, parameter = model.training, model.parameters()[0]
-    model.eval()
-    found: list[Array] = []
-    try:
-        for first in range(0, len(examples), size):
-            with Graph(parameter.device, parameter.dtype, grad=False) as graph:
-                batch = [build(graph, example) for example in examples[first : first + size]]
-                found += graph.values(batch)
-    finally:
-        model.train(was_training)
-    return found
 
 
 def place(settings: TrainingSettings) -> str:

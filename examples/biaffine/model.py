@@ -11,7 +11,6 @@ import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
 from dynbatch.parameter import Array
-from dynbatch.tasks.training import values
 from dynbatch.tasks.words import Lexicon, WordIds, WordVectors
 
 
@@ -75,10 +74,12 @@ class Parser(models.Module):
 
         Two runs a mini-batch: arcs for all, and, when their trees are known, labels for all.
         """
-        arcs = values(self, lambda graph, one: self.scores.arcs(self.states(graph, one)), examples)
+        arcs = db.predict(
+            self, lambda graph, one: self.scores.arcs(self.states(graph, one)), examples
+        )
         heads = [models.maximum_spanning_tree(scores) for scores in arcs]
         pairs = list(zip(examples, heads, strict=True))
-        labels = values(
+        labels = db.predict(
             self,
             lambda graph, pair: self.scores.labels(self.states(graph, pair[0]), pair[1]),
             pairs,

@@ -19,7 +19,7 @@ from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.settings import TrainingSettings
-from dynbatch.tasks.training import place, sample, train, values
+from dynbatch.tasks.training import place, sample, train
 from dynbatch.text import LabelledText, Vocabulary, WordPiece
 from examples.corpora import brown
 from examples.minilm import weights
@@ -130,7 +130,7 @@ def fit_output(classifier: Classifier, examples: Sequence[Example], updates: int
 
     Source: Kumar et al. 2022, arXiv:2202.10054 (LP-FT).
     """
-    vectors = np.array(values(classifier, classifier.vector, examples))
+    vectors = np.array(db.predict(classifier, classifier.vector, examples))
     targets = np.array([example.category for example in examples])
     optimizer = optim.AdamW(classifier.output, 1e-3, weight_decay=0.1)
     schedule = optim.Cosine(optimizer, updates)
@@ -149,7 +149,7 @@ def category_loss(graph: db.Graph, classifier: Classifier, example: Example) -> 
 
 def predictions(classifier: Classifier, examples: Sequence[Example]) -> list[int]:
     """The category with the highest score for each example."""
-    return [int(y.argmax()) for y in values(classifier, classifier.scores, examples)]
+    return [int(y.argmax()) for y in db.predict(classifier, classifier.scores, examples)]
 
 
 def report(name: str, found: Sequence[int], answers: Sequence[int]) -> None:

@@ -62,11 +62,7 @@ class SentenceVectors:
             DataError: a text has more tokens than the model has positions.
         """
         ids = [self._encode(text) for text in texts]
-        found: list[Array] = []
-        for first in range(0, len(ids), batch_size):
-            with db.Graph(self.bert.parameters()[0].device, grad=False) as graph:
-                batch = [self.bert.vector(graph, each) for each in ids[first : first + batch_size]]
-                found += graph.values(batch)
+        found = db.predict(self.bert, self.bert.vector, ids, batch_size=batch_size)
         vectors: Array = np.array(found).reshape(len(texts), self.bert.config.hidden_size)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors

@@ -16,7 +16,7 @@ from dynbatch.models import Module
 from dynbatch.parameter import Array
 from dynbatch.tasks.options import option, share
 from dynbatch.tasks.settings import TrainingSettings
-from dynbatch.tasks.training import train, values
+from dynbatch.tasks.training import train
 from dynbatch.train import SentenceBatches, padding_ratio
 
 
@@ -86,6 +86,6 @@ def loss(graph: db.Graph, model: Classifier, example: Example) -> Node:
 
 def accuracy(model: Any, examples: Sequence[Example]) -> float:
     """The share of labels that have the highest score."""
-    scores = values(model, model.scores, examples)
+    scores = db.predict(model, model.scores, examples)
     found = [one.argmax(-1) == ex.labels for one, ex in zip(scores, examples, strict=True)]
     return float(np.concatenate(found).mean())

@@ -1,0 +1,61 @@
+"""`predict`: what a function of a model gives for many examples, mini-batch by mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dynbatch.arguments import function as require_function
+from dynbatch.arguments import listed, size
+from dynbatch.backend import Array
+from dynbatch.graph import Graph
+from dynbatch.models.evaluating import evaluating
+from dynbatch.nodes.node import Node
+
+
+def predict(
+    model: Any,
+    function: Callable[[Graph, Any], Node],
+    examples: Iterable[Any],
+    *,
+    batch_size: int = 64,
+) -> list[Array]:
+    """The value of function(graph, example) for each example, without gradients.
+
+    The examples run `batch_size` at a time, in their order, each at its own length, on the model's
+    device and in its dtype. The model is in evaluation mode meanwhile.
+
+    Args:
+        model:      a `models.Module`.
+        function:   function(graph, example) -> node, such as `model.logits`; it is the model's
+                    own, or calls the model.
+        examples:   what the function takes, one by one.
+        batch_size: examples in a graph. The memory of their values is freed before the next.
+
+    Raises:
+        ArgumentError: `function` is not one, or takes other arguments; `examples` is not a list;
+            `batch_size` is below 1.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import models
+        >>> from dynbatch import nodes as F
+        >>> embed = models.Embedding(10, 4)
+        >>> def vector(graph, ids):
+        ...     return F.mean(embed(graph, ids), dim=0)
+        >>> [value.shape for value in db.predict(embed, vector, [[1, 2], [3]])]
+        [(4,), (4,)]
+    """
+    require_function("predict", "function", function, "function(graph, example)")
+    examples = listed("predict", "examples", examples, "give a list of examples")
+    batch_size = size("predict", "batch_size", batch_size)
+    settings: dict[str, Any] = {"grad": False}
+    if parameters := model.parameters():
+        settings |= {"device": parameters[0].device, "dtype": parameters[0].dtype}
+    found: list[Array] = []
+    with evaluating(model):
+        for first in range(0, len(examples), batch_size):
+            with Graph(**settings) as graph:
+                batch = [function(graph, each) for each in examples[first : first + batch_size]]
+                found += graph.values(batch)
+    return found
