@@ -57,7 +57,8 @@ output:
   backslashes as \\n, \\t and \\\\. --json tells more.
   A tagger writes the/DT old/JJ man/NN, a classifier the label of a line; with
   --json words and tags, or the probabilities of all labels. Words stand between
-  blanks; a tagger cuts a full stop off a word that it does not know.
+  blanks; a tagger cuts a full stop off a word that it does not know. Of a text
+  longer than BERT or RoBERTa reads, the first tokens count; a warning says so.
 
 choosing:
   The model's generation_config.json, changed by the options here. Tokens are

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,3 +57,18 @@ def test_its_tokenizer_can_be_in_another_folder_and_it_chooses_no_tokens(model, 
     assert capsys.readouterr().out.strip() in ("no", "yes", "maybe")
     assert main(["generate", "folder", "the cat", "--top-k", "3"]) == 1
     assert "is a model for classification, which chooses no tokens" in capsys.readouterr().err
+
+
+def test_a_line_longer_than_the_model_reads_is_cut_and_said_by_name(model, capsys, monkeypatch):
+    short = replace(CONFIG, max_position_embeddings=6)
+    monkeypatch.chdir("folder")
+    cut = BertForClassification(short, rng=3).eval()
+    cut.classifier.weight.value[:] *= 100
+    save_checkpoint("model.safetensors", cut)
+    with db.Graph(grad=False) as graph:
+        wanted = cut.logits(graph, [2, 5, 6, 7, 5, 3]).value.argmax()
+    Path("config.json").unlink()
+    assert main(["generate", ".", "the cat sat the the the", "sat"]) == 0
+    told = capsys.readouterr()
+    assert told.out.split()[0] == ("no", "yes", "maybe")[wanted]
+    assert told.err.count("warning") == 1 and "'the cat sat the the the'… has 8 tokens" in told.err

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, shown
 from dynbatch.blocks.block import block
+from dynbatch.errors import VocabularyError
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
 from dynbatch.models.module import Module
@@ -182,10 +183,25 @@ class Bert(PretrainedModel):
         Args:
             ids:   of the T tokens, with [CLS] and [SEP] if the tokenizer has them.
             types: of the tokens; 0 by default.
+
+        Raises:
+            VocabularyError: there are more tokens than `positions`.
         """
         ids = as_ids("Bert", ids)
+        if len(ids) > self.positions:
+            raise VocabularyError.at_caller(
+                f"{type(self).__name__}: {len(ids)} tokens.\n"
+                f"  rule: at most {self.positions}, as many as the model has positions\n"
+                "  fix:  give a part of the text; its beginning and what the tokenizer puts at the "
+                f"end: [*ids[:{self.positions - 1}], ids[-1]]"
+            )
         types = np.zeros_like(ids) if types is None else as_ids("Bert", types)
         return self.encoder(self.embeddings(graph, ids, types))
+
+    @property
+    def positions(self) -> int:
+        """Most tokens of a text, those that the tokenizer puts around it among them."""
+        return int(self.config.max_position_embeddings - self.config.first_position)
 
     def pooled(self, hidden: Node) -> Node:
         """tanh(W h + b) of the first token's h, (T, D) -> (D,)."""

@@ -65,5 +65,7 @@ def test_the_longest_sentence_is_two_shorter_than_the_table():
     model = of("roberta")
     with db.Graph() as graph:
         assert model(graph, [3] * 46).shape == (46, 16)
-        with pytest.raises(VocabularyError, match="47 tokens from position 2 on, in a table of 48"):
-            _ = model(graph, [3] * 47).value
+        with pytest.raises(
+            VocabularyError, match=r"Roberta[A-Za-z]*: 47 tokens(.|\n)*most 46(.|\n)*ids\[:45\]"
+        ):
+            model(graph, [3] * 47)
