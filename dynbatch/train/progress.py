@@ -29,7 +29,8 @@ class Progress:
     It counts mini-batches of all epochs together, so that the time left is that of the run; epochs
     that have not begun are taken to be as long as the present one. Beside it stand the loss in
     nats, tokens per second of training where tokens are counted, sentences where they are not, and
-    the memory of a mini-batch beside what it would take padded.
+    the memory of a mini-batch beside what it would take padded. The first update is slower than all
+    others, since it compiles and loads: neither speed nor time left has it, once a second is done.
 
     Args:
         num_epochs: at the end of the run.
@@ -40,6 +41,7 @@ class Progress:
         self._num_epochs = num_epochs
         self._begin = self._advanced = time.perf_counter()
         self._done = 0
+        self._is_first = True
         self._memory = ""
         self._is_shown = is_shown
         self._bar: tqdm | None = None
@@ -92,7 +94,16 @@ class Progress:
         speed = self._done / max(1e-9, self._advanced - self._begin)
         unit = "tok" if "tokens" in record else "sent"
         self._bar.set_postfix_str(f"{loss}{speed:,.0f} {unit}/s{self._memory}", refresh=False)
+        if self._is_first:
+            self._leave_out(num_batches)
         self._bar.update(num_batches)
+
+    def _leave_out(self, num_batches: int) -> None:
+        """Count speed and time left from here on, behind so many mini-batches."""
+        assert self._bar is not None
+        self._is_first, self._done, self._begin = False, 0, self._advanced
+        self._bar.initial += num_batches
+        self._bar.unpause()
 
 
 def tell(text: str) -> None:

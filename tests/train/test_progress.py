@@ -121,4 +121,18 @@ def test_a_checkpoint_counts_once_in_the_time_left(capsys, monkeypatch):
                 progress.advance(1, LONG)
             now[0] += 20.0  # it is saved
     first = next(state for state in shown(capsys) if "epoch 2/2  55%" in state)
-    assert "00:25 left" in first  # nine batches at 31 seconds for eleven
+    assert "00:27 left" in first  # nine batches at 30 seconds for ten: the first does not count
+
+
+def test_the_first_update_which_compiles_is_in_neither_speed_nor_time_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    with closing(Progress(1, True)) as progress:
+        progress.begin_epoch(0, 0, 10)
+        for seconds in (40.0, 2.0, 2.0):
+            now[0] += seconds
+            progress.advance(6, LONG)
+    first, *_, last = [state for state in shown(capsys) if "loss" in state]
+    assert "? left" in first and " 0 sent/s" in first
+    assert "00:14 left" in last and " 3 sent/s" in last
