@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from dynbatch import nodes as F
 from dynbatch.arguments import sizes
 from dynbatch.cells import cell, stack, total
+from dynbatch.errors import DtypeError
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
 from dynbatch.models.trees import checked_pairs, tree_of_heads
@@ -168,7 +169,17 @@ class ChildSumTreeLSTM(Module):
         self.bias_f = uniform(rng, (h,), h)
 
     def compose(self, x: Node, children: Sequence[State] = ()) -> State:
-        """(h, c) of a node with token x (I,) from those of its children."""
+        """(h, c) of a node with token x (I,) from those of its children, a list of states.
+
+        Raises:
+            DtypeError: `children` is one state.
+        """
+        if isinstance(children, Node):
+            raise DtypeError.at_caller(
+                "ChildSumTreeLSTM.compose: children is one state, not a list of states.\n"
+                "  rule: compose(x, states), for any number of children\n"
+                "  fix:  compose(x, [state]); of a leaf compose(x)"
+            )
         taken = [remember(x, child, self) for child in children]
         below = total(taken) if taken else (self.hidden_size, self.hidden_size)
         state: State = child_sum_compose(x, below, self)

@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.errors import DtypeError
 from dynbatch.testing import check_batching, check_gradient
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -171,3 +172,14 @@ def test_what_a_mini_batch_of_binary_trees_costs():
     # The inputs, the leaves, 3 levels, the stack of roots and the sum are a batch each.
     assert (found.nodes, found.batches) == (26, 7)
     assert (found.launches, found.copied_bytes) == (170, 0)
+
+
+def test_one_state_in_place_of_a_list_of_children_is_refused():
+    tree_lstm = models.ChildSumTreeLSTM(INPUT, HIDDEN)
+    with db.Graph() as graph:
+        x = F.constant(graph, 1.0, (INPUT,))
+        child = tree_lstm.compose(x)
+        with pytest.raises(
+            DtypeError, match=r"(?s)children is one state.*fix:  compose\(x, \[state"
+        ):
+            tree_lstm.compose(x, child)
