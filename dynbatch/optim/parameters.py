@@ -49,10 +49,12 @@ def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
     for position, item in enumerate(items):
         name, parameter = item if isinstance(item, tuple) else (getattr(item, "name", ""), item)
         if not isinstance(parameter, Parameter):
+            join = "       of several models [*a.parameters(), *b.parameters()];\n"
             raise DtypeError(
                 f"item {position} of the parameters is {type(parameter).__name__}, "
                 "not a Parameter.\n"
                 "  fix: give a Module, a list of Parameters or a list of (name, Parameter) pairs;\n"
+                f"{join if isinstance(parameter, HasParameters) else ''}"
                 '       an optimizer takes groups too, [{"params": …, "lr": 1e-4}, …].'
             )
         if parameter.uid not in seen:

@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from dynbatch import backend, optim
+from dynbatch import backend, models, optim
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import parallel
@@ -261,6 +261,11 @@ def test_parameters_of_the_wrong_kind_are_refused():
         optim.Adam([])
     with pytest.raises(DtypeError, match=r"item 1 .* ndarray"):
         optim.Adam([Parameter(np.ones(1)), np.ones(1)])
+
+
+def test_of_several_models_the_fix_is_their_parameters():
+    with pytest.raises(DtypeError, match=r"item 0 .* Linear(?s:.*)\[\*a\.parameters\(\), \*b"):
+        optim.Adam([models.Linear(2, 2), models.Linear(2, 2)])
 
 
 # On a GPU -----------------------------------------------------------------------------------------
