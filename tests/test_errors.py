@@ -155,6 +155,9 @@ GALLERY = [
     Mistake(lambda graph: F.lookup(graph, WORDS, ["the", "cat"]), errors.ShapeError, (
         "lookup: a one-dimensional sequence of integers expected, got text",
         "fix:  give each word's id")),
+    Mistake(lambda graph: F.cross_entropy(tokens(graph)[0], True), errors.ShapeError, (
+        "cross_entropy: a one-dimensional sequence of integers expected, got truth values",
+        "fix:  give ids: int(value) is 0 or 1")),
     Mistake(lambda graph: F.lookup(graph, WORDS, graph), errors.ShapeError, (
         "expected, got Graph", "fix:")),
     Mistake(lambda graph: F.lookup(graph, WORDS, [[1, 2], [3]]), errors.ShapeError, ("fix:",)),

@@ -80,7 +80,12 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         given = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
         fix = "pass one sentence's ids, e.g. [4, 17, 2]"
-        if array.dtype.kind in "US":
+        if array.dtype.kind == "b":
+            given, fix = (
+                "truth values",
+                "give ids: int(value) is 0 or 1; np.array(values).astype(int)",
+            )
+        elif array.dtype.kind in "US":
             given, fix = "text", "give each word's id, from a vocabulary of yours"
         elif array.dtype.kind == "O":
             given = type(ids).__name__
