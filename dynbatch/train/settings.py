@@ -30,7 +30,14 @@ FUNCTIONS = {
     "make_graph": "make_graph() -> Graph",
 }
 # The least that each count may be.
-COUNTS = {"accumulate": 1, "memory_every": 1, "watch": 1, "checkpoint_every": 0, "patience": 0}
+COUNTS = {
+    "accumulate": 1,
+    "memory_every": 1,
+    "watch": 1,
+    "advise_after": 1,
+    "checkpoint_every": 0,
+    "patience": 0,
+}
 NEEDED = ("accumulate", "memory_every")
 
 
@@ -64,6 +71,7 @@ class TrainerSettings(NamesChecked):
     padded_bytes: Callable[[Sequence[Example]], int] | None = None
     memory_every: int = 20
     watch: int | None = None
+    advise_after: int | None = None
     random_state: np.random.Generator | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     other_data: Mapping[str, object] = field(default_factory=dict)

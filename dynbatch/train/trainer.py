@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dynbatch.errors import NumericError
 from dynbatch.optim import GradientNorm
+from dynbatch.train.advisor import Advisor
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import Record, validated
@@ -69,6 +70,9 @@ class Trainer(TrainerSettings):
         watch:            updates between two that write a line about every parameter: norms of
                           weight, gradient and update, and others (`train.watch.Watched`). Such an
                           update copies all parameters; the others do not.
+        advise_after:     updates after which it prints, once, what would make them faster: the
+                          advice (`Graph.advice`) of the fastest of the last three mini-batches.
+                          Three or more leave out those that compile and plan.
         random_state:     a generator that the loss function draws from, kept in checkpoints.
         extra:            what else to keep in checkpoints, such as the model's settings.
         other_data:       what the run depends on beside its mini-batches, by name, such as
@@ -103,6 +107,7 @@ class Trainer(TrainerSettings):
         self.position = 0
         self.stopping = EarlyStopping(self.patience, self.higher_is_better)
         self._records = RunRecords(self.metrics_path, self.tensorboard)
+        self._advisor = Advisor(self.advise_after)
         self._unread: Update | None = None
         self._is_first = True
         self._last: Record = {}
@@ -199,7 +204,7 @@ class Trainer(TrainerSettings):
         begin = time.perf_counter()
         try:
             step = self.step + (1 if self._unread is None else 2)
-            update = differentiate(self, batches, step, self.epoch)
+            update = differentiate(self, batches, step, self.epoch, self._advisor)
             if not update.is_on_device:
                 update.read()
         except NumericError as error:
@@ -224,6 +229,7 @@ class Trainer(TrainerSettings):
                 self._settle()
             if is_saved:
                 self.save()
+        self._advisor.updated()
 
     def _settle(self) -> None:
         """Count the last update and write it down, now that its numbers are read.

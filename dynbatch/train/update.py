@@ -11,6 +11,7 @@ from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.optim import GradientNorm, clip_grad_norm_
+from dynbatch.train.advisor import Advisor
 from dynbatch.train.metrics import PARAMETERS, Record
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
@@ -63,8 +64,9 @@ class Update:
 
 
 def differentiate(
-    settings: TrainerSettings, batches: Sequence[Sequence[Example]], step: int, epoch: int
-) -> Update:
+    settings: TrainerSettings, batches: Sequence[Sequence[Example]], step: int, epoch: int,
+    advisor: Advisor,
+) -> Update:  # fmt: skip
     """Compute the loss of an update's mini-batches and its gradients, and clip these.
 
     Each mini-batch has a graph of its own, which is gone before the next one begins. All losses are
@@ -79,7 +81,7 @@ def differentiate(
         count = sum([settings.num_tokens(example) for batch in batches for example in batch])
         record["tokens"] = count
     record |= {"loss": nan, "peak_bytes": 0}  # read later; here for their places in the line
-    losses = [_add_gradients(settings, batch, max(1, count), record) for batch in batches]
+    losses = [_add_gradients(settings, batch, max(1, count), record, advisor) for batch in batches]
     record["gradient_norm"] = nan
     is_watched = settings.watch is not None and (step - 1) % settings.watch == 0
     watched = Watched(settings.optimizer) if is_watched else None
@@ -89,8 +91,9 @@ def differentiate(
 
 
 def _add_gradients(
-    settings: TrainerSettings, batch: Sequence[Example], count: int, record: Record
-) -> Node:
+    settings: TrainerSettings, batch: Sequence[Example], count: int, record: Record,
+    advisor: Advisor,
+) -> Node:  # fmt: skip
     """Add a mini-batch's gradients. Returns its part of the loss; memory goes into the record."""
     with _graph(settings) as graph:
         losses = [settings.loss_function(graph, settings.model, example) for example in batch]
@@ -98,6 +101,7 @@ def _add_gradients(
         memory = _planned_memory(settings, record["step"], graph, loss, batch)
         graph.backward(loss, settings.memory_limit)
         memory["peak_bytes"] = graph.peak_bytes
+    advisor.note(graph)
     for name, taken in memory.items():
         record[name] = max(taken, record.get(name, 0))
     return loss
