@@ -35,7 +35,7 @@ of each line; all side by side and without padding. What a prompt gets does not
 depend on the others.
 
   dynbatch generate gpt2/ "Once upon a time" --top-p 0.9 --max-new-tokens 50
-  dynbatch generate opus-mt-en-de/ --file sentences.txt --num-beams 4 > out.txt
+  dynbatch generate opus-mt-en-de/ --file lines.txt --num-beams 4 -n 3 --scores
   dynbatch generate runs/labels "Where is my parcel?" --json
 """
 MORE = """\
@@ -54,7 +54,9 @@ prompts:
 output:
   One result alone is printed as it comes, whole characters at a time. Of
   several each is a line, in the order of the prompts, with line feeds, tabs and
-  backslashes as \\n, \\t and \\\\. --json tells more.
+  backslashes as \\n, \\t and \\\\. --scores puts before each Σ log p of its tokens
+  by the model, in nats, and a tab. --json tells more: "log_prob" is that sum,
+  "score" what beams are ranked by.
   A tagger writes the/DT old/JJ man/NN, a classifier the label of a line; with
   --json words and tags, or the probabilities of all labels. Words stand between
   blanks; a tagger cuts a full stop off a word that it does not know. Of a text
@@ -109,6 +111,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory-limit", metavar="SIZE", help='most bytes of caches, such as "2GB"')
     add("--device", choices=NAMES, default="cpu", help="where the model runs (%(default)s)")
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
+    add("--scores", action="store_true", help="before each result its log-probability in nats and "
+        "a tab")  # fmt: skip
     add("--json", action="store_true", help="an object a prompt: its results with tokens, scores "
         "and reasons")  # fmt: skip
     add("--quiet", action="store_true", help="no progress, and no last line")
@@ -137,7 +141,8 @@ def run(options: argparse.Namespace) -> int:
     config = changed(found.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
     engine = Engine(found.model, config, tokenizer=found.tokenizer, memory_limit=limit)
-    is_alone = len(first) == 1 and config.num_return_sequences == 1 and not options.json
+    is_alone = len(first) == 1 and config.num_return_sequences == 1
+    is_alone = is_alone and not (options.json or options.scores)
     writing = Writing(engine, found.tokenizer, config, chain(first, prompts))
     as_seen = printable if sys.stdout.isatty() else str
     begin = time.perf_counter()
@@ -147,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
         disable=is_alone or options.quiet or None,
         ncols=COLUMNS,
     ) as progress:
-        for piece in writing.pieces(options.batch_size, is_alone, options.json):
+        for piece in writing.pieces(options.batch_size, is_alone, options.json, options.scores):
             progress.update(writing.ended - progress.n)
             tqdm.write(as_seen(piece), end="")
             sys.stdout.flush()
@@ -163,7 +168,7 @@ def _label(task: Labeller, lines: Iterator[str], options: argparse.Namespace) ->
     Raises:
         ArgumentError: an option is given that is of writing text.
     """
-    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit")
+    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit", "scores")
     own = () if isinstance(task, PretrainedClassifier) else ("tokenizer",)
     for name in (*names, *own):
         if getattr(options, name) not in (None, False):
@@ -197,6 +202,19 @@ def changed(config: GenerationConfig, options: argparse.Namespace) -> Generation
             f"--greedy with {flag}.\n"
             f"  rule: --greedy takes the most probable token, {flag} says how to draw\n"
             f"  fix:  leave one of them out"
+        )
+    if drawn and beams > 1:
+        flag = f"--{drawn[0].replace('_', '-')}"
+        raise ArgumentError(
+            f"--num-beams {beams} with {flag}.\n"
+            f"  rule: beams follow the most probable texts, {flag} says how to draw\n"
+            f"  fix:  leave one of them out"
+        )
+    if beams > 1 and count > beams:
+        raise ArgumentError(
+            f"-n {count} with --num-beams {beams}.\n"
+            "  rule: of beams there are as many results as beams, or fewer\n"
+            f"  fix:  --num-beams {count}; or leave it out, to draw {count} results"
         )
     if options.greedy:
         changes |= {"do_sample": False, "num_beams": beams}

@@ -46,11 +46,14 @@ class Writing:
         self._prompts = prompts
         self.ended = self.refused = self.tokens = 0
 
-    def pieces(self, most: int, is_alone: bool, is_json: bool) -> Iterator[str]:
+    def pieces(
+        self, most: int, is_alone: bool, is_json: bool, has_scores: bool = False
+    ) -> Iterator[str]:
         """What to print: of one result alone each piece as it comes, else lines for each prompt.
 
         Args:
-            most: prompts in the engine at once.
+            most:       prompts in the engine at once.
+            has_scores: put a result's log-probability before its text.
         """
         prompts = enumerate(self._prompts)
         texts: dict[int, str] = {}
@@ -76,7 +79,7 @@ class Writing:
             while printed in outcomes:
                 outcome, text = outcomes.pop(printed), texts.pop(printed)
                 if not is_alone:
-                    yield self._lines(text, outcome, is_json)
+                    yield self._lines(text, outcome, is_json, has_scores)
                 elif not self.refused:
                     yield "\n"
                 printed += 1
@@ -114,13 +117,18 @@ class Writing:
         self.refused += 1
         outcomes[place] = error
 
-    def _lines(self, prompt: str, outcome: Outcome, is_json: bool) -> str:
+    def _lines(self, prompt: str, outcome: Outcome, is_json: bool, has_scores: bool) -> str:
         """A line a result, or an object a prompt."""
         results = [] if isinstance(outcome, Exception) else outcome
         if not is_json:
-            texts = [one.text for one in results] or [""] * self._config.num_return_sequences
-            return "".join([f"{text.translate(_ESCAPES)}\n" for text in texts])
-        content: dict[str, Any] = {"prompt": prompt, "results": [asdict(one) for one in results]}
+            lines = [one.text.translate(_ESCAPES) for one in results]
+            if has_scores:
+                lines = [
+                    f"{one.log_prob:.4f}\t{line}" for one, line in zip(results, lines, strict=True)
+                ]
+            return "\n".join([*(lines or [""] * self._config.num_return_sequences), ""])
+        objects = [{**asdict(one), "log_prob": one.log_prob} for one in results]
+        content: dict[str, Any] = {"prompt": prompt, "results": objects}
         if isinstance(outcome, Exception):
             content["error"] = said(outcome)
         return json.dumps(content, ensure_ascii=False) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,8 @@ class Generated:
     Args:
         tokens:    ids, the end mark among them where it ended so.
         log_probs: of each token in nats, by the model itself.
-        score:     Σ log_probs, in the model's dtype; of beams, what they are ranked by.
+        score:     Σ log_probs, in the model's dtype; of beams, what they are ranked by: after
+                   penalties, and divided by length^length_penalty.
         reason:    why it ended: "end", "length" or "stop string".
         text:      of the tokens, where there is a tokenizer.
     """
@@ -56,6 +58,11 @@ class Generated:
     score: float
     reason: str
     text: str = ""
+
+    @property
+    def log_prob(self) -> float:
+        """Σ log_probs in nats: log p(tokens | prompt), whatever it was ranked by."""
+        return fsum(self.log_probs)
 
 
 class Candidates(NamedTuple):

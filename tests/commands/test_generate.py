@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -83,6 +84,25 @@ def test_json_has_tokens_scores_and_reasons(folder, capsys):
     for one in found["results"]:
         assert len(one["tokens"]) == len(one["log_probs"]) <= 12
         assert one["reason"] in ("end", "length", "stop string") and one["score"] < 0
+
+
+def test_scores_are_log_probabilities_before_the_texts(folder, capsys):
+    options = ["--num-beams", "3", "-n", "2", "--length-penalty", "1"]
+    assert run(folder, "Once", "x", *options, "--json") == 0
+    objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = [one for of_prompt in objects for one in of_prompt["results"]]
+    for one in expected:
+        assert one["log_prob"] == math.fsum(one["log_probs"]) < one["score"] < 0
+    assert run(folder, "Once", "x", *options, "--scores") == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert lines == [[f"{one['log_prob']:.4f}", escaped(one["text"])] for one in expected]
+    assert run(folder, "Once", "--scores") == 0
+    (line,) = capsys.readouterr().out.split("\n")[:-1]
+    score, text = line.split("\t")
+    assert float(score) < 0 and [text] == [escaped(one) for one in texts(folder, ["Once"])]
+    assert run(folder, "", "x", "--scores") == 1
+    empty, other = capsys.readouterr().out.split("\n")[:-1]
+    assert empty == "" and "\t" in other
 
 
 def test_no_more_prompts_than_asked_for_are_in_the_engine(folder, monkeypatch, capsys):
@@ -210,7 +230,8 @@ def test_options_say_whether_tokens_are_drawn(
         (["--file", "blank.txt"], "blank.txt: there is no prompt.\n  fix:"),
         (["x", "--top-p", "2"], "top_p is 2.0"),
         (["x", "--greedy", "--top-k", "3"], "--greedy with --top-k"),
-        (["x", "--num-beams", "2", "--top-k", "3"], "do_sample with num_beams=2"),
+        (["x", "--num-beams", "2", "--top-k", "3"], "--num-beams 2 with --top-k.\n  rule:"),
+        (["x", "--num-beams", "2", "-n", "3"], "-n 3 with --num-beams 2.\n  rule:"),
         (["x", "--memory-limit", "little"], "'little' is not a number of bytes"),
     ],
 )
