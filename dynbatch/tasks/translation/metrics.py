@@ -22,9 +22,10 @@ class ErrorRates:
     num_sequences: int
 
     def __str__(self) -> str:
+        exact = self.num_sequences - round(self.sequence * self.num_sequences)
         return (
             f"token error rate {self.token:.2%}, "
-            f"{self.sequence:.2%} of {self.num_sequences} sequences wrong"
+            f"{exact:,} of {self.num_sequences:,} sequences exact"
         )
 
 

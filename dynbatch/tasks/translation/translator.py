@@ -216,8 +216,14 @@ class Translator(WritingTask):
 
     def told(self, found: dict[str, float], texts: Sequence[ParallelText]) -> str:
         """The error rates of a validation."""
-        rates = ErrorRates(found["token error rate"], found["sequence error rate"], len(texts))
-        return f"validation: {rates}"
+        return f"validation: {self._rates(found, texts)}"
+
+    def report(self, parts: Parts) -> str:
+        """The error rates of the test."""
+        return str(self._rates(self.evaluate(parts.test), parts.test))
+
+    def _rates(self, found: dict[str, float], texts: Sequence[ParallelText]) -> ErrorRates:
+        return ErrorRates(found["token error rate"], found["sequence error rate"], len(texts))
 
     def samples(
         self, texts: Sequence[ParallelText], settings: TranslationSettings, rng: np.random.Generator

@@ -58,3 +58,8 @@ def test_nothing_to_average_over_is_refused():
         error_rates([["a"], ["b"]], [[["a"]], []])
     with pytest.raises(ShapeError, match="1 hypotheses, 2 lists of references"):
         error_rates([["a"]], [[["a"]], [["b"]]])
+
+
+def test_rates_are_told_with_the_number_of_exact_sequences():
+    rates = error_rates([["a"], ["b"], ["c"]], [[["a"]], [["b"]], [["d", "e"]]])
+    assert str(rates) == "token error rate 50.00%, 2 of 3 sequences exact"
