@@ -74,9 +74,9 @@ class Parameter(ParameterHabits):
     """A trainable array, shared by every graph that uses it.
 
     Args:
-        value: 1- or 2-dimensional float32 or float64 array of any library that speaks DLPack, on
-               the host or on a GPU; kept, not copied, when C-contiguous and writable. Both
-               libraries then see an optimizer's updates. JAX's arrays are copied.
+        value: float32 or float64 array of any shape, of any library that speaks DLPack, on the
+               host or on a GPU; kept, not copied, when C-contiguous and writable. Both libraries
+               then see an optimizer's updates. JAX's arrays are copied.
         name:  what errors and checkpoints call it; `models.Module` fills it in.
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
@@ -89,7 +89,7 @@ class Parameter(ParameterHabits):
 
     Raises:
         DtypeError:   `value` is not float32 or float64, or a tensor with a gradient of its own.
-        ShapeError:   `value` has neither one nor two dimensions.
+        ShapeError:   `value` is a single number.
         BackendError: `value` is on a GPU other than CuPy's current one.
     """
 
@@ -97,12 +97,11 @@ class Parameter(ParameterHabits):
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
         array = _as_array(name, value)
-        if array.ndim not in (1, 2):
+        if not array.ndim:
             raise ShapeError.at_caller(
-                f"Parameter {name!r}: 1 or 2 dimensions expected, got {array.shape}.\n"
-                "  rule: a vector (D,) or a matrix (rows, columns)\n"
-                f"  fix:  values.reshape({array.shape[0]}, -1), and reshape nodes where they are "
-                "read"
+                f"Parameter {name!r}: a single number.\n"
+                "  rule: a parameter has one dimension or more\n"
+                "  fix:  np.array([number]); it is repeated like a number where it is read"
             )
         self._value: Array = array
         self.grad: Gradient | None = None

@@ -249,6 +249,14 @@ CASES = [
          [(3,), (3, 4), (3, 4)], lambda torch, x, y, b, w, u: b + x @ w.T + y @ u.T),
     Case("matmul", lambda graph, a, b: a @ b, product, (), lambda torch, a, b: a @ b,
          {"MatMul": 1}),
+    # More than two dimensions
+    Case("permute", lambda graph, x: F.permute(F.reshape(x, (x.rows, 2, 2)), (1, 0, 2)), matrix, (),
+         lambda torch, x: x.reshape(-1, 2, 2).permute(1, 0, 2), {"Permute": 1}),
+    Case("permute to the end", lambda graph, x: F.permute(F.reshape(x, (x.rows, 2, 2)), (1, 2, 0)),
+         matrix, (), lambda torch, x: x.reshape(-1, 2, 2).permute(1, 2, 0), {"Permute": 1}),
+    Case("sum of a dimension inside",
+         lambda graph, x: F.sum(F.reshape(x, (x.rows, 2, 2)), dim=1), matrix, (),
+         lambda torch, x: x.reshape(-1, 2, 2).sum(1), {"Permute": 1, "Sum": 1}),
     # Widths that are lengths
     Case("scores", scores, two_sentences, (), lambda torch, q, k: q @ k.T,
          {"Transpose": 1, "MatMul": 1}),

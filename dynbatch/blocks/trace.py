@@ -98,6 +98,7 @@ def run_on_placeholders(
         NotTraceable:  it reads a value, returns something else than nodes, or nodes from outside.
     """
     trace = BlockTrace(dtype, GivenArrays(arrays, arguments.are_lists))
+    _require_matrices(arguments.nodes)
     left = iter(sizes)
     nodes = [_placeholder(trace, number, x, left) for number, x in enumerate(arguments.nodes)]
     positional, named = arguments.with_leaves(nodes, trace.arrays.given(), params, trace)
@@ -109,12 +110,19 @@ def run_on_placeholders(
             raise NotTraceable(f"it returns a {type(result).__name__}, not a node or several")
         if result.graph is not trace:
             raise NotTraceable(f"it returns {result!r}, which was made outside it")
+    _require_matrices(trace.nodes)
     for node in trace.nodes:
         for x in node.inputs:
             if x.graph is not trace:
                 raise NotTraceable(f"it reads {x!r}, which was made outside it")
     trace.returned = results
     return trace
+
+
+def _require_matrices(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        if node.ndim > 2:
+            raise NotTraceable(f"{node!r} has {node.ndim} dimensions; a block follows two")
 
 
 def _placeholder(trace: BlockTrace, number: int, node: Node, sizes: Any) -> BlockArgument:

@@ -15,6 +15,7 @@ from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.compiler.traced import Traced, check_reads
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.runtime.compiling import compiling
+from dynbatch.nodes.arguments import refuse_dimensions
 from dynbatch.nodes.node import Node, Owner
 
 CACHED_PROGRAMS = 64
@@ -104,6 +105,10 @@ class Cell(Generic[Returned]):
         Args:
             by_rows: for memories of just these rows, since it is known to differ.
         """
+
+        for memory in memories:
+            if memory.ndim > 2:
+                refuse_dimensions("the memory of a scan", memory)
 
         def trace_with(rows: int | None, form: ScanForm = form) -> Trace:
             shapes = [m.shape if rows is None or m.ndim < 2 else (rows, m.width) for m in memories]

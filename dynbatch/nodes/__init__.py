@@ -37,9 +37,10 @@ from dynbatch.nodes.selection import (
     where,
 )
 from dynbatch.nodes.shape.expand import expand
-from dynbatch.nodes.shape.gather import gather_rows, repeat, transpose
+from dynbatch.nodes.shape.gather import gather_rows, repeat
 from dynbatch.nodes.shape.indexing import pick, slice
 from dynbatch.nodes.shape.join import concat, stack
+from dynbatch.nodes.shape.permute import permute, transpose
 from dynbatch.nodes.shape.reshape import reshape, squeeze, unsqueeze
 from dynbatch.nodes.shape.split import chunk, split
 from dynbatch.nodes.shape.structure import reverse
@@ -57,8 +58,8 @@ __all__ = [
     "general_attention", "glu", "greater", "greater_equal", "input", "kl_div", "layer_norm",
     "less", "less_equal", "linear", "log_softmax", "logsumexp", "lookup", "matmul", "max",
     "max_pool", "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multiply",
-    "nll_loss", "not_equal", "parameter", "pick", "pointer_loss", "positions", "pow", "reglu",
-    "relative_bias", "repeat", "reshape", "reverse", "rms_norm", "rotary", "sinusoidal",
+    "nll_loss", "not_equal", "parameter", "permute", "pick", "pointer_loss", "positions", "pow",
+    "reglu", "relative_bias", "repeat", "reshape", "reverse", "rms_norm", "rotary", "sinusoidal",
     "slice", "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "swiglu",
     "t5_bias", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip

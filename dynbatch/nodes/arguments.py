@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -139,3 +139,12 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"
             f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})"
         )
+
+
+def refuse_dimensions(what: str, x: Node) -> NoReturn:
+    """Raise the error of a value that has more than two dimensions, where a cell reads it."""
+    x.refuse(
+        f"{what} of shape {x.shape}",
+        "a cell reads scalars, vectors and matrices (T, D)",
+        f"F.reshape(x, (-1, {x.width})) makes one row of all dimensions but the last",
+    )

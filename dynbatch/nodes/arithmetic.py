@@ -28,6 +28,7 @@ class Scalar(Operation):
     any_shape = True
     rowwise = True
     keeps_rows = True
+    any_rank = True
     inplace_forward = True
     inplace_backward = True
     number: float
@@ -131,6 +132,7 @@ class Binary(Operation):
     any_shape = True
     rowwise = True
     keeps_rows = True
+    any_rank = True
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
@@ -204,6 +206,8 @@ class RaiseTo(Binary):
 def combined(node_type: type[Binary], a: Node, b: Node) -> Node:
     """Apply a node type to two nodes, repeated to one shape."""
     alike = a.ndim == b.ndim and a.rows == b.rows and a.width == b.width
+    if alike and a.ndim > 2:
+        alike = a.shape == b.shape
     return node_type(a, b) if alike else node_type(*matched([a, b]))
 
 

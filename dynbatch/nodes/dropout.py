@@ -28,6 +28,7 @@ class InvertedDropout(Operation):
     any_shape = True
     rowwise = True
     keeps_rows = True
+    any_rank = True
     inplace_forward = True
     inplace_backward = True
     draws = True

@@ -51,6 +51,7 @@ class Unary(Operation):
     any_shape = True
     rowwise = True
     keeps_rows = True
+    any_rank = True
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True

@@ -20,6 +20,7 @@ class Gated(Operation):
 
     __slots__ = ("arguments", "function")
     rowwise = True
+    any_rank = True
     retains = Retain(inputs=True)
     function: str
     arguments: tuple[Argument, ...]

@@ -29,6 +29,7 @@ class InnerProduct(Operation):
 
     __slots__ = ("weights",)
     any_shape = True
+    any_rank = True
     variadic = True
     weights: Array
 

@@ -31,6 +31,7 @@ class FeatureNormalization(Operation):
     retains = Retain(output=True)
     rowwise = True
     keeps_rows = True
+    any_rank = True
     is_one_kernel = True
     inplace_backward = True
     adds_gradient = True

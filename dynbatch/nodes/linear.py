@@ -18,7 +18,7 @@ from dynbatch.ragged import Ragged
 class LinearMap(Operation):
     """y = x Wᵀ + b, row by row.
 
-    Shape:  x (T, I) or (I,), W (O, I), b (O,) -> y (T, O) or (O,).
+    Shape:  x (…, I), W (O, I), b (O,) -> y (…, O): a matrix as a rule.
     Batches with:  every other Linear of the same W and b: one product for all tokens.
     Backward:  dx = dy W;  dW = dyᵀ x, one product a parameter;  db = Σ dy.
     """
@@ -29,6 +29,7 @@ class LinearMap(Operation):
     retains = Retain(inputs=True)
     rowwise = True
     keeps_rows = True
+    any_rank = True
     is_one_kernel = True
     adds_gradient = True
     weight: Parameter
@@ -40,7 +41,7 @@ class LinearMap(Operation):
         fits = x and len(weight) == 2 and x[-1] == weight[1]
         if not fits or (bias is not None and bias.shape != weight[:1]):
             self._explain(x)
-        return (x[0], weight[0]) if len(x) == 2 else (weight[0],)
+        return (*x[:-1], weight[0])
 
     def _explain(self, x: Shape) -> None:
         if len(self.weight.shape) != 2:
@@ -157,7 +158,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
         check_parameter("linear", bias, graph)
     width, ndim = weight._value.shape[0], x.ndim
     sig = graph.signatures.get((LinearMap, (weight, bias), width, x.width))
-    if sig is None or not ndim:
+    if sig is None or not 0 < ndim < 3:
         return LinearMap(x, weight=weight, bias=bias)
     node = LinearMap.__new__(LinearMap)
     node.weight, node.bias = weight, bias

@@ -69,6 +69,9 @@ class Owner(Protocol):
 class Node(OperatorMethods["Node"]):
     """A value: a matrix (T, D), a vector (D,) or a scalar (). A node never changes.
 
+    It may have more dimensions, (T, A, D) or (H, W, C) say: then its rows are those of all
+    dimensions but the last, T·A or H·W of them, one after the other as in a C-contiguous array.
+
     It has operators, `x[...]`, `len(x)` and the names of tensors' methods that
     `nodes.syntax.methods` has. `x == y` is identity, so that `in`, sets and dicts find nodes;
     beside a number or an array it is an error.
@@ -90,7 +93,7 @@ class Node(OperatorMethods["Node"]):
     """
 
     __slots__ = (
-        "__weakref__", "_block", "_position", "_start",
+        "__weakref__", "_block", "_leading", "_position", "_start",
         "graph", "index", "inputs", "ndim", "phase", "ragged", "rows", "sig", "width",
     )  # fmt: skip
 
@@ -110,6 +113,7 @@ class Node(OperatorMethods["Node"]):
     sig: int
     phase: int
     _block: Any
+    _leading: Shape  # all sizes but the last, of a value of more than two dimensions
     _position: int
     _start: int
 
@@ -126,7 +130,9 @@ class Node(OperatorMethods["Node"]):
     def shape(self) -> Shape:
         if self.ndim == 2:
             return (self.rows, self.width)
-        return (self.width,) if self.ndim == 1 else ()
+        if self.ndim > 2:
+            return (*self._leading, self.width)
+        return (self.width,) if self.ndim else ()
 
     @shape.setter
     def shape(self, shape: object) -> None:

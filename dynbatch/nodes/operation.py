@@ -63,6 +63,8 @@ class Operation(Recorded):
         any_shape: True if `forward_batch` works on flat elements, so that nodes of any width batch.
         any_length: True if nodes batch whose widths are lengths, as those of `q @ k.T` are. Such
             values are flat where the widths differ: see `Ragged`.
+        any_rank:  True if inputs may have more than two dimensions, and `infer_shape` takes their
+                   shapes. Rows are then those of all dimensions but the last.
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
         keeps_rows: True if a value has the rows and dimensions of its inputs, which have one shape,

@@ -6,6 +6,7 @@ A training step makes thousands of nodes, so this is where building a graph take
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, NoReturn
@@ -30,12 +31,13 @@ class Traits:
     """
 
     __slots__ = (
-        "any_shape", "infers_ragged", "keeps_rows", "names_widths", "static_values",
+        "any_rank", "any_shape", "infers_ragged", "keeps_rows", "names_widths", "static_values",
         "takes_lengths",
     )  # fmt: skip
 
     def __init__(self, node_type: type[Recorded]) -> None:
         static = node_type.static
+        self.any_rank = node_type.any_rank
         self.any_shape = node_type.any_shape
         self.infers_ragged = node_type._overrides("infer_ragged")
         self.keeps_rows = node_type.keeps_rows
@@ -52,6 +54,7 @@ class Recorded(Node):
     static: ClassVar[tuple[str, ...]] = ()
     any_shape: ClassVar[bool] = False
     any_length: ClassVar[bool] = False
+    any_rank: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = False
     variadic: ClassVar[bool] = False
     takes_lengths: ClassVar[bool]
@@ -98,7 +101,7 @@ class Recorded(Node):
         self.graph = owner
         self.phase = phase
         traits, known, key = self._traits, None, None
-        if traits.keeps_rows and inputs:
+        if traits.keeps_rows and inputs and inputs[0].ndim < 3:
             first = inputs[0]
             ndim, rows, width = first.ndim, first.rows, first.width
             for x in inputs[1:]:
@@ -114,13 +117,17 @@ class Recorded(Node):
             self.rows = rows
             self.ragged = ragged if traits.takes_lengths else ROWS
         else:
+            if not traits.any_rank:
+                for x in inputs:
+                    if x.ndim > 2:
+                        self._refuse_rank(x)
             if len(inputs) == 1:
                 shape = self.infer_shape(inputs[0].shape)
             else:
                 shape = self.infer_shape(*[x.shape for x in inputs])
             ndim = self.ndim = len(shape)
             self.width = width = shape[-1] if ndim else 1
-            self.rows = shape[0] if ndim == 2 else 1
+            self.rows = shape[0] if ndim == 2 else 1 if ndim < 2 else prod(shape[:-1])
             if traits.infers_ragged:
                 ragged = self.infer_ragged()
             elif not (inputs and traits.takes_lengths):
@@ -128,6 +135,8 @@ class Recorded(Node):
             self.ragged = ragged
             if not width and not (ragged & WIDTH and traits.takes_lengths):
                 self._refuse_no_features(f"the value would have shape {shape}")
+            if ndim > 2:
+                self._leading = shape[:-1]
             self.sig = self.signature()
             if key is not None:
                 owner.widths[key] = width, self.sig
@@ -164,6 +173,14 @@ class Recorded(Node):
             problem,
             "every row has at least one feature; only the number of tokens may be 0",
             "an empty sentence of D features is np.zeros((0, D))",
+        )
+
+    def _refuse_rank(self, x: Node) -> NoReturn:
+        self.refuse(
+            f"{x!r} has {x.ndim} dimensions",
+            "a value has at most two, but for the types that say any_rank: elementwise functions, "
+            "linear maps, norms, softmax, and functions of shapes",
+            f"F.reshape(x, (-1, {x.width})) makes one row of all dimensions but the last",
         )
 
     def _refuse_inputs(self, owner: Owner | None) -> None:

@@ -14,6 +14,7 @@ Over features (`dim=-1`) every reduction of it is an empty (0, 1). One token is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar, Never
 
 import numpy as np
@@ -27,9 +28,14 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
+from dynbatch.nodes.shape.permute import permute
+from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
+
+Dims = int | tuple[int, ...] | None
+"""One dimension, several, or all."""
 
 
 class Total(Operation):
@@ -85,6 +91,7 @@ class Reduction(Operation):
 
     __slots__ = ("over",)
     static: ClassVar[tuple[str, ...]] = ("over",)
+    any_rank = True
     needs_tokens: ClassVar[bool] = False
     over: str
 
@@ -105,7 +112,7 @@ class Reduction(Operation):
             self._require_elements(shape)
         if self.over == TOKENS:
             return shape[1:]
-        return (shape[0], 1) if self.over == FEATURES and len(shape) == 2 else ()
+        return (*shape[:-1], 1) if self.over == FEATURES and len(shape) > 1 else ()
 
     def _require_elements(self, shape: Shape) -> None:
         name = type(self).__name__.lower()
@@ -179,7 +186,7 @@ class LogSumExp(Reduction):
             kernels.logsumexp_segments_backward(dy.table, x, y, offsets, dx)
 
 
-def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:
+def sum(x: Node | Sequence[Node], dim: Dims = None, **habits: Never) -> Node:
     """Sum over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
     Raises:
@@ -191,7 +198,7 @@ def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> No
     return _total("sum", x, dim, lambda count: 1.0, habits)
 
 
-def mean(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:
+def mean(x: Node | Sequence[Node], dim: Dims = None, **habits: Never) -> Node:
     """Mean over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
     A mean over no tokens is 0, where PyTorch gives NaN (see `nodes.reduce`).
@@ -205,7 +212,7 @@ def mean(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> N
     return _total("mean", x, dim, lambda count: 1 / count, habits)
 
 
-def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
+def logsumexp(x: Node, dim: Dims = None, **habits: Never) -> Node:
     """log Σ exp(x) over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
     Over no tokens it is -inf.
@@ -217,7 +224,11 @@ def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
 
 
 def reduced(
-    what: str, node_type: type[Reduction], x: Node, dim: int | None, habits: Mapping[str, Any]
+    what: str,
+    node_type: type[Reduction],
+    x: Node,
+    dim: Dims,
+    habits: Mapping[str, Any],
 ) -> Node:
     """Reduce a value over a dim, or as a whole, for the function `what`."""
     if habits:
@@ -226,11 +237,39 @@ def reduced(
         raise not_a_node(what, x)
     if dim is None:
         return node_type(x, over=FEATURES if x.ndim == 1 else ALL)
-    return node_type(x, over=axis(what, x, dim))
+    if x.ndim > 2 and dim not in (-1, x.ndim - 1):
+        return _over_leading(what, node_type, x, dim)
+    return node_type(x, over=axis(what, x, dim))  # type: ignore[arg-type]  # it says what dim is
+
+
+def _over_leading(
+    what: str, node_type: type[Reduction], x: Node, dim: int | tuple[int, ...]
+) -> Node:
+    """Reduce a value of more than two dimensions over dimensions other than the last.
+
+    Raises:
+        ShapeError: it has no such dimension.
+    """
+    given = dim if isinstance(dim, tuple) else (dim,)
+    dims = sorted({d + x.ndim if d < 0 else d for d in given})
+    if len(dims) != len(given) or not 0 <= dims[0] <= dims[-1] < x.ndim - 1:
+        x.refuse(
+            f"{what}(dim={dim}) of a value of shape {x.shape}",
+            "dims other than the last, each once; or the last one alone",
+            f"give some of {tuple(range(x.ndim - 1))}",
+        )
+    left = [d for d in range(x.ndim) if d not in dims]
+    sizes = [x.shape[d] for d in left]
+    if dims == list(range(len(dims))):
+        rows = reshape(x, (prod([x.shape[d] for d in dims]), prod(sizes)))
+        return reshape(node_type(rows, over=TOKENS), sizes)
+    last = permute(x, (*left, *dims))
+    columns = reshape(last, (prod(sizes), prod([x.shape[d] for d in dims])))
+    return reshape(node_type(columns, over=FEATURES), sizes)
 
 
 def _total(
-    what: str, x: Any, dim: int | None, number: Callable[[int], float], habits: Mapping[str, Any]
+    what: str, x: Any, dim: object, number: Callable[[int], float], habits: Mapping[str, Any]
 ) -> Node:
     if habits:
         raise not_an_argument(what, habits)

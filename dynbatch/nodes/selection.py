@@ -64,6 +64,7 @@ class Where(Operation):
     __slots__ = ()
     any_shape = True
     rowwise = True
+    any_rank = True
     inplace_forward = True
     inplace_backward = True
     retains = Retain(inputs=(0,))

@@ -25,6 +25,7 @@ class Normalised(Operation):
     any_length = True
     retains = Retain(output=True)
     keeps_rows = True
+    any_rank = True
     inplace_forward = True
     over: str
     kernel: ClassVar[staticmethod[..., None]]

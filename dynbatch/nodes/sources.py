@@ -19,7 +19,7 @@ from dynbatch.ragged import Ragged
 
 
 class Input(Operation):
-    """A copy of an array that the user gives: a matrix (T, D), a vector (D,) or a scalar ().
+    """A copy of an array that the user gives, of any number of dimensions.
 
     A host array is copied at once, a GPU array when the graph runs (see `input`).
 
@@ -60,7 +60,7 @@ class Input(Operation):
 
 
 class ParameterNode(Operation):
-    """A parameter as a value: a vector (D,), or a matrix (rows, D).
+    """A parameter as a value, of any number of dimensions.
 
     Batches with:  every other use of the same parameter.
     """
@@ -147,10 +147,10 @@ def input(graph: Owner, array: Any) -> Node:
     after the graph has run, on a stream ordered after CuPy's current one.
 
     Args:
-        array: numbers of shape (), (D,) or (T, D).
+        array: numbers of shape (), (D,) or (T, D), or of more dimensions.
 
     Raises:
-        DtypeError:   not numeric, of more than two dimensions, or on a GPU of another dtype.
+        DtypeError:   not numeric, or on a GPU of another dtype.
         ShapeError:   a list of rows of different lengths.
         BackendError: on a GPU, and the graph is not.
     """
@@ -198,9 +198,9 @@ def _gpu_array(graph: Owner, array: Any) -> Array:
 
 
 def _require_numbers(value: Array) -> None:
-    if value.dtype.kind not in "fiub" or value.ndim > 2:
+    if value.dtype.kind not in "fiub":
         raise DtypeError.at_caller(
-            f"input: numbers of at most two dimensions expected, got {value.dtype} {value.shape}.\n"
+            f"input: numbers expected, got {value.dtype} {value.shape}.\n"
             "  fix:  one sentence's matrix (T, D), vector (D,) or number"
         )
 
@@ -217,14 +217,10 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
 
     Raises:
         DtypeError: neither a number nor an array of numbers.
-        ShapeError: more than two dimensions, or an array of another shape than `shape`.
+        ShapeError: a size below 0, or an array of another shape than `shape`.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    if (
-        isinstance(number, int | float | np.number)
-        and len(shape) < 3
-        and min(shape, default=0) >= 0
-    ):
+    if isinstance(number, int | float | np.number) and min(shape, default=0) >= 0:
         try:
             dtype = graph.dtype
         except AttributeError:
@@ -234,7 +230,7 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
     if shape not in ((), node.shape):
         raise ShapeError.at_caller(
             f"constant: an array of shape {node.shape}, and shape={shape}.\n"
-            "  rule: a number is repeated to at most two dimensions; an array has its own shape\n"
+            "  rule: a number is repeated to sizes of 0 or more; an array has its own shape\n"
             "  fix:  leave shape out"
         )
     return node

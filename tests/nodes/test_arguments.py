@@ -49,6 +49,7 @@ FUNCTIONS = {
     ],
     "pow": [lambda x, it: F.pow(it, 2)],
     "repeat": [lambda x, it: F.repeat(it, 2)],
+    "permute": [lambda x, it: F.permute(it, (1, 0))],
     "reshape": [lambda x, it: F.reshape(it, (3,))],
     "slice": [lambda x, it: F.slice(it, 0, 1)],
     "split": [lambda x, it: F.split(it, 1)],

@@ -11,6 +11,7 @@ from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, Form, MatrixForm, leaves
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.table import CallGraph, CallTable, Several, ValueHandle
+from dynbatch.nodes.arguments import refuse_dimensions
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.sources import constant
@@ -90,6 +91,8 @@ def form_given(value: Any) -> Form:
     if isinstance(value, ValueHandle | TuplePart | SumArgument):
         return value.form
     if isinstance(value, Node):
+        if value.ndim > 2:
+            refuse_dimensions("an argument of a cell", value)
         return MatrixForm(value.width) if value.ndim > 1 else value.width if value.ndim else 0
     return int(value)
 

@@ -62,6 +62,7 @@ class ElementwiseLoss(Operation):
 
     __slots__ = ("scale",)
     any_shape = True
+    any_rank = True
     retains = Retain(inputs=True)
     scale: float
     pair: ClassVar[kernels.PairLoss]

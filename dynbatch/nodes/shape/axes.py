@@ -50,8 +50,14 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
             "  fix:  to reduce over all dimensions leave it out, if it may be None"
         )
     ndim = x.ndim
-    if -ndim <= dim < ndim:
+    if -ndim <= dim < ndim and (ndim < 3 or dim in (-1, ndim - 1)):
         return TOKENS if ndim == 2 and dim in (0, -2) else FEATURES
+    if ndim > 2:
+        x.refuse(
+            f"{what} along dim {dim}",
+            "along the last dim of a value of more than two dimensions",
+            "F.permute moves another dim there",
+        )
     sentence = x.graph.sentence(x)
     where = "" if sentence is None else f", sentence {sentence}"
     raise ShapeError.at_caller(

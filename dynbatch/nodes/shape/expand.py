@@ -14,6 +14,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import FEATURES, TOKENS
+from dynbatch.nodes.shape.broadcast import broadcast_shape, rows_repeated
 from dynbatch.nodes.shape.reshape import squeeze
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -22,15 +23,16 @@ from dynbatch.ragged import Ragged
 class Repeated(Operation):
     """Base of both: x repeated to a given shape, over tokens, features, or both.
 
-    Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any. dx sums over what was repeated.
+    Shape:  (D,) -> (…, D);  (…, 1) -> (…, D);  () or (1,) -> any. dx sums over what was repeated.
     """
 
     __slots__ = ("target",)
+    any_rank = True
     target: Shape
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape, target = shapes[0], self.target
-        fits_rows = len(shape) < 2 or len(target) < 2 or shape[0] == target[0]
+        fits_rows = len(shape) < 2 or len(target) < 2 or shape[:-1] == target[:-1]
         width = shape[-1] if shape else 1
         if not (target and len(shape) <= len(target) and fits_rows and width in (1, target[-1])):
             self.refuse(
@@ -108,8 +110,16 @@ class ExpandToLength(Repeated):
 
 
 def expand(x: Node, shape: Shape) -> Node:
-    """x repeated to `shape`; x itself where it has that shape already."""
+    """x repeated to `shape`, as NumPy's `broadcast_to`; x itself where it has that shape already.
+
+    Raises:
+        ShapeError: a size of x is neither 1 nor that of `shape`.
+    """
     require_nodes("expand", x)
+    if x.shape == shape:
+        return x
+    if x.ndim > 1 and len(shape) > 2 and x.shape[:-1] != shape[:-1]:
+        x = rows_repeated(x, shape)
     return x if x.shape == shape else Expand(x, target=shape)
 
 
@@ -120,6 +130,9 @@ def matched(nodes: Sequence[Node]) -> list[Node]:
     over both: (T, 1) with (D,) makes (T, D). The width is a length if it is one in any of the
                widest nodes: so a mask given as an array follows the scores.
     """
+    if any([x.ndim > 2 for x in nodes]):
+        shape = broadcast_shape(nodes)
+        return [expand(x, shape) for x in nodes]
     widest = max(nodes, key=lambda x: (x.width != 1, x.width or np.inf, x.ndim))
     matrices = [x for x in nodes if x.ndim == 2]
     rows = [x.rows for x in matrices if x.rows != 1] or [x.rows for x in matrices]

@@ -145,12 +145,3 @@ def repeat(x: Node, times: int) -> Node:
             "give times >= 0",
         )
     return GatherRows(x, ids=np.tile(np.arange(x.rows), times))
-
-
-def transpose(x: Node) -> Node:
-    """xᵀ, (T, D) -> (D, T).
-
-    Raises:
-        ShapeError: x is not a matrix.
-    """
-    return Transpose(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Iterable
+from math import prod
 from typing import Any, Never
 
 import numpy as np
@@ -15,7 +16,7 @@ from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import WIDTH, Node, Owner, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.gather import gather_rows
-from dynbatch.nodes.shape.reshape import unsqueeze
+from dynbatch.nodes.shape.reshape import reshape, unsqueeze
 from dynbatch.nodes.shape.structure import Column, Rectangles, Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.syntax.registry import FUNCTIONS
@@ -251,6 +252,8 @@ def getitem(x: Node, key: Any) -> Node:
                          the mask.
         DtypeError:      the key is neither index, slice, ids, mask, nor a pair of the first two.
     """
+    if x.ndim > 2:
+        return _along_first(x, key)
     if isinstance(key, list | np.ndarray) and np.ndim(key) == 1:
         return gather_rows(x, _ids_of(x, key))
     if key is None or key is Ellipsis or isinstance(key, tuple):
@@ -261,6 +264,18 @@ def getitem(x: Node, key: Any) -> Node:
             return row_of(x, token % x.rows)
         return Slice(x, tokens=token, features=None)
     return Slice(x, tokens=None, features=_part(key))
+
+
+def _along_first(x: Node, key: Any) -> Node:
+    """`x[key]` of more than two dimensions: an index, a slice, ids or a mask of the first one."""
+    if key is None or key is Ellipsis or isinstance(key, tuple):
+        x.refuse(
+            f"a key {key!r} for a value of shape {x.shape}",
+            "an index, a slice, ids or a mask, along the first dimension",
+            "F.permute another dimension to the front; F.unsqueeze adds one",
+        )
+    part = getitem(reshape(x, (x.shape[0], prod(x.shape[1:]))), key)
+    return reshape(part, (*part.shape[:-1], *x.shape[1:]))
 
 
 def _parts(x: Node, key: tuple[Any, ...]) -> Node:

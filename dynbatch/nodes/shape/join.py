@@ -12,7 +12,8 @@ from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import TOKENS, axis
-from dynbatch.nodes.shape.reshape import unsqueeze
+from dynbatch.nodes.shape.permute import permute
+from dynbatch.nodes.shape.reshape import reshape, unsqueeze
 from dynbatch.nodes.shape.structure import Rectangles, Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
@@ -30,6 +31,7 @@ class Concat(Structural):
     __slots__ = ("along",)
     static = ("along",)
     moves_all = True
+    any_rank = True
     along: int
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -41,6 +43,14 @@ class Concat(Structural):
                     "give inputs of one sentence, or use dim=0 to concatenate along tokens",
                 )
             return (*shapes[0][:-1], sum([s[-1] if s else 1 for s in shapes]))
+        if any([len(s) > 2 for s in shapes]):
+            if len({s[1:] for s in shapes}) > 1:
+                self.refuse(
+                    f"inputs of shapes {sorted(set(shapes))}",
+                    "concat along the first dimension needs the others equal",
+                    "F.unsqueeze or F.permute some of them",
+                )
+            return (sum([s[0] for s in shapes]), *shapes[0][1:])
         widths = {s[-1] for s in shapes if s}
         if len(widths) != 1 or not all(shapes):
             self.refuse(
@@ -121,16 +131,19 @@ def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
             widest = x
     if widest.ndim == 0 and dim in (0, -1):
         return Concat(*inputs, along=-1)
+    if widest.ndim > 2 and dim in (0, -widest.ndim):
+        return Concat(*inputs, along=0)
     return Concat(*inputs, along=0 if axis("concat", widest, dim) == TOKENS else -1)
 
 
 def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
     """K vectors (D,) as rows of a matrix (K, D), or K scalars as a vector (K,), as `torch.stack`.
 
-    With `dim=-1` vectors are columns, (D, K). `concat(..., dim=0)` joins matrices by their rows.
+    With `dim=-1` vectors are columns, (D, K). K matrices (T, D) become (K, T, D); their rows are
+    joined by `concat(..., dim=0)`.
 
     Raises:
-        ShapeError: the vectors' widths differ, an input is a matrix, or there is no such dim.
+        ShapeError: the inputs' shapes differ, or there is no such dim.
         EmptyBatchError: `inputs` is empty.
         DtypeError: `inputs` is not a list of nodes.
     """
@@ -140,7 +153,7 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
         if not -first.ndim - 1 <= dim <= first.ndim:
             first.refuse(
                 f"stack(dim={dim}) of values of shape {first.shape}",
-                "dim=0 makes rows of vectors, dim=-1 columns",
+                "the new dimension is one of those that the result has",
                 "leave dim out",
             )
     is_columns = first.ndim == 1 and dim in (1, -1)
@@ -148,15 +161,26 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
         rows: Node = FUNCTIONS["stack_calls"](inputs)
         return rows
     for x in inputs:
-        if x.ndim == 2 or x.shape != first.shape:
+        if x.shape != first.shape:
             x.refuse(
                 f"shape {x.shape} beside {first.shape} in stack",
-                "stack takes vectors of one width, or scalars; a value has at most two dimensions",
+                "stack takes values of one shape",
                 "F.concat(…, dim=0) joins matrices along their tokens",
             )
+    if first.ndim > 1:
+        return _stacked(inputs, dim)
     if is_columns:
         return concat([unsqueeze(x, -1) for x in inputs])
     return Concat(*inputs, along=0 if first.ndim else -1)
+
+
+def _stacked(inputs: Sequence[Node], dim: int) -> Node:
+    """K values of one shape (T, D) as one of (K, T, D); with another `dim` the K lies there."""
+    shape = inputs[0].shape
+    joined = reshape(concat(inputs, dim=0), (len(inputs), *shape))
+    place = dim if dim >= 0 else dim + joined.ndim
+    order = [*range(1, place + 1), 0, *range(place + 1, joined.ndim)]
+    return permute(joined, order)
 
 
 def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Never
 
 from dynbatch.nodes.arguments import require_nodes
@@ -21,6 +22,7 @@ class Reshape(Structural):
 
     __slots__ = ("lengths", "target")
     moves_all = True
+    any_rank = True
     target: Shape
     lengths: int  # as `Node.ragged`, which a shape alone does not tell
 
@@ -31,9 +33,7 @@ class Reshape(Structural):
         return False
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        rows, width = _extent(shapes[0])
-        target_rows, target_width = _extent(self.target)
-        if rows * width != target_rows * target_width:
+        if prod(shapes[0]) != prod(self.target) or min(self.target, default=0) < 0:
             self.refuse(
                 f"shape {shapes[0]} cannot become {self.target}",
                 "a reshape keeps the number of elements, and at least one feature",
@@ -50,7 +50,7 @@ class Reshape(Structural):
 
 
 def reshape(x: Node, shape: int | Sequence[int]) -> Node:
-    """The elements of x, row by row, in another shape of at most two dimensions; -1 is worked out.
+    """The elements of x, row by row, in another shape; -1 is worked out.
 
     A column (M, 1) can hold a number for each pair of tokens. `F.reshape(x, (T_q, T_k))` makes the
     matrix of it, whose width counts as a length, so that sentences of all lengths share a batch; in
@@ -68,7 +68,7 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
     if -1 in shape and known > 0:
         shape = tuple([x.rows * x.width // known if size == -1 else size for size in shape])
     lengths = x.ragged
-    if x.ndim == 2 and len(shape) < 2:  # of all elements, or of the tokens of one column
+    if x.ndim > 1 and len(shape) < 2:  # of all elements, or of the tokens of one column
         lengths |= WIDTH
     if shape and not shape[-1]:  # a width that is 0 here must be a length
         lengths |= WIDTH
@@ -99,10 +99,13 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
             raise not_an_argument("squeeze", habits)
         require_nodes("squeeze", x)
         return reshape(x, tuple([size for size in x.shape if size != 1]))
-    place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
+    if x.ndim > 2 and not habits and -x.ndim <= dim < x.ndim:
+        place = dim % x.ndim
+    else:
+        place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
     if x.shape[place] != 1:
         return x
-    left = x.ragged if place == 0 else ROWS | (WIDTH if x.ragged & ROWS else 0)
+    left = x.ragged if place < x.ndim - 1 else ROWS | (WIDTH if x.ragged & ROWS else 0)
     return _reshape(x, (*x.shape[:place], *x.shape[place + 1 :]), left)
 
 
@@ -110,24 +113,18 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
     """x with a dimension of size 1 more: (D,) -> (1, D), or (D, 1) for `dim=-1`; () -> (1,).
 
     Raises:
-        ShapeError: x is a matrix, or has no such dim.
+        ShapeError: x has no such dim.
     """
     if habits:
         raise not_an_argument("unsqueeze", habits)
     require_nodes("unsqueeze", x)
     place = dim if dim >= 0 else dim + x.ndim + 1
-    if x.ndim == 2 or not 0 <= place <= x.ndim:
+    if not 0 <= place <= x.ndim:
         x.refuse(
             f"unsqueeze(dim={dim}) of a value of shape {x.shape}",
-            "a value has at most two dimensions; dim is between -ndim - 1 and ndim",
-            "give a vector or a scalar",
+            "dim is between -ndim - 1 and ndim",
+            f"give one from {-x.ndim - 1} to {x.ndim}",
         )
     shape = (*x.shape[:place], 1, *x.shape[place:])
-    is_column = x.ndim == 1 and place == 1
+    is_column = 0 < x.ndim == place
     return _reshape(x, shape, (ROWS if x.ragged & WIDTH else 0) if is_column else x.ragged)
-
-
-def _extent(shape: Shape) -> tuple[int, int]:
-    if len(shape) > 2 or any(size < 0 for size in shape):
-        return -1, 1
-    return shape[0] if len(shape) == 2 else 1, shape[-1] if shape else 1

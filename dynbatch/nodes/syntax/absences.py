@@ -38,7 +38,6 @@ class Absences(HidesAbsent, HasOperators):
     indices = Absent("F.argmax(x, dim) gives where the largest elements are")
     masked_fill = Absent("F.where(mask, value, x)")
     norm = Absent("F.sqrt(F.sum(x * x))")
-    permute = Absent("F.transpose(x): a value has two dimensions at most")
     prod = Absent("F.exp(F.sum(F.log(x))) of positive numbers")
     repeat = Absent("F.repeat(x, times) repeats the rows")
     sort = Absent("np.sort(x.value), outside the network")

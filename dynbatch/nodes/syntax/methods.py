@@ -161,14 +161,12 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         return self._call("expand", tuple(kept))
 
     def transpose(self, *dims: int) -> N:
-        """`F.transpose(x)`; the two dims, where they are given, must be those of a matrix."""
-        if dims and sorted([dim % 2 for dim in dims if type(dim) is int]) != [0, 1]:
-            raise ShapeError.at_caller(
-                f"{self.label()}: transpose{dims}.\n"
-                "  rule: a matrix has the dims 0 and 1, which change places\n"
-                "  fix:  x.T, or F.transpose(x)"
-            )
-        return self._call("transpose")
+        """`F.transpose(x, dim0, dim1)`; those of a matrix need not be named."""
+        return self._call("transpose", *dims)
+
+    def permute(self, *dims: int | Shape) -> N:
+        """`F.permute(x, dims)`; the dims one by one or as a tuple."""
+        return self._call("permute", _sizes(dims))
 
     def t(self) -> N:
         """`F.transpose(x)`; a vector or a scalar is its own transpose, as in PyTorch."""

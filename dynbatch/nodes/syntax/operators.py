@@ -92,4 +92,4 @@ class OperatorMethods(Methods[N]):
                 f"{self!r} is a scalar and has no length.\n"
                 "  fix:  F.stack makes a vector of scalars"
             )
-        return self.rows if self.ndim == 2 else self.width
+        return self.shape[0]

@@ -40,7 +40,6 @@ OTHER_NAMES = {
     "neg": "F.negative(x), or -x",
     "norm": "F.sqrt(F.sum(x * x))",
     "ones": "F.constant(graph, 1.0, shape)",
-    "permute": "F.transpose(x): a value has two dimensions at most",
     "prod": "F.exp(F.sum(F.log(x))) of positive numbers",
     "quick_gelu": "x * F.sigmoid(1.702 * x)",
     "scaled_dot_product_attention": "F.attention(query, keys, values)",

@@ -112,7 +112,6 @@ def test_slices_of_any_kind_are_one_batch():
         (lambda x: F.repeat(x[0, 0], 2), ShapeError, "a scalar has no rows"),
         (lambda x: F.transpose(x[0]), ShapeError, "no transpose"),
         (lambda x: x["a"], DtypeError, "an integer, a slice or a list of ids"),
-        (lambda x: x[None], ShapeError, "at most two dimensions"),
         (lambda x: x[1.5], DtypeError, "an integer, a slice or a list of ids"),
         (lambda x: x[[0.5]], ShapeError, "sequence of integers"),
     ],
