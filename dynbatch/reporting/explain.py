@@ -8,13 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.reporting.backends import without_c
-from dynbatch.reporting.reasons import apart, numbers_text
+from dynbatch.reporting.reasons import Apart, apart, numbers_text
 
 WIDTH = 100
 """No line is longer."""
 
 SHOWN = 24
 """The most reasons below the table; the page has them all."""
+
+MANY_ALIKE = 4
+"""Pairs of one node type and reason that are told in one line."""
 
 HEADS = (
     "step", "nodes", "rows", "width", "copied", "launches", "forward ms", "backward ms",
@@ -88,7 +91,7 @@ def _cells(number: int, row: StepRecord) -> tuple[str, ...]:
 
 def _apart(record: RunRecord) -> Iterator[str]:
     """The batches of one node type that ran apart, and why."""
-    pairs = apart(record)
+    pairs = _joined(apart(record))
     if pairs:
         yield "ran apart, and why:"
     for pair in pairs[:SHOWN]:
@@ -97,6 +100,23 @@ def _apart(record: RunRecord) -> Iterator[str]:
         yield from _wrapped(f"{INDENT}{name} {numbers_text(pair.first)}{others}: {pair.reason}")
     if len(pairs) > SHOWN:
         yield f"{INDENT}{len(pairs) - SHOWN} more: explain(html=...) has them all"
+
+
+def _joined(pairs: Sequence[Apart]) -> list[Apart]:
+    """The pairs, those of one type and reason as one list of batches where they are many."""
+    alike: dict[tuple[object, ...], list[Apart]] = {}
+    for pair in pairs:
+        key = (pair.node_type, pair.reason) if pair.second else pair
+        alike.setdefault(key, []).append(pair)
+    joined: list[Apart] = []
+    for members in alike.values():
+        if len(members) < MANY_ALIKE:
+            joined += members
+        else:
+            numbers = {number for pair in members for number in (*pair.first, *pair.second)}
+            first = members[0]
+            joined.append(Apart(first.node_type, tuple(sorted(numbers)), (), first.reason))
+    return joined
 
 
 def _wrapped(text: str) -> list[str]:

@@ -85,6 +85,18 @@ def test_below_the_table_stands_what_ran_apart():
     assert reasons[-1] == "      Tanh 7, 8: depends on each other"
 
 
+def test_many_pairs_of_one_reason_are_one_line():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        for _ in range(6):
+            models.Linear(2, 3)(x)
+        F.elu(x, 0.5), F.elu(x, 1.5)
+        graph.forward()
+    told = graph.explain()
+    assert told.count("two called") == told.count("LinearMap 1, 2, 3, 4, 5, 6: parameter") == 1
+    assert "Elu 7 / 8: static attribute" in told
+
+
 def test_the_hosts_share_is_of_host_and_kernels():
     with db.Graph() as graph:
         _ = F.tanh(F.input(graph, [1.0])).value
