@@ -112,7 +112,8 @@ def resumed(program: BlockProgram) -> Resumed:
         raise GraphError.at_caller(
             "the function reads lengths or shapes, or looks into its ids: what it builds may depend"
             " on them.\n  rule: what generates builds the same operators at any length, for any ids"
-            "\n  fix:  write it without len, rows and shape; decide on ids outside of it"
+            "\n  fix:  write it without len, rows, shape and x[-1]; decide on ids outside of it;"
+            "\n        logits are (T, V), a row for each id"
         )
     return _Resuming(program).result()
 
@@ -190,7 +191,7 @@ class _Resuming:
         streams = op.inputs[: len(program.streams)]
         kept = [k for k in (*first, *memories) if k is not None]
         if node.reverse or not (self._new.issuperset(streams) and self._new.isdisjoint(kept)):
-            raise self._refused(op)
+            raise self._refused(op, "leave reverse and bidirectional out" if node.reverse else "")
         going_on: ResumedScan = _as_type(node, ResumedScan)
         going_on.given_states, going_on.recompute = (True,) * len(first), 0
         going_on.inputs = node.inputs[: len(streams)]
@@ -207,12 +208,14 @@ class _Resuming:
                 CacheSlot(number, SlotKind.KEPT, tuple([x.width for x in rows]), memories)
             )
 
-    def _refused(self, op: BlockOperator) -> GraphError:
+    def _refused(self, op: BlockOperator, fix: str = "") -> GraphError:
+        fix = fix or "causal=True, if it is attention"
         return GraphError.at_caller(
             f"{op.node.label()} needs rows of a sentence that have not come yet, or that are gone."
             "\n  rule: what generates computes each row from that row, by causal attention from"
             "\n        those before, and from what the sentence is given"
-            "\n  fix:  causal=True, if it is attention; otherwise generate without a cache"
+            f"\n  fix:  {fix}; or write without a cache: call the"
+            "\n        model on all ids for each new one"
         )
 
     # Last rows ------------------------------------------------------------------------------------

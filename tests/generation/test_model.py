@@ -169,6 +169,23 @@ class Reversed(NotCausal):
         return F.reverse(self.embedding(graph, ids))
 
 
+class Bidirectional(NotCausal):
+    """Refused: half of the states are of a scan in reverse."""
+
+    def __init__(self):
+        self.embedding, self.lstm = models.Embedding(9, 8), models.LSTM(8, 4, bidirectional=True)
+
+    def __call__(self, graph, ids):
+        return self.lstm(self.embedding(graph, ids))
+
+
+class LastRow(NotCausal):
+    """Refused: logits after the last id alone."""
+
+    def __call__(self, graph, ids):
+        return self.embedding(graph, ids)[-1]
+
+
 class Deciding(NotCausal):
     """Refused: it builds other operators for longer sentences."""
 
@@ -177,9 +194,19 @@ class Deciding(NotCausal):
         return F.tanh(x) if len(ids) > 10 else F.relu(x)
 
 
-@pytest.mark.parametrize("maker", [NotCausal, Meant, Reversed, Deciding])
-def test_what_cannot_go_on_is_refused(maker):
-    with db.Graph(grad=False) as graph, pytest.raises(GraphError, match="rule: "):
+@pytest.mark.parametrize(
+    ("maker", "fix"),
+    [
+        (NotCausal, "fix:  causal=True, if it is attention"),
+        (Meant, "fix:  write it without len"),
+        (Reversed, "fix:  causal=True, if it is attention"),
+        (Bidirectional, "fix:  leave reverse and bidirectional out"),
+        (LastRow, r"logits are \(T, V\), a row for each id"),
+        (Deciding, "fix:  write it without len"),
+    ],
+)
+def test_what_cannot_go_on_is_refused(maker, fix):
+    with db.Graph(grad=False) as graph, pytest.raises(GraphError, match=fix):
         Continuation(maker().eval()).program(graph)
 
 
