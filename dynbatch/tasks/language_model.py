@@ -26,6 +26,7 @@ from dynbatch.padding import padded_peak
 from dynbatch.padding.padded_model import lengthened
 from dynbatch.padding.targets import ignored_after
 from dynbatch.parameter import Array
+from dynbatch.tasks.baselines import compressed_bits
 from dynbatch.tasks.documents import DocumentTokenizer, Piece, pieces, read_documents
 from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
@@ -180,6 +181,12 @@ class DocumentWriter(WritingTask):
         )
         num_bytes = sum([len(text.encode()) for text in texts])
         return {"bits per byte": sum([float(each) for each in nats]) / log(2) / num_bytes}
+
+    def report(self, parts: Parts) -> str:
+        """The bits of a byte, and those of a compressor that has read what was trained on."""
+        baseline = compressed_bits(parts.train, parts.test)
+        by_xz = [] if baseline is None else [f"{'xz after the same text':24}  {baseline:.4f}"]
+        return "\n".join([super().report(parts), *by_xz])
 
     @classmethod
     def shown(cls, text: str) -> str:

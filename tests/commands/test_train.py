@@ -48,6 +48,7 @@ def test_a_text_becomes_a_language_model_that_writes_on(capsys):
     for said in (
         "It is read for language-model", "train     5", "held out by a hash", "  | abab",
         "model     language-model, ", "bits per byte", "test, ", "padded",
+        "\nxz after the same text    ",
         "  dynbatch generate runs/poem abab", "--output runs/poem --resume --epochs 4",
     ):  # fmt: skip
         assert said in printed, said
