@@ -65,7 +65,8 @@ output:
 choosing:
   The model's generation_config.json, changed by the options here. Tokens are
   drawn where --temperature, --top-k, --top-p or --min-p is given, or -n without
-  beams. Prompt k draws from --seed plus k.
+  beams. A language model of dynbatch train draws unless --greedy is given.
+  Prompt k draws from --seed plus k.
 
 exit status:
   0; 1 after an error, or where a prompt was refused: why is said on standard
