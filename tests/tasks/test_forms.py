@@ -53,6 +53,13 @@ CONLLU = "# text = Vai\n1\tVai\tir\tVERB\t_\t_\t0\troot\t_\t_\n\n"
         (TAGGED.replace(" ", "\t"), "tagged.tsv", "tagging", "a word and its tag"),
         (TAGGED.replace(" ", " X "), "conll.txt", "tagging", "a word and its tag"),
         (CONLLU, "x.conllu", "tagging", "CoNLL-U"),
+        (CONLLU.replace("\t", "  "), "x.conllu", "tagging", "CoNLL-U"),
+        (
+            "20 cups of tea for two is more than enough\nhe said.\n",
+            "tea.txt",
+            "language-model",
+            "text without tabs",
+        ),
         ("The/DT cat/NN\n\nSleep/VB\n", "x.txt", "tagging", "behind a slash"),
     ],
 )
