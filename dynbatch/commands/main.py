@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -72,8 +73,17 @@ class Parser(argparse.ArgumentParser):
         given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         known = [one[2:] for one in self._option_string_actions if one.startswith("--")]
         near = [f"--{one}" for word in given for one in nearest(word[2:], known)]
-        meant = f"\n  fix:  {', '.join(near)}?" if near and "unrecognized" in message else ""
+        near = near if "unrecognized" in message else _near_choice(message)
+        meant = f"\n  fix:  {', '.join(near)}?" if near else ""
         self.exit(2, f"error: {self.prog}: {message}{meant}\n  help: {self.prog} --help\n")
+
+
+def _near_choice(message: str) -> list[str]:
+    """The choice that was meant, of argparse's message of a value that is none of the choices."""
+    found = re.search(r"invalid choice: (.*) \(choose from (.*)\)", message)
+    if found is None:
+        return []
+    return nearest(found[1].strip("'"), [one.strip("' ") for one in found[2].split(",")])
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

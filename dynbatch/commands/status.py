@@ -38,4 +38,6 @@ def said(error: Exception) -> str:
     """An error's message, without its last line where that names the command's own start."""
     text = str(error)
     message, _, place = text.rpartition("\n  made at ")
-    return message if message and place.startswith((sys.argv[0], "<frozen runpy>")) else text
+    own = os.path.abspath(sys.argv[0])  # which may have been called by a relative path
+    is_own = place.startswith("<frozen runpy>") or os.path.abspath(place).startswith(own)
+    return message if message and is_own else text

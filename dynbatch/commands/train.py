@@ -109,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> N
 def _peeked(given: Sequence[str]) -> type[Task] | None:
     """The task that a command line is for; None if it does not tell, which `run` says why."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--task")
+    parser.add_argument("--task", choices=list(TASKS))
     for each in KNOWN.values():
         _add_any(parser, each)
     try:

@@ -1,11 +1,14 @@
 """What `dynbatch` and its commands say of themselves, and to what they do not know."""
 
 import re
+import sys
 
 import pytest
 
 import dynbatch
+from dynbatch.commands import status
 from dynbatch.commands.main import COLUMNS, COMMANDS, main
+from dynbatch.errors import ArgumentError
 
 
 def helped(capsys, *arguments):
@@ -55,6 +58,26 @@ def test_a_mistyped_option_is_answered_by_the_nearest(capsys):
     said = capsys.readouterr().err
     assert "--batchsize" in said and "fix:  --batch-size?" in said
     assert "help: dynbatch memory --help" in said and len(said.splitlines()) == 3
+
+
+def test_a_mistyped_task_is_answered_by_the_nearest(capsys, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a b\tc d\n" * 9)
+    for task, fix in [("translate", "\n  fix:  translation?\n"), ("zzz", "\n  help:")]:
+        with pytest.raises(SystemExit) as ended:
+            main(["train", str(path), "--task", task])
+        said = capsys.readouterr().err
+        assert ended.value.code == 2 and f"invalid choice: '{task}'" in said and fix in said
+
+
+def test_an_error_ends_before_the_commands_own_line_however_it_was_called(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    error = ArgumentError(f"X: y.\n  fix:  z\n  made at {tmp_path}/a/../bin/dynbatch:8 in <module>")
+    for called in ("bin/dynbatch", "./bin/../bin/dynbatch", str(tmp_path / "bin/dynbatch")):
+        monkeypatch.setattr(sys, "argv", [called])
+        assert status.said(error) == "X: y.\n  fix:  z"
+    monkeypatch.setattr(sys, "argv", ["other.py"])
+    assert status.said(error) == str(error)
 
 
 def test_it_tells_its_version(capsys):
