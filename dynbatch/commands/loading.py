@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ class TextModel(NamedTuple):
     tokenizer: TextCoder
     config: GenerationConfig
 
+
+SUFFIX = ".safetensors"
 
 Labeller = LabellingTask | PretrainedClassifier
 """Gives labels to lines of text."""
@@ -92,7 +95,13 @@ def load(
     if not path.exists():
         raise CheckpointError(
             f"{name}: there is no such file or folder.\n"
-            "  rule: a folder with config.json and model.safetensors, or a checkpoint of dynbatch"
+            "  rule: a folder with config.json and model.safetensors, or a checkpoint of dynbatch\n"
+            f"  fix:  {_near(path)}"
+        )
+    if loader is None and path.is_file() and path.suffix != SUFFIX:
+        raise CheckpointError(
+            f"{name}: no checkpoint.\n  rule: a checkpoint of dynbatch is a file *{SUFFIX}\n"
+            f"  fix:  give the run's folder: {path.parent}"
         )
     if loader is None and (path / CONFIG).exists():
         return _pretrained(path, tokenizer)
@@ -101,6 +110,13 @@ def load(
     if tokenizer is None or not isinstance(found, TextModel):
         return found
     return found._replace(tokenizer=_tokenizer(tokenizer))
+
+
+def _near(path: Path) -> str:
+    """What may have been meant by a path where nothing is."""
+    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, beside, n=1)
+    return f"{path.with_name(near[0])}?" if near else "dynbatch train makes one: --output FOLDER"
 
 
 def _made(loader: str, path: Path) -> TextModel:

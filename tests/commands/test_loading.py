@@ -38,6 +38,10 @@ def test_families_that_do_not_write_are_refused():
 def test_what_is_not_there_is_said():
     with pytest.raises(CheckpointError, match="nowhere: there is no such file or folder"):
         loading.load("nowhere")
+    with pytest.raises(CheckpointError, match=r"fix:  .*/gpt2\?$"):
+        loading.load(str(FIXTURES / "gpt3"))
+    with pytest.raises(CheckpointError, match=r"no checkpoint(.|\n)*fix:  .* folder: .*/gpt2$"):
+        loading.load(str(FIXTURES / "gpt2" / "config.json"))
     with pytest.raises(CheckpointError, match="gpt2: it has no tokenizer"):
         loading.load(str(FIXTURES / "gpt2"))
     with pytest.raises(DataError, match="'3 x' is not a row of ids"):
