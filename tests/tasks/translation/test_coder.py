@@ -34,6 +34,17 @@ def test_a_source_without_tokens_is_warned_of(translator, capsys):
     assert capsys.readouterr().err == "warning: an empty source, which the model never saw\n"
 
 
+def test_unknown_tokens_are_named_of_the_first_sources_and_a_target_is_told_of(translator, capsys):
+    coder = translator.coder()
+    for _ in range(9):
+        coder.encode("abx")
+    said = capsys.readouterr().err.splitlines()
+    assert said[:5] == ["warning: 'abx': unknown to the model, by character: 'x' (3)"] * 5
+    assert said[5:] == ["warning: more sources have such, which are not named"]
+    translator.coder().encode("ab\tK AE")
+    assert "give sources alone: cut -f 1 FILE" in capsys.readouterr().err
+
+
 def extra_of(translator):
     return {"task": "translation", "description": translator.description()}
 
