@@ -119,7 +119,7 @@ def test_pairs_become_a_translator_of_spellings_to_words(capsys):
     assert main(["train", "pairs.tsv", "--output", "run", *PAIRS]) == 0
     printed = capsys.readouterr().out
     assert "It is read for translation" in printed and "sources with" in printed
-    assert "tokens    3 characters of sources, 3 words of targets\n" in printed
+    assert "tokens    3 different characters in sources, 3 words in targets\n" in printed
     assert "→" in printed.split("epoch 2, validation: token error rate")[1]
     assert max(map(len, printed.splitlines())) <= 80
     translator = load_task("run/model.safetensors")

@@ -204,7 +204,8 @@ class Translator(WritingTask):
         """What tokens are, and how many held-out targets have some that are never written."""
         source, target = [len(each) - len(MARKS) for each in (self.source, self.target)]
         lines = [
-            f"{source:,} {self.source_units} of sources, {target:,} {self.target_units} of targets"
+            f"{source:,} different {self.source_units} in sources, "
+            f"{target:,} {self.target_units} in targets"
         ]
         targets = [tokenize(each, self.target_units) for each in targets_of(held_out)]
         lacking = sum([bool(self.target.unknown_in(each)) for each in targets])

@@ -47,6 +47,6 @@ def test_targets_that_cannot_be_written_are_counted():
     units = {"source_units": "words", "target_units": "words"}
     settings = TranslationSettings(embed=4, hidden=4, **units)
     translator = Translator.begin(Parts(known, [], []), settings)
-    assert translator.tokens(known) == ["2 words of sources, 2 words of targets"]
+    assert translator.tokens(known) == ["2 different words in sources, 2 words in targets"]
     _, lacking = translator.tokens([*known, ParallelText("one", ("a c",))])
     assert lacking.startswith("33% of the targets") and "--target-units characters" in lacking
