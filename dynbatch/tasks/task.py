@@ -69,6 +69,9 @@ class Task(ABC):
     most_validated: ClassVar[int | None] = None
     model: Any
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.model.num_parameters():,} parameters)"
+
     # From a file to a model -----------------------------------------------------------------------
 
     @classmethod

@@ -15,6 +15,11 @@ def translator():
     return Translator(sizes, Vocabulary("abc"), Vocabulary("xy"), "words", "words", 5)
 
 
+def test_a_task_shows_its_name_and_size(translator):
+    size = translator.model.num_parameters()
+    assert repr(translator) == f"Translator(translation, {size:,} parameters)"
+
+
 def test_targets_are_scored_against_their_references(translator):
     translator.model.output.bias.value[translator.model.end] = 1e4  # it says nothing at all
     texts = [ParallelText("a b", ("x", "")), ParallelText("c", ("x y",))]
