@@ -95,7 +95,7 @@ class RobertaForClassification(BertForClassification):
     config_type = RobertaConfig
     architecture = "RobertaForSequenceClassification"
     prefix = "roberta."
-    skipped = ("embeddings.position_ids", "roberta.pooler.**", "lm_head.**")
+    skipped = ("embeddings.position_ids", "pooler.**", "lm_head.**")
 
     def pooled(self, hidden: Node) -> Node:
         return F.tanh(self.pooler(self.dropout(hidden[0])))

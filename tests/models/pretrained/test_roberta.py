@@ -69,3 +69,15 @@ def test_the_longest_sentence_is_two_shorter_than_the_table():
             VocabularyError, match=r"Roberta[A-Za-z]*: 47 tokens(.|\n)*most 46(.|\n)*ids\[:45\]"
         ):
             model(graph, [3] * 47)
+
+
+def test_a_classifier_begins_from_an_encoder_whose_pooler_it_does_without(tmp_path):
+    config = pretrained.RobertaConfig(
+        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+    )
+    encoder = pretrained.Roberta(config)
+    encoder.save_pretrained(tmp_path)
+    new = ["classifier.{}", "pooler.{}"]
+    model = pretrained.RobertaForClassification.from_pretrained(tmp_path, new=new)
+    words = [each.embeddings.word.weight.value for each in (model, encoder)]
+    assert np.array_equal(*words)
