@@ -11,8 +11,9 @@ import numpy as np
 from dynbatch.models.predict import predict
 from dynbatch.models.pretrained import BertForClassification
 from dynbatch.parameter import Array
-from dynbatch.tasks.classification import Classification, labelled
+from dynbatch.tasks.classification import Classification
 from dynbatch.tasks.task import TextCoder
+from dynbatch.tasks.text_labelling import labelled
 
 
 class PretrainedClassifier:

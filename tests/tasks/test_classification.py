@@ -7,8 +7,9 @@ import pytest
 
 import dynbatch as db
 from dynbatch.errors import CheckpointError, DataError
-from dynbatch.tasks.classification import Classification, ClassificationSettings, macro_f1
+from dynbatch.tasks.classification import Classification, ClassificationSettings
 from dynbatch.tasks.task import Parts
+from dynbatch.tasks.text_labelling import macro_f1
 from dynbatch.testing import check_batching
 from dynbatch.text import LabelledText
 from dynbatch.train import read_checkpoint, save_checkpoint
