@@ -16,15 +16,16 @@ from typing import Any
 from tqdm import tqdm
 
 from dynbatch.backend import NAMES
-from dynbatch.commands.labels import PretrainedClassifier
-from dynbatch.commands.loading import Labeller, TextModel, load
+from dynbatch.commands.loading import TextModel, load
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import ArgumentError, DataError
 from dynbatch.generation.config import SAMPLING, GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.options import positive
+from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import COLUMNS, tell_backend
 
@@ -163,14 +164,14 @@ def run(options: argparse.Namespace) -> int:
     return 1 if writing.refused else 0
 
 
-def _label(task: Labeller, lines: Iterator[str], options: argparse.Namespace) -> int:
+def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespace) -> int:
     """Write the labels that a tagger or a classifier finds, a line for each line of text.
 
     Raises:
         ArgumentError: an option is given that is of writing text.
     """
     names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit", "scores")
-    own = () if isinstance(task, PretrainedClassifier) else ("tokenizer",)
+    own = () if isinstance(task, FineTuning) else ("tokenizer",)
     for name in (*names, *own):
         if getattr(options, name) not in (None, False):
             flag = f"--{name.replace('_', '-')}"

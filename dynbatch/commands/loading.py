@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from dynbatch.arguments import shown
 from dynbatch.commands.arguments import function_of_the_user
-from dynbatch.commands.labels import PretrainedClassifier
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.models.pretrained import (
@@ -25,6 +24,7 @@ from dynbatch.models.pretrained import (
 )
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
 from dynbatch.parameter import Array
+from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask
 from dynbatch.text import ByteTokenizer
@@ -45,9 +45,6 @@ class TextModel(NamedTuple):
 
 
 SUFFIX = ".safetensors"
-
-Labeller = LabellingTask | PretrainedClassifier
-"""Gives labels to lines of text."""
 
 
 class IdTokenizer:
@@ -75,7 +72,7 @@ class IdTokenizer:
 
 def load(
     name: str, loader: str | None = None, tokenizer: str | None = None
-) -> TextModel | Labeller:
+) -> TextModel | LabellingTask:
     """The model of a checkpoint's folder or file, or what gives labels to texts by it. Nothing in
     it is executed.
 
@@ -134,7 +131,7 @@ def _made(loader: str, path: Path) -> TextModel:
     return TextModel(*made)
 
 
-def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | PretrainedClassifier:
+def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | LabellingTask:
     """The model of a folder in the layout of Hugging Face."""
     path = file_of(folder, CONFIG)
     config_json = read_json(path, 1 << 20)
@@ -142,7 +139,7 @@ def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | PretrainedCl
     if isinstance(names, list) and str(names[:1]).endswith("ForSequenceClassification']"):
         model = load_pretrained(folder)
         if isinstance(model, BertForClassification):
-            return PretrainedClassifier(model, _tokenizer(tokenizer or str(folder)))
+            return FineTuning(_tokenizer(tokenizer or str(folder)), model.config.labels, model)
     if kind not in FAMILIES:
         raise fault(
             path, f"its model_type is {shorten(kind)}, which does not write text here",
@@ -159,7 +156,7 @@ def _tokenizer(name: str) -> TextCoder:
     return IdTokenizer() if name == "ids" else load_tokenizer(name)
 
 
-def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | Labeller:
+def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | LabellingTask:
     """The model of a run of `dynbatch train`, of an example, or of a family of Hugging Face, whose
     tokenizer is beside it.
 
@@ -171,7 +168,7 @@ def _of_checkpoint(path: Path, tokenizer: str | None) -> TextModel | Labeller:
     if isinstance(config, dict) and "task" not in info.extra:
         model, folder = load_pretrained(path), path.parent
         if isinstance(model, BertForClassification):
-            return PretrainedClassifier(model, _tokenizer(tokenizer or str(folder)))
+            return FineTuning(_tokenizer(tokenizer or str(folder)), model.config.labels, model)
         if type(model) not in FAMILIES.values():
             raise CheckpointError(
                 f"{path}: a {type(model).__name__}, which writes no text.\n"

@@ -11,9 +11,12 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from dynbatch.errors import CheckpointError, DataError
+from dynbatch.tasks.classification import Classification
+from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.forms import FORMS, task_of
 from dynbatch.tasks.learning import begun, learn, parts_of
 from dynbatch.tasks.options import add_options as add_settings
+from dynbatch.tasks.options import flag_of
 from dynbatch.tasks.registry import TASKS, task_of_checkpoint
 from dynbatch.tasks.settings import TaskSettings, refuse_other_settings, settings_of
 from dynbatch.tasks.summary import memory_saved, speed
@@ -32,6 +35,7 @@ folder that can be stopped at any moment, and goes on with --resume.
 
   dynbatch train poems.txt
   dynbatch train pairs.tsv --output runs/pairs --epochs 10 --device cuda
+  dynbatch train labels.tsv --from minilm
   dynbatch train --output runs/pairs --resume --epochs 20
 """
 _SHOWN = "\n".join(
@@ -101,9 +105,9 @@ def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> N
     add_settings(parser.add_argument_group(kind.name), kind.Settings, own)
     offered = {each.name for each in fields(kind.Settings) if each.metadata["help"]}
     for name in KNOWN.keys() - offered:
-        flag = f"--{name.replace('_', '-')}"
+        flag = flag_of(name)
         hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        parser.add_argument(flag, action=_OfOtherTasks, nargs="?", **hidden)
+        parser.add_argument(flag, dest=name, action=_OfOtherTasks, nargs="?", **hidden)
 
 
 def _peeked(given: Sequence[str]) -> type[Task] | None:
@@ -137,13 +141,13 @@ class _OfOtherTasks(argparse.Action):
 
 def _add_any(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
     """Add an option of any task, of whatever value, which help does not show."""
-    flag = f"--{setting.name.replace('_', '-')}"
+    flag = flag_of(setting.name)
     if setting.metadata["first"]:
         parser.add_argument(setting.name, nargs="?", help=argparse.SUPPRESS)
     elif setting.default is False:
-        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+        parser.add_argument(flag, dest=setting.name, action="store_true", help=argparse.SUPPRESS)
     else:
-        parser.add_argument(flag, help=argparse.SUPPRESS)
+        parser.add_argument(flag, dest=setting.name, help=argparse.SUPPRESS)
 
 
 def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
@@ -162,7 +166,8 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
         )
         return kind, ""
     if "task" in given:
-        return TASKS[given["task"]], ""
+        kind = TASKS[given["task"]]
+        return (_fine_tuned(kind) if given.get("from_") else kind), ""
     if "data" not in given:
         raise DataError(
             "dynbatch train: which file?\n  fix:  dynbatch train FILE\n"
@@ -171,7 +176,22 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
     name, said = task_of(given["data"])
     if name not in TASKS:
         raise DataError(f"{said}\n  rule: --task is one of {', '.join(TASKS)}")
-    return TASKS[name], said
+    return (_fine_tuned(TASKS[name]) if given.get("from_") else TASKS[name]), said
+
+
+def _fine_tuned(kind: type[Task]) -> type[Task]:
+    """The task of a file where `--from` names a model to begin from.
+
+    Raises:
+        DataError: the file is not one of texts with a label.
+    """
+    if kind in (Classification, FineTuning):
+        return FineTuning
+    raise DataError(
+        f"--from: the file is for {kind.name}.\n"
+        f"  rule: a published encoder is fine-tuned on {Classification.form}\n"
+        "  fix:  leave --from out, or give such a file"
+    )
 
 
 def _output(given: dict[str, Any]) -> Path:

@@ -85,6 +85,11 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def flag_of(name: str) -> str:
+    """The option of a setting: `--batch-size` for `batch_size`, `--from` for `from_`."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
 def add_options(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup,
     settings: type[Any],
@@ -100,7 +105,7 @@ def add_options(
         varying: names of fields whose default the task decides.
     """
     for each in [one for one in fields(settings) if names is None or one.name in names]:
-        flag, said = f"--{each.name.replace('_', '-')}", each.metadata["help"]
+        flag, said = flag_of(each.name), each.metadata["help"]
         kind = each.metadata["type"]
         if not said:
             continue
@@ -115,9 +120,9 @@ def add_options(
             parser.add_argument(each.name, type=kind, nargs="?", metavar=each.name.upper(), **usual)
         elif each.default is False:
             usual["help"] = said
-            parser.add_argument(flag, action="store_true", **usual)
+            parser.add_argument(flag, dest=each.name, action="store_true", **usual)
         else:
-            parser.add_argument(flag, type=kind, metavar="X", **usual)
+            parser.add_argument(flag, dest=each.name, type=kind, metavar="X", **usual)
 
 
 def given(settings: type[Any], argv: Sequence[str] | None, prog: str, what: str) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def from_json(settings: type[Settings], saved: object) -> Settings:
             try:
                 kinds[name](str(value))
             except (argparse.ArgumentTypeError, ValueError) as error:
-                raise ValueError(f"argument --{name.replace('_', '-')}: {error}") from None
+                raise ValueError(f"argument {flag_of(name)}: {error}") from None
     return settings(**saved)
 
 

@@ -11,6 +11,7 @@ from dynbatch.backend import NAMES
 from dynbatch.errors import CheckpointError
 from dynbatch.tasks.options import (
     above_zero,
+    flag_of,
     from_json,
     not_negative,
     one_of,
@@ -153,7 +154,7 @@ def refuse_other_settings(
         *(("limit",) if data_changed else ()),
     )
     for name, value in asked.items():
-        flag, has = f"--{name.replace('_', '-')}", saved.get(name, value)
+        flag, has = flag_of(name), saved.get(name, value)
         if value == has or name in free:
             continue
         rule, fix = "a run goes on with the settings it began with", f"leave {flag} out"

@@ -56,7 +56,7 @@ def test_its_tokenizer_can_be_in_another_folder_and_it_chooses_no_tokens(model, 
     assert main(["generate", "run", "the cat", "--tokenizer", "."]) == 0
     assert capsys.readouterr().out.strip() in ("no", "yes", "maybe")
     assert main(["generate", "folder", "the cat", "--top-k", "3"]) == 1
-    assert "is a model for classification, which chooses no tokens" in capsys.readouterr().err
+    assert "is a model for fine-tuning, which chooses no tokens" in capsys.readouterr().err
 
 
 def test_a_line_longer_than_the_model_reads_is_cut_and_said_by_name(model, capsys, monkeypatch):

@@ -83,7 +83,10 @@ def test_the_prompt_of_the_printed_command_can_be_pasted(documents, prompt):
 
 def test_the_help_tells_no_default_that_the_task_decides(capsys):
     for arguments, said in (
-        ((), ["--batch-size X  sentences in a mini-batch (by the task)", "cosine (200)"]),
+        (
+            (),
+            ["--batch-size X  sentences in a mini-batch (by the task)", "of all that is drawn (0)"],
+        ),
         (("poem.txt",), ["passes over the data (by its size, 1 to 40)", "\nlanguage-model:\n"]),
         (("--task", "tagging"), ["passes over the data (8)", "sentences in a mini-batch (16)"]),
     ):
@@ -99,7 +102,10 @@ def test_the_help_tells_no_default_that_the_task_decides(capsys):
     [
         (["--model", "lstm"], "--model is for translation; this is another task"),
         (["--crf"], "--crf is for tagging; this is another task"),
-        (["--batch-size=3"], "--batch-size is for translation, classification, tagging; this is"),
+        (
+            ["--batch-size=3"],
+            "--batch-size is for translation, classification, fine-tuning, tagging; this is",
+        ),
         (["--widht", "3"], "fix:  --width?"),
     ],
 )

@@ -1,0 +1,172 @@
+"""Fine-tuning: a label for each text, by a published encoder that is trained further.
+
+Source: Devlin et al. 2019, arXiv:1810.04805, section 4.1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dynbatch.errors import DataError
+from dynbatch.graph import Graph
+from dynbatch.models.predict import predict
+from dynbatch.models.pretrained import (
+    BertForClassification,
+    RobertaForClassification,
+    load_pretrained,
+)
+from dynbatch.models.pretrained.folder import CONFIG, file_of, read_json
+from dynbatch.models.pretrained.roberta import RobertaConfig
+from dynbatch.nodes.node import Node
+from dynbatch.optim import AdamW, Optimizer
+from dynbatch.parameter import Array
+from dynbatch.tasks.options import above_zero, option, passes, share
+from dynbatch.tasks.settings import TaskSettings
+from dynbatch.tasks.task import Parts, TextCoder, damaged_description
+from dynbatch.tasks.text_labelling import LabelledIds, TextLabelling, labels_of
+from dynbatch.text import LabelledText, Vocabulary
+from dynbatch.text.folder import copy_tokenizer, load_tokenizer
+from dynbatch.train import CheckpointInfo
+
+MOST_JSON = 1 << 20
+"""Bytes of a config.json that is read for the family."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningSettings(TaskSettings):
+    """What the fine-tuning of an encoder can be told."""
+
+    from_: str | None = option(None, "folder of the BERT, MiniLM or RoBERTa to begin from", str)
+    epochs: int = option(4, "passes over the data", passes)
+    batch_size: int = option(16, "texts in a mini-batch")
+    lr: float = option(1e-4, "peak of AdamW's learning rate", above_zero)
+    warmup: int = option(20, "updates until the peak, then a cosine (a tenth of all, at most 20)")
+    clip: float = option(1.0, "largest norm of the gradient", above_zero)
+    dropout: float = option(0.1, "probability that a feature is dropped while training", share)
+
+
+class FineTuning(TextLabelling):
+    """A BERT or RoBERTa with a classifier of texts, and its tokenizer.
+
+    Args:
+        tokenizer: makes ids of text.
+        labels:    all labels, in the order of their numbers.
+        model:     a classifier of so many.
+    """
+
+    name = "fine-tuning"
+    network = "fine-tuned"
+    Settings = FineTuningSettings
+    model: BertForClassification
+
+    def __init__(
+        self, tokenizer: TextCoder, labels: Sequence[str], model: BertForClassification
+    ) -> None:
+        super().__init__(labels)
+        self.tokenizer, self.model = tokenizer, model
+
+    @classmethod
+    def begin(cls, parts: Parts, settings: FineTuningSettings) -> Self:
+        """The encoder with a new classifier; its tokenizer is put into the run's folder.
+
+        Raises:
+            DataError:       there is no folder to begin from, or all texts have one label.
+            CheckpointError: the folder has no such model, or no tokenizer.
+        """
+        labels = labels_of(parts.train)
+        if settings.resume and settings.output is not None:  # the run has a model of its own
+            return cls(load_tokenizer(settings.output), labels, load_pretrained(settings.output))
+        if settings.from_ is None:
+            raise DataError(
+                "--task fine-tuning: of which model?\n"
+                "  rule: --from FOLDER is a BERT, MiniLM or RoBERTa, with its tokenizer\n"
+                "  fix:  --from minilm, after hf download "
+                "sentence-transformers/all-MiniLM-L6-v2 --local-dir minilm"
+            )
+        folder = Path(settings.from_)
+        kind = read_json(file_of(folder, CONFIG), MOST_JSON).get("model_type")
+        family, new = BertForClassification, ["classifier.{}"]
+        if kind in RobertaConfig.model_types:
+            family, new = RobertaForClassification, ["classifier.{}", "pooler.{}"]
+        model = family.from_pretrained(
+            folder, new=new, id2label=dict(enumerate(labels)), classifier_dropout=None,
+            hidden_dropout_prob=settings.dropout, attention_probs_dropout_prob=settings.dropout,
+        )  # fmt: skip
+        tokenizer = load_tokenizer(folder)
+        if settings.output is not None:
+            copy_tokenizer(folder, settings.output)
+        return cls(tokenizer, labels, model)
+
+    @classmethod
+    def fitted(cls, texts: Sequence[Any], settings: FineTuningSettings) -> dict[str, Any]:
+        """A warm-up of a tenth of the updates, where these are few."""
+        updates = settings.epochs * -(-len(texts) // settings.batch_size)
+        return {"warmup": min(settings.warmup, max(1, updates // 10))}
+
+    @property
+    def num_ids(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    def ids(self, text: str) -> Array:
+        """The ids of a text: where there are more than the model has positions, the first and the
+        last, which ends a text."""
+        ids, most = self.tokenizer.encode(text), self.model.positions
+        return ids if len(ids) <= most else np.append(ids[: most - 1], ids[-1])
+
+    def tokens(self, held_out: Sequence[LabelledText]) -> list[str]:
+        """How many texts are longer than the model reads, if any are."""
+        most = self.model.positions
+        cut = sum([len(self.tokenizer.encode(text.text)) > most for text in held_out])
+        said = f"{cut:,} of {len(held_out):,} held-out texts are cut, to the {most} that it reads"
+        return [said] if cut else []
+
+    def loss(self, graph: Graph, model: BertForClassification, example: LabelledIds) -> Node:
+        return model.loss(graph, example.ids, example.label)
+
+    def optimizer(self, settings: FineTuningSettings) -> Optimizer:
+        """AdamW, as BERT was fine-tuned."""
+        return AdamW(self.model, lr=settings.lr)
+
+    def scores(self, texts: Sequence[str]) -> list[Array]:
+        """Scores of the labels of each text, (K,)."""
+        return predict(self.model, self.model.logits, [self.ids(text) for text in texts])
+
+    def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+        """The label of each line, its probability, and those of all labels; a warning names lines
+        that are longer than the model reads."""
+        most = self.model.positions
+        for line in lines:
+            if (count := len(self.tokenizer.encode(line))) > most:
+                print(
+                    f"warning: {line[:40]!r}… has {count:,} tokens, and {most} are read: the first "
+                    f"{most - 1} and the last",
+                    file=sys.stderr,
+                )
+        return super().label(lines)
+
+    def differences(self, other: Self) -> list[str]:
+        """What labels differ."""
+        difference = Vocabulary(self.labels).difference(Vocabulary(other.labels))
+        return [f"labels: {difference}"] if difference else []
+
+    def description(self) -> dict[str, Any]:
+        """Nothing: a checkpoint has the model's config.json, and the tokenizer lies beside it."""
+        return {}
+
+    @classmethod
+    def described(cls, info: CheckpointInfo) -> Self:
+        """The task of a checkpoint, with its model, and the tokenizer in its folder.
+
+        Raises:
+            CheckpointError: its model is another, or there is no tokenizer.
+        """
+        model = load_pretrained(info.path)
+        if not isinstance(model, BertForClassification):
+            raise damaged_description(info, f"a {type(model).__name__} for a classifier of texts")
+        return cls(load_tokenizer(Path(info.path).parent), model.config.labels, model)
