@@ -65,6 +65,7 @@ __all__ = [
     "nodes",
     "num_threads",
     "optim",
+    "padding",
     "pictures",
     "predict",
     "scan",
@@ -80,8 +81,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`train` and `pictures` on first use: the former needs tqdm and safetensors."""
-    if name in ("pictures", "train"):
+    """`padding`, `pictures` and `train` on first use: some need tqdm and safetensors."""
+    if name in ("padding", "pictures", "train"):
         return importlib.import_module(f"dynbatch.{name}")
     raise missing(name, "dynbatch", "dynbatch", OF_DYNBATCH)
 

@@ -13,8 +13,8 @@ PUBLIC = {
     "dynbatch": """
         Cell DynbatchError Engine GenerationConfig Graph MemoryUse Node Operation Parameter
         Policy Ragged Retain RowSparse backends block cell drive errors generate
-        initial_state log_prob memory models nodes num_threads optim pictures predict scan seed
-        set_batch_invariant set_gc_threshold set_num_threads stack testing total train
+        initial_state log_prob memory models nodes num_threads optim padding pictures predict scan
+        seed set_batch_invariant set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """
         abs add additive_attention affine alibi argmax attention binary_cross_entropy_with_logits

@@ -53,9 +53,10 @@ a model of your own:
   --model package.module:function, such as network:make for make in network.py
   of this folder. It is called with the number of ids of each column:
   make(words), or make(sources, targets). It returns (model, loss), where
-  loss(graph, *ids of one line) gives a sentence's loss. If attention or the
-  like would read padding, it returns more: (model, loss, pad, padded_loss), as
-  dynbatch.memory.compare_padding explains.
+  loss(graph, ids) gives the loss of a sentence, loss(graph, source, target) of
+  a pair. A language model takes its targets from ids: ids[:-1] and ids[1:]. If
+  attention or the like would read padding, it returns more: (model, loss, pad,
+  padded_loss), as dynbatch.memory.compare_padding explains.
 
 exit status:
   0; 1 after an error; 2 after a wrong option.
@@ -272,9 +273,9 @@ def _of_the_user(name: str, text: Text) -> Subject:
         inspect.signature(make).bind(*text.vocabularies)
     except TypeError as error:
         raise DataError(
-            f"--model {name}: {error}.\n"
+            f"--model {name}: {make.__name__}{inspect.signature(make)} cannot be called: {error}.\n"
             "  rule: called with the number of ids of each column, "
-            f"{make.__name__}{text.vocabularies}"
+            f"{make.__name__}({', '.join(map(str, text.vocabularies))})"
         ) from error
     result = make(*text.vocabularies)
     if not isinstance(result, tuple) or not 2 <= len(result) <= 4 or not callable(result[1]):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
 from dynbatch import optim
+from dynbatch.arguments import listed, shown
 from dynbatch.models.module import Module
 from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import Sample
@@ -15,7 +17,7 @@ from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.forms import FORMS, PADDED_RANDOM
 from dynbatch.padding.measure import Step
 from dynbatch.padding.measured_models import MeasuredForms
-from dynbatch.padding.padded_model import Example, Loss, Pad, PaddingError, pad_model
+from dynbatch.padding.padded_model import Example, Loss, Pad, PaddingError, described, pad_model
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 
@@ -42,7 +44,9 @@ def compare_padding(
 
     Args:
         model:       where its parameters are, on the CPU or on a GPU, it is measured.
-        loss:        (graph, *example) -> the loss of one sentence: `model.loss`, say.
+        loss:        (graph, *example) -> the loss of one sentence: `model.loss`, say. A `Trainer`
+                     takes (graph, model, example): loss=lambda graph, *example: its_loss(graph,
+                     model, example) makes this form of that one.
         sentences:   the examples: tuples of lists or arrays of ids, or one list or array.
         batch_size:  sentences of a batch.
         pad:         (example, longest lengths) -> padded example, for models of your own; by
@@ -58,7 +62,9 @@ def compare_padding(
 
     Raises:
         PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
-            below 1, or `loss`, `pad` or `padded_loss` is not a function.
+            below 1, `loss`, `pad` or `padded_loss` is not a function, or `loss` takes other
+            arguments than an example has.
+        ArgumentError: `batch_sizes` is not a list.
         OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
@@ -72,6 +78,7 @@ def compare_padding(
         >>> found.saved() > 0.5
         True
     """
+    batch_sizes = listed("compare_padding", "batch_sizes", batch_sizes, "give batch_sizes=[32]")
     examples = [example if isinstance(example, tuple) else (example,) for example in sentences]
     for name, number in [
         ("batch_size", batch_size),
@@ -90,7 +97,9 @@ def compare_padding(
         )
     for name, given in (("loss", loss), ("pad", pad), ("padded_loss", padded_loss)):
         if given is not None and not callable(given):
-            raise PaddingError(f"compare_padding: {name} is {given!r}, not a function.")
+            text = repr(given) if isinstance(given, str) else shown(given)
+            raise PaddingError(f"compare_padding: {name} is {text}, not a function.")
+    _require_call(loss, examples[0])
     padded = pad_model(model, loss, pad, padded_loss)
     measured = MeasuredForms(model, loss, padded, examples, optimizer, seed)
     if not any(map(sum, measured.lengths)):
@@ -125,6 +134,21 @@ def compare_padding(
         losses=losses,
         note=note,
     )
+
+
+def _require_call(loss: Loss, example: Example) -> None:
+    """Raise a PaddingError unless the loss can be called with a graph and the example's parts."""
+    try:
+        inspect.signature(loss).bind(None, *example)
+    except ValueError:  # some functions of C do not tell
+        return
+    except TypeError as error:
+        raise PaddingError(
+            f"compare_padding: loss cannot be called with example 0, {described(example)}: {error}."
+            "\n  rule: loss(graph, *example): the graph, and each part of the example\n"
+            "  fix:  give examples of other parts, or wrap the loss: loss=lambda graph, ids: "
+            "model.loss(graph, ids[:-1], ids[1:])"
+        ) from None
 
 
 def _work(samples: Mapping[str, Sample], batch_sizes: Sequence[int]) -> int:

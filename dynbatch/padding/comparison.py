@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dynbatch.arguments import refused
 from dynbatch.atomic import replacing
 from dynbatch.padding import picture
 from dynbatch.padding.forms import (
@@ -60,11 +61,19 @@ class Comparison:
     peers: Sequence[Form] = ()
 
     def saved(self, against: str = PADDED_RANDOM, form: str = UNPADDED_RANDOM) -> float:
-        """The share of the peak of `against` that `form` does without; 0.7 is 70 % less."""
-        return 1 - self.forms[form].peak_bytes / self._of(against).peak_bytes
+        """The share of the peak of `against` that `form` does without; 0.7 is 70 % less.
+
+        Raises:
+            ArgumentError: there is no form of that name.
+        """
+        return 1 - self._of(form).peak_bytes / self._of(against).peak_bytes
 
     def _of(self, name: str) -> Form:
-        return {**self.forms, **{peer.name: peer for peer in self.peers}}[name]
+        forms = {**self.forms, **{peer.name: peer for peer in self.peers}}
+        if name not in forms:
+            names = ", ".join(map(repr, forms))
+            raise refused("saved", f"{name!r} is not a form", names, "give one of these")
+        return forms[name]
 
     def table(self) -> str:
         """All of it as text; megabytes of 1,000,000 bytes."""
@@ -92,9 +101,11 @@ class Comparison:
             temporary.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
 
     def picture(self, path: str | os.PathLike[str]) -> None:
-        """Draw bytes over a step and bytes against batch size, PNG or SVG by the file's ending.
+        """Draw bytes over a step and bytes against batch size, as PNG, SVG or PDF by the
+        file's ending.
 
         Raises:
+            DataError:   the ending is another.
             ImportError: matplotlib is not installed.
             OSError:     the file cannot be written.
         """

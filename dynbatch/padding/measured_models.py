@@ -93,7 +93,7 @@ class MeasuredForms:
         was_training = self.model.training
         self.model.eval()
         try:
-            unpadded_loss = self._steppers[unpadded].value(self._given(unpadded, batch))
+            unpadded_loss = self._first_loss(unpadded, batch)
             try:
                 padded_loss = self._steppers[padded].value(self._given(padded, batch))
             except (OutOfMemory, PaddingError):
@@ -107,6 +107,16 @@ class MeasuredForms:
         finally:
             self.model.train(was_training)
         return (padded_loss, unpadded_loss), _note(padded_loss, unpadded_loss)
+
+    def _first_loss(self, name: str, batch: Batch) -> float:
+        """The loss of a batch; what the loss function raises says how it was called."""
+        try:
+            return self._steppers[name].value(self._given(name, batch))
+        except Exception as error:
+            error.add_note(
+                "compare_padding calls loss(graph, *example); a Trainer, (graph, model, example)"
+            )
+            raise
 
     def train(self, name: str, batch: Batch) -> Step:
         """A measured training step."""

@@ -37,7 +37,9 @@ class Trainer(TrainerSettings):
         model:            a `models.Module`.
         optimizer:        its optimizer. `fit` warns of parameters that get a gradient in the first
                           mini-batch, and that the optimizer does not have.
-        loss_function:    loss_function(graph, model, example) -> scalar node, for one example.
+        loss_function:    loss_function(graph, model, example) -> scalar node, for one example. A
+            method model.loss(graph, *example) is given as
+            lambda graph, model, example: model.loss(graph, *example).
         batches:          gives the mini-batches of epoch n, always the same, as `batches.epoch(n)`.
         num_tokens:       tokens that an example's loss was summed over. The loss of a mini-batch is
                           then Σ loss / Σ num_tokens, in nats per token; without it, the mean over

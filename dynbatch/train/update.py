@@ -96,7 +96,7 @@ def _add_gradients(
 ) -> Node:  # fmt: skip
     """Add a mini-batch's gradients. Returns its part of the loss; memory goes into the record."""
     with _graph(settings) as graph:
-        losses = [settings.loss_function(graph, settings.model, example) for example in batch]
+        losses = _losses(settings, graph, batch)
         loss = F.sum(losses) / count
         memory = _planned_memory(settings, record["step"], graph, loss, batch)
         graph.backward(loss, settings.memory_limit)
@@ -105,6 +105,21 @@ def _add_gradients(
     for name, taken in memory.items():
         record[name] = max(taken, record.get(name, 0))
     return loss
+
+
+def _losses(settings: TrainerSettings, graph: Graph, batch: Sequence[Example]) -> list[Node]:
+    """The loss of each example; an error of a method of the model says how it was called."""
+    loss = settings.loss_function
+    try:
+        return [loss(graph, settings.model, example) for example in batch]
+    except Exception as error:
+        if getattr(loss, "__self__", None) is settings.model:
+            error.add_note(
+                f"Trainer calls loss_function(graph, model, example), and it is {loss.__name__} of "
+                f"the model.\n  fix: lambda graph, model, example: model.{loss.__name__}(graph, "
+                "*example)"
+            )
+        raise
 
 
 def _graph(settings: TrainerSettings) -> Graph:

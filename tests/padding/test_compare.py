@@ -234,3 +234,30 @@ def test_padded_batch_that_does_not_fit_is_not_taken_for_one_that_cannot_be_padd
     with pytest.raises(db.errors.OutOfMemory) as error:
         db.memory.compare_padding(model, model.loss, [[1]] * 7 + [[1] * 200], batch_size=8)
     assert "smaller mini-batch" in str(error.value) and "pad=" not in str(error.value)
+
+
+def test_a_loss_of_another_form_is_told_how_it_is_called() -> None:
+    model = LanguageModel(WORDS, 4, 4, rng=0)
+    compare = db.memory.compare_padding
+    lines = [np.arange(n) % WORDS for n in (3, 5)]
+    with pytest.raises(PaddingError, match=r"example 0, \(ndarray\): missing .*'targets'"):
+        compare(model, lambda graph, words, targets: None, lines, batch_size=2)
+    with pytest.raises(PaddingError, match="loss is a LanguageModel, not a function"):
+        compare(model, model, lines, batch_size=2)  # type: ignore[arg-type]
+
+    def of_a_trainer(graph: db.Graph, model: Any, example: Any) -> db.Node:
+        return model.loss(graph, *example)
+
+    with pytest.raises(AttributeError) as raised:
+        compare(model, of_a_trainer, [(line, line) for line in lines], batch_size=2)
+    assert "calls loss(graph, *example)" in raised.value.__notes__[0]
+
+
+def test_batch_sizes_and_names_of_forms_that_are_none_are_refused() -> None:
+    model = LanguageModel(WORDS, 4, 4, rng=0)
+    with pytest.raises(db.errors.ArgumentError, match=r"batch_sizes is 8.*\n.*\n.*=\[32\]"):
+        db.memory.compare_padding(model, model.loss, [[1]] * 3, batch_sizes=8)  # type: ignore[arg-type]
+    with pytest.raises(
+        db.errors.ArgumentError, match=r"'padded' is not a form.*\n.*'padded, random'"
+    ):
+        found().saved("padded")

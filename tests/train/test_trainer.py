@@ -13,7 +13,7 @@ import pytest
 
 from dynbatch import Graph, optim, random
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError, CheckpointError, DataError, NumericError
+from dynbatch.errors import ArgumentError, CheckpointError, DataError, NumericError, ShapeError
 from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
@@ -364,6 +364,19 @@ def test_token_weighted_loss_keeps_the_gradient_of_cross_entropy_in_forward(tmp_
     Run(tmp_path, make_graph=Spy, validate=None).trainer.fit(1)
     assert len(explained) == 5
     assert all("LinearCrossEntropy +grad" in table for table in explained)
+
+
+def test_loss_function_that_is_a_method_of_the_model_is_told_how_it_is_called(tmp_path):
+    class OwnLoss(Tagger):
+        def loss(self, graph, words, kind):
+            return F.sum(F.lookup(graph, self.table, words))
+
+    model = OwnLoss()
+    batches = SentenceBatches(EXAMPLES, batch_size=2)
+    trainer = Trainer(model, optim.Adam(model, lr=0.1), model.loss, batches, show_progress=False)
+    with pytest.raises(ShapeError) as raised:
+        trainer.fit(1)
+    assert "loss_function(graph, model, example)" in raised.value.__notes__[0]
 
 
 def test_metrics_say_what_each_update_and_validation_did(tmp_path):
