@@ -53,9 +53,9 @@ def memory(
         graph:  a graph that has run, which may be closed: of its runs the one that held most; or
             what `graph.estimate(loss)` returns, before anything runs.
         limit:  a limit in bytes or as "2GiB"; by default that of `graph.backward(memory_limit=)`.
-        padded: the peak of the same mini-batch when it is padded, in bytes (`dynbatch.padding.
-            padded_peak`), or as the `MemoryUse` of such a graph, for its curve. Bytes that are more
-            than 5 times all else are written above the picture, and not drawn.
+        padded: the peak of the same mini-batch when it is padded, in bytes
+            (`db.padding.padded_peak`), or as the `MemoryUse` of such a graph, for its curve. Bytes
+            that are more than 5 times all else are written above the picture, and not drawn.
 
     Raises:
         GraphError:    nothing has run.
