@@ -8,6 +8,7 @@ from itertools import groupby
 
 from dynbatch.arguments import integer, refused, shown
 from dynbatch.batcher.planning.memory_use import EARLIER, MemoryUse
+from dynbatch.batcher.planning.stages import EARLY_BACKWARD
 from dynbatch.errors import GraphError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
@@ -154,14 +155,21 @@ def _goes_back(stages: Stages) -> bool:
 
 
 def _kind(label: str) -> str:
-    """The first word of a stage, "backward" of its gradients as well."""
-    kind = label.partition(" ")[0]
+    """What a stage does: "forward", "backward", "early backward" or "accumulate"."""
+    kind, _ = _parts(label)
     return "forward" if kind == "recompute" else kind
+
+
+def _parts(label: str) -> tuple[str, str]:
+    """What a stage does, and its node types."""
+    words = 2 if label.startswith(EARLY_BACKWARD) else 1
+    *kind, types = label.split(" ", words)
+    return " ".join(kind), types
 
 
 def _counted(label: str) -> str:
     """A stage's label with each node type once: "forward 2 × Scan"."""
-    kind, _, types = label.partition(" ")
+    kind, types = _parts(label)
     counts = Counter(types.split(", "))
     texts = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
     return f"{kind} {', '.join(texts)}"

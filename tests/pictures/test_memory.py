@@ -36,6 +36,15 @@ def test_each_stage_of_the_plan_is_drawn_with_its_bytes():
         assert f" {sum(sizes.values()):,} bytes" in hint
 
 
+def test_backward_before_forward_is_called_early():
+    hints = [hint.partition(": ")[2] for hint in hints_of(db.pictures.memory(trained()))]
+    kinds = [hint.split(" ", 2)[:2] for hint in hints]
+    forward = [kind for kind, _ in kinds].index("forward")
+    assert hints[0].startswith("early backward Total, ")
+    assert kinds[:forward] == [["early", "backward"]] * forward
+    assert "early" not in [kind for kind, _ in kinds[forward:]]
+
+
 def test_what_is_predicted_is_drawn_before_anything_runs():
     with db.Graph() as graph:
         loss = step(graph)

@@ -26,7 +26,9 @@ class MemoryUse:
             the same graph · "gaps": between blocks.
         by_type:      the same peak by node type, without gaps and earlier runs.
         peak_stage:   what runs at that stage, and of which node types: "backward Scan".
-        stages:       of each stage of the run, in order, its label and the bytes alive by cause.
+        stages:       of each stage of the run, in order, its label and the bytes alive by cause. A
+            label is "forward", "backward", "recompute" or "accumulate" with node types; "early
+            backward Total" comes before forward, as the gradient of a mean needs no value.
         tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena.
         blocks_bytes: sum of all blocks, as if none took the room of another.
         saving:       what the run does to stay within a `memory_limit`.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
-from dynbatch.batcher.planning.stages import StepGraph
+from dynbatch.batcher.planning.stages import StepGraph, stage_label
 from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, NoGradientError
@@ -67,7 +67,10 @@ class RunPlan(NamedTuple):
         return partial(
             MemoryUse.of,
             (memory.shared, memory.scratch),
-            [(stage.kind.value, [s.node_type for s in stage.steps]) for stage in memory.stages],
+            [
+                (stage_label(stage, memory.graph), [s.node_type for s in stage.steps])
+                for stage in memory.stages
+            ],
             itemsize,
             held_bytes=held_bytes,
             arena_bytes=(memory.elements + memory.scratch_elements) * itemsize,
@@ -189,7 +192,7 @@ def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
     kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
     rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
     return MemoryLimitError(
-        f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
+        f"memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
         f"least{kept}: everything possible is freed and recomputed, in up to {most} "
         f"micro-batch{'es' * (most > 1)}{largest}.{rule}\n"
         f"  fix:  memory_limit={least} or more, or shorter sentences",

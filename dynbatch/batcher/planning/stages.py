@@ -23,6 +23,9 @@ from dynbatch.batcher.steps.step_run import StepRun
 
 StepStages = Sequence[Sequence[StepRun]]
 
+EARLY_BACKWARD = "early backward"
+"""Backward of a mean of losses and the like, before forward."""
+
 
 class StageKind(Enum):
     """What a stage does with its steps."""
@@ -183,6 +186,13 @@ class StepGraph:
             shared = [p.uid for p in step.parameters if uses[p.uid, part] > 1]
             if shared:
                 self.deferred[step] = frozenset(shared)
+
+
+def stage_label(stage: Stage, graph: StepGraph) -> str:
+    """What a stage does, in reports: "early backward" where it comes before forward."""
+    if stage.is_backward and graph.early.issuperset(stage.steps):
+        return EARLY_BACKWARD
+    return stage.kind.value
 
 
 class StageSequence:

@@ -70,6 +70,7 @@ def test_the_peak_is_split_by_cause_and_by_node_type():
     assert use.live_bytes <= use.peak_bytes
     assert use.live_bytes == max(sum(causes.values()) for _, causes in use.stages)
     labels = [label for label, _ in use.stages]
+    assert labels[0].startswith("early backward ")
     assert labels[1] == "forward Lookup"
     assert labels[-1] == "backward Lookup"
     # 11 words: their embeddings, 4 wide, and nothing else but the losses' gradients.
