@@ -32,8 +32,11 @@ def parse_bytes(what: str, size: int | str) -> int:
     except ValueError:
         number = 0.0
     if isinstance(size, bool) or unit is None or not number * unit >= 1:
+        short = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt])i?\s*", str(size).lower())
+        better = f"{short[1]}{short[2].upper()}B" if short else "2GiB"
         raise refused(
             what, f"{size!r} is not a number of bytes",
-            'a number above 0, or text with a unit: "800MB" (10⁶), "2GiB" (2³⁰)', f'{what}="2GiB"',
+            'a number above 0, or text with a unit: "800MB" (10⁶), "2GiB" (2³⁰), kB to TiB',
+            f'{what}="{better}"',
         )  # fmt: skip
     return int(number * unit)

@@ -85,6 +85,11 @@ def test_a_limit_is_a_number_of_bytes_above_0(limit):
     assert pool.limit_bytes == 4096
 
 
+def test_a_unit_without_its_b_is_told_with_it():
+    with pytest.raises(ValueError, match='fix:  limit_bytes="20MB"'):
+        Pool(limit_bytes="20M")
+
+
 def test_a_system_without_memory_raises_out_of_memory(monkeypatch):
     def refuse(*args):
         raise MemoryError
