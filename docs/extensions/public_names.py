@@ -13,7 +13,7 @@ import dynbatch
 
 API = Path(__file__).parent.parent / "api"
 DIRECTIVE = re.compile(
-    r"^\.\. (?:currentmodule|auto(?:class|function|exception|data)):: ([\w.]+)", re.M
+    r"^\.\. (?:currentmodule|data|auto(?:class|function|exception|data)):: ([\w.]+)", re.M
 )
 # The rooms with names for users: those of `import dynbatch`, and what is imported from elsewhere.
 ROOMS = [
