@@ -33,8 +33,9 @@ MODELS = ("seq2seq", "tagger", "language-model")
 SUMMARY = "measure what a model holds with padding and without"
 HELP = """\
 Measure what a model holds in memory while it trains on your own sentences:
-padded and unpadded, in shuffled order and with sentences of like length in a
-batch. Both compute the same loss. It takes a minute or two, nothing is saved.
+padded and unpadded, in shuffled order, with sentences of like length in a
+batch, and in batches of so many tokens. All compute the same loss. It takes a
+minute or two, nothing is saved.
 
   dynbatch memory pairs.tsv
   dynbatch memory sentences.txt --batch-size 128 --hidden 512
@@ -67,6 +68,7 @@ READING = """\
 how to read it
   padded, unpadded   each sentence as long as its batch's longest, or as it is
   random, bucketed   sentences as shuffled, or like lengths together
+  by tokens          like lengths, batches of so many tokens, padding included
   peak               what must fit: the most bytes at once, in the largest batch
   cells              numbers for each one that is needed: 2.00 is half padding
   traced, pool       the same, as Python's tracer and the allocator count it

@@ -1,4 +1,4 @@
-"""The mini-batches of an epoch, shuffled or length-bucketed, and the sample that is measured."""
+"""The mini-batches of an epoch: shuffled, length-bucketed or by tokens; the sample to measure."""
 
 from __future__ import annotations
 
@@ -37,6 +37,31 @@ def bucketed_batches(lengths: Lengths, batch_size: int) -> list[Batch]:
         for index in sorted(order[start : start + strip], key=lambda i: (lengths[i][-1], i))
     ]
     return _cut(order, batch_size)
+
+
+def batches_by_tokens(lengths: Lengths, most_cells: int) -> list[Batch]:
+    """The epoch in batches of at most `most_cells` tokens each, padding among them.
+
+    In the order of their lengths sentences join a batch until the next would take it above; a
+    longer sentence is a batch of its own. So fairseq's `--max-tokens` makes batches, but for what
+    it counts: the longer side of a pair (`fairseq.data.data_utils.batch_by_size`), here both.
+    """
+    batches: list[Batch] = []
+    longest: tuple[int, ...] = ()
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        longer = tuple(map(max, longest, lengths[index])) if longest else lengths[index]
+        if batches and (len(batches[-1]) + 1) * sum(longer) <= most_cells:
+            batches[-1].append(index)
+            longest = longer
+        else:
+            batches.append([index])
+            longest = lengths[index]
+    return batches
+
+
+def tokens_of(batch_size: int, lengths: Lengths) -> int:
+    """The tokens, without padding, that so many sentences have on average."""
+    return -(-batch_size * sum(map(sum, lengths)) // len(lengths))
 
 
 def _cut(order: Sequence[int], batch_size: int) -> list[Batch]:

@@ -14,7 +14,7 @@ from dynbatch.models.module import Module
 from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import Sample
 from dynbatch.padding.comparison import Comparison
-from dynbatch.padding.forms import FORMS, PADDED_RANDOM
+from dynbatch.padding.forms import CURVES, FORMS, PADDED_RANDOM
 from dynbatch.padding.measure import Step
 from dynbatch.padding.measured_models import MeasuredForms
 from dynbatch.padding.padded_model import Example, Loss, Pad, PaddingError, described, pad_model
@@ -36,7 +36,9 @@ def compare_padding(
     seed: int = 0,
     progress: bool = False,
 ) -> Comparison:
-    """Measure a training step on padded random, padded bucketed, and unpadded batches.
+    """Measure a training step on batches padded in three ways, and on unpadded ones.
+
+    Padded are batches in random order, bucketed by length, and of a fixed number of tokens.
 
     Each is the same step (graph, forward, backward, optimizer) of the same library, kernels,
     parameters and sentences; the padded form gives the same loss and gradients (see `pad_model`).
@@ -48,7 +50,8 @@ def compare_padding(
                      takes (graph, model, example): loss=lambda graph, *example: its_loss(graph,
                      model, example) makes this form of that one.
         sentences:   the examples: tuples of lists or arrays of ids, or one list or array.
-        batch_size:  sentences of a batch.
+        batch_size:  sentences of a batch. Batches by tokens have as many tokens, padding among
+                     them, as so many sentences have on average without.
         pad:         (example, longest lengths) -> padded example, for models of your own; by
                      default sequences are lengthened by zeros, the last of several by targets that
                      `F.cross_entropy` ignores.
@@ -111,10 +114,12 @@ def compare_padding(
         most_padded = samples[PADDED_RANDOM].largest[0]
         losses, note = measured.agreement(most_padded)
         steps = _measure(measured, samples, bar)
-        forms = {name: measured.form(name, samples[name], steps[name]) for name in FORMS}
+        forms = {
+            name: measured.form(name, batch_size, samples[name], steps[name]) for name in FORMS
+        }
         without, causes = measured.causes(most_padded)
         curves = {}
-        for name in FORMS[: -1 if batch_sizes else 0]:
+        for name in CURVES if batch_sizes else ():
             curves[name] = measured.curve(name, batch_sizes)
             bar.update(len(batch_sizes))
     first = model.parameters()[0]
@@ -123,6 +128,7 @@ def compare_padding(
         title=f"{type(model).__name__}, {model.num_parameters():,} parameters, {first.dtype} on "
         f"{first.device.name}",
         batch_size=batch_size,
+        batch_tokens=measured.batch_tokens(batch_size),
         measured=len(samples[PADDED_RANDOM].batches),
         epoch=samples[PADDED_RANDOM].epoch,
         forms=forms,
@@ -154,7 +160,7 @@ def _require_call(loss: Loss, example: Example) -> None:
 def _work(samples: Mapping[str, Sample], batch_sizes: Sequence[int]) -> int:
     """Steps of the progress bar."""
     measured = sum([1 + len(sample.batches) for sample in samples.values()])
-    return measured + (len(FORMS) - 1) * len(batch_sizes)
+    return measured + len(CURVES) * len(batch_sizes)
 
 
 def _measure(

@@ -15,6 +15,7 @@ from dynbatch.padding import picture
 from dynbatch.padding.forms import (
     MB,
     PADDED_BUCKETED,
+    PADDED_BY_TOKENS,
     PADDED_RANDOM,
     RECOMPUTE,
     UNPADDED_RANDOM,
@@ -22,7 +23,7 @@ from dynbatch.padding.forms import (
     Form,
 )
 
-_LABEL, _COLUMN = 32, 12
+_LABEL, _COLUMN = 30, 10
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Comparison:
     Args:
         title:         model and data in a line.
         batch_size:    sentences of a batch.
+        batch_tokens:  most tokens of a batch by tokens, padding among them.
         measured:      number of batches measured of random and bucketed order.
         epoch:         number of batches in an epoch.
         forms:         by name, in the order of the table.
@@ -48,6 +50,7 @@ class Comparison:
 
     title: str
     batch_size: int
+    batch_tokens: int
     measured: int
     epoch: int
     forms: Mapping[str, Form]
@@ -87,7 +90,12 @@ class Comparison:
         numbers: dict[str, object] = asdict(self)
         numbers["saved"] = {
             name: round(self.saved(name), 4)
-            for name in (PADDED_RANDOM, PADDED_BUCKETED, *[peer.name for peer in self.peers])
+            for name in (
+                PADDED_RANDOM,
+                PADDED_BUCKETED,
+                PADDED_BY_TOKENS,
+                *[peer.name for peer in self.peers],
+            )
         }
         return numbers
 
@@ -118,8 +126,9 @@ def _table(comparison: Comparison) -> str:
     names = [form.name.split(", ") for form in forms]
     lines = [
         comparison.title,
-        f"{comparison.batch_size} sentences a batch; {comparison.measured} of {comparison.epoch} "
-        "batches measured, the largest among them",
+        f"{comparison.batch_size} sentences a batch; by tokens, at most "
+        f"{comparison.batch_tokens:,} with padding",
+        f"{comparison.measured} of {comparison.epoch} batches measured, the largest among them",
         "",
         *_savings(comparison),
         "",
@@ -129,9 +138,9 @@ def _table(comparison: Comparison) -> str:
         *_row("peak of a training step, MB", [form.peak_bytes for form in forms]),
         *[line for cause in causes
           for line in _row(f"  {cause}", [form.by_cause.get(cause) for form in forms])],
-        *_row("activations, gradients alone, MB", [form.value_bytes for form in forms]),
+        *_row("activations, gradients, MB", [form.value_bytes for form in forms]),
         *_row("mean over batches, MB", [form.mean_bytes for form in forms]),
-        *_row("traced, with parameters' dW, MB", [form.traced_bytes for form in forms]),
+        *_row("traced, with gradients, MB", [form.traced_bytes for form in forms]),
         *_row("pool: requested at most, MB", [form.requested_bytes for form in forms]),
         *_row("pool: reserved, MB", [form.reserved_bytes for form in forms]),
         *_row("tokens per second", [form.tokens_per_second for form in forms], "{:,.0f}".format),
@@ -204,7 +213,7 @@ def _chain(comparison: Comparison) -> list[str]:
     rest = comparison.without
     lines = [
         "where the saving comes from: the random batch with most padding",
-        f"{'':<{_LABEL}}{'alone, MB':>{_COLUMN}}{'in turn, MB':>{_COLUMN}}{'share':>{_COLUMN}}",
+        f"{'':<{_LABEL}}{'alone, MB':>{_COLUMN}}{'in turn':>{_COLUMN}}{'share':>{_COLUMN}}",
         _sum("nothing saved", rest),
     ]
     for cause in comparison.causes:

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 
 PADDED_RANDOM = "padded, random"
 PADDED_BUCKETED = "padded, bucketed"
+PADDED_BY_TOKENS = "padded, by tokens"
 UNPADDED_RANDOM = "unpadded, random"
 UNPADDED_BUCKETED = "unpadded, bucketed"
 RECOMPUTE = "recompute"
 CAUSES = ("no padding", "chunked loss", "reused memory", RECOMPUTE)
 """Ways to save; the last is one that `recompute="sqrt"` switches on, and that costs time."""
 
-FORMS = (PADDED_RANDOM, PADDED_BUCKETED, UNPADDED_RANDOM, UNPADDED_BUCKETED)
+FORMS = (PADDED_RANDOM, PADDED_BUCKETED, PADDED_BY_TOKENS, UNPADDED_RANDOM, UNPADDED_BUCKETED)
+
+CURVES = FORMS[:-1]
+"""Forms whose peak against batch size is estimated and drawn."""
 
 MB = 1e6
 """Bytes of the megabyte in which reports count."""
@@ -28,8 +32,9 @@ class Form:
     """One way to make batches of the same sentences, and what a training step holds with it.
 
     All sizes in bytes. "The peak" is the largest of the measured batches, among them the epoch's
-    largest. Means are over 32 batches spread evenly over the epoch, whose peaks are estimated,
-    which equals measuring them; of other programs over those measured.
+    largest; batches by tokens are all about as large. Means are over 32 batches spread evenly over
+    the epoch, whose peaks are estimated, which equals measuring them; of other programs over those
+    measured.
 
     Args:
         name:              one of `FORMS`, or of another program.

@@ -15,13 +15,24 @@ from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import (
     Batch,
     Sample,
+    batches_by_tokens,
     bucketed_batches,
     cells,
     random_batches,
     sample,
     tokens,
+    tokens_of,
 )
-from dynbatch.padding.forms import CAUSES, FORMS, VALUES, Cause, Form
+from dynbatch.padding.forms import (
+    CAUSES,
+    FORMS,
+    PADDED_BY_TOKENS,
+    PADDED_RANDOM,
+    UNPADDED_RANDOM,
+    VALUES,
+    Cause,
+    Form,
+)
 from dynbatch.padding.measure import Examples, Step, Stepper
 from dynbatch.padding.padded_model import Example, Loss, PaddedModel, PaddingError
 
@@ -78,9 +89,15 @@ class MeasuredForms:
         """Batches that stand for an epoch, in the order that a form takes."""
         if name.endswith("random"):
             batches = random_batches(self.lengths, batch_size, self.seed)
+        elif name == PADDED_BY_TOKENS:
+            batches = batches_by_tokens(self.lengths, self.batch_tokens(batch_size))
         else:
             batches = bucketed_batches(self.lengths, batch_size)
         return sample(batches, self.lengths, count)
+
+    def batch_tokens(self, batch_size: int) -> int:
+        """Most tokens, with padding, of a batch by tokens beside batches of so many sentences."""
+        return tokens_of(batch_size, self.lengths)
 
     def agreement(self, batch: Batch) -> tuple[tuple[float, float], str]:
         """Losses of the padded and the unpadded form without dropout, and what they tell.
@@ -89,7 +106,7 @@ class MeasuredForms:
             PaddingError: the model does not run on padded examples.
             OutOfMemory:  a padded batch does not fit.
         """
-        padded, unpadded = FORMS[0], FORMS[2]
+        padded, unpadded = PADDED_RANDOM, UNPADDED_RANDOM
         was_training = self.model.training
         self.model.eval()
         try:
@@ -132,9 +149,9 @@ class MeasuredForms:
             return None
         return self._steppers[name].traced(self._given(name, batch))
 
-    def form(self, name: str, chosen: Sample, steps: Sequence[Step]) -> Form:
+    def form(self, name: str, batch_size: int, chosen: Sample, steps: Sequence[Step]) -> Form:
         """Sum up the steps of a sample's batches, and estimate the mean of an epoch."""
-        many = self.batches(name, len(chosen.spread[0]), MEAN_BATCHES).spread
+        many = self.batches(name, batch_size, MEAN_BATCHES).spread
         uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
         use, pool = steps[at_peak].use, self._steppers[name].pool.statistics()
@@ -166,7 +183,7 @@ class MeasuredForms:
 
         def peak(*on: bool) -> int:
             unpadded, chunked, reuses, recomputes = on
-            name = FORMS[2] if unpadded else FORMS[0]
+            name = UNPADDED_RANDOM if unpadded else PADDED_RANDOM
             again = recomputing(self.model) if recomputes else nullcontext()
             with nullcontext() if chunked else stored_logits(), again:
                 use = self._steppers[name].estimate(self._given(name, batch))

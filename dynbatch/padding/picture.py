@@ -8,20 +8,28 @@ from typing import Any
 
 from dynbatch.atomic import replacing
 from dynbatch.errors import DataError
-from dynbatch.padding.forms import MB, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM, Form
+from dynbatch.padding.forms import (
+    MB,
+    PADDED_BUCKETED,
+    PADDED_BY_TOKENS,
+    PADDED_RANDOM,
+    UNPADDED_RANDOM,
+    Form,
+)
 
 # Okabe & Ito 2008: told apart by colour-blind readers, and in grey by their line styles.
 # The first line is wide, as the second often lies on it: at the peak both are padded alike.
 STYLES: dict[str, dict[str, object]] = {
     PADDED_RANDOM: {"color": "#D55E00", "linewidth": 4},
     PADDED_BUCKETED: {"color": "#000000", "linewidth": 1.6, "linestyle": "--"},
+    PADDED_BY_TOKENS: {"color": "#009E73", "linewidth": 2, "linestyle": ":"},
     UNPADDED_RANDOM: {"color": "#0072B2", "linewidth": 2.5},
 }
 Axes = Any
 """A `matplotlib.axes.Axes`."""
 
 FORMATS = (".png", ".svg", ".pdf")
-_MARKERS = {PADDED_RANDOM: "s", PADDED_BUCKETED: "o", UNPADDED_RANDOM: "D"}
+_MARKERS = {PADDED_RANDOM: "s", PADDED_BUCKETED: "o", PADDED_BY_TOKENS: "^", UNPADDED_RANDOM: "D"}
 
 
 def require_format(path: Path) -> None:
@@ -85,7 +93,7 @@ def _over_a_step(forms: Mapping[str, Form], axes: Axes) -> None:
     axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
     _finish(axes)
     axes.legend(frameon=False, loc="upper left")
-    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
+    axes.set_ylim(top=1.5 * axes.get_ylim()[1])
 
 
 def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Axes) -> None:
@@ -96,9 +104,11 @@ def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Axes) -> 
         ticks.update(dict.fromkeys(sizes))
         heights = [size / MB for size in curve.values()]
         axes.plot(sizes, heights, marker=_MARKERS[name], label=name, **style)
+    for name in dict.fromkeys([UNPADDED_RANDOM, *curves]):  # the form that the picture is about
+        sizes, heights = list(curves[name]), [size / MB for size in curves[name].values()]
         if all([abs(heights[-1] - other) > 0.05 * heights[-1] for other in labelled]):
             labelled.append(heights[-1])
-            at, colour = (sizes[-1], heights[-1]), style["color"]
+            at, colour = (sizes[-1], heights[-1]), STYLES[name]["color"]
             axes.annotate(
                 f"{heights[-1]:,.0f}", at, (8, 0), textcoords="offset points", color=colour,
                 va="center",

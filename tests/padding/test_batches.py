@@ -1,4 +1,14 @@
-from dynbatch.padding.batches import bucketed_batches, cells, random_batches, sample, tokens
+from itertools import pairwise
+
+from dynbatch.padding.batches import (
+    batches_by_tokens,
+    bucketed_batches,
+    cells,
+    random_batches,
+    sample,
+    tokens,
+    tokens_of,
+)
 
 LENGTHS = [(n % 7 + 1, n * 5 % 11 + 1) for n in range(60)]
 
@@ -31,6 +41,23 @@ def test_the_longest_sentences_are_in_bucketed_batches_and_the_shortest_left_out
     assert sorted([lengths[i][0] for batch in bucketed_batches(lengths, 3) for i in batch]) == [
         2, 3, 6, 7, 8, 9
     ]  # fmt: skip
+
+
+def test_batches_by_tokens_hold_no_more_with_padding_and_every_example_once() -> None:
+    batches = batches_by_tokens(LENGTHS, 60)
+    assert sorted([i for batch in batches for i in batch]) == list(range(60))
+    assert max([cells(batch, LENGTHS) for batch in batches]) <= 60
+    for batch, following in pairwise(batches):  # the next one would not have fitted
+        assert cells([*batch, following[0]], LENGTHS) > 60
+
+
+def test_a_sentence_above_the_tokens_of_a_batch_is_alone() -> None:
+    assert batches_by_tokens([(9,), (2,), (30,), (2,), (31,)], 10) == [[1, 3], [0], [2], [4]]
+    assert batches_by_tokens([(0,), (0,), (3,)], 3) == [[0, 1], [2]]
+
+
+def test_tokens_of_a_batch_are_those_of_so_many_sentences_on_average() -> None:
+    assert tokens_of(2, [(3, 1), (5, 2), (0, 0)]) == 8  # 2 x 11 / 3, rounded up
 
 
 def test_tokens_and_cells_of_a_batch() -> None:

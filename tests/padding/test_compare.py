@@ -15,7 +15,14 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.padding import Comparison, LanguageModel, PaddingError, Tagger
-from dynbatch.padding.forms import CAUSES, FORMS, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
+from dynbatch.padding.forms import (
+    CAUSES,
+    FORMS,
+    PADDED_BUCKETED,
+    PADDED_BY_TOKENS,
+    PADDED_RANDOM,
+    UNPADDED_RANDOM,
+)
 from dynbatch.padding.measure import Stepper
 
 WORDS = 30
@@ -67,7 +74,11 @@ def test_causes_sum_to_the_peak_and_the_chain_ends_at_the_unpadded_batch() -> No
 
 
 def test_curves_reach_what_was_measured() -> None:
-    for name, curve in found().by_batch_size.items():
+    curves = dict(found().by_batch_size)
+    by_tokens = curves.pop(PADDED_BY_TOKENS)  # batches of about the same size, none the largest
+    assert by_tokens[4] < by_tokens[8]
+    assert by_tokens[8] == pytest.approx(found().forms[PADDED_BY_TOKENS].peak_bytes, rel=0.05)
+    for name, curve in curves.items():
         assert curve[4] < curve[8] == found().forms[name].peak_bytes
 
 
@@ -120,6 +131,15 @@ def test_a_very_long_sentence_is_trained_on_once_in_each_form_and_not_traced(mon
     assert trained.count(61) == len(FORMS)
     assert [form.traced_bytes for form in found.forms.values()] == [None] * len(FORMS)
     assert "traced" not in str(found)
+
+
+def test_batches_by_tokens_hold_no_more_than_so_many_sentences_on_average() -> None:
+    lengths = [sum(map(len, pair)) for pair in pairs(32)]
+    form = found().forms[PADDED_BY_TOKENS]
+    assert found().batch_tokens == -(-8 * sum(lengths) // 32)
+    assert 1 < form.cells_a_token < found().forms[PADDED_RANDOM].cells_a_token
+    assert form.peak_bytes < found().forms[PADDED_BUCKETED].peak_bytes
+    assert PADDED_BY_TOKENS in found().as_json()["saved"]  # type: ignore[operator]
 
 
 def test_both_forms_compute_the_same_loss() -> None:
