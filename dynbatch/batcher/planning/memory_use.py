@@ -33,6 +33,8 @@ class MemoryUse:
         blocks_bytes: sum of all blocks, as if none took the room of another.
         saving:       what the run does to stay within a `memory_limit`.
         limit:        that limit in bytes, or None.
+        recompute_share: what `saving` computes again, as a share of the cost of forward, in
+            multiply-adds as they are planned.
     """
 
     peak_bytes: int
@@ -44,6 +46,7 @@ class MemoryUse:
     blocks_bytes: int = 0
     saving: str = ""
     limit: int | None = field(default=None, compare=False)
+    recompute_share: float = 0.0
 
     @classmethod
     def of(
@@ -57,6 +60,7 @@ class MemoryUse:
         block_elements: int = 0,
         saving: str = "",
         limit: int | None = None,
+        recompute_share: float = 0.0,
     ) -> MemoryUse:
         """Add up the bytes of a run.
 
@@ -103,6 +107,7 @@ class MemoryUse:
             held_bytes + itemsize * block_elements,
             saving,
             limit,
+            recompute_share,
         )
 
     @property

@@ -49,12 +49,16 @@ class Request:
 
 
 class RunPlan(NamedTuple):
-    """The plan of a run; `saving` says how it needs less memory, for `limit` bytes at most."""
+    """The plan of a run; `saving` says how it needs less memory, for `limit` bytes at most.
+
+    `recompute_share` is the cost of what is recomputed, as a share of that of forward.
+    """
 
     preparation: Preparation
     memory: MemoryPlan
     saving: str
     limit: int | None
+    recompute_share: float = 0.0
 
     def use(self, itemsize: int, held_bytes: int) -> Callable[[], MemoryUse]:
         """The memory use of the run, added up on demand; it keeps no step alive.
@@ -78,6 +82,7 @@ class RunPlan(NamedTuple):
             block_elements=sum(memory.blocks.sizes),
             saving=self.saving,
             limit=self.limit,
+            recompute_share=self.recompute_share,
         )
 
 
@@ -152,7 +157,8 @@ class RunPlanner:
                     raise
                 if found is not None:
                     saving = _saving_text(found, count)
-                    return RunPlan(preparation, found.plan, saving, request.limit)
+                    share = _recompute_share(found, preparation)
+                    return RunPlan(preparation, found.plan, saving, request.limit, share)
                 preparation.forget()
                 if is_far:
                     left_out.append(count)
@@ -179,6 +185,11 @@ def _counts(most_of: Callable[[], tuple[int, str, int]]) -> Iterator[int]:
         count *= 2
     if most > 1:
         yield most
+
+
+def _recompute_share(fit: Candidate, preparation: Preparation) -> float:
+    forward = sum([step.node_type.operations(step.batch) for step in preparation.steps])
+    return sum([option.cost for option in fit.options]) / forward if forward else 0.0
 
 
 def _saving_text(fit: Candidate, count: int) -> str:

@@ -18,7 +18,7 @@ from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import TargetRule, class_targets, distributions
 from dynbatch.nodes.node import ROWS, Node, Shape
-from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
+from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation, Retain
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -100,6 +100,12 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
     fuses_backward = True
     weight: Parameter
     bias: Parameter | None
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        weight = batch.first.weight  # its logits are as many as a linear layer writes
+        a_row: int = weight.size + ELEMENT * len(weight.value)
+        return sum(batch.input_rows(0)) * a_row
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -14,6 +14,7 @@ from dynbatch.batcher.steps.parameter_gradients import _add
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.memory import Pool
+from dynbatch.nodes.operation import ELEMENT
 from dynbatch.testing import load_graph, random_graphs, strategies
 from dynbatch.testing.precision import dense_gradient
 from tests.poison import poisoned_memory
@@ -214,6 +215,20 @@ def test_what_cannot_be_split_says_why():
         ):
             graph.backward(loss, memory_limit=100)
         graph.backward(loss)
+
+
+def test_what_is_recomputed_is_told_as_a_share_of_forward():
+    embed, tall = models.Embedding(5, 8, rng=0), models.Linear(8, 64, rng=0)
+    project = models.Linear(64, 8, rng=0)
+    with db.Graph() as graph:
+        hidden = F.tanh(tall(embed(graph, [1] * 50)))
+        loss = F.cross_entropy(project(hidden), [2] * 50)
+        whole = graph.estimate(loss)
+        use = graph.estimate(loss, memory_limit=whole.peak_bytes - 1_000)
+    assert whole.recompute_share == 0
+    forward = 50 * (ELEMENT * 8 + (8 * 64 + ELEMENT * 64) + ELEMENT * 64 + 8 * (64 + ELEMENT))
+    assert use.saving == "recompute Lookup"
+    assert use.recompute_share == 50 * ELEMENT * 8 / forward
 
 
 @pytest.mark.parametrize("limit", ["two", "", 0, -5, "3 feet", True, "1.2.3MB"])
