@@ -15,6 +15,7 @@ from dynbatch.backend import NAMES
 from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import DataError
 from dynbatch.kernels.runtime.parallel import set_num_threads
+from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.compare import BATCH_SIZES, compare_padding
@@ -39,6 +40,7 @@ minute or two, nothing is saved.
 
   dynbatch memory pairs.tsv
   dynbatch memory sentences.txt --batch-size 128 --hidden 512
+  dynbatch memory pairs.tsv --memory-limit 2GB
   dynbatch memory pairs.tsv --pytorch --picture memory.png
 """
 
@@ -111,6 +113,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--device", choices=NAMES, default="cpu", help="where to measure (%(default)s)")
     add("--threads", type=positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
+    add("--memory-limit", metavar="SIZE", help="plan each form within so many bytes, such as 2GB: "
+        "what fits, what is recomputed, at what cost")  # fmt: skip
     add("--json", metavar="FILE", help="write all numbers")
     add("--picture", metavar="FILE", help="draw bytes over a step and against batch size, as PNG")
     add("--pytorch", action="store_true", help="measure PyTorch's same model beside it, padded")
@@ -123,6 +127,7 @@ def run(options: argparse.Namespace) -> None:
         DynbatchError, ImportError, OSError: as their messages say.
     """
     _require_what_comes_last(options)
+    limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
     if options.threads:
         set_num_threads(options.threads)
     text = _text(options)
@@ -142,6 +147,7 @@ def run(options: argparse.Namespace) -> None:
         num_batches=options.batches,
         batch_sizes=options.batch_sizes,
         seed=options.seed,
+        memory_limit=limit,
         progress=True,
     )
     comparison = replace(

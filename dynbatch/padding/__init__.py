@@ -4,6 +4,7 @@ from dynbatch.padding.compare import compare_padding
 from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.estimate import padded_peak
 from dynbatch.padding.forms import Cause, Form
+from dynbatch.padding.limited import WithinLimit
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import PaddedModel, PaddingError, lengthened, pad_ids, pad_model
 from dynbatch.padding.recurrent import last_states, recurrent
@@ -18,6 +19,7 @@ __all__ = [
     "PaddedModel",
     "PaddingError",
     "Tagger",
+    "WithinLimit",
     "compare_padding",
     "ignored_after",
     "last_states",

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from dynbatch import optim
 from dynbatch.arguments import listed, shown
+from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
 from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import Sample
@@ -34,6 +35,7 @@ def compare_padding(
     num_batches: int = 8,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     seed: int = 0,
+    memory_limit: int | str | None = None,
     progress: bool = False,
 ) -> Comparison:
     """Measure a training step on batches padded in three ways, and on unpadded ones.
@@ -60,6 +62,8 @@ def compare_padding(
         num_batches: batches to measure of each order, beside the epoch's largest.
         batch_sizes: sizes to estimate the peak for, but for those above the number of sentences;
                      none leaves the curves out.
+        memory_limit: what each form would do to stay within so many bytes, or "2GiB", and at what
+                     cost, is planned too.
         seed:        of the shuffled order and of dropout.
         progress:    show a progress bar.
 
@@ -67,7 +71,7 @@ def compare_padding(
         PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
             below 1, `loss`, `pad` or `padded_loss` is not a function, or `loss` takes other
             arguments than an example has.
-        ArgumentError: `batch_sizes` is not a list.
+        ArgumentError: `batch_sizes` is not a list, or `memory_limit` not a number of bytes.
         OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
@@ -82,6 +86,7 @@ def compare_padding(
         True
     """
     batch_sizes = listed("compare_padding", "batch_sizes", batch_sizes, "give batch_sizes=[32]")
+    limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
     examples = [example if isinstance(example, tuple) else (example,) for example in sentences]
     for name, number in [
         ("batch_size", batch_size),
@@ -122,6 +127,9 @@ def compare_padding(
         for name in CURVES if batch_sizes else ():
             curves[name] = measured.curve(name, batch_sizes)
             bar.update(len(batch_sizes))
+        limited = []
+        if limit is not None:
+            limited = [measured.within(name, batch_size, samples[name], limit) for name in FORMS]
     first = model.parameters()[0]
     state = measured.optimizer.state_dict()
     return Comparison(
@@ -139,6 +147,8 @@ def compare_padding(
         by_batch_size=curves,
         losses=losses,
         note=note,
+        limit=limit,
+        limited=limited,
     )
 
 

@@ -13,7 +13,6 @@ from dynbatch.arguments import refused
 from dynbatch.atomic import replacing
 from dynbatch.padding import picture
 from dynbatch.padding.forms import (
-    MB,
     PADDED_BUCKETED,
     PADDED_BY_TOKENS,
     PADDED_RANDOM,
@@ -21,7 +20,9 @@ from dynbatch.padding.forms import (
     UNPADDED_RANDOM,
     Cause,
     Form,
+    megabytes,
 )
+from dynbatch.padding.limited import WithinLimit, limits_as_text
 
 _LABEL, _COLUMN = 30, 10
 
@@ -46,6 +47,8 @@ class Comparison:
         losses:        of the padded and the unpadded form on one batch, in nats.
         note:          whether these agree, and what follows.
         peers:         other programs on the same batches, PyTorch say.
+        limit:         memory limit in bytes, or None.
+        limited:       what each form would do to stay within it.
     """
 
     title: str
@@ -62,6 +65,8 @@ class Comparison:
     losses: tuple[float, float]
     note: str
     peers: Sequence[Form] = ()
+    limit: int | None = None
+    limited: Sequence[WithinLimit] = ()
 
     def saved(self, against: str = PADDED_RANDOM, form: str = UNPADDED_RANDOM) -> float:
         """The share of the peak of `against` that `form` does without; 0.7 is 70 % less.
@@ -150,18 +155,13 @@ def _table(comparison: Comparison) -> str:
         "",
         *_chain(comparison),
         "",
+        *_limits(comparison),
         comparison.note,
     ]  # fmt: skip
     return "\n".join([line.rstrip() for line in lines])
 
 
-def _mb(size: float) -> str:
-    """Megabytes, with so many digits that small data has some, too."""
-    digits = 1 if abs(size) >= 10 * MB or not size else 2 if abs(size) >= MB / 10 else 3
-    return f"{size / MB:,.{digits}f}"
-
-
-def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = _mb) -> list[str]:
+def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = megabytes) -> list[str]:
     """A line with a value of each form, or nothing where no form has one."""
     cells = ["" if value is None else text(value) for value in values]
     return [f"{label:<{_LABEL}}" + "".join([f"{cell:>{_COLUMN}}" for cell in cells])] * any(cells)
@@ -202,10 +202,16 @@ def _curves(comparison: Comparison) -> list[str]:
 def _held_by_all(comparison: Comparison) -> list[str]:
     gradients = max([form.gradient_bytes or 0 for form in comparison.forms.values()])
     return [
-        f"beside it, the same for all: parameters {_mb(comparison.parameter_bytes)} MB, their "
-        f"gradients {_mb(gradients)} MB,\n"
-        f"  the optimizer's state {_mb(comparison.optimizer_bytes)} MB"
+        f"beside it, the same for all: parameters "
+        f"{megabytes(comparison.parameter_bytes)} MB, their gradients {megabytes(gradients)} MB,\n"
+        f"  the optimizer's state {megabytes(comparison.optimizer_bytes)} MB"
     ]
+
+
+def _limits(comparison: Comparison) -> list[str]:
+    if comparison.limit is None:
+        return []
+    return [*limits_as_text(comparison.limit, comparison.limited), ""]
 
 
 def _chain(comparison: Comparison) -> list[str]:
@@ -221,12 +227,12 @@ def _chain(comparison: Comparison) -> list[str]:
             lines.append(_sum("what is left", rest))
         share = f"{cause.in_chain / comparison.without:.0%}"
         lines.append(
-            f"{'  ' + cause.name:<{_LABEL}}{_mb(-cause.alone):>{_COLUMN}}"
-            f"{_mb(-cause.in_chain):>{_COLUMN}}{share:>{_COLUMN}}"
+            f"{'  ' + cause.name:<{_LABEL}}{megabytes(-cause.alone):>{_COLUMN}}"
+            f"{megabytes(-cause.in_chain):>{_COLUMN}}{share:>{_COLUMN}}"
         )
         rest -= cause.in_chain
     return [*lines, _sum('with recompute="sqrt"', rest)]
 
 
 def _sum(label: str, size: int) -> str:
-    return f"{label:<{_LABEL}}{'':>{_COLUMN}}{_mb(size):>{_COLUMN}}"
+    return f"{label:<{_LABEL}}{'':>{_COLUMN}}{megabytes(size):>{_COLUMN}}"

@@ -22,6 +22,13 @@ CURVES = FORMS[:-1]
 MB = 1e6
 """Bytes of the megabyte in which reports count."""
 
+
+def megabytes(size: float) -> str:
+    """Megabytes as text, with so many digits that small data has some, too."""
+    digits = 1 if abs(size) >= 10 * MB or not size else 2 if abs(size) >= MB / 10 else 3
+    return f"{size / MB:,.{digits}f}"
+
+
 VALUES = ("activations", "kept for backward", "gradients")
 """Causes of `MemoryUse` that hold what a network computes; the rest are kernels' workspace, copies
 and gaps."""

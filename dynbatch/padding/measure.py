@@ -81,10 +81,10 @@ class Stepper:
         assert use is not None
         return Step(use, gradient_bytes, seconds)
 
-    def estimate(self, examples: Examples) -> MemoryUse:
-        """The planned memory of the step's arena; no kernel runs."""
+    def estimate(self, examples: Examples, memory_limit: int | None = None) -> MemoryUse:
+        """The planned memory of the step's arena, within a limit or without; no kernel runs."""
         with self._graph() as graph:
-            return graph.estimate(self._mean(graph, examples))
+            return graph.estimate(self._mean(graph, examples), memory_limit)
 
     def value(self, examples: Examples) -> float:
         """The mean loss of the mini-batch. Its values, all kept to be read, are no step's: they lie

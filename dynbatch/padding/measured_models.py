@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from statistics import fmean, median
 
 from dynbatch.batcher.planning.memory_use import MemoryUse
-from dynbatch.errors import DynbatchError, OutOfMemory
+from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory
 from dynbatch.models.module import Module
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 from dynbatch.optim import Optimizer
@@ -33,6 +33,7 @@ from dynbatch.padding.forms import (
     Cause,
     Form,
 )
+from dynbatch.padding.limited import WithinLimit
 from dynbatch.padding.measure import Examples, Step, Stepper
 from dynbatch.padding.padded_model import Example, Loss, PaddedModel, PaddingError
 
@@ -209,6 +210,22 @@ class MeasuredForms:
                 uses = [stepper.estimate(self._given(name, batch)) for batch in batches]
                 peaks[size] = max(map(_total, uses))
         return peaks
+
+    def within(self, name: str, batch_size: int, chosen: Sample, limit: int) -> WithinLimit:
+        """What a form does for its mini-batches to stay within so many bytes of arena."""
+        estimate = self._steppers[name].estimate
+        many = self.batches(name, batch_size, MEAN_BATCHES).spread
+        peaks = [estimate(self._given(name, batch)).peak_bytes for batch in many]
+        fitting = sum([peak <= limit for peak in peaks])
+        batch = max(chosen.largest, key=lambda b: estimate(self._given(name, b)).peak_bytes)
+        given = self._given(name, batch)
+        whole = estimate(given).peak_bytes
+        counts = (name, fitting, len(many), whole)
+        try:
+            use = estimate(given, limit)
+        except MemoryLimitError as error:
+            return WithinLimit(*counts, None, error.least_bytes)
+        return WithinLimit(*counts, use.peak_bytes, None, use.saving, use.recompute_share)
 
     def _given(self, name: str, batch: Batch) -> Examples:
         chosen = [self.examples[i] for i in batch]

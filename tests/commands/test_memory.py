@@ -246,6 +246,16 @@ def test_files_that_cannot_be_written_are_told_at_once(
     assert Path(pairs).read_bytes() == before
 
 
+def test_a_memory_limit_is_planned(sentences: str, capsys: Any) -> None:
+    assert memory([sentences, *SMALL, "--memory-limit", "3 kB"]) == 0
+    out = capsys.readouterr().out
+    assert "within 0.003 MB of arena, as planned" in out and "batches fit as they are" in out
+    assert max(map(len, out.splitlines()[1:])) <= 80
+    assert memory([sentences, *SMALL, "--memory-limit", "3M"]) == 1
+    printed = capsys.readouterr()
+    assert 'fix:  --memory-limit="3MB"' in printed.err and not printed.out
+
+
 def test_number_that_is_none_is_said_plainly(pairs: str, capsys: Any) -> None:
     with pytest.raises(SystemExit):
         memory([pairs, "--batch-size", "x"])

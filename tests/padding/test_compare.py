@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,30 @@ def test_batches_by_tokens_hold_no_more_than_so_many_sentences_on_average() -> N
     assert 1 < form.cells_a_token < found().forms[PADDED_RANDOM].cells_a_token
     assert form.peak_bytes < found().forms[PADDED_BUCKETED].peak_bytes
     assert PADDED_BY_TOKENS in found().as_json()["saved"]  # type: ignore[operator]
+
+
+def test_a_memory_limit_tells_what_fits_and_what_the_rest_costs() -> None:
+    model = LanguageModel(WORDS, 8, 16, rng=0)
+    lines = [words for words, _ in pairs(32)]
+    compare = partial(
+        db.memory.compare_padding,
+        model, model.loss, lines, batch_size=8, num_batches=1, batch_sizes=(),
+    )  # fmt: skip
+    whole = compare(memory_limit="1 GB").limited
+    assert [one.name for one in whole] == list(FORMS)
+    for one in whole:
+        assert one.fitting == one.batches and one.peak_bytes == one.whole_bytes
+        assert not one.saving and one.recompute_share == 0
+    found = compare(memory_limit=whole[0].whole_bytes // 2)
+    tight = {one.name: one for one in found.limited}[PADDED_RANDOM]
+    assert tight.fitting < tight.batches and tight.peak_bytes is not None
+    assert tight.peak_bytes <= whole[0].whole_bytes // 2 < tight.whole_bytes
+    assert tight.saving in " ".join(str(found).split()) and "MB of arena" in str(found)
+    low = compare(memory_limit=100).limited[0]
+    assert low.peak_bytes is None and low.least_bytes is not None and low.least_bytes > 100
+    assert "cannot keep the limit" in " ".join(str(low).split())
+    with pytest.raises(db.errors.ArgumentError, match="memory_limit: 'much' is not"):
+        compare(memory_limit="much")
 
 
 def test_both_forms_compute_the_same_loss() -> None:
