@@ -42,8 +42,8 @@ run:
 figures:
   Three mini-batches train once to warm up, and once to be measured.
   "planning" is what the host does between kernels; "making nodes" is Python
-  that writes the sentences down. Another program that runs meanwhile makes them
-  worse.
+  that writes the sentences down. "features: LinearMap" stands for those
+  in the block "features". Another program that runs meanwhile makes all worse.
 
   A change's gain is what it brings at most, as a share of making nodes,
   planning and kernels together. --html has every batch on a timeline.
