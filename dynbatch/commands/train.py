@@ -21,7 +21,7 @@ from dynbatch.tasks.registry import TASKS, task_of_checkpoint
 from dynbatch.tasks.settings import TaskSettings, refuse_other_settings, settings_of
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.task import Parts, Task
-from dynbatch.tasks.training import place, prepared
+from dynbatch.tasks.training import place, prepared, refuse_to_write_over_a_run
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
 from dynbatch.train.progress import COLUMNS
 from dynbatch.train.run_folder import CHECKPOINT, METRICS, model_file
@@ -220,6 +220,7 @@ def run(options: argparse.Namespace) -> None:
             "  rule: a run goes on with the content of its data, wherever the file lies\n"
             f"  fix:  dynbatch train FILE --output {quote(str(settings.output))} --resume"
         )
+    refuse_to_write_over_a_run(settings)  # before the data is read, which takes time
     with prepared(settings):
         if said:
             print(fill(said, COLUMNS, break_long_words=False, break_on_hyphens=False))

@@ -117,17 +117,11 @@ def train(
 def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
     """Load the run in the folder where it is to go on, and refuse to write over it where not."""
     checkpoint = settings.checkpoint
+    refuse_to_write_over_a_run(settings)
     if checkpoint is None:
         if settings.resume:
             raise CheckpointError("--resume needs --output, the folder of the run that goes on.")
-    elif not checkpoint.exists():
-        if (best := best_of(checkpoint)).exists():
-            raise CheckpointError(
-                f"{best}: of a run whose {checkpoint.name} is gone; a new run would write over it."
-                f"\n  fix: go on from the best validation by cp {best} {checkpoint} and --resume, "
-                "remove it, or give another --output."
-            )
-    elif settings.resume:
+    elif checkpoint.exists():
         saved = read_checkpoint(checkpoint).extra.get("settings", {})
         if isinstance(saved, dict):  # without them it is one of before, or of another program
             asked = kept(settings)
@@ -135,7 +129,25 @@ def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
         trainer.resume(data_changed=settings.data_changed)
         if trainer.stopping.is_over:
             print(f"The run ended early by --patience {trainer.patience}; a larger one goes on.")
-    else:
+
+
+def refuse_to_write_over_a_run(settings: TrainingSettings) -> None:
+    """Check that no run is where a new one would be saved.
+
+    Raises:
+        CheckpointError: there is one, or what is left of one.
+    """
+    checkpoint = settings.checkpoint
+    if checkpoint is None:
+        return
+    if not checkpoint.exists():
+        if (best := best_of(checkpoint)).exists():
+            raise CheckpointError(
+                f"{best}: of a run whose {checkpoint.name} is gone; a new run would write over it."
+                f"\n  fix: go on from the best validation by cp {best} {checkpoint} and --resume, "
+                "remove it, or give another --output."
+            )
+    elif not settings.resume:
         raise CheckpointError(
             f"{checkpoint}: there is a run already.\n"
             "  fix: go on with it by --resume, remove it, or give another --output."
