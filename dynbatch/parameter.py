@@ -89,7 +89,7 @@ class Parameter(ParameterHabits):
 
     Raises:
         DtypeError:   `value` is not float32 or float64, or a tensor with a gradient of its own.
-        ShapeError:   `value` is a single number.
+        ShapeError:   `value` is a single number, or its rows have no numbers.
         BackendError: `value` is on a GPU other than CuPy's current one.
     """
 
@@ -102,6 +102,13 @@ class Parameter(ParameterHabits):
                 f"Parameter {name!r}: a single number.\n"
                 "  rule: a parameter has one dimension or more\n"
                 "  fix:  np.array([number]); it is repeated like a number where it is read"
+            )
+        if not array.shape[-1]:
+            raise ShapeError.at_caller(
+                f"Parameter {name!r}: its shape is {array.shape}.\n"
+                "  rule: every row has at least one number; the number of rows may be 0\n"
+                "  fix:  give it a width of 1 or more; a quotient, as width // heads, is 0 where\n"
+                "        heads > width"
             )
         self._value: Array = array
         self.grad: Gradient | None = None

@@ -163,3 +163,12 @@ def test_a_parameter_of_another_device_is_refused(cuda, what):
             "test_parameter.py",
         ):
             assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(17, 0), (0,)])
+def test_a_parameter_without_columns_is_refused_where_it_is_made(shape):
+    with pytest.raises(db.errors.ShapeError, match=r"is 0 where\n        heads > width") as caught:
+        db.Parameter(np.zeros(shape, np.float32), name="table")
+    assert "Parameter 'table'" in str(caught.value)
+    assert f"made at {__file__}:" in str(caught.value)
+    assert db.Parameter(np.zeros((0, 3), np.float32)).shape == (0, 3)
