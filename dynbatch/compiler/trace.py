@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dynbatch.arguments import refused
 from dynbatch.backend import DType
 from dynbatch.compiler.recorder import is_leaf, recorded
 from dynbatch.compiler.traced import Reads
@@ -146,6 +148,7 @@ def trace_cell(
     Raises:
         ShapeError: the cell does not return (output, next state) with the state's shapes, or makes
             a value that is not a vector.
+        ArgumentError: it takes another number of arguments.
     """
     graph = TraceGraph(dtype)
 
@@ -164,6 +167,7 @@ def trace_cell(
     state = state_nodes[0] if single else tuple(state_nodes)
     memory = memory_nodes[:1] if len(memory_nodes) < 2 else [tuple(memory_nodes)]
     name = getattr(function, "__name__", "cell")
+    _require_arguments(name, function, 3 + len(memory))
     returned = run_traced(function, [x, state, given_params, *memory], params)
     output, following = _returned(name, returned, state_nodes, single)
     require_inside(name, [output, *following], graph)
@@ -188,6 +192,23 @@ def run_traced(
             "  rule: the caller gives a cell its parameters\n"
             "  fix:  db.scan(cell, xs, init, params), with a module, a namespace, a dict or a list"
         ) from error
+
+
+def _require_arguments(name: str, function: Callable[..., object], count: int) -> None:
+    """Raise `ArgumentError` if a cell does not take as many arguments as a scan gives it."""
+    try:
+        form = inspect.signature(function)
+    except ValueError:  # some functions of C do not tell
+        return
+    try:
+        form.bind(*[None] * count)
+    except TypeError:
+        wanted = "x, state, params" + ", memory" * (count > 3)
+        raise refused(
+            f"cell {name!r}", f"it takes {form}, and a scan gives it {count} arguments",
+            f"db.scan calls cell({wanted}); params is None if none are given",
+            f"def {name}({wanted})",
+        ) from None  # fmt: skip
 
 
 def require_inside(name: str, returned: Sequence[Node], graph: TraceGraph) -> None:

@@ -181,6 +181,13 @@ class Recurrent(Module):
         if init is None:
             zeros: State = self.hidden_size if self.parts == 1 else (self.hidden_size,) * self.parts
             return [zeros] * count
+        if isinstance(init, Node):
+            raise ShapeError.at_caller(
+                f"{type(self).__name__}: a node {init.shape} as initial states.\n"
+                f"  rule: a list of states, one for each layer and direction, here {count}\n"
+                f"  fix:  {'init=[state]' if count == 1 else 'init=[first, second, …]'}, each "
+                f"{'(h, c) ' * (self.parts > 1)}of width {self.hidden_size}"
+            )
         if len(init) != count:
             raise ShapeError.at_caller(
                 f"{type(self).__name__}: {len(init)} initial states.\n"

@@ -180,6 +180,16 @@ def test_another_number_of_initial_states_is_refused():
     assert "one for each layer and direction, here 2" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [(models.GRU, "init=[state], each of width"), (models.LSTM, "init=[state], each (h, c) of")],
+)
+def test_a_state_alone_is_told_to_stand_in_a_list(kind, fix):
+    with db.Graph() as graph, pytest.raises(ShapeError) as caught:
+        kind(INPUT, HIDDEN)(F.constant(graph, 0.0, (3, INPUT)), F.constant(graph, 0.0, HIDDEN))
+    assert fix in str(caught.value)
+
+
 def test_an_initial_state_of_another_width_is_refused():
     gru = models.GRU(INPUT, HIDDEN)
     with db.Graph() as graph, pytest.raises(ShapeError):

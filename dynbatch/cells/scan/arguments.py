@@ -214,7 +214,7 @@ def with_right_init(
         return error
     now, then = [each.states[0] if each.single else each.states for each in (form, *right)]
     kind = ShapeError if isinstance(error, ShapeError) else DtypeError
-    return kind(
+    return kind.at_caller(
         f"{error}\n  init: {now} is given; with init={then} the cell's next state has its widths"
     )
 

@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan.scan import Scan
-from dynbatch.errors import DtypeError, DynbatchError, GraphError, ShapeError
+from dynbatch.errors import ArgumentError, DtypeError, DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.operation import signature_type
 from dynbatch.nodes.shape.join import Concat
@@ -231,6 +231,24 @@ def test_a_first_state_beside_the_token_is_told_the_right_one(init, piece):
     with db.Graph() as graph, pytest.raises(DynbatchError) as error:
         db.scan(beside, F.constant(graph, 1.0, (2, 3)), init, W)
     assert piece in str(error.value)
+    last = str(error.value).splitlines()[-1]
+    assert last.startswith(f"  made at {__file__}:")
+    assert last.endswith("in test_a_first_state_beside_the_token_is_told_the_right_one")
+
+
+@pytest.mark.parametrize(
+    ("function", "memory", "pieces"),
+    [
+        (lambda x, h: (h, h), None, ("it takes (x, h)", "cell(x, state, params);")),
+        (lambda x, h, p: (h, h), [[1.0]], ("gives it 4 arguments", "params, memory);")),
+    ],
+)
+def test_a_cell_with_too_few_arguments_is_told_those_of_a_scan(function, memory, pieces):
+    with db.Graph() as graph, pytest.raises(ArgumentError) as error:
+        keys = None if memory is None else F.input(graph, memory)
+        db.scan(db.cell(function), F.constant(graph, 1.0, (2, 3)), 3, memory=keys)
+    for piece in pieces:
+        assert piece in str(error.value)
 
 
 def test_a_next_state_that_is_a_number_is_told_so():
