@@ -13,6 +13,7 @@ from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.sources import ParameterNode
 from dynbatch.pictures.boxes import Boxes, NodeBox, narrow, shallow
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.layout import layers_of, ordered, placed, with_bends
@@ -28,7 +29,7 @@ BEND = 4.0
 IN_PLACE, FOLDED, NOT_RUN = "in place", "folded", "not run"
 
 
-def sentence(graph: Graph, number: int = 0) -> Picture:
+def sentence(graph: Graph, number: int = 0, words: Sequence[str] | None = None) -> Picture:
     """Draw the nodes of one sentence, each in the colour of the batch that it ran in.
 
     What is read stands below its reader, so a tree has its root at the top. A box is a node with
@@ -40,10 +41,12 @@ def sentence(graph: Graph, number: int = 0) -> Picture:
     Args:
         graph:  open, as a graph frees its nodes when it is closed. It may have run or not.
         number: counted from 0 in order of creation, as errors count sentences.
+        words:  of the sentence, one for each row of its tokens. What has no inputs and as many
+                rows shows them all, as does each row that is read alone, `x[t]`, its own.
 
     Raises:
         GraphError:    the graph is closed.
-        ArgumentError: the graph does not have that sentence.
+        ArgumentError: the graph does not have that sentence, or no node has a row for each word.
 
     Example:
         >>> import dynbatch as db
@@ -62,7 +65,7 @@ def sentence(graph: Graph, number: int = 0) -> Picture:
         raise refused("sentence", f"graph is {shown(graph)}", rule, fix)
     graph._require_open("sentence")
     nodes = _without_spare(sentence_nodes(graph.nodes, number, "sentence", "number"))
-    whole = _boxes(nodes, _batches(graph), graph._folds)
+    whole = _boxes(nodes, _batches(graph), graph._folds, _labels(nodes, words))
     short = narrow(shallow(whole))
     batches = list(dict.fromkeys([s.batch for s in short.shapes.values() if s.batch[:1].isdigit()]))
     colours = {batch: series(k) for k, batch in enumerate(batches)}
@@ -80,7 +83,42 @@ def _batches(graph: Graph) -> dict[int, str]:
     return found
 
 
-def _boxes(nodes: Sequence[Node], batches: Mapping[int, str], folds: Folds) -> Boxes:
+def _labels(nodes: Sequence[Node], words: Sequence[str] | None) -> dict[int, str]:
+    """The words that a node's box shows, by index.
+
+    They stand at sources with a row for each word, else at sources of one row, if these are as
+    many; and at rows of what has a row for each word.
+    """
+    if words is None:
+        return {}
+    if isinstance(words, str):
+        raise refused("sentence", "words is a text", "a list of words", "give words=text.split()")
+    given = [str(word) for word in words]
+    sources = [node for node in nodes if not node.inputs and not isinstance(node, ParameterNode)]
+    found = {node.index: " ".join(given) for node in sources if _rows(node) == len(given)}
+    single = [node.index for node in sources if _rows(node) <= 1]
+    if not found and len(single) == len(given):
+        found = dict(zip(single, given, strict=True))
+    for node in nodes:
+        if isinstance(node, Row) and _rows(node.source) == len(given):
+            found[node.index] = given[node.row]
+    if not found:
+        most = max([_rows(node) for node in sources], default=0)
+        raise refused(
+            "sentence", f"words has {len(given)}, and the sentence {most} rows",
+            "a word for each row of what the sentence is made of", "give its own words",
+        )  # fmt: skip
+    return found
+
+
+def _rows(node: Node) -> int:
+    """The rows of a matrix; 0 for a value that is none."""
+    return node.rows if node.ndim == 2 else 0
+
+
+def _boxes(
+    nodes: Sequence[Node], batches: Mapping[int, str], folds: Folds, labels: Mapping[int, str]
+) -> Boxes:
     """All boxes: a part of a call's result is drawn as the call."""
     box_of = {node.index: _whole(node).index for node in nodes}
     shapes: dict[int, NodeBox] = {}
@@ -91,7 +129,7 @@ def _boxes(nodes: Sequence[Node], batches: Mapping[int, str], folds: Folds) -> B
             continue
         sources = [box_of[x.index] for x in node.inputs if x.index in box_of]
         edges |= dict.fromkeys([(source, node.index) for source in sources if source != node.index])
-        shapes[node.index] = _shape(node, batches, folds)
+        shapes[node.index] = _shape(node, batches, folds, labels.get(node.index, ""))
         known = [hint[source] for source in sources]
         at = sum(known) / len(known) if known else float(node.index)
         hint[node.index] = float(node.row) if isinstance(node, Row) else at
@@ -121,7 +159,7 @@ def _whole(node: Node) -> Node:
     return node.call if isinstance(node, ResultPart | BlockResult) else node
 
 
-def _shape(node: Node, batches: Mapping[int, str], folds: Folds) -> NodeBox:
+def _shape(node: Node, batches: Mapping[int, str], folds: Folds, label: str) -> NodeBox:
     name = node.label().partition(" #")[0]
     shapes = ["×".join(map(str, shape)) or "1" for shape in node.shapes]
     size = shapes[0] if len(set(shapes)) == 1 else ", ".join(shapes)
@@ -130,7 +168,8 @@ def _shape(node: Node, batches: Mapping[int, str], folds: Folds) -> NodeBox:
         batch = _without_batch(node, batches, folds)
     row = f" {node.row}" if isinstance(node, Row) else ""
     hint = "\n".join([repr(node), *[f"{p.name} {p.shape}" for p in node.all_parameters()], batch])
-    return NodeBox(f"{name}{row}", size, batch, hint)
+    name = f"{name}{row}: {label}" if label else f"{name}{row}"
+    return NodeBox(name, size, batch, f"{name}\n{hint}" if label else hint)
 
 
 def _without_batch(node: Node, batches: Mapping[int, str], folds: Folds) -> str:

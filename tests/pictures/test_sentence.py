@@ -118,6 +118,37 @@ def test_logits_inside_of_a_loss_are_folded():
     assert "2×4 · folded" in texts
 
 
+def test_rows_and_sources_show_the_words():
+    words = "the cat sat".split()
+    with db.Graph() as graph:
+        trees(graph, (3,))
+        of_rows = texts_of(db.pictures.sentence(graph, 0, words))
+        picture = db.pictures.sentence(graph, 0, words)
+    for k, word in enumerate(words):
+        assert f"Row {k}: {word}" in of_rows
+    assert "Input: the cat sat, batch 0, reads nothing." in picture.description
+    require_clear_text(picture)
+
+
+def test_sources_of_one_word_each_show_it():
+    table = db.Parameter(np.ones((5, 4), "float32"))
+    with db.Graph() as graph:
+        F.concat([F.lookup(graph, table, [k]) for k in (4, 0)], dim=0)
+        told = db.pictures.sentence(graph, 0, ["never", "mind"]).description
+    assert "Lookup: never" in told and "Lookup: mind" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"), [("a b c", "words=text.split()"), (["a", "b"], "words has 2")]
+)
+def test_words_that_are_not_the_sentences_are_refused(words, piece):
+    with db.Graph() as graph:
+        trees(graph, (3,))
+        with pytest.raises(ArgumentError) as error:
+            db.pictures.sentence(graph, 0, words)
+    assert piece in str(error.value)
+
+
 def test_a_sentence_that_is_not_there_is_refused():
     with db.Graph() as graph:
         trees(graph, (2,))
