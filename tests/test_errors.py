@@ -136,7 +136,7 @@ GALLERY = [
         "rule: a.shape[-1] == b.shape[0]", "fix:")),
     Mistake(another_length, errors.ShapeError, (
         "shape (5, 4) cannot be repeated to (3, 4)", "Tanh #1", "rule:",
-        "check which operand belongs to another sentence")),
+        "check which operand belongs to another sentence", "beside Tanh #3 (3, 4)")),
     Mistake(lambda graph: F.lookup(graph, WORDS, [4, 17, 2]), errors.VocabularyError, (
         "lookup in 'embedding.weight': id 17 at position 1 of 3 is outside the table of 10 rows",
         "rule: 0 <= id < 10", "fix:  map unknown words to one id")),

@@ -12,6 +12,10 @@ from dynbatch.errors import ArgumentError, BackendError, DtypeError, DynbatchErr
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array, Parameter
 
+SIZES = "a size is 0 or more"
+LEAST_0 = "2 * T - 1 is -1 in a sentence without tokens: write max(2 * T - 1, 0)"
+"""What to write where a size that follows from the length is below 0."""
+
 
 def not_a_node(what: str, value: object) -> DtypeError:
     """The error for an array, a number or anything else where a node belongs."""

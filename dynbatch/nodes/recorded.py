@@ -172,7 +172,7 @@ class Recorded(Node):
         self.refuse(
             problem,
             "every row has at least one feature; only the number of tokens may be 0",
-            "an empty sentence of D features is np.zeros((0, D))",
+            "a width of 1 or more; an empty sentence of D features is np.zeros((0, D))",
         )
 
     def _refuse_rank(self, x: Node) -> NoReturn:

@@ -10,7 +10,15 @@ from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyErro
 from dynbatch.kernels import arrays
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.arguments import are_below, as_ids, check_parameter, not_a_graph, same_ids
+from dynbatch.nodes.arguments import (
+    LEAST_0,
+    SIZES,
+    are_below,
+    as_ids,
+    check_parameter,
+    not_a_graph,
+    same_ids,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
@@ -220,7 +228,11 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
         ShapeError: a size below 0, or an array of another shape than `shape`.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    if isinstance(number, int | float | np.number) and min(shape, default=0) >= 0:
+    if min(shape, default=0) < 0:
+        raise ShapeError.at_caller(
+            f"constant: shape={shape} has a size below 0.\n  rule: {SIZES}\n  fix:  {LEAST_0}"
+        )
+    if isinstance(number, int | float | np.number):
         try:
             dtype = graph.dtype
         except AttributeError:

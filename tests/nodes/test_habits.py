@@ -263,7 +263,9 @@ REFUSED = [
     (lambda x, v, s: s[0], errors.ShapeError, "has no parts"),
     (lambda x, v, s: F.constant(x.graph, "2"), errors.DtypeError, "numbers"),
     (lambda x, v, s: F.constant(x.graph, None), errors.DtypeError, "numbers"),
-    (lambda x, v, s: F.constant(x.graph, 2.0, (-1,)), errors.ShapeError, "leave shape out"),
+    (lambda x, v, s: F.constant(x.graph, 2.0, (-1,)), errors.ShapeError, "max(2 * T - 1, 0)"),
+    (lambda x, v, s: F.expand(s, (-1, 4)), errors.ShapeError, "max(2 * T - 1, 0)"),
+    (lambda x, v, s: F.reshape(x[:0], (0, -1)), errors.ShapeError, "give every size"),
     (lambda x, v, s: F.constant(x.graph, [2.0], (3,)), errors.ShapeError, "leave shape out"),
     (lambda x, v, s: F.constant(x.graph, s), errors.DtypeError, "a node is not an array"),
 ]

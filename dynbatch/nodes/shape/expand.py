@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dynbatch.errors import ShapeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import LEAST_0, SIZES, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
@@ -32,6 +33,8 @@ class Repeated(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape, target = shapes[0], self.target
+        if min(target, default=0) < 0:
+            self.refuse(f"shape {shape} cannot be repeated to {target}", SIZES, LEAST_0)
         fits_rows = len(shape) < 2 or len(target) < 2 or shape[:-1] == target[:-1]
         width = shape[-1] if shape else 1
         if not (target and len(shape) <= len(target) and fits_rows and width in (1, target[-1])):
@@ -113,7 +116,7 @@ def expand(x: Node, shape: Shape) -> Node:
     """x repeated to `shape`, as NumPy's `broadcast_to`; x itself where it has that shape already.
 
     Raises:
-        ShapeError: a size of x is neither 1 nor that of `shape`.
+        ShapeError: a size of x is neither 1 nor that of `shape`, or a size of `shape` is below 0.
     """
     require_nodes("expand", x)
     if x.shape == shape:
@@ -129,6 +132,9 @@ def matched(nodes: Sequence[Node]) -> list[Node]:
     A vector (D,) or a row (1, D) is repeated over tokens, a column (T, 1) over features, a number
     over both: (T, 1) with (D,) makes (T, D). The width is a length if it is one in any of the
                widest nodes: so a mask given as an array follows the scores.
+
+    Raises:
+        ShapeError: they do not fit; names all of them.
     """
     if any([x.ndim > 2 for x in nodes]):
         shape = broadcast_shape(nodes)
@@ -139,11 +145,15 @@ def matched(nodes: Sequence[Node]) -> list[Node]:
     shape = (*rows[-1:], *[widest.width] * any([x.ndim for x in nodes]))
     is_length = any([x.ragged & WIDTH and x.width == widest.width for x in nodes])
     found = []
-    for x in nodes:
-        x = squeeze(x, 0) if x.ndim == 2 and x.rows == 1 != shape[0] else x
-        if x.shape == shape or not is_length:
-            found.append(expand(x, shape))
-        else:
-            is_row = x.ndim == 1 and len(shape) == 2 and x.width == shape[1]
-            found.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
+    for given in nodes:
+        x = squeeze(given, 0) if given.ndim == 2 and given.rows == 1 != shape[0] else given
+        try:
+            if x.shape == shape or not is_length:
+                found.append(expand(x, shape))
+            else:
+                is_row = x.ndim == 1 and len(shape) == 2 and x.width == shape[1]
+                found.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
+        except ShapeError as error:
+            others = [f"{node.label()} {node.shape}" for node in nodes if node is not given]
+            raise ShapeError(f"{error}\n  beside {', '.join(others)}") from None
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Never
 
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import LEAST_0, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
@@ -34,8 +34,12 @@ class Reshape(Structural):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         if prod(shapes[0]) != prod(self.target) or min(self.target, default=0) < 0:
+            problem = f"shape {shapes[0]} cannot become {self.target}"
+            if -1 in self.target and not prod(shapes[0]):
+                rule = "-1 stands for a size that follows from the others, unless one of them is 0"
+                self.refuse(problem, rule, f"give every size; {LEAST_0}")
             self.refuse(
-                f"shape {shapes[0]} cannot become {self.target}",
+                problem,
                 "a reshape keeps the number of elements, and at least one feature",
                 "give sizes with the same product; -1 stands for a size that follows from the "
                 "others",
