@@ -82,10 +82,10 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
 
 
 def _reshape(x: Node, shape: Shape, lengths: int) -> Node:
-    if shape == x.shape and lengths == x.ragged and not (x.ndim == 2 and lengths & WIDTH):
-        return (
-            x  # whatever the lengths; of pairs of one token, (1, 1), the shape is alike by chance
-        )
+    # Pairs of one token, (1, 1), have the target's shape by chance.
+    by_chance = x.ndim == 2 and lengths & WIDTH
+    if shape == x.shape and lengths == x.ragged and not by_chance:
+        return x
     return Reshape(x, target=shape, lengths=lengths)
 
 
