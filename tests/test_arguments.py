@@ -311,8 +311,8 @@ def set_value(value):
         "a dict.", (), errors.DtypeError),
     Wrong(lambda: db.Parameter([[1.0], [1.0, 2.0]]), "Parameter 'parameter': float32 or float64 "
         "expected, got a list that does not make an array", (), errors.DtypeError),
-    Wrong(lambda: db.Parameter(np.ones((2, 2, 2))), "Parameter 'parameter': 1 or 2 dimensions "
-        "expected, got (2, 2, 2).", ("values.reshape(2, -1)",), errors.ShapeError),
+    Wrong(lambda: db.Parameter(np.ones((2, 0))), "Parameter 'parameter': its shape is (2, 0).",
+        ("a quotient, as width // heads, is 0",), errors.ShapeError),
 )  # fmt: skip
 def test_what_a_parameter_cannot_hold(wrong):
     refusal(wrong)
