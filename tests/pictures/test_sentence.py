@@ -55,7 +55,8 @@ def test_the_batches_are_those_of_explain():
         x = F.input(graph, np.ones((3, 4)))
         F.sum(F.exp(F.tanh(x)))
         graph.forward()
-        table = {line.split()[1]: line.split()[0] for line in graph.explain().splitlines()[3:7]}
+        rows = [line.split() for line in graph.explain().splitlines() if line[:4].strip().isdigit()]
+        table = {row[1]: row[0] for row in rows}
         texts = texts_of(db.pictures.sentence(graph, 0))
     for kind in ("Input", "Tanh", "Exp", "Sum"):
         assert texts[texts.index(kind) + 1].endswith(f"batch {table[kind]}")
