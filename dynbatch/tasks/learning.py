@@ -20,6 +20,9 @@ from dynbatch.train import CheckpointInfo, TrainingResult, read_checkpoint
 COLUMNS = 76
 """Of a sample's line; longer ones are broken."""
 
+DATA_CHANGED = "data_changed"
+"""In a checkpoint's `extra`, where the data once was another: its words are not the run's."""
+
 AnyTask = TypeVar("AnyTask", bound=Task)
 
 
@@ -46,18 +49,22 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
 
     Raises:
         CheckpointError: there is none, it is damaged or of another task, or its vocabularies are
-            not those of the data, which then must be another on purpose (`data_changed`).
+            not those of the data, which then must be another on purpose (`data_changed`). Of a run
+            that went on with other data before, the trainer compares the data alone.
     """
     if not settings.resume or settings.checkpoint is None:
         return kind.begin(parts, settings)
-    own = described(kind, read_checkpoint(settings.checkpoint))
+    info = read_checkpoint(settings.checkpoint)
+    own = described(kind, info)
     if settings.data_changed:
         share = own.unknown(parts.train)
         print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
-    elif said := own.differences(kind.begin(parts, settings)):
+    elif not info.extra.get(DATA_CHANGED) and (
+        said := own.differences(kind.begin(parts, settings))
+    ):
         raise CheckpointError(
-            f"{settings.checkpoint}: the data has other words than when the run was begun; nothing "
-            "was loaded.\n" + "\n".join([f"  {line}" for line in said]) + "\n"
+            f"{settings.checkpoint}: the data gives other vocabularies than when the run was "
+            "begun; nothing was loaded.\n" + "\n".join([f"  {line}" for line in said]) + "\n"
             "  rule: a run is resumed with the data it was begun with\n"
             "  fix:  give this data; or begin a run in another --output; or go on with the new "
             "data by --resume --data-changed, where words that the run lacks are unknown"
@@ -99,8 +106,11 @@ def learn(
     shown = dev[:: max(1, len(dev) // max(1, settings.samples))][: settings.samples]
     rng = np.random.default_rng(settings.seed)
     goes_on = settings.resume and settings.checkpoint is not None
-    done = read_checkpoint(str(settings.checkpoint)).epoch if goes_on else 0
-    epochs = count(done + 1)
+    before = read_checkpoint(str(settings.checkpoint)) if goes_on else None
+    epochs = count(1 if before is None else before.epoch + 1)
+    extra = {"task": task.name, "description": task.description()}
+    if settings.data_changed or (before is not None and before.extra.get(DATA_CHANGED)):
+        extra[DATA_CHANGED] = True
 
     def validate(model: Any) -> dict[str, float]:
         found = task.evaluate(dev)
@@ -117,7 +127,7 @@ def learn(
     return train(
         task.model, task.loss, examples, settings, task.num_tokens if has_tokens else None,
         optimizer=task.optimizer(settings), batches=task.batches(examples, settings),
-        extra={"task": task.name, "description": task.description()}, hint=hint,
+        extra=extra, hint=hint,
         validate=validate if dev else None, higher_is_better=task.higher_is_better,
         patience=settings.patience if dev else None, other_data={"the development set": dev},
         random_state=rng, padded_bytes=task.padded_bytes(), accumulate=settings.accumulate,

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from dynbatch.commands import generate
 from dynbatch.commands.main import Parser, main
 from dynbatch.commands.train import prompt_of
 from dynbatch.models import GPT
+from dynbatch.optim import Adam
 from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.registry import load_task
 from dynbatch.train import read_checkpoint
@@ -209,6 +211,34 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
     assert "the run has --task language-model, not tagging" in fails(
         capsys, *resumed, "--task", "tagging"
     )
+
+
+def test_a_run_that_went_on_with_other_data_is_stopped_and_resumed_as_any_other(
+    capsys, monkeypatch
+):
+    pairs = Path("pairs.tsv")
+    assert main(["train", "pairs.tsv", "--output", "whole", *PAIRS]) == 0
+    pairs.write_text(pairs.read_text() + "dada\tD A D A\n")
+    shutil.copytree("whole", "cut")
+    changed = ["--resume", "--epochs", "4", "--data-changed", "--quiet"]
+    assert main(["train", "--output", "whole", *changed]) == 0
+    step, calls = Adam.step, iter(range(100))
+
+    def interrupted(optimizer):
+        if next(calls) == 8:  # an epoch has six
+            signal.raise_signal(signal.SIGINT)
+        step(optimizer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Adam, "step", interrupted)
+        assert main(["train", "--output", "cut", *changed]) == 130
+    hint = "dynbatch train --output cut --resume"
+    assert hint in capsys.readouterr().err
+    assert main([*hint.split()[1:], "--quiet"]) == 0
+    files = [Path(name, "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert files[0] == files[1]
+    pairs.write_text(pairs.read_text() + "".join([f"a{k}\tA\n" for k in range(20)]))
+    assert "digest of the examples: " in fails(capsys, *hint.split()[2:])
 
 
 def test_a_run_whose_checkpoint_is_damaged_or_gone_says_that_it_can_go_on_from_its_best(capsys):

@@ -254,7 +254,7 @@ def test_a_run_is_not_resumed_on_data_with_other_words(done, capsys):
     pairs.write_text(pairs.read_text().replace("a", "d"))  # as many words, and other ids
     assert main(["--output", str(output), "--resume", "--quiet"]) == 1
     error = capsys.readouterr().err
-    assert "the data has other words than when the run was begun" in error
+    assert "the data gives other vocabularies than when the run was begun" in error
     for side in ("source", "target"):
         assert re.search(rf"{side} vocabulary: 1 new, 1 gone, .*; the first: id \d was '\w'", error)
     assert "--resume --data-changed" in error
