@@ -108,7 +108,7 @@ def learn(
     goes_on = settings.resume and settings.checkpoint is not None
     before = read_checkpoint(str(settings.checkpoint)) if goes_on else None
     epochs = count(1 if before is None else before.epoch + 1)
-    extra = {"task": task.name, "description": task.description()}
+    extra: dict[str, object] = {"task": task.name, "description": task.description()}
     if settings.data_changed or (before is not None and before.extra.get(DATA_CHANGED)):
         extra[DATA_CHANGED] = True
 

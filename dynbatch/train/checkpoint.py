@@ -49,6 +49,7 @@ class CheckpointInfo:
         random_state: state of the caller's NumPy generator, or None.
         graph_random: state of `dynbatch.random`.
         shapes:       of the tensors in the file, by name.
+        optimizer:    name of its class, None if none was saved; of schedule and average, too.
     """
 
     path: Path
@@ -59,6 +60,9 @@ class CheckpointInfo:
     random_state: State | None
     graph_random: dict[str, int]
     shapes: dict[str, tuple[int, ...]]
+    optimizer: str | None = None
+    schedule: str | None = None
+    average: str | None = None
 
     def check_random_state(self, generator: np.random.Generator | None) -> None:
         """Check that `restore_random_state` would take the generator.
@@ -224,8 +228,9 @@ def read_checkpoint(path: PathLike) -> CheckpointInfo:
 
 def _info(file: CheckpointFile) -> CheckpointInfo:
     names = ("step", "epoch", "position", "extra", "random_state", "graph_random")
-    fields = {name: file.state[name] for name in names}
-    return CheckpointInfo(file.path, **fields, shapes=file.shapes)
+    fields = {name: file.state[name] for name in (*names, "optimizer", "schedule")}
+    average = (file.state["average"] or {}).get("kind")
+    return CheckpointInfo(file.path, **fields, shapes=file.shapes, average=average)
 
 
 def _check_model(

@@ -15,6 +15,12 @@ def best_of(checkpoint: str | os.PathLike[str]) -> Path:
     return path.with_name(f"{path.stem}.best{path.suffix}")
 
 
+def earlier_run(checkpoint: str | os.PathLike[str]) -> Path | None:
+    """A file of a run that has been there before: its checkpoint, else its best one; or None."""
+    files = (Path(checkpoint), best_of(checkpoint))
+    return next((path for path in files if path.exists()), None)
+
+
 def other_copy(checkpoint: str | os.PathLike[str]) -> str:
     """What to do where a checkpoint is damaged or gone: the best one is a whole moment, too."""
     best = best_of(checkpoint)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from operator import length_hint
+from pathlib import Path
 
 from dynbatch.arguments import is_count
 from dynbatch.errors import CheckpointError
@@ -19,7 +20,7 @@ from dynbatch.train.checkpoint import (
 from dynbatch.train.checkpoint_file import is_object, wrong_field
 from dynbatch.train.digest import data_digest
 from dynbatch.train.protocols import Batches, State
-from dynbatch.train.run_folder import other_copy
+from dynbatch.train.run_folder import earlier_run, other_copy
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
 
@@ -27,56 +28,126 @@ Summary = dict[str, object]
 """The numbers and digests, by name, that decide a run's mini-batches."""
 
 
-def save_run(
-    run: TrainerSettings,
-    path: str | os.PathLike[str],
-    step: int,
-    epoch: int,
-    position: int,
-    saved: Mapping[str, object],
-) -> None:
-    """Write a checkpoint of a run; `saved` is what only a trainer saves.
+class SavedRun:
+    """A run's checkpoints: the moments that were saved, and how it goes on from one of them.
+
+    Args:
+        run: the trainer, whose settings say what is saved.
+
+    Attributes:
+        last: the checkpoint of `checkpoint_path` that this run wrote, or went on from, with its
+              step; None before.
+    """
+
+    def __init__(self, run: TrainerSettings) -> None:
+        self._run = run
+        self._summary: Summary | None = None
+        self.last: str | None = None
+
+    def require_unused(self) -> None:
+        """Check that the run writes over no other run's checkpoint.
+
+        Raises:
+            CheckpointError: there is one, and this run neither wrote it nor goes on from any.
+        """
+        path = self._run.checkpoint_path
+        if path is None or self.last is not None or (there := earlier_run(path)) is None:
+            return
+        hint = self._run.resume_hint
+        if not Path(path).exists():
+            hint = f"cp {there} {path}, {hint}"
+        raise CheckpointError(
+            f"{there}: of an earlier run; a new one would write over it.\n"
+            "  rule: fit begins a run where there is none, and goes on after resume()\n"
+            f"  fix:  go on with it: {hint}; or give another checkpoint_path;\n"
+            "        or write over it on purpose: trainer.fit(num_epochs, overwrite=True)"
+        )
+
+    def save(
+        self,
+        path: str | os.PathLike[str] | None,
+        step: int,
+        epoch: int,
+        position: int,
+        saved: Mapping[str, object],
+    ) -> None:
+        """Write a checkpoint, if there is a path; `saved` is what only a trainer saves.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        run = self._run
+        if path is None:
+            return
+        save_checkpoint(
+            path,
+            run.model,
+            run.optimizer,
+            run.schedule,
+            step,
+            epoch=epoch,
+            position=position,
+            random_state=run.random_state,
+            average=run.average,
+            extra={**run.extra, "trainer": {**saved, "data": self._data()}},
+        )
+        if path == run.checkpoint_path:
+            self.last = f"{path} (step {step})"
+
+    def load(
+        self, path: str | os.PathLike[str], data_changed: bool
+    ) -> tuple[CheckpointInfo, State]:
+        """Load a checkpoint. Returns what stands in it, and what a trainer saved there.
+
+        Raises:
+            CheckpointError: it is damaged or of another run; everything is as it was.
+        """
+        run = self._run
+        info = read_checkpoint(path)
+        saved = _saved_by_trainer(info)
+        if not data_changed:
+            _require_same_data(info, saved["data"], self._data(), saved["num_batches"], run.batches)
+        _require_all_parts(info, run)
+        info.check_random_state(run.random_state)
+        load_checkpoint(path, run.model, run.optimizer, run.schedule, run.average)
+        info.restore_random_state(run.random_state)
+        self.last = f"{path} (step {info.step})"
+        return info, saved
+
+    def _data(self) -> Summary:
+        """What decides the run's updates: its mini-batches, if known, and its other data."""
+        if self._summary is None:
+            run = self._run
+            summary = getattr(run.batches, "summary", dict)
+            digests = {name: data_digest(data) for name, data in run.other_data.items()}
+            self._summary = {**summary(), "mini-batches of an update": run.accumulate, **digests}
+        return self._summary
+
+
+def _require_all_parts(info: CheckpointInfo, run: TrainerSettings) -> None:
+    """Check that a run has the schedule, average and generator that it had when it was saved.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: one is missing, with which the run would not be the same; says which.
     """
-    save_checkpoint(
-        path,
-        run.model,
-        run.optimizer,
-        run.schedule,
-        step,
-        epoch=epoch,
-        position=position,
-        random_state=run.random_state,
-        average=run.average,
-        extra={**run.extra, "trainer": saved},
-    )
-
-
-def load_run(
-    run: TrainerSettings, path: str | os.PathLike[str], summary: Summary, data_changed: bool
-) -> tuple[CheckpointInfo, State]:
-    """Load a checkpoint into a run. Returns what stands in it, and what a trainer saved there.
-
-    Raises:
-        CheckpointError: it is damaged or of another run; everything is as it was.
-    """
-    info = read_checkpoint(path)
-    saved = _saved_by_trainer(info)
-    if not data_changed:
-        _require_same_data(info, saved["data"], summary, saved["num_batches"], run.batches)
-    info.check_random_state(run.random_state)
-    load_checkpoint(path, run.model, run.optimizer, run.schedule, run.average)
-    info.restore_random_state(run.random_state)
-    return info, saved
-
-
-def summary_of(run: TrainerSettings) -> Summary:
-    """What decides a run's updates: its mini-batches, if known, and digests of its other data."""
-    summary = getattr(run.batches, "summary", dict)
-    digests = {name: data_digest(data) for name, data in run.other_data.items()}
-    return {**summary(), "mini-batches of an update": run.accumulate, **digests}
+    saved = {
+        "schedule": info.schedule,
+        "average": info.average,
+        "random_state": (info.random_state or {}).get("bit_generator"),
+    }
+    gone = {name: kind for name, kind in saved.items() if kind and getattr(run, name) is None}
+    if gone:
+        said = "\n".join(
+            [f"  {name}: {kind} in the checkpoint, None now" for name, kind in gone.items()]
+        )
+        given = ", ".join([f"{name}=..." for name in gone])
+        raise CheckpointError(
+            f"{info.path}: the run was saved with what this trainer lacks; nothing was loaded."
+            f"\n{said}\n"
+            "  rule: a run goes on with the schedule, average and random_state it was begun with\n"
+            f"  fix:  Trainer({given}) as before; or begin a new run without, in another file, "
+            "from model and optimizer: train.load_checkpoint(path, model, optimizer)"
+        )
 
 
 def _require_same_data(
@@ -84,16 +155,22 @@ def _require_same_data(
 ) -> None:
     """Check that a checkpoint's run had these mini-batches.
 
-    What a checkpoint does not say is not compared. Mini-batches that cannot be summed up are only
-    counted, and only where a run stopped within an epoch.
+    What a checkpoint does not say is not compared, and what it says is, if it can be said now.
+    Mini-batches that cannot be summed up are only counted, and only where a run stopped within an
+    epoch.
 
     Raises:
         CheckpointError: they differ; says in what.
     """
-    changed = {
-        name: (saved[name], now[name]) for name in now if name in saved and saved[name] != now[name]
-    }
     is_counted = "number of examples" not in saved or not hasattr(batches, "summary")
+    names = [name for name in now if name in saved]
+    if not is_counted:
+        names += [name for name in saved if name not in now]
+    changed = {
+        name: (saved[name], now.get(name, "nothing"))
+        for name in names
+        if saved[name] != now.get(name)
+    }
     if not changed and is_counted and info.position:
         number = length_hint(batches.epoch(info.epoch), 0)
         if number != saved_batches:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from itertools import islice
 from operator import length_hint
 from pathlib import Path
 
+from dynbatch.arguments import size, switch
 from dynbatch.errors import NumericError
-from dynbatch.optim import GradientNorm
 from dynbatch.train.advisor import Advisor
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
@@ -22,7 +21,7 @@ from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.records import RunRecords
 from dynbatch.train.result import TrainingResult
-from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
+from dynbatch.train.saved_run import SavedRun
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
 from dynbatch.train.unoptimized import warn_of_unoptimized
@@ -113,26 +112,34 @@ class Trainer(TrainerSettings):
         self._unread: Update | None = None
         self._is_first = True
         self._last: Record = {}
-        self._saved = "none was saved"
+        self._checkpoints = SavedRun(self)
         self._num_batches = 0
-        self._data: Summary | None = None
         self._marked = RandomStates.now(self.random_state)
 
-    def fit(self, num_epochs: int) -> TrainingResult:
+    def fit(self, num_epochs: int, overwrite: bool = False) -> TrainingResult:
         """Train until `num_epochs` epochs are done in all, or until validation says stop.
 
         The model is left in evaluation mode: what is asked of it next has no dropout.
 
+        Args:
+            overwrite: begin a new run though `checkpoint_path` has one, which is written over.
+
         Raises:
+            ArgumentError:     `num_epochs` is not an integer >= 0.
             NumericError:      the loss or a gradient is NaN or infinite. The parameters are those
                                of the update before, and no checkpoint was written since.
-            CheckpointError:   another run writes to `checkpoint_path`, or nothing can be written
-                               there, before the first mini-batch; or a checkpoint cannot be
-                               written later, and the one before is whole.
+            CheckpointError:   before the first mini-batch: `checkpoint_path` has a run that this
+                               trainer neither began nor resumed, another writes there now, or
+                               nothing can be written; or a checkpoint cannot be written later, and
+                               the one before is whole.
             DataError:         the metrics file is damaged or cannot be written.
             KeyboardInterrupt: after saving; after SIGTERM or SIGHUP it is SystemExit.
         """
+        size("Trainer.fit", "num_epochs", num_epochs, 0)
+        switch("Trainer.fit", "overwrite", overwrite)
         with locked(self.checkpoint_path), terminable():
+            if not overwrite:
+                self._checkpoints.require_unused()
             self._settle()
             self._marked = RandomStates.now(self.random_state)
             self._records.keep_before(self.step, self.epoch)
@@ -168,25 +175,20 @@ class Trainer(TrainerSettings):
                           updates made, optimizer and schedule go on.
 
         Raises:
-            CheckpointError: the file is damaged, or of another model, optimizer, schedule or data;
+            CheckpointError: the file is damaged, or of another model, optimizer, schedule or data,
+                or of a run with a schedule, average or `random_state` where this one has none;
                 everything is as it was.
         """
         if path is None:
             path = self.checkpoint_path
             if path is None or not Path(path).exists():
                 return False
-        info, saved = load_run(self, path, self._data_summary(), data_changed)
+        info, saved = self._checkpoints.load(path, data_changed)
         self._unread = None
         self.step, self.epoch = info.step, info.epoch
         self.position = 0 if data_changed else info.position
         self.stopping.load_state_dict(saved["stopping"])
-        self._saved = f"{path} (step {self.step})"
         return True
-
-    def _data_summary(self) -> Summary:
-        if self._data is None:
-            self._data = summary_of(self)
-        return self._data
 
     # One epoch ------------------------------------------------------------------------------------
 
@@ -203,7 +205,6 @@ class Trainer(TrainerSettings):
 
     def _update(self, batches: Sequence[Sequence[Example]]) -> None:
         """Make one update, completely or not at all."""
-        begin = time.perf_counter()
         try:
             step = self.step + (1 if self._unread is None else 2)
             update = differentiate(self, batches, step, self.epoch, self._advisor)
@@ -217,14 +218,7 @@ class Trainer(TrainerSettings):
             warn_of_unoptimized(self.model, self.optimizer)
             self._is_first = False
         with deferred_interrupt():
-            update.record["lr"] = float(self.optimizer.lr)
-            self.optimizer.step()
-            if self.average is not None:
-                self.average.update(update.norm if isinstance(update.norm, GradientNorm) else None)
-            if update.watched is not None:
-                update.watched.updated()
-            seconds = time.perf_counter() - begin
-            update.record["sentences_per_second"] = round(update.record["sentences"] / seconds, 1)
+            update.apply(self)
             self._unread = update
             is_saved = self.checkpoint_every and update.record["step"] % self.checkpoint_every == 0
             if is_saved or not update.is_on_device:
@@ -294,18 +288,10 @@ class Trainer(TrainerSettings):
         """
         self._settle()
         self._save(self.checkpoint_path)
-        if self.checkpoint_path is not None:
-            self._saved = f"{self.checkpoint_path} (step {self.step})"
 
     def _save(self, path: str | os.PathLike[str] | None) -> None:
-        if path is None:
-            return
-        saved = {
-            "stopping": self.stopping.state_dict(),
-            "num_batches": self._num_batches,
-            "data": self._data_summary(),
-        }
-        save_run(self, path, self.step, self.epoch, self.position, saved)
+        saved = {"stopping": self.stopping.state_dict(), "num_batches": self._num_batches}
+        self._checkpoints.save(path, self.step, self.epoch, self.position, saved)
 
     def _save_interrupted(self) -> None:
         with deferred_interrupt():
@@ -313,14 +299,15 @@ class Trainer(TrainerSettings):
             self._marked.restore(self.random_state)
             self.optimizer.zero_grad()
             self.save()
-        is_saved = self.checkpoint_path is not None
-        said = f"saved {self._saved}.\nTo go on: {self.resume_hint}" if is_saved else NOT_SAVED
-        tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
+            said = f"saved {self._checkpoints.last}.\nTo go on: {self.resume_hint}"
+            said = NOT_SAVED if self.checkpoint_path is None else said
+            tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
 
     def _failed(self, error: NumericError) -> NumericError:
         """Drop the gradients, and return the error to raise."""
         self.optimizer.zero_grad()
         return NumericError(
             f"step {self.step + 1} (epoch {self.epoch + 1}, mini-batch {self.position + 1}): "
-            f"{error}\n  last good checkpoint: {self._saved}; nothing was saved over it."
+            f"{error}\n  last good checkpoint: {self._checkpoints.last or 'none was saved'}; "
+            "nothing was saved over it."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
@@ -28,6 +29,7 @@ class Update:
         losses:        of its mini-batches, after backward; their sum is the update's loss.
         norm:          of all gradients, before clipping.
         random_states: after its loss was built, which is where the next update begins.
+        begun:         when it began, of `time.perf_counter`.
         watched:       statistics of the parameters, if it is the update's turn.
     """
 
@@ -35,6 +37,7 @@ class Update:
     losses: list[Node]
     norm: float | GradientNorm
     random_states: RandomStates
+    begun: float
     watched: Watched | None = None
 
     @property
@@ -54,6 +57,17 @@ class Update:
         if not isfinite(self.record["loss"]):
             raise NumericError(f"the loss is {self.record['loss']}.")
         self.record["gradient_norm"] = float(self.norm)
+
+    def apply(self, settings: TrainerSettings) -> None:
+        """Change the parameters, and with them their mean and what is watched."""
+        self.record["lr"] = float(settings.optimizer.lr)
+        settings.optimizer.step()
+        if settings.average is not None:
+            settings.average.update(self.norm if isinstance(self.norm, GradientNorm) else None)
+        if self.watched is not None:
+            self.watched.updated()
+        seconds = time.perf_counter() - self.begun
+        self.record["sentences_per_second"] = round(self.record["sentences"] / seconds, 1)
 
     def records(self) -> list[Record]:
         """The update's lines of the metrics file."""
@@ -75,6 +89,7 @@ def differentiate(
     Raises:
         NumericError: the loss or a gradient is NaN or infinite; on a GPU `Update.read` raises it.
     """
+    begun = time.perf_counter()
     sentences = count = sum(map(len, batches))
     record: Record = {"step": step, "epoch": epoch, "sentences": sentences}
     if settings.num_tokens is not None:
@@ -87,7 +102,7 @@ def differentiate(
     watched = Watched(settings.optimizer) if is_watched else None
     limit = inf if settings.clip_norm is None else settings.clip_norm
     norm = clip_grad_norm_(settings.optimizer, limit)
-    return Update(record, losses, norm, RandomStates.now(settings.random_state), watched)
+    return Update(record, losses, norm, RandomStates.now(settings.random_state), begun, watched)
 
 
 def _add_gradients(

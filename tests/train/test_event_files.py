@@ -125,7 +125,7 @@ def test_a_resumed_run_writes_no_step_twice(tmp_path):
     assert len(set(found)) == len(found)
     assert [step for step, tag in found if tag == "train/loss"] == list(range(1, 9))
     assert [step for step, tag in found if tag == "validation/metric"] == [4, 8]
-    trainer_of(tmp_path, tensorboard=board).fit(1)  # begun anew
+    trainer_of(tmp_path, tensorboard=board).fit(1, overwrite=True)  # begun anew
     assert [step for step, tag, _ in read(board) if tag == "train/loss"] == [1, 2, 3, 4]
 
 

@@ -242,6 +242,16 @@ def test_ctrl_c_saves_the_last_whole_update_and_says_how_to_resume(
     assert go_on(tmp_path, device=device) == undisturbed
 
 
+def test_a_second_ctrl_c_while_the_first_one_saves_leaves_it_told(tmp_path, undisturbed, capsys):
+    run = Run(tmp_path, after(7, "loss", interrupt))
+    save = run.trainer.save
+    run.trainer.save = lambda: (interrupt(), save())
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.fit(3)
+    assert f"saved {tmp_path / 'run.safetensors'} (step 2)" in capsys.readouterr().err
+    assert go_on(tmp_path) == undisturbed
+
+
 @pytest.mark.parametrize(("act", "status"), [(terminate, 143), (hang_up, 129)])
 @pytest.mark.parametrize(("what", "count", "step"), [("loss", 4, 1), ("updated", 7, 7)])
 def test_sigterm_and_sighup_save_as_ctrl_c_does(
@@ -422,10 +432,45 @@ def test_a_validation_without_a_metric_is_refused(tmp_path):
         Run(tmp_path, validate=lambda model: {}).trainer.fit(1)
 
 
-def test_run_begun_anew_begins_its_metrics_file_anew(tmp_path):
+def test_run_begun_anew_on_purpose_begins_its_metrics_file_anew(tmp_path):
     for _ in range(2):
-        Run(tmp_path).trainer.fit(1)
+        Run(tmp_path).trainer.fit(1, overwrite=True)
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 6
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_new_run_does_not_write_over_an_earlier_one(tmp_path):
+    Run(tmp_path).trainer.fit(1)
+    before = contents(tmp_path)
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(CheckpointError, match="of an earlier run; a new one would") as caught:
+        Run(tmp_path).trainer.fit(1)
+    for fix in ("go on with it: trainer.resume()", "checkpoint_path", "overwrite=True"):
+        assert fix in str(caught.value)
+    assert contents(tmp_path) == before
+    path.unlink()
+    with pytest.raises(
+        CheckpointError, match=rf"go on with it: cp .*run\.best\..* {path}, trainer"
+    ):
+        Run(tmp_path).trainer.fit(1)
+    run = Run(tmp_path)
+    run.trainer.resume(tmp_path / "run.best.safetensors")
+    assert run.trainer.fit(2).step == 10
+
+
+def test_a_trainer_goes_on_with_what_it_wrote_itself(tmp_path):
+    run = Run(tmp_path)
+    assert [run.trainer.fit(n).step for n in (0, 1, 2)] == [0, 5, 10]
+
+
+@pytest.mark.parametrize("num_epochs", [-1, 2.5, "3", True, None])
+def test_a_number_of_epochs_that_is_none_is_refused(tmp_path, num_epochs):
+    with pytest.raises(ArgumentError, match=r"Trainer\.fit: num_epochs is "):
+        Run(tmp_path).trainer.fit(num_epochs)
+    assert not list(tmp_path.iterdir())
 
 
 def test_gradients_are_clipped_before_the_update(tmp_path):
@@ -758,6 +803,41 @@ def test_a_checkpoint_saved_without_a_trainer_can_be_resumed(tmp_path):
     saved = (run.model, run.optimizer, run.trainer.schedule, 7)
     save_checkpoint(tmp_path / "run.safetensors", *saved, random_state=run.generator)
     assert run.trainer.resume() and run.trainer.step == 7
+
+
+def test_resume_without_parts_that_the_run_had_is_refused_and_names_them(tmp_path):
+    run = Run(tmp_path)
+    run.trainer.average = optim.Average(run.model)
+    run.trainer.fit(1)
+    path = tmp_path / "run.safetensors"
+    info = read_checkpoint(path)
+    assert (info.optimizer, info.schedule, info.average) == ("Adam", "InverseSqrt", "Average")
+    kinds = {"schedule": "InverseSqrt", "average": "Average", "random_state": "PCG64"}
+    for gone in (["average"], ["schedule", "average", "random_state"]):
+        other = Run(tmp_path)
+        other.trainer.average = optim.Average(other.model)
+        for name in gone:
+            setattr(other.trainer, name, None)
+        before = other.model.state_dict()
+        said = r"\n".join(
+            [rf"  {name}: {kinds[name]} in the checkpoint, None now" for name in gone]
+        )
+        with pytest.raises(CheckpointError, match=said) as caught:
+            other.trainer.resume()
+        assert f"Trainer({', '.join([f'{name}=...' for name in gone])}) as" in str(caught.value)
+        assert all([np.array_equal(before[k], v) for k, v in other.model.state_dict().items()])
+    fresh = Run(tmp_path / "new")  # the fix that the error names
+    assert load_checkpoint(path, fresh.model, fresh.optimizer).step == 5
+
+
+def test_other_data_and_sizes_that_the_run_no_longer_names_are_refused(tmp_path):
+    Run(tmp_path, other_data={"words": [1, 2]}).trainer.fit(1)
+    with pytest.raises(CheckpointError, match=r"(?m)^  words: [0-9a-f]{32} in .*, nothing now$"):
+        Run(tmp_path).trainer.resume()
+    other = Run(tmp_path, other_data={"words": [1, 2]})
+    other.trainer.batches = TokenBatches(EXAMPLES, 9, num_tokens, seed=5)
+    with pytest.raises(CheckpointError, match="batch_size: 3 in the checkpoint, nothing now"):
+        other.trainer.resume()
 
 
 def test_resume_with_a_generator_of_another_kind_is_refused_whole(tmp_path):
