@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,8 +14,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file that becomes `path` when the block ends without an error.
 
     The temporary is flushed to the disk before it takes the name, and the folder after. When the
-    block raises, or the disk is full, the temporary is removed and `path` is what it was. A process
-    that is killed leaves at most one temporary, `.NAME.saving`, which the next save takes over.
+    block raises, or the disk is full, the temporary is removed and `path` is what it was. It lies
+    in a folder of its own, `.NAME.saving`, where a writer may have temporaries, too: safetensors
+    has. A process that is killed leaves that folder, which the next save removes.
 
     Example:
         >>> import tempfile
@@ -25,8 +27,11 @@ def replacing(path: Path) -> Iterator[Path]:
         'whole'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.saving")
+    aside = path.with_name(f".{path.name}.saving")
+    _remove(aside)
+    temporary = aside / path.name
     try:
+        aside.mkdir()
         with open(temporary, "wb") as file:
             mode = os.fstat(file.fileno()).st_mode  # what the user's umask gives
         yield temporary
@@ -34,11 +39,15 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.chmod(temporary, mode)  # a writer may have put a private file of its own in place
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    finally:
+        _remove(aside)
     _flush_folder(path.parent)
+
+
+def _remove(aside: Path) -> None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        shutil.rmtree(aside)
+    aside.unlink(missing_ok=True)  # a file, as earlier versions left it
 
 
 def _flush_folder(folder: Path) -> None:

@@ -1,7 +1,12 @@
 import errno
 import os
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from dynbatch.atomic import replacing
 
@@ -30,6 +35,33 @@ def test_temporary_of_a_killed_process_is_taken_over(tmp_path):
     with replacing(path) as temporary:
         temporary.write_text("new")
     assert path.read_text() == "new" and os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_whatever_a_killed_writer_left_is_removed_by_the_next_save(tmp_path):
+    path = tmp_path / "run.safetensors"
+    script = """
+import os, signal, sys
+from pathlib import Path
+from dynbatch.atomic import replacing
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.with_name(".tmp1").write_bytes(bytes(1000))  # as safetensors writes
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert ended.returncode == -signal.SIGKILL and os.listdir(tmp_path) == [
+        ".run.safetensors.saving"
+    ]
+    with replacing(path) as temporary:
+        save_file({"x": np.zeros(3)}, str(temporary))
+    assert os.listdir(tmp_path) == ["run.safetensors"]
+
+
+def test_safetensors_writes_nothing_outside_the_folder_aside(tmp_path):
+    """A writer's own temporaries lie beside the file that it is given."""
+    with replacing(tmp_path / "run.safetensors") as temporary:
+        assert temporary.parent != tmp_path and temporary.name == "run.safetensors"
+        save_file({"x": np.zeros(3)}, str(temporary))
+        assert os.listdir(tmp_path) == [temporary.parent.name]
 
 
 def test_data_reaches_the_disk_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
