@@ -24,7 +24,7 @@ from dynbatch.tasks.task import Parts, Task
 from dynbatch.tasks.training import place, prepared, refuse_to_write_over_a_run
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
 from dynbatch.train.progress import COLUMNS
-from dynbatch.train.run_folder import CHECKPOINT, METRICS, model_file
+from dynbatch.train.run_folder import CHECKPOINT, METRICS, earlier_run, model_file
 
 SUMMARY = "train a model on a file of text"
 HELP = """\
@@ -160,6 +160,12 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
     """
     if given.get("resume"):
         checkpoint = _output(given) / CHECKPOINT
+        if earlier_run(checkpoint) is None:
+            raise CheckpointError(
+                f"{checkpoint.parent}: there is no run to go on with.\n"
+                "  rule: a run saves at each epoch's end, every thousandth update, and at Ctrl-C\n"
+                "  fix:  begin it, without --resume; or give the --output of one that was saved"
+            )
         kind = task_of_checkpoint(read_checkpoint(checkpoint))
         refuse_other_settings(
             checkpoint, {"task": kind.name}, {"task": given.get("task", kind.name)}
@@ -169,8 +175,11 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
         kind = TASKS[given["task"]]
         return (_fine_tuned(kind) if given.get("from_") else kind), ""
     if "data" not in given:
+        output = given.get("output")
+        goes_on = output is not None and earlier_run(Path(output, CHECKPOINT)) is not None
+        more = f"; or --resume, to go on with the run in {output}" if goes_on else ""
         raise DataError(
-            "dynbatch train: which file?\n  fix:  dynbatch train FILE\n"
+            f"dynbatch train: which file?\n  fix:  dynbatch train FILE{more}\n"
             "  help: dynbatch train --help"
         )
     name, said = task_of(given["data"])
@@ -198,7 +207,13 @@ def _output(given: dict[str, Any]) -> Path:
     """The folder of the run: given, or by the name of the file."""
     if "output" not in given and "data" not in given:
         raise DataError("--resume: which run?\n  fix:  --output runs/NAME, or the file of the run")
-    return Path(given.get("output") or Path("runs", Path(given["data"]).stem))
+    output = Path(given.get("output") or Path("runs", Path(given["data"]).stem))
+    if output.suffix == ".safetensors":
+        raise DataError(
+            f"--output {output}: the name of a checkpoint.\n"
+            f"  rule: --output is the folder of the run\n  fix:  --output {output.parent}"
+        )
+    return output
 
 
 def run(options: argparse.Namespace) -> None:

@@ -206,6 +206,11 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
     assert main(["train", "poem.txt", *TEXT]) == 1
     said = capsys.readouterr()
     assert "there is a run already" in said.err and said.out == ""  # the file was not read
+    assert "--resume, to go on with the run in runs/poem" in fails(capsys, *resumed[:2])
+    file = "runs/poem/model.safetensors"
+    assert "fix:  --output runs/poem\n" in fails(capsys, "--output", file, "--resume")
+    said = fails(capsys, "--output", "runs/other", "--resume")
+    assert "runs/other: there is no run to go on with" in said and "without --resume" in said
     Path("poem.txt").write_text("Other\n\ntext.\n")
     assert "--data-changed" in fails(capsys, *resumed)
     assert "the run has --task language-model, not tagging" in fails(
@@ -320,7 +325,7 @@ def test_a_file_for_validation_can_be_given(capsys):
 def test_what_is_missing_is_named(capsys):
     assert "which file?" in fails(capsys)
     assert "which run?" in fails(capsys, "--resume")
-    assert "there is no such file" in fails(capsys, "poem.txt", "--resume")
+    assert "there is no run to go on with" in fails(capsys, "poem.txt", "--resume")
     assert "none.txt: cannot be read" in fails(capsys, "none.txt")
     with pytest.raises(SystemExit) as caught:
         main(["train", "poem.txt", "--hiden", "3"])
