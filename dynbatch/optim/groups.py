@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from dynbatch.arguments import listed, refused, shown
-from dynbatch.errors import CheckpointError
 from dynbatch.optim.parameters import HasParameters, Parameters, named
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 Pairs = list[tuple[str, Parameter]]
 
@@ -89,37 +86,3 @@ def _items(owner: str, parameters: Any) -> list[Any]:
     if isinstance(parameters, HasParameters) and not isinstance(parameters, type):
         return list(parameters.named_parameters())
     return listed(owner, PARAMS, parameters, "give a model, or a list of parameters")
-
-
-def names_array(names: Iterable[str]) -> Array:
-    """The names of a group's parameters as an array, in which a checkpoint keeps them."""
-    return np.frombuffer("\n".join(sorted(names)).encode(), np.uint8)
-
-
-def require_same_groups(
-    owner: str, groups: Sequence[Iterable[str]], state: Mapping[str, Array]
-) -> None:
-    """Check that a state was saved with these groups of names.
-
-    Raises:
-        CheckpointError: with others; names a parameter that was in another group.
-    """
-    here = {name: number for number, group in enumerate(groups) for name in group}
-    there: dict[str, int] = {}
-    number = 0
-    while (array := state.get(f"groups/{number}/names")) is not None:
-        text = np.asarray(array).tobytes().decode("utf-8", "replace")
-        there |= dict.fromkeys(text.split("\n"), number)
-        number += 1
-    moved = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    if moved:
-        before, now = (_place(groups_of.get(moved[0])) for groups_of in (there, here))
-        raise CheckpointError(
-            f"{owner}: saved with other groups of parameters; nothing was loaded.\n"
-            f"  {moved[0]!r} was in {before}, and is in {now}\n"
-            "  fix: give the optimizer the groups that it was saved with."
-        )
-
-
-def _place(group: int | None) -> str:
-    return "no group" if group is None else f"group {group}"

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dynbatch.arguments import number, refused, state_differences, state_of
+from dynbatch.arguments import number, refused, state_of
 from dynbatch.backend import device_of
-from dynbatch.errors import CheckpointError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
 from dynbatch.kernels.runtime import transfer
 from dynbatch.names import NamesChecked, check_names
 from dynbatch.optim import device
-from dynbatch.optim.groups import names_array, read_groups, require_same_groups
+from dynbatch.optim.groups import read_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
 from dynbatch.optim.parameters import Parameters, named
+from dynbatch.optim.saved_state import names_array, require_fitting
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 
@@ -248,33 +247,13 @@ class Optimizer(NamesChecked):
                 >= 0, or the parameters were in other groups.
             ArgumentError:   the state is not a dict.
         """
-        state = state_of(self, state)
         members = [[each.name for each in group._states] for group in self._groups]
-        require_same_groups(type(self).__name__, members, state)
-        rates = ["lr", *[f"groups/{k}/lr" for k in range(len(members))]]
-        names = [f"groups/{k}/names" for k in range(len(members))]
-        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(rates, ())
-        wanted |= {name: np.shape(state[name]) for name in names}
-        for group in self.groups:
-            for each in group._states:
-                if f"{each.name}/steps" in state:
-                    wanted[f"{each.name}/steps"] = ()
-                    shape = each.parameter.shape
-                    wanted.update({f"{each.name}/{slot}": shape for slot in group.slots})
-        given = {name: np.shape(array) for name, array in state.items()}
-        if differences := state_differences(wanted, given, "optimizer"):
-            raise CheckpointError(
-                f"{type(self).__name__}: the state does not fit this optimizer; nothing was "
-                f"loaded.\n{differences}\n"
-                "  fix: use the algorithm, its settings and the model that it was saved with."
-            )
-        for name in rates:
-            rate = np.asarray(state[name])
-            if rate.dtype.kind not in "fiu" or not 0 <= rate < inf:
-                raise CheckpointError(
-                    f"{type(self).__name__}: the state's {name} is {rate}; nothing was loaded.\n"
-                    "  rule: a number >= 0\n  fix:  the file is damaged; take an earlier checkpoint"
-                )
+        slots = {
+            each.name: dict.fromkeys(group.slots, each.parameter.shape)
+            for group in self.groups
+            for each in group._states
+        }
+        require_fitting(type(self).__name__, members, slots, state_of(self, state))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Load a `state_dict`, `lr` included. Everything is checked before anything is written.
