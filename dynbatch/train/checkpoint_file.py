@@ -24,7 +24,7 @@ from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.parameter import Array
 from dynbatch.train.digest import array_digest, text_digest
 from dynbatch.train.protocols import State
-from dynbatch.train.run_folder import best_of, other_copy
+from dynbatch.train.run_folder import CHECKPOINT, best_of, other_copy
 
 FORMAT = "dynbatch-checkpoint"
 VERSION = 2
@@ -68,7 +68,10 @@ class CheckpointFile:
         self.path = path
         if not path.is_file():
             fix = other_copy(path) if best_of(path).is_file() else "check the path."
-            raise CheckpointError(f"{path}: there is no such file.\n  fix: {fix}")
+            if path.is_dir():
+                fix = f"give the file, such as {path / CHECKPOINT}."
+            what = "a folder, not a file" if path.is_dir() else "there is no such file"
+            raise CheckpointError(f"{path}: {what}.\n  fix: {fix}")
         try:
             opened: Any = safe_open(str(path), framework="np")
             self._file = opened

@@ -189,5 +189,5 @@ def _taken(path: Path, holder: str) -> CheckpointError:
 def _unwritable(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"{path}: nothing can be written there: {why}.\n"
-        "  fix: give a folder that can be written, or make this one so."
+        "  fix: give a folder that can be written, or make this one so (rights, space on the disk)."
     )

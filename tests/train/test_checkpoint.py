@@ -249,7 +249,7 @@ def spoiled(path, case):
         ("empty", "not a whole safetensors file"),
         ("text", "not a whole safetensors file"),
         ("missing", "no such file"),
-        ("a folder", "no such file"),
+        ("a folder", "a folder, not a file"),
         ("foreign safetensors", "not a checkpoint of dynbatch .format 'pt'"),
         ("no metadata", "not a checkpoint of dynbatch"),
         ("later version", "version '99', this dynbatch reads 1"),
