@@ -6,12 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dynbatch.arguments import refused, shown
+from dynbatch.arguments import MOST_NAMES, refused, shown
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.cells.calls.forms import FormIds
@@ -39,6 +40,7 @@ class OwnedNodes:
         inlined:  calls that are not nodes of their own, and parameters.
         signatures: of the nodes so far, by what they follow from; see `Operation.signature`.
         widths:   with the signature, of those that keep the rows of their input.
+        names:    of the nodes that were given one, by their index; `graph[name]` finds the node.
         block_notes: calls of blocks that cost more than a node, by the block's name and what they
             are: inlined, say, and why.
     """
@@ -57,6 +59,8 @@ class OwnedNodes:
         self.widths: dict[Any, tuple[int, int]] = {}
         self.inlined: dict[Any, Any] = {}
         self.block_notes: Counter[tuple[str, str]] = Counter()
+        self.names: dict[int, str] = {}
+        self._named: dict[str, Node] = {}
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
         self._has_light = False
@@ -98,6 +102,50 @@ class OwnedNodes:
         if nodes[index] is not node:
             raise self._two_at_once(node)
         return index
+
+    def name(self, node: Node, name: str) -> None:
+        """Give a node a name: see `Node.named`."""
+        self._require_open("named")
+        if not isinstance(name, str) or not name:
+            raise refused("named", f"name is {shown(name)}", "a text", 'x.named("hidden")')
+        other = self._named.setdefault(name, node)
+        if other is not node:
+            rule = "a name belongs to one node of a graph"
+            fix = f'give each sentence its own, as x.named(f"{name} {{number}}")'
+            raise refused("named", f"{other!r} has the name already", rule, fix)
+        before = self.names.setdefault(node.index, name)
+        if before != name:
+            del self._named[name]
+            fix = f"graph[{before!r}] finds it; leave {name!r} out"
+            raise refused("named", f"{node!r} is to be {name!r} too", "a node has one name", fix)
+
+    def __getitem__(self, name: str) -> Node:
+        """The node with a name: see `Node.named`.
+
+        Raises:
+            ArgumentError: no node of the graph has the name; the error lists names alike.
+            GraphError:    the graph is closed.
+        """
+        self._require_open(f"node {name!r}")
+        if isinstance(name, str) and name in self._named:
+            return self._named[name]
+        if not isinstance(name, str):
+            fix = "x.named(name) gives a name, and graph.nodes[index] is a node by its index"
+            raise refused("Graph", f"name is {shown(name)}", "nodes are found by name", fix)
+        near = get_close_matches(name, self._named, n=3)
+        names = [repr(each) for each in near or list(self._named)[:MOST_NAMES]]
+        more = "" if near or len(self._named) <= MOST_NAMES else ", …"
+        which = "names like it" if near else "its names"
+        rule = f"{which}: {', '.join(names)}{more}" if names else "none of its nodes has a name"
+        fix = f"x.named({name!r}) where the node is made"
+        raise refused("Graph", f"no node is named {name!r}", rule, fix)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a node of the graph has the name."""
+        return name in self._named
+
+    def __iter__(self) -> NoReturn:
+        raise refused("Graph", "a graph is not a sequence", "it has nodes", "iterate graph.nodes")
 
     def add_table(self, table: CallTable) -> None:
         """Own the calls of a cell."""
@@ -178,6 +226,8 @@ class OwnedNodes:
         self.signatures.clear()
         self.widths.clear()
         self.inlined.clear()
+        self.names.clear()
+        self._named.clear()
 
     def _require_open(self, what: str) -> None:
         if self._closed:

@@ -76,6 +76,9 @@ class BlockTrace(TraceGraph):
     def keep(self, node: Node) -> None:
         raise NotTraceable("it keeps a node that lies inside it")
 
+    def name(self, node: Node, name: str) -> None:
+        raise NotTraceable("it names a node that lies inside it")
+
 
 def run_on_placeholders(
     function: Callable[..., object],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class TraceGraph:
     is_trace = True
     device = None
     form_ids = None
+    names: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, dtype: DTypeLike) -> None:
         self.dtype: DType = np.dtype(dtype)
@@ -102,6 +104,13 @@ class TraceGraph:
 
     def keep(self, node: Node) -> None:
         raise GraphError("keep() inside a cell: keep the scan's outputs instead.")
+
+    def name(self, node: Node, name: str) -> None:
+        raise GraphError.at_caller(
+            f"named({name!r}) inside a cell.\n"
+            "  rule: a cell is traced once, and its operators are not nodes of the graph\n"
+            "  fix:  name what the cell returned"
+        )
 
     def stream(self, node: Node) -> int:
         return 0

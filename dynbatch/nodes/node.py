@@ -5,8 +5,9 @@ Its type says what it computes and how it batches: see `nodes.operation`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NoReturn, Protocol
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 from dynbatch import backend
 from dynbatch.backend import DType
@@ -34,6 +35,9 @@ class Owner(Protocol):
     is_trace: bool
 
     @property
+    def names(self) -> Mapping[int, str]: ...  # of nodes that have one, by their index
+
+    @property
     def device(self) -> backend.Device | None: ...  # None for a trace of a cell, which runs nowhere
 
     @property
@@ -54,6 +58,8 @@ class Owner(Protocol):
     def device_gradient(self, node: Node) -> Array: ...
 
     def keep(self, node: Node) -> None: ...
+
+    def name(self, node: Node, name: str) -> None: ...
 
     def backward(
         self, loss: Node, memory_limit: int | str | None = None, gradient: object = None
@@ -200,6 +206,28 @@ class Node(OperatorMethods["Node"]):
         self.graph.keep(self)
         return self
 
+    def named(self, name: str) -> Self:
+        """Give the node a name, under which `graph[name]` finds it. Returns the node.
+
+        Errors, reports and drawings say the name beside type and index. A node without a name costs
+        nothing more for it; a node with one is computed, batched and freed as without it.
+
+        Raises:
+            ArgumentError: the name is not a text, or empty; another node of the graph has it; or
+                this node has another one.
+            GraphError:    the node lies inside a cell, or the graph is closed.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     loss = F.sum(F.tanh(F.input(graph, [0.0, 2.0])).named("hidden"))
+            ...     print(graph["hidden"], graph["hidden"].value[0])
+            Tanh #1 "hidden" (2,) 0.0
+        """
+        self.graph.name(self, name)
+        return self
+
     def backward(
         self, gradient: object = None, memory_limit: int | str | None = None, **habits: Any
     ) -> None:
@@ -240,9 +268,16 @@ class Node(OperatorMethods["Node"]):
         )
 
     def label(self) -> str:
-        """Type and index, as errors and reports call the node."""
+        """Type, index and name, as errors and reports call the node."""
         index = getattr(self, "index", None)
-        return f"{type(self).__name__} #{'new' if index is None else index}"
+        if index is None:
+            return f"{type(self).__name__} #new"
+        return f"{type(self).__name__} #{index}{self.name_shown()}"
+
+    def name_shown(self) -> str:
+        """The node's name as labels end with it, `' "h"'`; "" where it has none."""
+        name = self.graph.names.get(self.index)
+        return "" if name is None else f" {json.dumps(name, ensure_ascii=False)}"
 
     def __repr__(self) -> str:
         return f"{self.label()} {self.shape}"

@@ -47,7 +47,7 @@ class ResultPart(ValueHandle):
         return b"%d" % self.first
 
     def label(self) -> str:
-        return f"{self.call.label()}[{self.first}]"
+        return f"{self.call.label()}[{self.first}]{self.name_shown()}"
 
 
 class Call(ValueHandle):
@@ -97,7 +97,7 @@ class Call(ValueHandle):
         return iter([part_at(self, slot) for slot in slots]) if slots else super().__iter__()
 
     def label(self) -> str:
-        return f"{self.origin.cell.__name__} #{self.index}"
+        return f"{self.origin.cell.__name__} #{self.index}{self.name_shown()}"
 
     def __repr__(self) -> str:
         return f"{self.label()} {self.origin.form}"
