@@ -29,7 +29,7 @@ class _Unfilled:
     def parameter(self, shape: tuple[int, ...], draw: Draw) -> Parameter:
         if len(self.draws) >= self.most:
             raise ValueError(f"more than {self.most} parameters")
-        made = Parameter(np.empty((0,) * len(shape), np.float32))
+        made = Parameter(np.empty((1,) * len(shape), np.float32))
         made.replace(np.broadcast_to(np.float32(0), shape))
         self.draws[made.uid] = draw
         return made
