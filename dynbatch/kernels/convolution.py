@@ -1,0 +1,124 @@
+"""Convolutions of images of different sizes: patches unfolded a chunk at a time, and multiplied.
+
+Weights are (O, I, kernel height, kernel width); a patch has the I features of each position side by
+side, so products take weights with the positions first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+from dynbatch.backend import Array
+from dynbatch.kernels import blas
+from dynbatch.kernels.images import Patches, swap_inner, unfold
+
+# Bytes of a chunk's patches, unless LEAST_ROWS need more: as for the logits of a cross-entropy.
+CHUNK_BYTES = 16 << 20
+LEAST_ROWS = 256
+
+
+class Sizes(NamedTuple):
+    """Outputs O, inputs I, and positions of a weight."""
+
+    outputs: int
+    inputs: int
+    positions: int
+
+    @classmethod
+    def of(cls, weight: Array) -> Sizes:
+        outputs, inputs, *kernel = weight.shape
+        return cls(outputs, inputs, prod(kernel))
+
+
+def chunk_rows(rows: int, width: int, itemsize: int) -> int:
+    """Patches of a chunk: chunks are as few as `CHUNK_BYTES` allow, and of about equal size."""
+    most = max(LEAST_ROWS, CHUNK_BYTES // max(1, width * itemsize))
+    return max(1, -(-rows // max(1, -(-rows // most))))
+
+
+def workspace(weight: Array, rows: int) -> int:
+    """Elements of scratch for `convolve`, and for `weight_gradient`, of so many patches."""
+    sizes = Sizes.of(weight)
+    width = sizes.positions * sizes.inputs
+    return prod(sizes) + chunk_rows(rows, width, weight.itemsize) * width
+
+
+def workspace_backward(weight: Array, rows: int) -> int:
+    """Elements of scratch for `convolve_backward` to images of so many rows."""
+    sizes = Sizes.of(weight)
+    width = sizes.positions * sizes.outputs
+    return prod(sizes) + chunk_rows(rows, width, weight.itemsize) * width
+
+
+def convolve(
+    x: Array, patches: Patches, weight: Array, bias: Array | None, scratch: Array, out: Array
+) -> None:
+    """out[m] = W · patch m + b.
+
+    Args:
+        x:       (N, I).
+        weight:  (O, I, …), with as many positions as the patches; contiguous.
+        scratch: `workspace` elements.
+        out:     (M, O).
+    """
+    outputs, inputs, positions = Sizes.of(weight)
+    matrix = scratch[: weight.size]
+    swap_inner(weight.reshape(-1), (outputs, inputs, positions), matrix)
+    factor = matrix.reshape(outputs, positions * inputs).T
+    for part, unfolded in _chunks(x, patches, len(out), scratch[weight.size :]):
+        blas.matmul_rows(unfolded, factor, out[part], bias)
+
+
+def convolve_backward(
+    dy: Array, patches: Patches, weight: Array, scratch: Array, out: Array
+) -> None:
+    """out[n] = Σ Wᵀ dy over the positions of row n in the patches that hold it.
+
+    Args:
+        dy:      (M, O).
+        patches: those of `convolve`, reversed.
+        scratch: `workspace_backward` elements.
+        out:     (N, I).
+    """
+    outputs, inputs, positions = Sizes.of(weight)
+    matrix = scratch[: weight.size]
+    swap_inner(weight.reshape(-1), (1, outputs * inputs, positions), matrix)
+    factor = matrix.reshape(positions * outputs, inputs)
+    for part, unfolded in _chunks(dy, patches, len(out), scratch[weight.size :]):
+        blas.matmul_rows(unfolded, factor, out[part])
+
+
+def weight_gradient(x: Array, patches: Patches, dy: Array, scratch: Array, out: Array) -> None:
+    """out = Σ_m dy[m] · patch m, in the layout of the weight.
+
+    Args:
+        scratch: `workspace` elements.
+        out:     (O, I, …), contiguous.
+    """
+    outputs, inputs, positions = Sizes.of(out)
+    matrix = scratch[: out.size]
+    total = matrix.reshape(outputs, positions * inputs)
+    for part, unfolded in _chunks(x, patches, len(dy), scratch[out.size :]):
+        blas.matmul_outer(unfolded, dy[part], total, add=part.start > 0)
+    swap_inner(matrix, (outputs, positions, inputs), out.reshape(-1))
+
+
+def _chunks(x: Array, patches: Patches, count: int, room: Array) -> Iterator[tuple[slice, Array]]:
+    """The patches in chunks, unfolded in `room`; where each is a row of x, x itself."""
+    if patches.positions == 1 and _is_identity(patches):
+        yield slice(0, count), x
+        return
+    width = patches.positions * x.shape[1]
+    rows = chunk_rows(count, width, x.itemsize)
+    for start in range(0, count, rows):
+        part = slice(start, min(count, start + rows))
+        unfolded = room[: (part.stop - start) * width].reshape(-1, width)
+        unfold(x, patches, start, unfolded)
+        yield part, unfolded
+
+
+def _is_identity(patches: Patches) -> bool:
+    """Whether patches of one position are the rows, each once and in order."""
+    return patches.step == patches.divisor == (1, 1) and patches.offset == (0, 0)
