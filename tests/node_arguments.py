@@ -15,6 +15,11 @@ def matrix(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.standard_normal((length, 4)),)
 
 
+def image(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Of one pixel or more; the higher, the narrower."""
+    return (generator.standard_normal((max(1, length), 1 + 7 // (length + 1), 4)),)
+
+
 def positive(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.uniform(0.5, 2.0, (length, 4)),)
 

@@ -23,6 +23,7 @@ from tests.node_arguments import (
     emissions_and_tags,
     grouped_memory,
     ids,
+    image,
     matrix,
     matrix_and_column,
     matrix_and_ids,
@@ -162,6 +163,15 @@ def torch_elman(torch, x, weight_input, weight_state, bias):
         h = torch.tanh(weight_input @ row + bias + weight_state @ h)
         outputs.append(h[None])
     return [torch.cat(outputs), h]
+
+
+def first(x):
+    """An image (H, W, C) as PyTorch's (1, C, H, W)."""
+    return x.permute(2, 0, 1)[None]
+
+
+def last(x):
+    return x[0].permute(1, 2, 0)
 
 
 @db.block
@@ -515,6 +525,19 @@ CASES = [
          lambda graph, x, w: F.linear(F.windows(x, 3, padding=2), w), at_least(1), [(2, 12)],
          lambda torch, x, w: torch.conv1d(
              x.T[None], w.reshape(2, 3, 4).transpose(1, 2), padding=2)[0].T, {"Windows": 1}),
+    # Images
+    Case("conv2d", lambda graph, x, w, b: F.conv2d(x, w, b, (1, 2), (2, 1), (2, 1)), image,
+         [(3, 4, 2, 3), (3,)], lambda torch, x, w, b: last(torch.conv2d(
+             first(x), w, b, (1, 2), (2, 1), (2, 1))), {"Convolution": 1}),
+    Case("conv1d", lambda graph, x, w: F.conv1d(x, w, stride=2, padding=1), at_least(1),
+         [(3, 4, 2)], lambda torch, x, w: torch.conv1d(x.T[None], w, None, 2, 1)[0].T,
+         {"Convolution": 1}),
+    Case("max_pool2d", lambda graph, x: F.max_pool2d(x, (2, 3), (1, 2), (1, 1)), image, (),
+         lambda torch, x: last(torch.nn.functional.max_pool2d(first(x), (2, 3), (1, 2), (1, 1))),
+         {"MaxPool2d": 1}),
+    Case("avg_pool2d", lambda graph, x: F.avg_pool2d(x, 2, 1, 1), image, (),
+         lambda torch, x: last(torch.nn.functional.avg_pool2d(first(x), 2, 1, 1)),
+         {"AvgPool2d": 1}),
     # Normalisation
     Case("softmax", lambda graph, x: F.softmax(x), matrix, (),
          lambda torch, x: torch.softmax(x, -1), {"Softmax": 1}),

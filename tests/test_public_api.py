@@ -17,12 +17,13 @@ PUBLIC = {
         seed set_batch_invariant set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """
-        abs add additive_attention affine alibi argmax attention binary_cross_entropy_with_logits
-        chunk clamp clip concat constant crf cross_entropy cumsum detach divide dot dropout elu
-        equal exp expand gather_rows geglu gelu general_attention glu greater greater_equal input
+        abs add additive_attention affine alibi argmax attention avg_pool2d
+        binary_cross_entropy_with_logits chunk clamp clip concat constant conv1d conv2d crf
+        cross_entropy cumsum detach divide dot dropout elu equal
+        exp expand gather_rows geglu gelu general_attention glu greater greater_equal input
         kl_div layer_norm leaky_relu less less_equal linear log log_softmax logsigmoid logsumexp
-        lookup matmul max max_pool maximum mean mean_pool min minimum mse_loss multiply negative
-        nll_loss not_equal parameter permute pick pointer_loss positions pow reglu
+        lookup matmul max max_pool max_pool2d maximum mean mean_pool min minimum mse_loss multiply
+        negative nll_loss not_equal parameter permute pick pointer_loss positions pow reglu
         relative_bias relu repeat reshape reverse rms_norm rotary sigmoid sign silu sinusoidal
         slice softmax softplus split sqrt squeeze stack std subtract sum swiglu t5_bias
         tanh transpose unsqueeze var viterbi

@@ -11,6 +11,8 @@ from dynbatch.nodes.elementwise import *  # noqa: F403
 from dynbatch.nodes.elementwise import __all__  # type checkers follow it so
 from dynbatch.nodes.extremum import argmax, max, min
 from dynbatch.nodes.gated import geglu, glu, reglu, swiglu
+from dynbatch.nodes.images.convolution import conv1d, conv2d
+from dynbatch.nodes.images.pooling import avg_pool2d, max_pool2d
 from dynbatch.nodes.layer_norm import layer_norm, rms_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
@@ -52,16 +54,17 @@ from dynbatch.nodes.syntax.other_names import missing as _missing
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
 __all__ = [
-    *__all__, "add", "additive_attention", "affine", "alibi", "argmax", "attention",
-    "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "crf", "cross_entropy",
-    "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows", "geglu",
-    "general_attention", "glu", "greater", "greater_equal", "input", "kl_div", "layer_norm",
-    "less", "less_equal", "linear", "log_softmax", "logsumexp", "lookup", "matmul", "max",
-    "max_pool", "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multiply",
-    "nll_loss", "not_equal", "parameter", "permute", "pick", "pointer_loss", "positions", "pow",
-    "reglu", "relative_bias", "repeat", "reshape", "reverse", "rms_norm", "rotary", "sinusoidal",
-    "slice", "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "swiglu",
-    "t5_bias", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
+    *__all__, "add", "additive_attention", "affine", "alibi", "argmax", "attention", "avg_pool2d",
+    "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "conv1d", "conv2d", "crf",
+    "cross_entropy", "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows",
+    "geglu", "general_attention", "glu", "greater", "greater_equal", "input", "kl_div",
+    "layer_norm", "less", "less_equal", "linear", "log_softmax", "logsumexp", "lookup",
+    "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean", "mean_pool", "min", "minimum",
+    "mse_loss", "multiply", "nll_loss", "not_equal", "parameter", "permute", "pick",
+    "pointer_loss", "positions", "pow", "reglu", "relative_bias", "repeat", "reshape",
+    "reverse", "rms_norm", "rotary", "sinusoidal", "slice", "softmax", "split", "squeeze",
+    "stack", "std", "subtract", "sum", "swiglu", "t5_bias", "transpose", "unsqueeze", "var",
+    "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

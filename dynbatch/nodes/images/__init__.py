@@ -1,0 +1,1 @@
+"""Convolutions and pools of images of different sizes."""

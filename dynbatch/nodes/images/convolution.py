@@ -1,0 +1,169 @@
+"""Convolutions of images, and of sentences, of different sizes."""
+
+from __future__ import annotations
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels import convolution as kernels
+from dynbatch.kernels.images import Pair
+from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.images.windows import Sliding, pair
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Retain
+from dynbatch.parameter import Parameter
+from dynbatch.ragged import Ragged
+
+
+class Convolution(Sliding):
+    """y_m = Σ W_ij x_(m · stride - padding + (i, j) · dilation) + b, beyond the edge 0.
+
+    Shape:  x (H, W, I), W (O, I, h, w), b (O,) -> (H', W', O);
+            x (T, I), W (O, I, k), b (O,) -> (T', O).
+    Batches with:  every other one of its W, b, stride, padding and dilation, whatever the sizes.
+    Backward:  dx = Σ Wᵀ dy over the windows that hold a pixel;  dW = Σ_m dy_m window_mᵀ, whose
+        windows are unfolded again;  db = Σ dy.
+    Cost:  windows are unfolded in chunks (see `kernels.convolution`), each of which is one product.
+    """
+
+    __slots__ = ("bias", "dilation", "weight")
+    static = ("weight", "bias", "stride", "padding", "dilation")
+    retains = Retain(inputs=True)
+    bias: Parameter | None
+    dilation: Pair
+    weight: Parameter
+
+    def kernel_size(self) -> Pair:
+        height, width = (1, *self.weight.shape[2:])[-2:]
+        return height, width
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (x,) = shapes
+        outputs, inputs, *kernel = self.weight.shape
+        if self.bias is not None and self.bias.shape != (outputs,):
+            self.refuse(
+                f"bias {self.bias.shape} for {outputs} outputs",
+                "bias.shape == (weight.shape[0],)",
+                f"make the bias of {outputs} elements",
+            )
+        sides = self.slid(x, len(kernel))
+        if x[-1] != inputs:
+            name = self.weight.name
+            self.refuse(
+                f"channels of input and weight differ ({x[-1]} != {inputs})",
+                f"x.shape[-1] == {name}.shape[1]: channels stand last in x, second in a weight",
+                "F.permute(x, (1, 2, 0)) if they stand first in x, as in PyTorch",
+            )
+        return (*sides, outputs)
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        return kernels.workspace(batch.first.weight.value, batch.rows)
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        weight, pixels = batch.first.weight.value, sum(batch.input_rows(0))
+        return max(cls.workspace(batch), kernels.workspace_backward(weight, pixels))
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        node = batch.first
+        bias = None if node.bias is None else node.bias.value
+        windows = cls.patches(batch)
+        kernels.convolve(xs[0].values, windows, node.weight.value, bias, batch.scratch, y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        node, gradients, windows = batch.first, batch.parameter_gradients(), cls.patches(batch)
+        if dxs[0] is not None:
+            pixels = windows.reversed()
+            kernels.convolve_backward(
+                dy.values, pixels, node.weight.value, batch.scratch, dxs[0].values
+            )
+        if not node.weight.frozen:
+            into = gradients.buffer(node.weight)
+            x = batch.input(0).values
+            kernels.weight_gradient(x, windows, dy.values, batch.scratch, into)
+        if node.bias is not None and not node.bias.frozen:
+            arrays.sum_rows(dy.values, gradients.buffer(node.bias), gradients.later)
+
+
+def conv2d(
+    x: Node,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+) -> Node:
+    """Convolution of an image (H, W, I) -> (H', W', O), as `torch.nn.functional.conv2d`.
+
+    Channels stand last in x, so that images whose heights and widths differ share one launch; the
+    weight is PyTorch's. H' = (H + 2 · padding - dilation · (h - 1) - 1) // stride + 1, W' likewise.
+
+    Args:
+        weight:   (O, I, h, w).
+        bias:     (O,).
+        stride, padding, dilation: one number, or (of the height, of the width). `padding` pixels of
+            zeros count on either side.
+
+    Raises:
+        ShapeError:    x is no image of I channels, or smaller than the window: the result would be
+            empty, which is an error in PyTorch too. Or a parameter has another shape.
+        ArgumentError: stride or dilation is below 1, or padding below 0.
+
+    Example:
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> edges = db.Parameter(np.ones((8, 3, 3, 3), np.float32))
+        >>> with db.Graph() as graph:
+        ...     images = [F.constant(graph, 1.0, (h, w, 3)) for h, w in ((4, 6), (9, 5))]
+        ...     [F.conv2d(x, edges, padding=1, stride=2).shape for x in images]
+        [(2, 3, 8), (5, 3, 8)]
+    """
+    return _convolved("conv2d", 2, x, weight, bias, stride, padding, dilation)
+
+
+def conv1d(
+    x: Node,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+) -> Node:
+    """Convolution of a sentence (T, I) -> (T', O), as `torch.nn.functional.conv1d`.
+
+    T' = (T + 2 · padding - dilation · (k - 1) - 1) // stride + 1.
+
+    Args:
+        weight:  (O, I, k), as PyTorch's.
+        bias:    (O,).
+        padding: tokens of zeros on either side.
+
+    Raises:
+        ShapeError:    x is no sentence of I features, or shorter than the window: `F.windows` gives
+            such sentences no rows instead. Or a parameter has another shape.
+        ArgumentError: stride or dilation is below 1, or padding below 0.
+    """
+    return _convolved("conv1d", 1, x, weight, bias, stride, padding, dilation)
+
+
+def _convolved(
+    what: str, dims: int, x: Node, weight: Parameter, bias: Parameter | None,
+    stride: int | Pair, padding: int | Pair, dilation: int | Pair,
+) -> Node:  # fmt: skip
+    require_nodes(what, x)
+    check_parameter(what, weight, x.graph)
+    if bias is not None:
+        check_parameter(what, bias, x.graph)
+    if len(weight.shape) != dims + 2:
+        x.refuse(
+            f"{what} with weight {weight.name!r} of shape {weight.shape}",
+            "a weight is (O, I, h, w)" if dims == 2 else "a weight is (O, I, k)",
+            "groups of channels have no argument here; F.linear takes a weight (O, I)",
+        )
+    return Convolution(
+        x, weight=weight, bias=bias, stride=pair(what, "stride", stride, 1, dims),
+        padding=pair(what, "padding", padding, 0, dims),
+        dilation=pair(what, "dilation", dilation, 1, dims),
+    )  # fmt: skip

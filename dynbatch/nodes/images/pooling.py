@@ -1,0 +1,139 @@
+"""Pools of images of different sizes: one number for each window and channel."""
+
+from __future__ import annotations
+
+from dynbatch.arguments import refused
+from dynbatch.kernels import images as kernels
+from dynbatch.kernels.images import Pair
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.images.windows import Sliding, pair
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Pool2d(Sliding):
+    """Base of pools.
+
+    Shape:  (H, W, C) -> (H', W', C).
+    Batches with:  every other one of its type, window, stride, padding and C, whatever H and W.
+    """
+
+    __slots__ = ("window",)
+    static = ("window", "stride", "padding")
+    window: Pair
+
+    def kernel_size(self) -> Pair:
+        return self.window
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (x,) = shapes
+        if len(x) == 3 and not x[0] * x[1]:
+            self.refuse(
+                f"an image of shape {x}",
+                "an image has at least one pixel",
+                "leave out images without pixels",
+            )
+        return (*self.slid(x, 2), x[-1])
+
+
+class MaxPool2d(Pool2d):
+    """The maximum of each window. The gradient goes to the first one, as in PyTorch.
+
+    Keeps:  the position of each maximum, as large as the output; the input is free after forward.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        return {"place": (batch.rows, batch.first.width)}
+
+    @classmethod
+    def place(cls, batch: Batch) -> Array:
+        """The saved positions: integers in the memory of floats."""
+        saved = batch.saved["place"]
+        return saved.view(f"i{saved.itemsize}")
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        place = cls.place(batch) if batch.keeps else None
+        kernels.max_patches(xs[0].values, cls.patches(batch), y.values, place)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            pixels = cls.patches(batch).reversed()
+            kernels.max_patches_backward(dy.values, pixels, cls.place(batch), dx.values)
+
+
+class AvgPool2d(Pool2d):
+    """The mean of each window; zeros of the padding count."""
+
+    __slots__ = ()
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        windows = cls.patches(batch)
+        kernels.sum_patches(xs[0].values, windows, 1 / windows.positions, y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            pixels = cls.patches(batch).reversed()
+            kernels.sum_patches(dy.values, pixels, 1 / pixels.positions, dx.values)
+
+
+def max_pool2d(
+    x: Node, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+) -> Node:
+    """Maximum of each window, (H, W, C) -> (H', W', C), as `torch.nn.functional.max_pool2d`.
+
+    H' = (H + 2 · padding - size) // stride + 1, W' likewise: what does not fill a window at the end
+    is left out. The gradient goes to the first maximum, line by line.
+
+    Args:
+        kernel_size: of a window: one number, or (height, width).
+        stride:      pixels from one window to the next; `kernel_size` if None.
+        padding:     pixels on either side, which are no maximum; at most half a window.
+
+    Raises:
+        ShapeError:    x is no image, has no pixel, or is smaller than a window.
+        ArgumentError: a size or stride is below 1, or padding more than half of the size.
+    """
+    return _pooled("max_pool2d", MaxPool2d, x, kernel_size, stride, padding)
+
+
+def avg_pool2d(
+    x: Node, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+) -> Node:
+    """Mean of each window, (H, W, C) -> (H', W', C), as `torch.nn.functional.avg_pool2d`.
+
+    Args:
+        kernel_size, stride: as in `max_pool2d`.
+        padding: pixels of zeros on either side, which count in the mean; at most half a window.
+
+    Raises:
+        As `max_pool2d`.
+    """
+    return _pooled("avg_pool2d", AvgPool2d, x, kernel_size, stride, padding)
+
+
+def _pooled(
+    what: str, node_type: type[Pool2d], x: Node, kernel_size: int | Pair,
+    stride: int | Pair | None, padding: int | Pair,
+) -> Node:  # fmt: skip
+    require_nodes(what, x)
+    size = pair(what, "kernel_size", kernel_size, 1)
+    around = pair(what, "padding", padding, 0)
+    if any([2 * p > n for p, n in zip(around, size, strict=True)]):
+        raise refused(
+            what, f"padding {padding} for windows of {kernel_size}",
+            "padding is at most half of kernel_size: every window then holds a pixel",
+            "less padding, or larger windows",
+        )  # fmt: skip
+    step = size if stride is None else pair(what, "stride", stride, 1)
+    return node_type(x, window=size, stride=step, padding=around)

@@ -1,0 +1,103 @@
+"""Windows that slide over the height and the width of an image: sizes, and what they require."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.arguments import refused
+from dynbatch.kernels.images import Pair, Patches, count_patches, window_patches
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Shape
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
+
+
+class Sliding(Operation):
+    """Base of convolutions and pools: a row of y for each window of x.
+
+    H' = (H + 2 · padding - dilation · (size - 1) - 1) // stride + 1, and W' likewise; both are 1 or
+    more. A sentence (T, C) is an image of one line.
+    """
+
+    __slots__ = ("padding", "sides", "stride")
+    any_rank = True
+    dilation: Pair = (1, 1)
+    padding: Pair
+    sides: Pair  # height and width of x
+    stride: Pair
+
+    def kernel_size(self) -> Pair:
+        """Height and width of a window, in pixels."""
+        raise NotImplementedError(f"{type(self).__name__}.kernel_size")
+
+    def follows_sizes(self) -> bool:
+        return False
+
+    def slid(self, shape: Shape, dims: int) -> Shape:
+        """Height and width of y, or its length alone where x has one dimension beside its width.
+
+        Raises:
+            ShapeError: x has other dimensions, or no window fits.
+        """
+        if len(shape) != dims + 1:
+            self.refuse(
+                f"a value of shape {shape}",
+                "an image is (H, W, C)" if dims == 2 else "a sentence is (T, C)",
+                "F.permute(x, (1, 2, 0)) brings an image of PyTorch's, (C, H, W), to this order"
+                if dims == 2
+                else "F.stack vectors to rows first",
+            )
+        self.sides = (1, shape[0]) if dims == 1 else (shape[0], shape[1])
+        kernel = self.kernel_size()
+        how = zip(self.sides, kernel, self.stride, self.padding, self.dilation, strict=True)
+        counts = [count_patches(*of_dim) for of_dim in how][2 - dims :]
+        if min(counts) < 1:
+            extent = [
+                d * (k - 1) + 1 - 2 * p
+                for k, d, p in zip(kernel, self.dilation, self.padding, strict=True)
+            ]
+            least = tuple([max(1, n) for n in extent[2 - dims :]])
+            of_what = "an image of at least H, W" if dims == 2 else "a sentence of at least T"
+            self.refuse(
+                f"the result would be empty: {_sides(shape[:-1])} is smaller than the window",
+                f"{of_what} = {_sides(least)} for this size, padding and dilation",
+                "more padding, a smaller window, or leave out what is so small",
+            )
+        return tuple(counts)
+
+    @classmethod
+    def patches(cls, batch: Batch) -> Patches:
+        """The windows of all images of a batch."""
+        node = batch.first
+        sides = np.array(batch.column("sides"), np.int64).reshape(-1, 2)
+        return window_patches(sides, node.kernel_size(), node.stride, node.padding, node.dilation)
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return 6 * INDEX_BYTES * (len(batch.nodes) + 1)
+
+
+def _sides(sizes: Shape) -> str:
+    return " × ".join(map(str, sizes))
+
+
+def pair(what: str, name: str, value: Any, least: int, dims: int = 2) -> Pair:
+    """An argument that is one number, or one for the height and one for the width.
+
+    Args:
+        dims: 1 for a function of sentences: one number, and `least` for the height.
+
+    Raises:
+        ArgumentError: it is neither, or a number is below `least`.
+    """
+    numbers = tuple(value) if isinstance(value, tuple | list) else (value,) * dims
+    are_numbers = all([isinstance(n, int | np.integer) and type(n) is not bool for n in numbers])
+    if len(numbers) != dims or not are_numbers or min(numbers) < least:
+        form = "an integer, or two: (height, width)" if dims == 2 else "an integer"
+        raise refused(
+            what, f"{name} is {value!r}", f"{form}, {least} or more", f"{name}={max(least, 1)}"
+        )
+    if dims == 1:
+        return (least, int(numbers[0]))
+    return (int(numbers[0]), int(numbers[1]))

@@ -1,0 +1,196 @@
+"""Convolutions of images of many sizes: PyTorch's, image by image, in launches that do not grow."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError, DtypeError, ShapeError
+from dynbatch.kernels import convolution as kernels
+from dynbatch.testing import check_batching
+from tests.torch_parity import assert_equals_torch, import_torch
+
+# Heights and widths from 5 on, so that every window below fits.
+SIZES = [(5 + k % 7, 5 + (3 * k) % 11) for k in range(20)]
+HOW = [(1, 0, 1), (1, 1, 1), (2, 1, 1), ((3, 2), (2, 0), (1, 2)), ((1, 4), (3, 5), (2, 1))]
+
+
+def shapes_of(count, channels=3):
+    return [(*size, channels) for size in SIZES[:count]]
+
+
+def test_the_sizes_differ():
+    assert len(set(SIZES)) == 20
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1), (2, 3)])
+def test_conv2d_equals_torch_image_by_image(dtype, how, kernel):
+    torch = import_torch()
+    stride, padding, dilation = how
+
+    def reference(x, w, b):
+        y = torch.conv2d(x.permute(2, 0, 1)[None], w, b, stride, padding, dilation)
+        return y[0].permute(1, 2, 0)
+
+    assert_equals_torch(
+        lambda x, w, b: F.conv2d(x, w, b, stride, padding, dilation) * 0.1,
+        lambda x, w, b: reference(x, w, b) * 0.1,
+        shapes_of(20),
+        parameters=[(4, 3, *kernel), (4,)],
+        dtype=dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_conv1d_equals_torch_sentence_by_sentence(dtype):
+    torch = import_torch()
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        kernel, stride, dilation = generator.integers(1, 4, 3).tolist()
+        padding = int(generator.integers(0, 5))
+        how = stride, padding, dilation
+        assert_equals_torch(
+            lambda x, w, b, how=how: F.conv1d(x, w, b, *how) * 0.1,
+            lambda x, w, b, how=how: torch.conv1d(x.T[None], w, b, *how)[0].T * 0.1,
+            [(7 + n, 4) for n in range(20)],
+            parameters=[(5, 4, kernel), (5,)],
+            dtype=dtype,
+        )
+
+
+def test_networks_of_images_equal_torch_at_random_strides_and_paddings():
+    torch = import_torch()
+    functional, generator = torch.nn.functional, np.random.default_rng(1)
+    for _ in range(6):
+        stride, dilation = generator.integers(1, 3, 2).tolist()
+        padding = tuple(generator.integers(1, 4, 2).tolist())
+
+        def ours(x, w, v, how=(stride, padding, dilation)):
+            return F.mean(F.conv2d(F.max_pool2d(F.conv2d(x, w, None, *how), 2), v), dim=(0, 1))
+
+        def theirs(x, w, v, how=(stride, padding, dilation)):
+            y = functional.conv2d(x.permute(2, 0, 1)[None], w, None, *how)
+            return functional.conv2d(functional.max_pool2d(y, 2), v).mean((0, 2, 3))
+
+        sizes = [(12 + 3 * h, 12 + w, 2) for h, w in generator.integers(0, 8, (20, 2)).tolist()]
+        assert_equals_torch(
+            ours, theirs, sizes, parameters=[(3, 2, 3, 3), (2, 3, 2, 1)], dtype="float64"
+        )
+
+
+def test_launches_are_as_many_for_two_images_as_for_twenty():
+    weight = db.Parameter(np.ones((4, 3, 3, 3), np.float32))
+
+    def counts(count):
+        with db.Graph() as graph:
+            xs = [F.input(graph, np.ones(shape, np.float32)) for shape in shapes_of(count)]
+            pooled = [F.avg_pool2d(F.max_pool2d(F.conv2d(x, weight), 2), 1) for x in xs]
+            graph.backward(F.sum([F.sum(y) for y in pooled]))
+            return graph.statistics.launches, graph.statistics.batches
+
+    assert counts(2) == counts(20)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_windows_in_chunks_give_what_one_chunk_gives(how, monkeypatch):
+    def results():
+        weight, bias = db.Parameter(np.arange(36.0).reshape(2, 2, 3, 3)), db.Parameter(np.ones(2))
+        generator = np.random.default_rng(0)
+        with db.Graph(dtype="float64") as graph:
+            xs = [F.input(graph, generator.normal(size=s)).keep() for s in shapes_of(6, 2)]
+            ys = [F.conv2d(x, weight, bias, *how).keep() for x in xs]
+            graph.backward(F.sum([F.sum(y * y) for y in ys]))
+            return [*[y.value for y in ys], *[x.gradient for x in xs], weight.grad, bias.grad]
+
+    whole = results()
+    monkeypatch.setattr(kernels, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(kernels, "LEAST_ROWS", 7)
+    for one, other in zip(whole, results(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-9)
+
+
+def test_chunks_bound_the_memory_of_windows():
+    few, many = [kernels.chunk_rows(rows, 9 * 64, 4) for rows in (100, 10**6)]
+    assert few == 100
+    assert many * 9 * 64 * 4 <= kernels.CHUNK_BYTES
+    weight = np.empty((8, 64, 3, 3), np.float32)
+    assert kernels.workspace(weight, 10**6) <= weight.size + kernels.CHUNK_BYTES // 4
+    assert kernels.chunk_rows(10**6, 10**9, 4) <= kernels.LEAST_ROWS
+
+
+def test_images_are_batched_as_one_by_one_and_a_frozen_weight_stays():
+    weight, bias = db.Parameter(np.ones((2, 3, 2, 2))), db.Parameter(np.ones(2))
+    weight.frozen = True
+    check_batching(
+        lambda graph, x: F.conv2d(x, weight, bias, padding=1),
+        shapes=[[shape] for shape in shapes_of(5)],
+        parameters=[bias],
+    )
+    assert weight.grad is None or not np.any(weight.grad)
+
+
+def test_padding_alone_makes_rows_of_a_sentence_without_tokens():
+    weight, bias = db.Parameter(np.ones((2, 3, 4))), db.Parameter(np.array([5.0, 7.0]))
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.zeros((0, 3)))
+        y = F.conv1d(x, weight, bias, padding=2)
+        assert y.value.tolist() == [[5, 7]]
+        graph.backward(F.sum(y))
+    assert not weight.grad.any()
+    assert bias.grad.tolist() == [1, 1]
+
+
+def test_an_image_smaller_than_the_window_is_refused():
+    square = db.Parameter(np.ones((2, 3, 3, 3), np.float32), "square")
+    line = db.Parameter(np.ones((2, 3, 4), np.float32), "line")
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 9, 3), np.float32))
+        with pytest.raises(ShapeError, match="2 × 9 is smaller than the window") as raised:
+            F.conv2d(x, square)
+        assert "H, W = 3 × 3" in str(raised.value)
+        assert F.conv2d(x, square, padding=(1, 0)).shape == (2, 7, 2)
+        with pytest.raises(ShapeError, match="H, W = 5 × 5"):
+            F.conv2d(x, square, dilation=2)
+        with pytest.raises(ShapeError, match="at least T = 4"):
+            F.conv1d(F.input(graph, np.ones((3, 3), np.float32)), line)
+        with pytest.raises(ShapeError, match="at least H, W = 1 × 1"):
+            F.conv2d(
+                F.input(graph, np.ones((0, 4, 3), np.float32)),
+                db.Parameter(np.ones((1, 3, 1, 1), np.float32)),
+            )
+
+
+def test_wrong_arguments_are_refused():
+    weight = db.Parameter(np.ones((2, 3, 3, 3), np.float32), "w")
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((5, 5, 3), np.float32))
+        with pytest.raises(ShapeError, match=r"channels of input and weight differ \(5 != 3\)"):
+            F.conv2d(F.input(graph, np.ones((3, 5, 5), np.float32)), weight)
+        with pytest.raises(ShapeError, match=r"an image is \(H, W, C\)"):
+            F.conv2d(x[0], weight)
+        with pytest.raises(ShapeError, match=r"a weight is \(O, I, k\)"):
+            F.conv1d(x[0], weight)
+        with pytest.raises(ShapeError, match="make the bias of 2 elements"):
+            F.conv2d(x, weight, db.Parameter(np.ones(3, np.float32)))
+        with pytest.raises(ArgumentError, match="stride is 0"):
+            F.conv2d(x, weight, stride=0)
+        with pytest.raises(ArgumentError, match="padding is 'same'"):
+            F.conv2d(x, weight, padding="same")
+        with pytest.raises(ArgumentError, match=r"dilation is \(1, 2, 3\)"):
+            F.conv2d(x, weight, dilation=(1, 2, 3))
+        with pytest.raises(DtypeError, match="a parameter expected"):
+            F.conv2d(x, np.ones((2, 3, 3, 3)))
+
+
+def test_windows_of_different_strides_paddings_or_weights_stay_apart():
+    weights = [db.Parameter(np.ones((2, 3, 3, 3), np.float32)) for _ in range(2)]
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((6, 5, 3), np.float32))
+        how = itertools.product(weights, (1, 2), (0, 1), (1, 2))
+        ys = [F.conv2d(x, w, None, *each) for w, *each in how]
+        assert len({y.sig for y in ys}) == len(ys) == 16
+        assert F.conv2d(x[1:], weights[0]).sig == ys[0].sig

@@ -1,0 +1,67 @@
+"""Pools of images of many sizes: PyTorch's, image by image."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError, ShapeError
+from dynbatch.testing import check_batching
+from tests.torch_parity import assert_equals_torch, import_torch
+
+SHAPES = [(4 + k % 6, 4 + (5 * k) % 9, 3) for k in range(20)]
+HOW = [(2, None, 0), (3, 1, 1), (3, 2, 1), ((2, 4), (3, 1), (1, 2)), (1, 2, 0)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+def test_pools_equal_torch_image_by_image(name, how, dtype):
+    pool = getattr(import_torch().nn.functional, name)
+    assert_equals_torch(
+        lambda x: getattr(F, name)(x, *how),
+        lambda x: pool(x.permute(2, 0, 1)[None], *how)[0].permute(1, 2, 0),
+        SHAPES,
+        dtype=dtype,
+    )
+
+
+def test_of_equal_maxima_the_first_has_the_gradient_as_in_torch():
+    torch = import_torch()
+    generator = np.random.default_rng(0)
+    ties = [generator.integers(-1, 2, shape).astype(float) for shape in SHAPES]
+    with db.Graph(dtype="float64") as graph:
+        xs = [F.input(graph, x).keep() for x in ties]
+        ys = [F.max_pool2d(x, 3, 1, 1) for x in xs]
+        graph.backward(F.sum([F.sum(y) for y in ys]))
+        gradients = [x.gradient for x in xs]
+    for x, gradient in zip(ties, gradients, strict=True):
+        tensor = torch.tensor(x, requires_grad=True)
+        y = torch.nn.functional.max_pool2d(tensor.permute(2, 0, 1)[None], 3, 1, 1)
+        y.backward(torch.ones_like(y))
+        assert np.array_equal(gradient, tensor.grad.numpy())
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])
+def test_pools_batch_whatever_the_sizes(pool):
+    check_batching(
+        lambda graph, x: pool(x, 3, 2, 1), shapes=[[shape] for shape in [*SHAPES[:4], (1, 1, 3)]]
+    )
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])
+def test_what_no_window_fits_is_refused(pool):
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 5, 3), np.float32))
+        with pytest.raises(ShapeError, match="H, W = 3 × 3"):
+            pool(x, 3)
+        with pytest.raises(ShapeError, match="at least one pixel"):
+            pool(F.input(graph, np.ones((0, 5, 3), np.float32)), 2, padding=1)
+        with pytest.raises(ShapeError, match=r"an image is \(H, W, C\)"):
+            pool(x[0], 2)
+        with pytest.raises(ArgumentError, match="at most half of kernel_size"):
+            pool(x, 3, padding=2)
+        with pytest.raises(ArgumentError, match="kernel_size is 0"):
+            pool(x, 0)
+        with pytest.raises(ArgumentError, match=r"stride is \(1, 0\)"):
+            pool(x, 2, (1, 0))
