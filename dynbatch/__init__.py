@@ -81,8 +81,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`padding`, `pictures` and `train` on first use: some need tqdm and safetensors."""
-    if name in ("padding", "pictures", "train"):
+    """`padding`, `pictures`, `torch` and `train` on first use: some need tqdm, PyTorch, …"""
+    if name in ("padding", "pictures", "torch", "train"):
         return importlib.import_module(f"dynbatch.{name}")
     raise missing(name, "dynbatch", "dynbatch", OF_DYNBATCH)
 

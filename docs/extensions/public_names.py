@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,7 @@ ROOMS = [
         if isinstance(getattr(dynbatch, name), ModuleType)
     ),
     *("dynbatch.models.pretrained", "dynbatch.padding", "dynbatch.tasks", "dynbatch.text"),
+    *(["dynbatch.torch"] if find_spec("torch") else []),
 ]
 
 

@@ -41,7 +41,7 @@ def torch_for(path: Path) -> Any:
     except ImportError as error:
         raise ImportError(
             f"{path}: PyTorch's own format, and PyTorch is not installed.\n"
-            "  fix:  pip install torch, or 'dynbatch[pytorch]'"
+            "  fix:  pip install torch, or 'dynbatch[torch]'"
         ) from error
 
 
