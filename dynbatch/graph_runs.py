@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -54,6 +54,7 @@ class Runs(OwnedNodes):
         self.policy = policy
         self.grad = grad
         self._kept: dict[int, Node] = {}
+        self._after: list[tuple[Sequence[Node], Callable[..., None]]] = []
         self._kept_then: frozenset[int] = frozenset()  # in the last backward
         self._final: dict[int, Array] = {}
         self._losses: dict[int, HostCopy] = {}
@@ -105,6 +106,20 @@ class Runs(OwnedNodes):
             around = list(self._folds.around(node, self.tables))
             if around:
                 self._run_again(out_of_date(around, self._nodes))
+
+    def after_run(self, nodes: Sequence[Node], function: Callable[..., None]) -> None:
+        """Call `function(*values)` once, after the first run that computes the nodes.
+
+        For state that a run changes, such as running means: a value may be computed twice, for
+        less memory, to check it, or not at all. A run that fails, or whose loss is not finite on
+        the CPU, calls nothing. The nodes are kept.
+
+        Args:
+            function: gets the values in the graph's memory, on its device: to be read, not kept.
+        """
+        for node in nodes:
+            node.keep()
+        self._after.append((nodes, function))
 
     # Running --------------------------------------------------------------------------------------
 
@@ -158,6 +173,7 @@ class Runs(OwnedNodes):
             self._kept.setdefault(node.index, node)
         self._differentiated = True
         self._kept_then = frozenset(self._kept)
+        self._call_after()
 
     def repeated(self) -> RepeatedRun:
         """The only run so far, to be done again: for what reads more than its nodes' inputs."""
@@ -169,8 +185,18 @@ class Runs(OwnedNodes):
             if nodes:
                 self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
                 self._finish()
+                self._call_after()
         finally:
             self._runner.clear()
+
+    def _call_after(self) -> None:
+        """Make the calls of `after_run` whose nodes are computed."""
+        waiting, self._after = self._after, []
+        for nodes, function in waiting:
+            if all([node._block is not None for node in nodes]):
+                function(*[node._block.node_values(node) for node in nodes])
+            else:
+                self._after.append((nodes, function))
 
     def _finish(self, add_gradients: bool = False) -> None:
         self._executor.finish(add_gradients)

@@ -295,6 +295,24 @@ class Parameter(ParameterHabits):
         return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen}{where})"
 
 
+class ModelBuffer(Parameter):
+    """State of a model that runs change and no gradient does, such as running means.
+
+    As PyTorch's buffers it is in state dicts and checkpoints, under the name of its attribute, and
+    moves and converts with the model. It stands among the parameters, always `frozen`: setting that
+    has no effect.
+    """
+
+    __slots__ = ()
+
+    @property
+    def frozen(self) -> bool:
+        return True
+
+    @frozen.setter
+    def frozen(self, value: bool) -> None: ...
+
+
 def _as_array(name: str, value: object) -> Array:
     """The value as a C-contiguous array of floats that may be written to."""
     said = "float32 or float64 expected, got"

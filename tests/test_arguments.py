@@ -49,6 +49,7 @@ SIZED = {
     models.Linear: ("in_features", "out_features"),
     models.Embedding: ("num_embeddings", "dim"),
     models.LayerNorm: ("features",),
+    models.BatchNorm: ("features",),
     models.BinaryTreeLSTM: ("input_size", "hidden_size"),
     models.ChildSumTreeLSTM: ("input_size", "hidden_size"),
     models.AdditiveAttention: ("query_size", "key_size", "hidden"),

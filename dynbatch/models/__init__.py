@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NoReturn
 
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
+from dynbatch.models.batch_norm import BatchNorm
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
 from dynbatch.models.gpt import GPT
@@ -27,6 +28,7 @@ __all__ = [
     "LSTM",
     "AdditiveAttention",
     "Attention",
+    "BatchNorm",
     "BiaffineArcs",
     "BiaffineLabels",
     "BiaffineParser",

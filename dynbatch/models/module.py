@@ -16,7 +16,7 @@ from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels.runtime import dlpack, transfer
 from dynbatch.models.members import members
 from dynbatch.names import check_names
-from dynbatch.parameter import UNNAMED, Array, Parameter
+from dynbatch.parameter import UNNAMED, Array, ModelBuffer, Parameter
 
 
 class Module:
@@ -127,7 +127,8 @@ class Module:
                 yield from value._walk(f"{prefix}{name}.", above)
 
     def __repr__(self) -> str:
-        sizes = {parameter.uid: parameter.size for _, parameter in self._walk("")}
+        walked = [parameter for _, parameter in self._walk("")]
+        sizes = {p.uid: p.size for p in walked if not isinstance(p, ModelBuffer)}
         title = f"{type(self).__name__}, {sum(sizes.values()):,} parameters{self._shapes()}"
         return "\n".join([title, *self._tree("  ")])
 
@@ -151,8 +152,9 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def num_parameters(self) -> int:
-        """Number of trainable scalars."""
-        return sum(parameter.size for parameter in self.parameters())
+        """Number of trainable scalars; buffers, such as running means, do not count."""
+        counted = [p for p in self.parameters() if not isinstance(p, ModelBuffer)]
+        return sum(parameter.size for parameter in counted)
 
     def state_dict(self) -> dict[str, Array]:
         """Copies of all parameter values by name, on the host."""
@@ -205,13 +207,13 @@ class Module:
                 yield from child._named_modules(f"{prefix}{name}.", above)
 
     def train(self, mode: bool = True) -> Self:
-        """Turn dropout on (`mode=True`) or off, here and below."""
+        """Turn dropout, and statistics of batch norm, on (`mode=True`) or off, here and below."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Turn dropout off, here and below."""
+        """Turn dropout off, here and below; batch norm uses its running statistics."""
         return self.train(False)
 
     def astype(self, dtype: DTypeLike) -> Self:

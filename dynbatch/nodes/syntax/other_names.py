@@ -61,7 +61,8 @@ OTHER_NAMES = {
 
 
 OF_MODELS = {
-    "BatchNorm1d": "models.LayerNorm(dim): no sentence sees another",
+    "BatchNorm1d": "models.BatchNorm(dim), called on all sentences: norm(graph, xs)",
+    "BatchNorm2d": "models.BatchNorm(channels), called on all images: norm(graph, xs)",
     "Conv1d": "F.windows(x, size), then models.Linear(size * dim, filters)",
     "CrossEntropyLoss": "F.cross_entropy(scores, targets)",
     "GRUCell": "a function of one step with @db.cell, called on nodes",
