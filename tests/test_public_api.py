@@ -38,8 +38,8 @@ PUBLIC = {
     """,
     "dynbatch.text": """
         ByteTokenizer CharacterTokenizer HuggingFaceTokenizer LabelledText LabelledTree
-        SentencePieceTokenizer TaggedSentence Vocabulary WordPiece copy_tokenizer load_tokenizer
-        read_labelled read_tagged read_trees
+        PretrainedVectors SentencePieceTokenizer TaggedSentence Vocabulary WordPiece copy_tokenizer
+        load_tokenizer read_labelled read_tagged read_trees read_vectors
     """,
     "dynbatch.memory": """
         Adaptor Arena Buddy Buffer DeviceMemory Event GivenMemory HostMemory Interval Limit Logging

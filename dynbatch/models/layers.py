@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes, switch
+from dynbatch.errors import ShapeError
 from dynbatch.models.initial import Rng, generator, normal, ones, uniform, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
@@ -52,6 +53,28 @@ class Embedding(Module):
         scale = number(self, "scale", scale, "[0, inf)")
         self.weight = normal(generator(rng), (num_embeddings, dim), scale)
         self.weight.frozen = freeze
+
+    @classmethod
+    def of(cls, weight: Any, *, freeze: bool = False) -> Self:
+        """The embedding of a given table, such as `PretrainedVectors.table` makes.
+
+        Args:
+            weight: (V, D) array of floats, or a `Parameter`; kept where a parameter keeps it.
+            freeze: keep the table as it is.
+
+        Raises:
+            ShapeError: it is not a matrix.
+        """
+        made = cls.__new__(cls)
+        made.weight = weight if isinstance(weight, Parameter) else Parameter(weight)
+        if len(made.weight.shape) != 2:
+            raise ShapeError.at_caller(
+                f"Embedding.of: a table {made.weight.shape}.\n  rule: (V, D), a row for each id\n"
+                "  fix:  table.reshape(V, D)"
+            )
+        if switch("Embedding.of", "freeze", freeze):
+            made.weight.frozen = True
+        return made
 
     def __call__(self, graph: Owner, ids: ArrayLike = MISSING) -> Node:
         if ids is MISSING or not hasattr(graph, "add_light"):

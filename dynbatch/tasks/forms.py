@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dynbatch.errors import DataError
 from dynbatch.text.labelled import is_json_lines, named_columns, num_values, rows_of
-from dynbatch.text.lines import line_text
+from dynbatch.text.lines import COMPRESSED, line_text
 from dynbatch.text.tagged import Lines, is_comment, is_conllu, slashed, split_columns
 
 MOST_BYTES = 1 << 18
@@ -29,13 +29,6 @@ FORMS = {
     ),
 }
 """What a file of each task is, with an example."""
-
-_COMPRESSED = {
-    b"\x1f\x8b": "gunzip",
-    b"PK\x03\x04": "unzip",
-    b"BZh": "bunzip2",
-    b"\xfd7zXZ": "unxz",
-}
 
 
 def task_of(path: str | Path) -> tuple[str, str]:
@@ -97,7 +90,7 @@ def beginning(path: str | Path) -> list[tuple[int, str]]:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
-    for magic, program in _COMPRESSED.items():
+    for magic, program in COMPRESSED.items():
         if content.startswith(magic):
             raise DataError(f"{path}: it is compressed.\n  fix:  {program} {path}")
     if len(content) > MOST_BYTES:  # the last line may be cut, unless it is all there is

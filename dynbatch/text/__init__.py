@@ -1,5 +1,5 @@
 """Tokenizers and vocabularies; other libraries' tokenizers by the extra `text`. Files: tagged
-sentences, labelled texts, trees.
+sentences, labelled texts, trees, word vectors.
 """
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
@@ -8,6 +8,7 @@ from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.text.labelled import LabelledText, read_labelled
 from dynbatch.text.tagged import TaggedSentence, read_tagged
 from dynbatch.text.units import ByteTokenizer, CharacterTokenizer
+from dynbatch.text.vectors import PretrainedVectors, read_vectors
 from dynbatch.text.vocabulary import Vocabulary
 from dynbatch.text.wordpiece import WordPiece
 
@@ -17,6 +18,7 @@ __all__ = [
     "HuggingFaceTokenizer",
     "LabelledText",
     "LabelledTree",
+    "PretrainedVectors",
     "SentencePieceTokenizer",
     "TaggedSentence",
     "Vocabulary",
@@ -26,4 +28,5 @@ __all__ = [
     "read_labelled",
     "read_tagged",
     "read_trees",
+    "read_vectors",
 ]

@@ -8,6 +8,14 @@ from pathlib import Path
 
 from dynbatch.errors import DataError
 
+COMPRESSED = {
+    b"\x1f\x8b": "gunzip",
+    b"PK\x03\x04": "unzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+}
+"""The first bytes of compressed files, and what takes them apart."""
+
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file with their numbers, from 1, without line ends and byte order mark.

@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.errors import VocabularyError
+from dynbatch.errors import ShapeError, VocabularyError
 from tests.torch_parity import assert_equals_torch
 
 LENGTHS = (3, 1, 0, 6)
@@ -85,6 +85,30 @@ def test_a_frozen_embedding_gets_no_gradient():
         graph.backward(F.sum(project(embed(graph, [1, 2]))))
     assert embed.weight.grad is None
     assert project.weight.grad is not None
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_an_embedding_of_a_table_keeps_its_array(freeze):
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    embed = models.Embedding.of(table, freeze=freeze)
+    project = models.Linear(3, 2)
+    with db.Graph() as graph:
+        x = embed(graph, [3, 0])
+        assert x.value.tolist() == [[9, 10, 11], [0, 1, 2]]
+        graph.backward(F.sum(project(x)))
+    assert embed.weight.value is table and embed.weight.frozen == freeze
+    assert (embed.weight.grad is None) == freeze
+
+
+def test_an_embedding_of_a_parameter_shares_it_and_leaves_it_frozen():
+    parameter = db.Parameter(np.ones((4, 3), np.float32))
+    parameter.frozen = True
+    assert models.Embedding.of(parameter).weight is parameter and parameter.frozen
+
+
+def test_an_embedding_of_a_vector_is_refused():
+    with pytest.raises(ShapeError, match=r"Embedding.of: a table \(3,\)"):
+        models.Embedding.of(np.ones(3, np.float32))
 
 
 def test_an_id_outside_the_table_is_named_at_the_users_line():
