@@ -29,6 +29,7 @@ class BlockCall(Operation):
     It has no kernels: a batch of calls runs as the batches of its operators. Each block has a
     subtype with its own name.
 
+    Shape:  what the block is given -> its first result's.
     Batches with:  every other call of the same program.
 
     Attributes:
@@ -81,6 +82,7 @@ class BlockCall(Operation):
 class BlockResult(Operation):
     """A further result of a block that returns several.
 
+    Shape:  a block's call -> that result's.
     Batches with:  every other one; it is where the block has left it, and no kernel runs.
     """
 

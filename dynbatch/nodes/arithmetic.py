@@ -20,8 +20,10 @@ from dynbatch.ragged import Ragged
 
 
 class Scalar(Operation):
-    """A function of x and a number. The number is not part of the signature, so nodes with
-    different numbers share a kernel.
+    """Base of functions of x and a number, which is not part of the signature.
+
+    Shape:  x of any shape -> y of that shape.
+    Batches with:  every other node of its type, whatever the shapes and numbers.
     """
 
     __slots__ = ("number",)
@@ -77,10 +79,7 @@ class Shift(Scalar):
 
 
 class WithNumber(Scalar):
-    """A function of two values, one of them a number: f(x, number), or f(number, x) if `side` is 1.
-
-    Batches with:  every other node of its type, whatever the shapes and numbers.
-    """
+    """Base of functions of x and a number: f(x, number), or f(number, x) if `side` is 1."""
 
     __slots__ = ()
 
@@ -123,8 +122,9 @@ class RaiseNumber(WithNumber):
 
 
 class Binary(Operation):
-    """y = f(a, b), elementwise over equal shapes. `expand` brings other shapes together first.
+    """Base of y = f(a, b), elementwise. `expand` brings other shapes together first.
 
+    Shape:  a and b of one shape, any -> y of that shape.
     Batches with:  every other node of its type, whatever the shapes.
     """
 

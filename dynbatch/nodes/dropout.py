@@ -20,6 +20,7 @@ class InvertedDropout(Operation):
     The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
     It is not stored: backward draws it again.
 
+    Shape:  x of any shape -> y of that shape.
     Batches with:  every other Dropout, whatever the shapes and probabilities.
     """
 

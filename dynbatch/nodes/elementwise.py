@@ -42,8 +42,9 @@ __all__ = [
 
 
 class Unary(Operation):
-    """y = f(x) for every element. Subclasses name the kernel, and static arguments if it has any.
+    """Base of y = f(x) for every element. Types name the kernel, and its static arguments.
 
+    Shape:  x of any shape -> y of that shape.
     Batches with:  every other node of its type and arguments, whatever the shapes.
     """
 

@@ -18,7 +18,7 @@ from dynbatch.ragged import Ragged
 
 
 class Extremum(Reduction):
-    """The largest or smallest element; the gradient goes to its first occurrence.
+    """Base of the largest and the smallest element; the gradient goes to its first occurrence.
 
     Keeps:  the position of each extremum, as large as the output; the input is free after forward.
     """

@@ -9,7 +9,7 @@ from dynbatch.nodes.operation import Operation
 
 
 class Folded(Operation):
-    """Computes the value of a node from the inputs of that node's input.
+    """Base of types that compute the value of a node from the inputs of that node's input.
 
     It is made for one run, where nobody else wants that input (see `batcher.schedule.folds`), and
     is none of the graph's nodes. Its value is that of the node it stands for, and lies where that

@@ -34,6 +34,7 @@ class Gated(Operation):
 class GatedUnit(Gated):
     """y = f(gate) ⊙ value, elementwise over equal shapes.
 
+    Shape:  gate and value of one shape, any -> y of that shape.
     Batches with:  every other one of its function, whatever the shapes.
     """
 

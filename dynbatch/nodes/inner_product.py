@@ -20,10 +20,11 @@ from dynbatch.ragged import Ragged
 
 
 class InnerProduct(Operation):
-    """y = Σ_i ⟨w_i, x_i⟩ for nodes x_i of any shapes, with weights w_i of the same shapes.
+    """Base of y = Σ_i ⟨w_i, x_i⟩ for nodes x_i, with weights w_i of the same shapes.
 
     Its gradient with respect to x_i is w_i.
 
+    Shape:  any number of x_i, of any shapes -> ().
     Batches with:  every other node of its type.
     """
 

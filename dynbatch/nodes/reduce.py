@@ -41,6 +41,7 @@ Dims = int | tuple[int, ...] | None
 class Total(Operation):
     """factor · Σ x_i for any number of scalars.
 
+    Shape:  any number of () -> ().
     Batches with:  every other Total. Its gradient needs no value, so it is known before forward.
     """
 

@@ -96,23 +96,27 @@ _Relation = tuple[type[Binary], type[WithNumber], type[WithNumber]]
 """The node types for two nodes, a node and a number, and a number and a node."""
 
 
-def _comparison(kernel: kernels.BinaryFunction, *names: str) -> _Relation:
+def _comparison(kernel: kernels.BinaryFunction, sign: str, *names: str) -> _Relation:
     """Make the node types of a comparison, which is 1 where it holds and else 0.
 
     Without a third name the comparison is the same with its sides exchanged.
     """
     types: list[type[Any]] = []
-    for name, base in zip(names, (Binary, WithNumber, WithNumber), strict=False):
+    sides = (("a", "b", Binary), ("x", "number", WithNumber), ("number", "x", WithNumber))
+    for name, (left, right, base) in zip(names, sides, strict=False):
         body = {"__slots__": (), "__module__": __name__, "differentiable": False, "kernel": kernel}
+        body["__doc__"] = f"1 where {left} {sign} {right}, else 0; no gradient passes."
         types.append(type(name, (base,), body | ({"side": 1} if len(types) == 2 else {})))
     globals().update({node_type.__name__: node_type for node_type in types})
     return types[0], types[1], types[-1]
 
 
-_GREATER = _comparison(kernels.greater, "Greater", "IsGreater", "IsLess")
-_GREATER_EQUAL = _comparison(kernels.greater_equal, "GreaterEqual", "IsGreaterEqual", "IsLessEqual")
-_EQUAL = _comparison(kernels.equal, "Equal", "IsEqual")
-_NOT_EQUAL = _comparison(kernels.not_equal, "NotEqual", "IsNotEqual")
+_GREATER = _comparison(kernels.greater, ">", "Greater", "IsGreater", "IsLess")
+_GREATER_EQUAL = _comparison(
+    kernels.greater_equal, ">=", "GreaterEqual", "IsGreaterEqual", "IsLessEqual"
+)
+_EQUAL = _comparison(kernels.equal, "==", "Equal", "IsEqual")
+_NOT_EQUAL = _comparison(kernels.not_equal, "!=", "NotEqual", "IsNotEqual")
 _MAXIMUM: _Relation = (Maximum, MaximumWithNumber, MaximumWithNumber)
 _MINIMUM: _Relation = (Minimum, MinimumWithNumber, MinimumWithNumber)
 

@@ -31,6 +31,7 @@ class Input(Operation):
 
     A host array is copied at once, a GPU array when the graph runs (see `input`).
 
+    Shape:  that of the array, any.
     Batches with:  every other Input.
     """
 
@@ -70,6 +71,7 @@ class Input(Operation):
 class ParameterNode(Operation):
     """A parameter as a value, of any number of dimensions.
 
+    Shape:  the parameter's.
     Batches with:  every other use of the same parameter.
     """
 

@@ -29,6 +29,7 @@ class RegionNode(Operation):
 
     It is made for one run and does not belong to the graph; if the run fails, another is made.
 
+    Shape:  what the calls read -> a row of all their outputs.
     Batches with:  nothing: it is a batch itself, or as many as its calls need.
     """
 

@@ -35,6 +35,7 @@ from dynbatch.ragged import Ragged
 class StackCalls(Operation):
     """One value of each of several calls, as rows of a matrix (K, D), or scalars as a vector (K,).
 
+    Shape:  K calls, of (D,) each -> (K, D); of () -> (K,).
     Batches with:  every other StackCalls of its width.
     """
 

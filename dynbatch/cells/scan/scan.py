@@ -40,6 +40,7 @@ class Scan(Operation):
     recompute: steps of a chunk, "sqrt", or 0; see `dynbatch.cells.scan.prefix`.
     Inputs: the program's streams (T, D), then initial state parts that are not zero, then memories.
     Value:  the program's exports side by side, (T, ΣE). Ports: the state after the last token.
+    Shape:  streams (T, D), states (H,), memories (M, E) -> (T, ΣE).
     Batches with:  every other Scan of the same compiled cell, direction, kinds of initial state and
         `recompute`.
     """

@@ -157,6 +157,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 class CrossEntropy(CrossEntropyBase):
     """The cross-entropy of logits (T, V), by `LinearCrossEntropy`'s formula.
 
+    Shape:  x (T, V), targets (T,) or (T, V) -> ().
     Batches with:  every other one of the same V, smoothing and form of targets.
     """
 

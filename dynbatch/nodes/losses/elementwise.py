@@ -57,6 +57,7 @@ class NllLoss(Operation):
 class ElementwiseLoss(Operation):
     """Base of losses Σ_i f(x_i, t_i) · scale, where input and target have one shape.
 
+    Shape:  x and t of one shape, any -> ().
     Batches with:  every other one of its type, whatever the shapes and scales.
     """
 

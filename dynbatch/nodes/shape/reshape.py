@@ -17,6 +17,7 @@ from dynbatch.nodes.syntax.registry import not_an_argument
 class Reshape(Structural):
     """x in another shape, its elements in the same order.
 
+    Shape:  x of any shape -> one of as many elements.
     Batches with:  every other Reshape.
     """
 

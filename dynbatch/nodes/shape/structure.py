@@ -95,6 +95,7 @@ class PortPlace:
 class Port(Structural):
     """A further output of a node, as a vector: the last state of a scan, for instance.
 
+    Shape:  a scan -> (H,).
     Batches with:  every other Port.
     """
 
