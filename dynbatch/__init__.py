@@ -35,6 +35,7 @@ from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
 from dynbatch.reporting.backends import backends
+from dynbatch.reporting.node_types import NodeType, node_types
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "Graph",
     "MemoryUse",
     "Node",
+    "NodeType",
     "Operation",
     "Parameter",
     "Policy",
@@ -62,6 +64,7 @@ __all__ = [
     "log_prob",
     "memory",
     "models",
+    "node_types",
     "nodes",
     "num_threads",
     "optim",

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import dynbatch
-from dynbatch.commands import convert, explain, generate, memory, plot, train
+from dynbatch.commands import convert, explain, generate, memory, nodes, plot, train
 from dynbatch.commands.status import exit_status, show_warning
 from dynbatch.train.progress import COLUMNS
 
@@ -20,6 +20,7 @@ COMMANDS: dict[str, Any] = {
     "generate": generate,
     "memory": memory,
     "explain": explain,
+    "nodes": nodes,
     "plot": plot,
     "convert": convert,
 }

@@ -1,0 +1,169 @@
+"""`node_types()`: each type of node with its shapes, what it batches with, and its kernels.
+
+All of it is read from the types themselves: docstrings say shapes and batches, and the code of
+their hooks names the kernels.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Callable, Iterator, Mapping
+from textwrap import fill
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from dynbatch.blocks.call import BlockCall
+from dynbatch.kernels.runtime.dispatch import C_KERNELS, CUDA_KERNELS
+from dynbatch.nodes.operation import Operation
+
+KERNELS = "dynbatch.kernels."
+
+HOOKS = ("forward_batch", "backward_batch", "forward_backward")
+"""Methods of a type that call kernels."""
+
+COLUMNS = 80
+"""Of the text of a type."""
+
+
+class NodeType(NamedTuple):
+    """What a type of node is. `str()` gives it in a few lines.
+
+    Args:
+        name:         of the class.
+        computes:     the first line of its docstring: the formula, as a rule.
+        shape:        of inputs and value.
+        batches_with: the nodes that share a kernel with one of it.
+        kernels:      by name, as `kernels` has them, the languages that each is there in: "NumPy",
+            the reference, always; "C"; "CUDA". Empty for rows that are only moved, and for what
+            runs kernels that were generated for it: a scan, calls of a cell, a block.
+    """
+
+    name: str
+    computes: str
+    shape: str
+    batches_with: str
+    kernels: Mapping[str, tuple[str, ...]]
+
+    def __str__(self) -> str:
+        by_languages: dict[tuple[str, ...], list[str]] = {}
+        for kernel, languages in self.kernels.items():
+            by_languages.setdefault(languages, []).append(kernel)
+        kernels = [
+            f"{', '.join(names)} ({', '.join(languages)})"
+            for languages, names in by_languages.items()
+        ]
+        lines = [("shape", self.shape), ("batches with", self.batches_with)]
+        lines += zip(["kernels", *[""] * len(kernels)], kernels, strict=False)
+        told = [_wrapped(f"  {head:<14}", text) for head, text in lines if text]
+        first = [_wrapped("  ", self.computes)] if self.computes else []
+        return "\n".join([self.name, *first, *told])
+
+
+def node_types() -> dict[str, NodeType]:
+    """Every type of node by name, those of the program's own too: what `dynbatch nodes` prints.
+
+    A block's calls stand under `BlockCall`, whatever the block.
+
+    Example:
+        >>> import dynbatch as db
+        >>> print(db.node_types()["Softmax"])
+        Softmax
+          y_i = exp(x_i) / Σ_j exp(x_j). dx = y ⊙ (dy - Σ_j dy_j y_j).
+          shape         x (T, D) or (D,) -> y of that shape; length 0 gives an empty y.
+          batches with  every other one of its type, width and dim, whatever the
+                        lengths; the width may be a length too.
+          kernels       softmax.softmax, softmax.softmax_backward (NumPy, C, CUDA)
+    """
+    types = sorted({each for each in _below(Operation) if _is_listed(each)}, key=_name)
+    return {
+        each.__name__: NodeType(
+            each.__name__,
+            (each.__doc__ or "").strip().split("\n")[0],
+            _section(each, "Shape"),
+            _section(each, "Batches with"),
+            {label: _languages(label) for label in _kernels(each)},
+        )
+        for each in types
+    }
+
+
+def _name(node_type: type[Operation]) -> str:
+    return node_type.__name__
+
+
+def _below(base: type[Operation]) -> Iterator[type[Operation]]:
+    """All types below one; of a block's types, `BlockCall` alone."""
+    for each in base.__subclasses__():
+        yield each
+        if each is not BlockCall:
+            yield from _below(each)
+
+
+def _is_listed(node_type: type[Operation]) -> bool:
+    """Whether graphs run nodes of the type itself: not of a base, nor of a trace's stand-in."""
+    if (node_type.__doc__ or "").startswith("Base of") or ".testing." in node_type.__module__:
+        return False
+    is_ours = node_type.__module__.startswith("dynbatch.")
+    return not is_ours or bool(_section(node_type, "Batches with"))
+
+
+def _section(node_type: type[Operation], heading: str) -> str:
+    """What the docstring of a type, or else of a base, has under a heading."""
+    form = re.compile(rf"^ *{heading}:(.*(?:\n(?! *[A-Z][\w ]*:)(?! *$).*)*)", re.MULTILINE)
+    for base in node_type.__mro__[: node_type.__mro__.index(Operation)]:
+        section = form.search(vars(base).get("__doc__") or "")
+        if section:
+            return " ".join(section[1].split())
+    return ""
+
+
+def _wrapped(begin: str, text: str) -> str:
+    return fill(text, COLUMNS, initial_indent=begin, subsequent_indent=" " * len(begin))
+
+
+def _languages(label: str) -> tuple[str, ...]:
+    has = {"NumPy": True, "C": label in C_KERNELS, "CUDA": label in CUDA_KERNELS}
+    return tuple([language for language, is_there in has.items() if is_there])
+
+
+def _kernels(node_type: type[Operation]) -> list[str]:
+    """The kernels that a type's hooks name, directly or through functions, as MODULE.NAME."""
+    seen: set[CodeType] = set()
+    hooks = [getattr(node_type, name) for name in HOOKS if hasattr(node_type, name)]
+    return list(dict.fromkeys([label for hook in hooks for label in _named(hook, node_type, seen)]))
+
+
+def _named(
+    function: Callable[..., Any], node_type: type[Operation], seen: set[CodeType]
+) -> Iterator[str]:
+    function = getattr(function, "__func__", function)
+    label = f"{function.__module__.removeprefix(KERNELS)}.{function.__name__}"
+    if function.__module__.startswith(KERNELS) and (label in C_KERNELS or label in CUDA_KERNELS):
+        if not function.__name__.startswith("workspace"):  # which tells bytes
+            yield label
+        return
+    if not isinstance(function, FunctionType) or function.__code__ in seen:
+        return
+    seen.add(function.__code__)
+    for value in _values(function.__code__, function.__globals__, node_type):
+        is_function = isinstance(value, FunctionType | MethodType)
+        if is_function and value.__module__.startswith("dynbatch."):
+            yield from _named(value, node_type, seen)
+
+
+def _values(code: CodeType, names: Mapping[str, Any], node_type: type[Operation]) -> Iterator[Any]:
+    """What code names: globals, attributes of modules and classes, and of the type itself."""
+    value = None
+    for step in dis.get_instructions(code):
+        if step.opname.startswith("LOAD_GLOBAL"):
+            value = names.get(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            is_owner = isinstance(value, ModuleType | type)
+            value = getattr(value, step.argval, None) if is_owner else None
+        elif step.opname == "LOAD_CONST" and isinstance(step.argval, CodeType):
+            yield from _values(step.argval, names, node_type)
+            continue
+        else:
+            value = node_type if step.argval == "cls" else None
+        yield value

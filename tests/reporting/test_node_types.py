@@ -1,0 +1,72 @@
+"""`node_types()`: what it says of each type, and where it has it from."""
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.blocks.call import BlockCall
+from dynbatch.reporting.node_types import node_types
+from tests.node_cases import CASES
+from tests.nodes.test_contract import kinds_in
+
+ALL = ("NumPy", "C", "CUDA")
+
+
+def test_every_type_that_runs_says_its_shapes_and_what_it_batches_with():
+    types = node_types()
+    ours = {name: each for name, each in types.items() if not name.startswith("Own")}
+    assert [name for name, each in ours.items() if not (each.shape and each.batches_with)] == []
+    assert [name for name, each in ours.items() if not each.computes] == []
+
+
+def test_what_the_cases_of_nodes_run_is_listed():
+    ran = {kind for case in CASES for kind in kinds_in(case) if ".testing." not in kind.__module__}
+    listed = {*node_types(), "Call", "ResultPart"}  # handles of values that `RegionNode` computes
+    assert {kind.__name__ for kind in ran if kind is not BlockCall} <= listed
+
+
+def test_kernels_are_those_that_the_hooks_name():
+    types = node_types()
+    assert types["Softmax"].kernels == {"softmax.softmax": ALL, "softmax.softmax_backward": ALL}
+    assert types["Tanh"].kernels == {
+        "elementwise.apply": ALL,
+        "elementwise.apply_backward": ALL,
+    }
+    assert types["CumSum"].kernels == {"cumulative.cumsum_segments": ("NumPy", "CUDA")}
+    assert {"blas.matmul_rows", "arrays.sum_rows"} <= types["LinearMap"].kernels.keys()
+    assert types["Reshape"].kernels == {} == types["Scan"].kernels
+
+
+def test_bases_stand_ins_and_single_blocks_are_not_listed():
+    @db.block
+    def halved(x):
+        return F.tanh(x) * 0.5
+
+    with db.Graph() as graph:
+        halved(F.input(graph, [[1.0]])).value  # noqa: B018
+    types = node_types()
+    assert "BlockCall" in types
+    assert types.keys().isdisjoint(
+        {"halved", "Unary", "Binary", "Structural", "Placeholder", "Probe", "BlockArgument"}
+    )
+
+
+def test_a_type_of_the_users_own_is_listed_as_it_describes_itself():
+    class OwnSquare(db.Operation):
+        """y = x ⊙ x.
+
+        Shape:  any.
+        """
+
+        def infer_shape(self, x):
+            return x
+
+    told = db.node_types()["OwnSquare"]
+    assert told == db.NodeType("OwnSquare", "y = x ⊙ x.", "any.", "", {})
+    assert str(told) == "OwnSquare\n  y = x ⊙ x.\n  shape         any."
+
+
+def test_a_type_is_told_in_eighty_columns():
+    for each in node_types().values():
+        assert max(map(len, str(each).splitlines())) <= 80
+    assert str(node_types()["MatMul"]).splitlines()[-1] == (
+        "  kernels       blas.matmul_segments (NumPy, C, CUDA)"
+    )
