@@ -7,10 +7,12 @@ from dynbatch.models.batch_norm import BatchNorm
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
 from dynbatch.models.gpt import GPT
+from dynbatch.models.images import AvgPool2d, Conv1d, Conv2d, Flatten, MaxPool2d
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.seq2seq import Seq2Seq
+from dynbatch.models.sequential import Sequential
 from dynbatch.models.spanning_tree import maximum_spanning_tree
 from dynbatch.models.text_cnn import TextCNN
 from dynbatch.models.transformer.attention import MultiHeadAttention
@@ -28,23 +30,29 @@ __all__ = [
     "LSTM",
     "AdditiveAttention",
     "Attention",
+    "AvgPool2d",
     "BatchNorm",
     "BiaffineArcs",
     "BiaffineLabels",
     "BiaffineParser",
     "BinaryTreeLSTM",
     "ChildSumTreeLSTM",
+    "Conv1d",
+    "Conv2d",
     "DotAttention",
     "Dropout",
     "Embedding",
     "FeedForward",
+    "Flatten",
     "GeneralAttention",
     "LayerNorm",
     "Linear",
+    "MaxPool2d",
     "Module",
     "MultiHeadAttention",
     "RMSNorm",
     "Seq2Seq",
+    "Sequential",
     "TextCNN",
     "Transformer",
     "TransformerDecoder",

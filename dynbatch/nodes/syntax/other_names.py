@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dynbatch.errors import MissingAttributeError
 
 OTHER_NAMES = {
+    "adaptive_avg_pool2d": "F.mean(x, dim=(0, 1)), over all pixels of an image (H, W, C)",
     "amax": "F.max(x, dim)",
     "amin": "F.min(x, dim)",
     "avg_pool1d": "F.mean_pool(x, size), over tokens",
@@ -61,13 +62,15 @@ OTHER_NAMES = {
 
 
 OF_MODELS = {
+    "AdaptiveAvgPool2d": "F.mean(x, dim=(0, 1)), over all pixels of an image (H, W, C)",
+    "AvgPool1d": "F.mean_pool(x, size), over tokens",
     "BatchNorm1d": "models.BatchNorm(dim), called on all sentences: norm(graph, xs)",
     "BatchNorm2d": "models.BatchNorm(channels), called on all images: norm(graph, xs)",
-    "Conv1d": "F.windows(x, size), then models.Linear(size * dim, filters)",
     "CrossEntropyLoss": "F.cross_entropy(scores, targets)",
     "GRUCell": "a function of one step with @db.cell, called on nodes",
     "LSTMCell": "a function of one step with @db.cell, called on nodes",
     "LanguageModel": "models.GPT, or a module of yours with logits(graph, ids)",
+    "MaxPool1d": "F.max_pool(x, size), over tokens",
     "ModuleDict": "a dict as attribute: the modules in it are found",
     "ModuleList": "a list as attribute: the modules in it are found",
     "MultiheadAttention": "models.MultiHeadAttention(dim, heads)",
@@ -75,7 +78,7 @@ OF_MODELS = {
     "ParameterDict": "a dict as attribute: the parameters in it are found",
     "ParameterList": "a list as attribute: the parameters in it are found",
     "RNN": "models.LSTM, models.GRU, or db.scan with a cell of your own",
-    "Sequential": "call one layer after the other in __call__",
+    "ReLU": "F.relu; models.Sequential takes functions",
     "functional": "from dynbatch import nodes as F",
 }
 

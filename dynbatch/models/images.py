@@ -1,0 +1,138 @@
+"""Layers of images (H, W, C) whose heights and widths differ: convolutions, pools, flattening."""
+
+from __future__ import annotations
+
+from math import prod
+
+from dynbatch import nodes as F
+from dynbatch.arguments import size, sizes, switch
+from dynbatch.kernels.images import Pair
+from dynbatch.models.initial import Rng, generator, uniform
+from dynbatch.models.module import Module
+from dynbatch.nodes.images.windows import pair
+from dynbatch.nodes.node import Node
+
+
+class Conv2d(Module):
+    """Convolution of an image (H, W, I) -> (H', W', O), as `torch.nn.Conv2d`; see `F.conv2d`.
+
+    Args:
+        in_channels, out_channels: I and O.
+        kernel_size: of a window, h and w: one number, or (height, width).
+        stride, padding, dilation: likewise.
+        bias: whether b is there.
+        rng:  generator or seed of the initial values, uniform in ±1/√(I · h · w) as PyTorch's.
+
+    Parameters: weight (O, I, h, w), bias (O,).
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import models, nodes as F
+        >>> conv = models.Conv2d(3, 8, kernel_size=3, padding=1)
+        >>> with db.Graph() as graph:
+        ...     [conv(F.constant(graph, 1.0, (h, w, 3))).shape for h, w in ((28, 28), (5, 40))]
+        [(28, 28, 8), (5, 40, 8)]
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int | Pair,
+        stride: int | Pair = 1, padding: int | Pair = 0, dilation: int | Pair = 1,
+        *, bias: bool = True, rng: Rng = None,
+    ) -> None:  # fmt: skip
+        sizes(self, in_channels=in_channels, out_channels=out_channels)
+        switch(self, "bias", bias)
+        kernel = pair("Conv2d", "kernel_size", kernel_size, 1)
+        self.stride = pair("Conv2d", "stride", stride, 1)
+        self.padding = pair("Conv2d", "padding", padding, 0)
+        self.dilation = pair("Conv2d", "dilation", dilation, 1)
+        rng, fan = generator(rng), in_channels * prod(kernel)
+        self.weight = uniform(rng, (out_channels, in_channels, *kernel), fan)
+        self.bias = uniform(rng, (out_channels,), fan) if bias else None
+
+    def __call__(self, x: Node) -> Node:
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+
+
+class Conv1d(Module):
+    """Convolution of a sentence (T, I) -> (T', O), as `torch.nn.Conv1d`; see `F.conv1d`.
+
+    Args:
+        in_channels, out_channels: I and O.
+        kernel_size: of a window, k.
+        stride, padding, dilation: in tokens.
+        bias: whether b is there.
+        rng:  generator or seed of the initial values, uniform in ±1/√(I · k) as PyTorch's.
+
+    Parameters: weight (O, I, k), bias (O,).
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int,
+        stride: int = 1, padding: int = 0, dilation: int = 1,
+        *, bias: bool = True, rng: Rng = None,
+    ) -> None:  # fmt: skip
+        sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
+        switch(self, "bias", bias)
+        self.stride = size(self, "stride", stride)
+        self.padding = size(self, "padding", padding, least=0)
+        self.dilation = size(self, "dilation", dilation)
+        rng, fan = generator(rng), in_channels * kernel_size
+        self.weight = uniform(rng, (out_channels, in_channels, kernel_size), fan)
+        self.bias = uniform(rng, (out_channels,), fan) if bias else None
+
+    def __call__(self, x: Node) -> Node:
+        return F.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+
+
+class MaxPool2d(Module):
+    """The maximum of each window of an image, as `torch.nn.MaxPool2d`; see `F.max_pool2d`.
+
+    Args:
+        kernel_size, stride, padding: as of `F.max_pool2d`.
+    """
+
+    def __init__(
+        self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+    ) -> None:
+        self.kernel_size, self.stride, self.padding = _pool(self, kernel_size, stride, padding)
+
+    def __call__(self, x: Node) -> Node:
+        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding)
+
+
+class AvgPool2d(Module):
+    """The mean of each window of an image, as `torch.nn.AvgPool2d`; see `F.avg_pool2d`.
+
+    Args:
+        kernel_size, stride, padding: as of `F.avg_pool2d`.
+    """
+
+    def __init__(
+        self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+    ) -> None:
+        self.kernel_size, self.stride, self.padding = _pool(self, kernel_size, stride, padding)
+
+    def __call__(self, x: Node) -> Node:
+        return F.avg_pool2d(x, self.kernel_size, self.stride, self.padding)
+
+
+class Flatten(Module):
+    """All elements of an image (H, W, C) as a vector (C · H · W,), as `torch.nn.Flatten`.
+
+    They are in PyTorch's order, channel by channel, so that a linear layer after it has PyTorch's
+    weights. That layer takes images of one size; of others the mean or maximum over all pixels,
+    `F.mean(x, dim=(0, 1))`, has one width. A matrix (T, C) gives (C · T,).
+    """
+
+    def __call__(self, x: Node) -> Node:
+        channels_first = F.transpose(F.reshape(x, (-1, x.width))) if x.ndim > 1 else x
+        return F.reshape(channels_first, (x.rows * x.width,))
+
+
+def _pool(
+    owner: Module, kernel_size: int | Pair, stride: int | Pair | None, padding: int | Pair
+) -> tuple[Pair, Pair, Pair]:
+    what = type(owner).__name__
+    window = pair(what, "kernel_size", kernel_size, 1)
+    step = window if stride is None else pair(what, "stride", stride, 1)
+    return window, step, pair(what, "padding", padding, 0)
