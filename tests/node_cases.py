@@ -534,10 +534,10 @@ CASES = [
          {"Convolution": 1}),
     Case("max_pool2d", lambda graph, x: F.max_pool2d(x, (2, 3), (1, 2), (1, 1)), image, (),
          lambda torch, x: last(torch.nn.functional.max_pool2d(first(x), (2, 3), (1, 2), (1, 1))),
-         {"MaxPool2d": 1}),
+         {"MaxPooling2d": 1}),
     Case("avg_pool2d", lambda graph, x: F.avg_pool2d(x, 2, 1, 1), image, (),
          lambda torch, x: last(torch.nn.functional.avg_pool2d(first(x), 2, 1, 1)),
-         {"AvgPool2d": 1}),
+         {"AvgPooling2d": 1}),
     # Normalisation
     Case("softmax", lambda graph, x: F.softmax(x), matrix, (),
          lambda torch, x: torch.softmax(x, -1), {"Softmax": 1}),

@@ -13,7 +13,7 @@ from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class Pool2d(Sliding):
+class Pooling2d(Sliding):
     """Base of pools.
 
     Shape:  (H, W, C) -> (H', W', C).
@@ -38,7 +38,7 @@ class Pool2d(Sliding):
         return (*self.slid(x, 2), x[-1])
 
 
-class MaxPool2d(Pool2d):
+class MaxPooling2d(Pooling2d):
     """The maximum of each window. The gradient goes to the first one, as in PyTorch.
 
     Keeps:  the position of each maximum, as large as the output; the input is free after forward.
@@ -69,7 +69,7 @@ class MaxPool2d(Pool2d):
             kernels.max_patches_backward(dy.values, pixels, cls.place(batch), dx.values)
 
 
-class AvgPool2d(Pool2d):
+class AvgPooling2d(Pooling2d):
     """The mean of each window; zeros of the padding count."""
 
     __slots__ = ()
@@ -104,7 +104,7 @@ def max_pool2d(
         ShapeError:    x is no image, has no pixel, or is smaller than a window.
         ArgumentError: a size or stride is below 1, or padding more than half of the size.
     """
-    return _pooled("max_pool2d", MaxPool2d, x, kernel_size, stride, padding)
+    return _pooled("max_pool2d", MaxPooling2d, x, kernel_size, stride, padding)
 
 
 def avg_pool2d(
@@ -119,11 +119,11 @@ def avg_pool2d(
     Raises:
         As `max_pool2d`.
     """
-    return _pooled("avg_pool2d", AvgPool2d, x, kernel_size, stride, padding)
+    return _pooled("avg_pool2d", AvgPooling2d, x, kernel_size, stride, padding)
 
 
 def _pooled(
-    what: str, node_type: type[Pool2d], x: Node, kernel_size: int | Pair,
+    what: str, node_type: type[Pooling2d], x: Node, kernel_size: int | Pair,
     stride: int | Pair | None, padding: int | Pair,
 ) -> Node:  # fmt: skip
     require_nodes(what, x)
