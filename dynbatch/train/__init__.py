@@ -10,11 +10,13 @@ from dynbatch.train.checkpoint import (
 from dynbatch.train.digest import data_digest
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import read_metrics
+from dynbatch.train.prepared import PreparedBatches
 from dynbatch.train.result import TrainingResult
 from dynbatch.train.trainer import Trainer
 
 __all__ = [
     "CheckpointInfo",
+    "PreparedBatches",
     "SentenceBatches",
     "TokenBatches",
     "Trainer",

@@ -88,11 +88,13 @@ class SentenceBatches(Generic[Example]):
 
     def epoch(self, epoch: int) -> list[list[Example]]:
         """All batches of one epoch: every example exactly once."""
+        return [[self.examples[index] for index in batch] for batch in self.indices(epoch)]
+
+    def indices(self, epoch: int) -> list[list[int]]:
+        """The batches of one epoch by their examples' places in the list."""
         order = epoch_order(len(self.examples), self.seed, epoch).tolist()
-        return [
-            [self.examples[index] for index in order[start : start + self.batch_size]]
-            for start in range(0, len(order), self.batch_size)
-        ]
+        size = self.batch_size
+        return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 class TokenBatches(Generic[Example]):
@@ -140,7 +142,7 @@ class TokenBatches(Generic[Example]):
 
     def num_batches(self, epoch: int) -> int:
         """Number of batches in an epoch; it varies a little with the order."""
-        return len(self._packed(epoch))
+        return len(self.indices(epoch))
 
     def summary(self) -> dict[str, int | str]:
         """The settings that decide every batch, and a digest of the lengths."""
@@ -154,9 +156,10 @@ class TokenBatches(Generic[Example]):
 
     def epoch(self, epoch: int) -> list[list[Example]]:
         """All batches of one epoch: every example exactly once."""
-        return [[self.examples[index] for index in batch] for batch in self._packed(epoch)]
+        return [[self.examples[index] for index in batch] for batch in self.indices(epoch)]
 
-    def _packed(self, epoch: int) -> list[list[int]]:
+    def indices(self, epoch: int) -> list[list[int]]:
+        """The batches of one epoch by their examples' places in the list."""
         batches: list[list[int]] = []
         room = -1
         for index in epoch_order(len(self.examples), self.seed, epoch).tolist():

@@ -16,6 +16,7 @@ from dynbatch.train.advisor import Advisor
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import Record, validated
+from dynbatch.train.prepared import started
 from dynbatch.train.progress import NOT_SAVED, Progress, tell, tell_backend
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
@@ -197,10 +198,10 @@ class Trainer(TrainerSettings):
         self._num_batches = length_hint(batches, 0)
         self.model.train()
         progress.begin_epoch(self.epoch, self.position, self._num_batches)
-        rest = islice(batches, self.position, None)
-        while group := list(islice(rest, self.accumulate)):
-            self._update(group)
-            progress.advance(sum(map(len, group)), self._last, len(group))
+        with started(batches, self.position) as rest:
+            while group := list(islice(rest, self.accumulate)):
+                self._update(group)
+                progress.advance(sum(map(len, group)), self._last, len(group))
         self._end_epoch()
 
     def _update(self, batches: Sequence[Sequence[Example]]) -> None:
