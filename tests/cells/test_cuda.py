@@ -306,7 +306,9 @@ def test_a_second_backward_is_refused(cuda):
 
 
 @pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
-@pytest.mark.parametrize("name", ["lstm", "many_functions", "columns_across_two_maps"])
+@pytest.mark.parametrize(
+    "name", ["lstm", *map(exhaustive, ("many_functions", "columns_across_two_maps"))]
+)
 @pytest.mark.parametrize("architecture", [*map(exhaustive, (75, 80)), 90])
 def test_generated_kernels_compile_for_every_architecture(name, architecture):
     batch = CASES[name].batch((2,))
