@@ -38,7 +38,7 @@ def without_a_line(text):
 
 
 def test_every_row_has_lines_that_the_page_runs():
-    assert len(rows_of(PAGE)) > 70
+    assert len(rows_of(PAGE)) > 180
     assert without_a_line(PAGE) == []
 
 
