@@ -16,10 +16,10 @@ from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
-from dynbatch.nodes.node import Node
 from dynbatch.random import seed
 from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
 from dynbatch.train import (
+    PreparedBatches,
     SentenceBatches,
     TokenBatches,
     Trainer,
@@ -59,13 +59,13 @@ def sample(items: Sequence[Item], settings: TrainingSettings) -> list[Item]:
 
 def train(
     model: Module,
-    loss: Callable[[Graph, Any, Any], Node],
+    loss: Callable[[Graph, Any, Any], Any],
     examples: Sequence[Any],
     settings: TrainingSettings,
     num_tokens: Callable[[Any], int] | None = None,
     *,
     optimizer: optim.Optimizer | None = None,
-    batches: SentenceBatches[Any] | TokenBatches[Any] | None = None,
+    batches: SentenceBatches[Any] | TokenBatches[Any] | PreparedBatches[Any, Any] | None = None,
     accumulate: int = 1,
     extra: Mapping[str, object] | None = None,
     hint: str = "the same command with --resume",
@@ -74,7 +74,8 @@ def train(
     """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
 
     Args:
-        loss:       loss(graph, model, example), of one example; with `num_tokens` its sum.
+        loss:       loss(graph, model, example), of one example; with `num_tokens` its sum. With
+                    `loss_of_batch` it takes the examples of a mini-batch.
         num_tokens: what an example's loss was summed over.
         optimizer:  another one than Adam.
         batches:    other mini-batches than `batch_size` examples each.

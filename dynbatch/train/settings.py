@@ -16,14 +16,16 @@ from dynbatch.errors import ArgumentError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
-from dynbatch.nodes.node import Node
 from dynbatch.optim import Average, Optimizer, Schedule
+from dynbatch.parameter import ModelBuffer
+from dynbatch.train.moment import Moment
 from dynbatch.train.protocols import Batches, Example, TrainedModel
 from dynbatch.train.run_folder import best_of
 
 # How each function is called.
 FUNCTIONS = {
-    "loss_function": "loss_function(graph, model, example) -> scalar node",
+    "loss_function": "loss_function(graph, model, example) -> scalar node, with loss_of_batch=True "
+    "(graph, model, examples) -> list of them",
     "num_tokens": "num_tokens(example) -> tokens",
     "validate": "validate(model) -> metric, or metrics by name",
     "padded_bytes": "padded_bytes(batch) -> bytes",
@@ -52,9 +54,10 @@ class TrainerSettings(NamesChecked):
 
     model: TrainedModel
     optimizer: Optimizer
-    loss_function: Callable[[Graph, Any, Example], Node]
+    loss_function: Callable[[Graph, Any, Any], Any]
     batches: Batches
     _: KW_ONLY
+    loss_of_batch: bool = False
     num_tokens: Callable[[Example], int] | None = None
     accumulate: int = 1
     schedule: Schedule | None = None
@@ -88,8 +91,13 @@ class TrainerSettings(NamesChecked):
         """A block in which the model has its mean weights, if the run averages them."""
         return nullcontext() if self.average is None else self.average.applied()
 
+    def moment(self) -> Moment:
+        """The random states and buffers of this moment."""
+        return Moment.now(self._buffers, self.random_state)
+
     def __post_init__(self) -> None:
         self._check_types()
+        self._buffers = [p for _, p in self.model.named_parameters() if isinstance(p, ModelBuffer)]
         needs_metric = self.schedule is not None and self.schedule.needs_metric
         if self.validate is None and (self.patience is not None or needs_metric):
             what = "patience" if self.patience is not None else type(self.schedule).__name__
@@ -135,6 +143,7 @@ class TrainerSettings(NamesChecked):
         if self.clip_norm is not None:
             number("Trainer", "clip_norm", self.clip_norm, "[0, inf]")
         switch("Trainer", "higher_is_better", self.higher_is_better)
+        switch("Trainer", "loss_of_batch", self.loss_of_batch)
 
 
 def _refused(name: str, value: object, rule: str, fix: str) -> ArgumentError:

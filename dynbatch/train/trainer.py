@@ -19,7 +19,6 @@ from dynbatch.train.metrics import Record, validated
 from dynbatch.train.prepared import started
 from dynbatch.train.progress import NOT_SAVED, Progress, tell, tell_backend
 from dynbatch.train.protocols import Example
-from dynbatch.train.random_states import RandomStates
 from dynbatch.train.records import RunRecords
 from dynbatch.train.result import TrainingResult
 from dynbatch.train.saved_run import SavedRun
@@ -40,6 +39,8 @@ class Trainer(TrainerSettings):
         loss_function:    loss_function(graph, model, example) -> scalar node, for one example. A
             method model.loss(graph, *example) is given as
             lambda graph, model, example: model.loss(graph, *example).
+        loss_of_batch:    the loss function takes a mini-batch, and returns the list of its losses:
+                          loss_function(graph, model, examples), for `models.BatchNorm`.
         batches:          gives the mini-batches of epoch n, always the same, as `batches.epoch(n)`.
         num_tokens:       tokens that an example's loss was summed over. The loss of a mini-batch is
                           then Σ loss / Σ num_tokens, in nats per token; without it, the mean over
@@ -115,7 +116,7 @@ class Trainer(TrainerSettings):
         self._last: Record = {}
         self._checkpoints = SavedRun(self)
         self._num_batches = 0
-        self._marked = RandomStates.now(self.random_state)
+        self._marked = self.moment()
 
     def fit(self, num_epochs: int, overwrite: bool = False) -> TrainingResult:
         """Train until `num_epochs` epochs are done in all, or until validation says stop.
@@ -142,7 +143,7 @@ class Trainer(TrainerSettings):
             if not overwrite:
                 self._checkpoints.require_unused()
             self._settle()
-            self._marked = RandomStates.now(self.random_state)
+            self._marked = self.moment()
             self._records.keep_before(self.step, self.epoch)
             if self.show_progress:
                 tell_backend(next(self.optimizer.named_parameters())[1])
@@ -250,7 +251,7 @@ class Trainer(TrainerSettings):
                 self.schedule.step()
             self.step += 1
             self.position += len(update.losses)
-            self._marked = update.random_states
+            self._marked = update.moment
             self._last = update.record
             self._records.write(*update.records())
 
@@ -272,7 +273,7 @@ class Trainer(TrainerSettings):
                     self.schedule.step(metric)
             self.epoch += 1
             self.position = 0
-            self._marked = RandomStates.now(self.random_state)
+            self._marked = self.moment()
             if is_best:
                 with self.averaged():
                     self._save(self.best_path)
@@ -305,8 +306,9 @@ class Trainer(TrainerSettings):
             tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
 
     def _failed(self, error: NumericError) -> NumericError:
-        """Drop the gradients, and return the error to raise."""
+        """Undo what the update did before its step, and return the error to raise."""
         self.optimizer.zero_grad()
+        self._marked.restore_buffers()
         return NumericError(
             f"step {self.step + 1} (epoch {self.epoch + 1}, mini-batch {self.position + 1}): "
             f"{error}\n  last good checkpoint: {self._checkpoints.last or 'none was saved'}; "

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from math import inf, isfinite, nan
 
 from dynbatch import nodes as F
+from dynbatch.arguments import refused, shown
 from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.optim import GradientNorm, clip_grad_norm_
 from dynbatch.train.advisor import Advisor
 from dynbatch.train.metrics import PARAMETERS, Record
+from dynbatch.train.moment import Moment
 from dynbatch.train.protocols import Example
-from dynbatch.train.random_states import RandomStates
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.watch import Watched
 
@@ -28,7 +29,7 @@ class Update:
         record:        the line of the metrics file; `read` fills in `loss` and `gradient_norm`.
         losses:        of its mini-batches, after backward; their sum is the update's loss.
         norm:          of all gradients, before clipping.
-        random_states: after its loss was built, which is where the next update begins.
+        moment:        random states and buffers after its loss, where the next update begins.
         begun:         when it began, of `time.perf_counter`.
         watched:       statistics of the parameters, if it is the update's turn.
     """
@@ -36,7 +37,7 @@ class Update:
     record: Record
     losses: list[Node]
     norm: float | GradientNorm
-    random_states: RandomStates
+    moment: Moment
     begun: float
     watched: Watched | None = None
 
@@ -102,7 +103,7 @@ def differentiate(
     watched = Watched(settings.optimizer) if is_watched else None
     limit = inf if settings.clip_norm is None else settings.clip_norm
     norm = clip_grad_norm_(settings.optimizer, limit)
-    return Update(record, losses, norm, RandomStates.now(settings.random_state), begun, watched)
+    return Update(record, losses, norm, settings.moment(), begun, watched)
 
 
 def _add_gradients(
@@ -126,6 +127,8 @@ def _losses(settings: TrainerSettings, graph: Graph, batch: Sequence[Example]) -
     """The loss of each example; an error of a method of the model says how it was called."""
     loss = settings.loss_function
     try:
+        if settings.loss_of_batch:
+            return _of_each(loss(graph, settings.model, batch), batch)
         return [loss(graph, settings.model, example) for example in batch]
     except Exception as error:
         if getattr(loss, "__self__", None) is settings.model:
@@ -135,6 +138,18 @@ def _losses(settings: TrainerSettings, graph: Graph, batch: Sequence[Example]) -
                 "*example)"
             )
         raise
+
+
+def _of_each(losses: object, batch: Sequence[Example]) -> list[Node]:
+    """The losses that a function of a whole mini-batch returned, one for each example."""
+    if not isinstance(losses, list | tuple) or len(losses) != len(batch):
+        number = f"{len(losses)} losses" if isinstance(losses, list | tuple) else shown(losses)
+        raise refused(
+            "Trainer", f"loss_function returned {number} for {len(batch)} examples",
+            "with loss_of_batch=True it returns a list, one scalar node an example",
+            "return [loss of each example]; the Trainer takes their mean",
+        )  # fmt: skip
+    return list(losses)
 
 
 def _graph(settings: TrainerSettings) -> Graph:
