@@ -13,7 +13,6 @@ from typing import Any
 
 from dynbatch import backend
 from dynbatch import nodes as F
-from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
@@ -56,9 +55,6 @@ exit status:
 """
 
 STEPS = 3
-KINDS = 8
-"""Node types in the table; the others are added up."""
-
 MB = 1e6
 
 
@@ -124,9 +120,9 @@ def run(options: argparse.Namespace) -> None:
         f"{info.step:,} updates\n{data}: {len(chosen):,} of {len(texts):,} "
         f"examples, in {len(batches)} mini-batch{'es' * (len(batches) > 1)}; nothing is saved\n"
     )
-    kinds = _kinds(step.graph._record())
-    for line in (*_speed(step), *_memory(task, step), "", *kinds, "", step.graph.advice()):
-        print(line)
+    graph = step.graph
+    for part in (*_speed(step), *_memory(task, step), "", graph.profile(), "", graph.advice()):
+        print(part)
     if options.html:
         step.graph.explain(html=options.html)
     if options.trace:
@@ -207,26 +203,3 @@ def _memory(task: Task, step: MeasuredStep) -> list[str]:
         f"  memory at the peak {peak / MB:,.2f} MB; {said}",
         f"  beside it parameters of {kept / MB:,.2f} MB, their gradients, the optimizer's state",
     ]
-
-
-def _kinds(record: RunRecord) -> list[str]:
-    """The time in kernels, by node type, most first."""
-    sums: dict[str, list[float]] = {}
-    for row in record.rows:
-        found = sums.setdefault(row.kind, [0, 0, 0.0, 0.0])
-        for k, value in enumerate((1, row.nodes, row.seconds, row.seconds_backward)):
-            found[k] += value
-    ordered = sorted(sums.items(), key=lambda item: -item[1][2] - item[1][3])
-    rest = [one for _, one in ordered[KINDS:]]
-    if rest:
-        others = [sum(column) for column in zip(*rest, strict=True)]
-        ordered = [*ordered[:KINDS], (f"{len(rest)} others", others)]
-    whole = sum([one[2] + one[3] for _, one in ordered]) or 1.0
-    lines = [f"{'kernels by node type':<31} batches   nodes  forward ms  backward ms  share"]
-    for kind, (count, nodes, forward, backward) in ordered:
-        name = kind if len(kind) <= 31 else f"{kind[:30]}…"
-        lines.append(
-            f"{name:<31} {count:>7,} {nodes:>7,} {forward * 1e3:>11,.2f} {backward * 1e3:>12,.2f} "
-            f"{(forward + backward) / whole:>6.0%}"
-        )
-    return lines

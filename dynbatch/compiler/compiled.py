@@ -18,6 +18,7 @@ from dynbatch.compiler.c.expressions import has_steps
 from dynbatch.compiler.c.native import NativeLoop
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.differentiate import differentiate
+from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
@@ -94,6 +95,11 @@ class CompiledLoop:
         """This loop in C."""
         attends = self.reads_first_memories and all(map(has_steps, self.program.generic))
         return NativeLoop(self.storage, self.backward_program, self.gradients, self.numpy, attends)
+
+    @cached_property
+    def flops(self) -> LoopFlops:
+        """The floating-point operations of a row."""
+        return LoopFlops(self.backward_program, self.reached)
 
     @cached_property
     def on_device(self) -> DeviceCell:

@@ -62,6 +62,7 @@ class Ones(Operation):
     """
 
     __slots__ = ("columns",)
+    only_moves = True
     any_shape = True
     differentiable = False
     columns: int

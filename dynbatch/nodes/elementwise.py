@@ -100,6 +100,7 @@ class Detach(Unary):
     """
 
     __slots__ = ()
+    only_moves = True
     kernel = arithmetic.detached
     differentiable = False
     is_alias = True

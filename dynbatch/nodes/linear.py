@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dynbatch.kernels import arrays, blas
 from dynbatch.nodes.arguments import check_parameter, not_a_node, require_nodes
 from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.recorded import LENGTH
@@ -65,6 +68,20 @@ class LinearMap(Operation):
             )
 
     @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        node = sizes.batch.first
+        biases = 0 if node.bias is None else sizes.elements
+        return Flops(2 * node.weight.value.size * sizes.rows, biases)
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        node = sizes.batch.first
+        count = wanted[0] + (not node.weight.frozen)
+        has_bias = node.bias is not None and not node.bias.frozen
+        products = 2 * count * node.weight.value.size * sizes.rows
+        return Flops(products, sizes.elements if has_bias else 0)
+
+    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node = batch.first
         bias = None if node.bias is None else node.bias.value
@@ -111,9 +128,20 @@ class MatMul(Operation):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
+        return cls._multiply_adds(batch) + super().operations(batch)
+
+    @staticmethod
+    def _multiply_adds(batch: Batch) -> int:
         sizes = zip(batch.lengths, batch.widths, batch.input_widths(0), strict=True)
-        products = [rows * width * inner for rows, width, inner in sizes]
-        return sum(products) + super().operations(batch)
+        return sum([rows * width * inner for rows, width, inner in sizes])
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        return Flops(2 * cls._multiply_adds(sizes.batch))
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        return cls.flops(sizes).times(sum(wanted))
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

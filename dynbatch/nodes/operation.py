@@ -19,6 +19,7 @@ from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
 from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.nodes.batch import Batch, ScanCache
+from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.recorded import Recorded
 from dynbatch.nodes.signature import key_of
@@ -91,6 +92,7 @@ class Operation(Recorded):
         is_alias:  True if the value is its input's, and lies where that lies unless it is kept.
         moves_all: True if every element of every input is moved exactly once, so that its gradient
             is written rather than added to; for `Structural` types.
+        only_moves: True if values are copied, taken apart or joined, and nothing is computed.
         given_attributes: attributes that follow from one array of the sentence, and from nothing
             else of it; see `given`.
         accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
@@ -123,6 +125,7 @@ class Operation(Recorded):
     fuses_backward: ClassVar[bool] = False
     is_alias: ClassVar[bool] = False
     moves_all: ClassVar[bool] = False
+    only_moves: ClassVar[bool] = False
     cache_type: ClassVar[type[ScanCache]] = ScanCache
     accumulates: ClassVar[tuple[int, ...]] = ()
     given_attributes: ClassVar[tuple[str, ...]] = ()
@@ -301,6 +304,35 @@ class Operation(Recorded):
         """
         factors: int = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
         return factors * batch.rows + ELEMENT * batch.elements
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        """Floating-point operations of forward, as `graph.flops()` counts them.
+
+        By default those of a product of each row with every parameter that is a matrix, and 1 for
+        each element of the output, or of the largest input if that is larger.
+        """
+        if cls.only_moves:
+            return NO_FLOPS
+        parameters = sizes.batch.first.all_parameters() if cls.static else ()
+        products = sizes.row_products(parameters) if parameters else 0
+        return Flops(products, max([sizes.elements, *sizes.inputs]))
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        """Operations of backward; by default as many for each wanted gradient that is not dy.
+
+        Args:
+            wanted: of each input, whether it gets a gradient.
+        """
+        if cls.only_moves:
+            return NO_FLOPS
+        products = 0
+        if cls.static and (parameters := sizes.batch.first.all_parameters()):
+            products = sizes.row_products([p for p in parameters if not p.frozen])
+            products += sizes.row_products(parameters) if any(wanted) else 0
+        made = [k for k, is_wanted in enumerate(wanted) if is_wanted and k not in cls.passes]
+        return Flops(products, sum([max(sizes.elements, sizes.inputs[k]) for k in made]))
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

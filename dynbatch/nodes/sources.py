@@ -36,6 +36,7 @@ class Input(Operation):
     """
 
     __slots__ = ("array",)
+    only_moves = True
     any_shape = True
     given_attributes = ("array",)
     array: Array
@@ -76,6 +77,7 @@ class ParameterNode(Operation):
     """
 
     __slots__ = ("parameter",)
+    only_moves = True
     static = ("parameter",)
     is_shared = True
     parameter: Parameter
@@ -114,6 +116,7 @@ class Lookup(Operation):
     """
 
     __slots__ = ("ids", "table")
+    only_moves = True
     static = ("table",)
     given_attributes = ("ids",)
     table: Parameter

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.reporting.backends import without_c
+from dynbatch.reporting.profile import flops_per_second
 from dynbatch.reporting.reasons import Apart, apart, numbers_text
 
 WIDTH = 100
@@ -21,6 +22,7 @@ MANY_ALIKE = 4
 
 HEADS = (
     "step", "nodes", "rows", "width", "copied", "launches", "forward ms", "backward ms",
+    "GFLOP/s",
 )  # fmt: skip
 INDENT = "      "
 
@@ -85,7 +87,7 @@ def _cells(number: int, row: StepRecord) -> tuple[str, ...]:
     return (
         str(number), str(row.nodes), str(row.rows), str(row.width or "mixed"),
         str(row.copied_bytes), str(row.launches), f"{row.seconds * 1e3:.3f}",
-        f"{row.seconds_backward * 1e3:.3f}",
+        f"{row.seconds_backward * 1e3:.3f}", f"{flops_per_second(row) / 1e9:.1f}",
     )  # fmt: skip
 
 

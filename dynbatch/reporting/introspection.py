@@ -25,6 +25,7 @@ from dynbatch.reporting.advice import advice_text
 from dynbatch.reporting.explain import report
 from dynbatch.reporting.graphviz import dot, sentence_nodes, step_numbers
 from dynbatch.reporting.page import page
+from dynbatch.reporting.profile import FlopCounts, Profile
 from dynbatch.reporting.rules import Observed
 from dynbatch.reporting.trace_events import trace
 
@@ -103,6 +104,58 @@ class Introspection:
         if self._executor.is_observed:
             table += "\ncheck=True or guard=True: the kernels' time is that of the checks too"
         return f"{table}\n\n{self.advice()}" if advice else table
+
+    def flops(self) -> FlopCounts:
+        """The floating-point operations of everything run so far, forward and backward, by type.
+
+        An addition counts 1, and so does a multiplication:
+
+        - a matrix product of (m, k) by (k, n) counts 2 m n k; so do convolutions (`F.windows` and a
+          linear map), each weight of an LSTM's or another cell's step, and the two products of
+          attention, for every pair of a query and a key, whether a mask hides it or not;
+        - in backward a linear map takes 2 m n k for its weight's gradient, if that is trained, and
+          as much for its input's, if that is wanted; attention four products instead of two;
+        - every other function counts 1 for each element that it writes or, as a sum does, reads, be
+          it an addition, a tanh, a softmax or a norm; a bias 1 for each element it is added to.
+
+        Not counted: copies, look-ups and other moves; the sums of gradients that several readers
+        leave; what backward or `memory_limit` computes a second time; attention to the cached keys
+        of generation; the optimizer. PyTorch's `FlopCounterMode` counts products only:
+        compare `products` with it.
+
+        A closed graph can be asked as well.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import models
+            >>> from dynbatch import nodes as F
+            >>> linear = models.Linear(4, 3)
+            >>> with db.Graph() as graph:
+            ...     x = F.input(graph, [[1.0, 2.0, 3.0, 4.0]] * 5)
+            ...     graph.backward(F.sum(linear(x)))
+            >>> graph.flops().by_type["LinearMap"]
+            TypeFlops(forward=Flops(products=120, elementwise=15), \
+backward=Flops(products=120, elementwise=15))
+        """
+        return FlopCounts.of(self.profile())
+
+    def profile(self) -> Profile:
+        """Time, operations and bytes of everything run so far, by node type; `print` shows a table.
+
+        Types are named as in `explain`, a block's with the block's name. On a GPU, which is not
+        waited for, seconds are those of the launches, and there are no operations per second. A
+        closed graph can be asked as well.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     xs = [F.tanh(F.input(graph, [[1.0, 2.0]] * length)) for length in (3, 1)]
+            ...     graph.forward()
+            >>> {row.kind: (row.batches, row.nodes, row.rows) for row in graph.profile().rows}
+            {...'Tanh': (1, 2, 4)...}
+        """
+        return Profile.of(self._record())
 
     def advice(self, columns: int = 80) -> str:
         """What to change so that a step is faster, in order of what it would bring at most.

@@ -41,7 +41,7 @@ def test_it_tells_time_memory_and_node_types_within_80_columns(run, capsys):
     assert "tagged.tsv: 20 of 20 examples, in 3 mini-batches; nothing is saved" in out
     for said in ("tokens per second", "making nodes", "memory at the peak", "what to change"):
         assert said in out
-    shares = re.findall(r"^(Scan|LinearCrossEntropy) .* (\d+)%$", out, re.MULTILINE)
+    shares = re.findall(r"^(Scan|LinearCrossEntropy).* (\d+)% +[\d.]+ +[\d.]+$", out, re.MULTILINE)
     assert {kind for kind, _ in shares} == {"Scan", "LinearCrossEntropy"}
     assert max(map(len, out.splitlines())) <= 80
     assert run.read_bytes() == before

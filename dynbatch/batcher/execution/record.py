@@ -17,6 +17,7 @@ from dynbatch.cells.scan.scan import Scan
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.workers import ThreadSpan
+from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
@@ -88,6 +89,8 @@ class StepRecord(NamedTuple):
 
     A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
     `loops` are its compiled cells, and `on_device` whether they run on a GPU.
+
+    `bytes` are those of the values and parameters that forward reads, and of those that it writes.
     """
 
     kind: str
@@ -106,6 +109,9 @@ class StepRecord(NamedTuple):
     inside: Sequence[tuple[str, int]]
     loops: Sequence[CompiledLoop]
     on_device: bool
+    flops: Flops
+    flops_backward: Flops
+    bytes: int
 
     @property
     def remarks(self) -> str:
@@ -223,6 +229,8 @@ def row_of(step: StepRun) -> StepRecord:
     """The row of a step in the table."""
     first = step.nodes[0]
     rows, width = sum(step.block.lengths), step.block.width
+    parameters = first.all_parameters()
+    flops, flops_backward = _flops_of(step, rows)
     if isinstance(first, RegionNode):
         widths = {group.cell.width for group in first.region.groups}
         rows, width = first.region.count, widths.pop() if len(widths) == 1 else 0
@@ -237,13 +245,39 @@ def row_of(step: StepRun) -> StepRecord:
         step.batch.launches,
         step.prepare_seconds,
         step.spans,
-        names_of(first.all_parameters()),
+        names_of(parameters),
         step.num_batches,
         step.lower_bound,
         first.batch_sizes() if isinstance(first, RegionNode) else (),
         _loops(first),
         step.batch.xp is not np,
+        flops,
+        flops_backward,
+        _bytes_of(step, parameters),
     )
+
+
+def _flops_of(step: StepRun, rows: int) -> tuple[Flops, Flops]:
+    """Operations of forward, once however often memory has made it run, and of backward."""
+    if step.node_type.only_moves:
+        return NO_FLOPS, NO_FLOPS
+    inputs = [source.size for source in step.sources]
+    sizes = BatchSizes(step.batch, rows, step.block.size, inputs)
+    flops = step.node_type.flops(sizes)
+    times = [what for what, _, _ in step.spans].count("backward") or int(step.fused)
+    if not times:
+        return flops, NO_FLOPS
+    wanted = [target is not None for target in step.targets]
+    return flops, step.node_type.flops_backward(sizes, wanted).times(times)
+
+
+def _bytes_of(step: StepRun, parameters: Sequence[Parameter]) -> int:
+    """What only moves reads as much as it writes, and not all of a table."""
+    elements: int = 2 * step.block.size
+    if not step.node_type.only_moves:
+        read = sum([source.size for source in step.sources])
+        elements = step.block.size + read + sum([p.size for p in parameters])
+    return elements * step.batch.dtype.itemsize
 
 
 def _loops(node: Operation) -> Sequence[CompiledLoop]:

@@ -11,12 +11,14 @@ import numpy as np
 
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.group_run import GroupRun, elements
-from dynbatch.cells.calls.region import CallRegion, Inner
+from dynbatch.cells.calls.region import CallGroup, CallRegion, Inner
 from dynbatch.cells.calls.table import CallRun, ValueHandle
+from dynbatch.cells.flops import backward_flops, forward_flops
 from dynbatch.compiler.arrays import Scratch, columns_of
 from dynbatch.kernels.c.gathers import BatchPass
 from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.signature import intern_signature
@@ -103,6 +105,31 @@ class RegionNode(Operation):
     def operations(cls, batch: Batch) -> int:
         groups = batch.first.region.groups
         return sum([g.calls * sum([p.size for p in g.cell.parameters]) for g in groups])
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        batch, flops = sizes.batch, NO_FLOPS
+        for group in batch.first.region.groups:
+            memories = cls._rows_read(batch, group)
+            flops = flops.plus(forward_flops(group.cell, group.calls, memories, batch.dtype))
+        return flops
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        """A call's arguments all get a gradient: most are what other calls returned."""
+        batch, flops = sizes.batch, NO_FLOPS
+        for group in batch.first.region.groups:
+            cell, memories = group.cell, cls._rows_read(batch, group)
+            a_group = backward_flops(cell, group.calls, memories, batch.dtype, [*cell.reached])
+            flops = flops.plus(a_group)
+        return flops
+
+    @classmethod
+    def _rows_read(cls, batch: Batch, group: CallGroup) -> list[list[int]]:
+        """For each memory, how many of its rows each call reads."""
+        sources = cls.sources(batch.nodes) if group.memories else []
+        rows = [np.array([node.rows for node in sources[place]]) for place in group.memories]
+        return [each[group.memory_of].tolist() for each in rows]
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

@@ -40,6 +40,7 @@ class StackCalls(Operation):
     """
 
     __slots__ = ("leaf", "results", "tables")
+    only_moves = True
     results: Sequence[Result]
     leaf: int
     tables: Sequence[CallTable]

@@ -10,6 +10,7 @@ import numpy as np
 
 from dynbatch.arguments import switch
 from dynbatch.cells.cell import Cell
+from dynbatch.cells.flops import backward_flops, forward_flops
 from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
@@ -21,6 +22,7 @@ from dynbatch.errors import DtypeError
 from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.shape.structure import port_of
@@ -81,6 +83,27 @@ class Scan(Operation):
         first = batch.first
         begin = len(first.inputs) - len(first.cell.program.memories)
         return [sum(batch.input_rows(place)) for place in range(begin, len(first.inputs))]
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        batch = sizes.batch
+        return forward_flops(batch.first.cell, sizes.rows, cls._rows_read(batch), batch.dtype)
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        batch = sizes.batch
+        streams = [k for k in range(len(batch.first.cell.program.streams)) if wanted[k]]
+        memories = cls._rows_read(batch)
+        return backward_flops(batch.first.cell, sizes.rows, memories, batch.dtype, streams)
+
+    @staticmethod
+    def _rows_read(batch: Batch) -> list[list[int]]:
+        """For each memory, how many of its rows each token reads."""
+        first = batch.first
+        begin = len(first.inputs) - len(first.cell.program.memories)
+        places = range(begin, len(first.inputs))
+        lengths = batch.lengths if places else []
+        return [np.repeat(batch.input_rows(place), lengths).tolist() for place in places]
 
     @classmethod
     def recompute_of(cls, nodes: Sequence[Scan]) -> int:

@@ -18,6 +18,7 @@ from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -49,6 +50,19 @@ class BahdanauAttention(AttentionBase):
                 f"make {self.vector.name!r} of {shapes[0][-1]} elements",
             )
         return shape
+
+    @classmethod
+    def flops_a_pair(cls, first: Any) -> int:
+        return int(1 + 2 * first.vector.size)
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        """Products of the vector and of values; the sums of q_i + k_j have one gradient."""
+        pairs, first, (query, key, value) = cls._pairs(sizes.batch), sizes.batch.first, wanted
+        width, trained = first.vector.size, not first.vector.frozen
+        products = width * ((query or key) + trained)
+        products += first.width * ((query or key or trained) + value)
+        return Flops(2 * pairs * products, pairs * (1 + width))
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:

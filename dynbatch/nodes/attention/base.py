@@ -20,6 +20,7 @@ from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.nodes.batch import Batch, ScanCache
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import ELEMENT, Operation, Retain
 from dynbatch.parameter import Array
@@ -132,7 +133,36 @@ class AttentionBase(Operation):
     def operations(cls, batch: Batch) -> int:
         first = batch.first
         a_pair = ELEMENT + first.inputs[0].width + first.width
-        return sum([a_pair * q * k for q, k in zip(*cls.lengths(batch), strict=True)])
+        operations: int = a_pair * cls._pairs(batch)
+        return operations
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        """Scores and sums of values, two products, for each pair; a mask spares none."""
+        pairs, first = cls._pairs(sizes.batch), sizes.batch.first
+        widths = first.inputs[0].width + first.width
+        return Flops(2 * pairs * widths, pairs * cls.flops_a_pair(first))
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        """Scores that are computed again are not counted."""
+        pairs, first, (query, key, value) = cls._pairs(sizes.batch), sizes.batch.first, wanted
+        of_scores = query or key or bool(first.parameters())
+        products = first.inputs[0].width * (query + key) + first.width * (of_scores + value)
+        return Flops(2 * pairs * products, pairs * cls.flops_a_pair(first))
+
+    @classmethod
+    def flops_a_pair(cls, first: Any) -> int:
+        """Operations besides products for a query and a key."""
+        return 1
+
+    @classmethod
+    def _pairs(cls, batch: Batch) -> int:
+        pairs: int | None = batch.memo.get("pairs")
+        if pairs is None:
+            pairs = sum([q * k for q, k in zip(*cls.lengths(batch), strict=True)])
+            batch.memo["pairs"] = pairs
+        return pairs
 
     @staticmethod
     def cache(batch: Batch) -> AttentionCache | None:

@@ -9,6 +9,7 @@ from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.dot_product import dot_attention_of_pages
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.ragged import Ragged
 
 
@@ -30,6 +31,11 @@ class CachedAttention(DotProductAttention):
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return {}
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        """Not counted: the cache has been written on by the time that anyone asks."""
+        return NO_FLOPS
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -76,6 +76,10 @@ class DotProductAttention(AttentionBase):
         return 1 if self.heads == self.kv_heads else self.heads // self.kv_heads
 
     @classmethod
+    def flops_a_pair(cls, first: Any) -> int:
+        return int(first.heads)
+
+    @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return {"log_sums": (sum(batch.input_rows(0)), batch.first.heads)}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.kernels.losses import crf as kernels
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import TargetRule, class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -39,6 +41,16 @@ class ChainBase(Operation):
                 "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
                 f"project to as many tags as the transitions have, or make these for {tags}",
             )
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        """A sum of scores and a function of it for each token, tag and tag before it."""
+        tags = sizes.batch.first.start.size
+        return Flops(elementwise=2 * tags * sizes.inputs[0])
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        return cls.flops(sizes)
 
     @classmethod
     def chain(cls, batch: Batch) -> kernels.Chain:

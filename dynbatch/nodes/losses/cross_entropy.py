@@ -14,6 +14,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import TargetRule, class_targets, distributions
@@ -106,6 +107,25 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
         weight = batch.first.weight  # its logits are as many as a linear layer writes
         a_row: int = weight.size + ELEMENT * len(weight.value)
         return sum(batch.input_rows(0)) * a_row
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        node, logits = sizes.batch.first, cls._logits(sizes)
+        return Flops(2 * logits * node.weight.shape[1], logits * (1 + (node.bias is not None)))
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        """Logits that are computed again are not counted."""
+        node, logits = sizes.batch.first, cls._logits(sizes)
+        count = wanted[0] + (not node.weight.frozen)
+        has_bias = node.bias is not None and not node.bias.frozen
+        return Flops(2 * logits * node.weight.shape[1] * count, logits * (1 + has_bias))
+
+    @staticmethod
+    def _logits(sizes: BatchSizes) -> int:
+        classes, width = sizes.batch.first.weight.shape
+        logits: int = sizes.inputs[0] // width * classes
+        return logits
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

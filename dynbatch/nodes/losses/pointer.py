@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.kernels.losses import pointer as kernels
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -49,6 +51,16 @@ class PointerLoss(Operation):
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         queries, keys = cls._lengths(batch)
         return {"probabilities": (sum([a * b for a, b in zip(queries, keys, strict=True)]), 1)}
+
+    @classmethod
+    def flops(cls, sizes: BatchSizes) -> Flops:
+        pairs, _ = cls.saved(sizes.batch)["probabilities"]
+        return Flops(2 * pairs * sizes.batch.first.inputs[0].width, pairs)
+
+    @classmethod
+    def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+        products, pairs = cls.flops(sizes)
+        return Flops(products * sum(wanted), pairs)
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -53,6 +53,7 @@ class PositionRows(Operation):
     """
 
     __slots__ = ("offset", "table")
+    only_moves = True
     static = ("table",)
     table: Parameter
     offset: int

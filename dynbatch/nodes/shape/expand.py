@@ -28,6 +28,7 @@ class Repeated(Operation):
     """
 
     __slots__ = ("target",)
+    only_moves = True
     any_rank = True
     target: Shape
 

@@ -28,6 +28,7 @@ class GatherRows(Operation):
     """
 
     __slots__ = ("ids",)
+    only_moves = True
     any_length = True
     ids: Array
 
@@ -89,6 +90,7 @@ class Transpose(Operation):
     """
 
     __slots__ = ()
+    only_moves = True
     any_shape = True
 
     def infer_shape(self, *shapes: Shape) -> Shape:

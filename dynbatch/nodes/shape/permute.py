@@ -27,6 +27,7 @@ class Permute(Operation):
     """
 
     __slots__ = ("groups", "inner", "is_length", "target")
+    only_moves = True
     static = ("inner",)
     any_shape = True
     any_rank = True

@@ -64,6 +64,7 @@ class Structural(Operation):
     """Base of structural nodes. Subclasses give `rectangles`, injective on the inputs."""
 
     __slots__ = ()
+    only_moves = True
     any_shape = True
     variadic = True
 

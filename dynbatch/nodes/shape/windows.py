@@ -56,6 +56,7 @@ class Windows(Windowed):
     """
 
     __slots__ = ()
+    only_moves = True
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return (self.windows(shapes[0]), self.span * shapes[0][-1])

@@ -1,0 +1,57 @@
+"""`Flops`: floating-point operations, and `BatchSizes`, from which a node type counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Parameter
+
+
+class Flops(NamedTuple):
+    """Floating-point operations; an addition is one, and so is a multiplication.
+
+    Attributes:
+        products:    those of matrix products, 2 m n k for (m, k) by (k, n).
+        elementwise: all others.
+    """
+
+    products: int = 0
+    elementwise: int = 0
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.products + self.elementwise
+
+    def plus(self, other: Flops) -> Flops:
+        """The sum of two counts."""
+        return Flops(self.products + other.products, self.elementwise + other.elementwise)
+
+    def times(self, count: int) -> Flops:
+        """The count, `count` times."""
+        return Flops(self.products * count, self.elementwise * count)
+
+
+NO_FLOPS = Flops()
+"""Values that are only moved."""
+
+
+class BatchSizes(NamedTuple):
+    """A batch with its sizes.
+
+    Attributes:
+        rows, elements: of all outputs.
+        inputs:         elements of each packed input.
+    """
+
+    batch: Batch
+    rows: int
+    elements: int
+    inputs: Sequence[int]
+
+    def row_products(self, parameters: Sequence[Parameter]) -> int:
+        """Operations of a product of all rows with each of the parameters that is a matrix."""
+        factors: int = sum([p.size for p in parameters if p.value.ndim > 1])
+        return 2 * factors * self.rows
