@@ -149,6 +149,19 @@ class Corpus:
         return chosen
 
 
+class ClassCorpus(Corpus):
+    """Sentences with one target each, a class, whatever their length."""
+
+    def lengths(self, rng: np.random.Generator, count: int) -> Array:
+        drawn = super().lengths(rng, count)
+        drawn[:, 1] = 1
+        return drawn
+
+    def fill(self, rng: np.random.Generator, lengths: Array) -> Batch:
+        words = np.asarray(lengths)[:, 0]
+        return super().fill(rng, np.stack([words, np.ones_like(words)], axis=1))
+
+
 def draw_lengths(
     rng: np.random.Generator,
     count: int,

@@ -19,6 +19,8 @@ LEARNING_RATE = 1e-3  # of Adam, betas (0.9, 0.999), eps 1e-8, no weight decay
 START_SYMBOL = 0  # what the decoder reads before the first target word
 END_SYMBOL = 1  # the last target word of every sentence
 
+WINDOWS = (3, 4, 5)  # words in the windows of a convolutional network
+
 _INITIAL_RANGE = 0.08  # uniform in ±0.08
 
 
@@ -171,7 +173,34 @@ class BertLayerSizes:
         }
 
 
-Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes | TransformerSizes | BertLayerSizes
+@dataclass(frozen=True)
+class CnnSizes:
+    """Convolutions over words, the strongest answer of each filter, a class for the sentence:
+
+        y = W [max_t relu(W_s [x_t; …; x_t+s-1] + b_s) for s = 3, 4, 5] + b
+
+    Windows reach over both ends, where word vectors are zeros. Dropout is 0.
+
+    Source: Kim 2014, arXiv:1408.5882.
+    """
+
+    vocabulary: int = 10_000
+    embedding: int = 300
+    hidden: int = 100  # filters of each window size
+    classes: int = 5
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, by name."""
+        shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocabulary, self.embedding)}
+        for k, words in enumerate(WINDOWS):
+            shapes[f"convolutions.{k}.weight"] = (self.hidden, self.embedding, words)
+            shapes[f"convolutions.{k}.bias"] = (self.hidden,)
+        shapes["output.weight"] = (self.classes, len(WINDOWS) * self.hidden)
+        shapes["output.bias"] = (self.classes,)
+        return shapes
+
+
+Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes | TransformerSizes | BertLayerSizes | CnnSizes
 
 
 def initial_values(sizes: Sizes, rng: np.random.Generator) -> Mapping[str, Array]:

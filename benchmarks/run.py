@@ -1,4 +1,7 @@
-"""Time one workload: `python -m benchmarks.run WORKLOAD [--batch 64] [--device cuda] [--json]`."""
+"""Time one workload: `python -m benchmarks.run WORKLOAD [--batch 64] [--device cuda] [--json]`.
+
+With `all` the usual ones (`together.TOGETHER`) run one after the other, and make one table.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import dynbatch as db
-from benchmarks import environment
+from benchmarks import environment, together
 from benchmarks.lengths import KINDS, Corpus, mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
 from benchmarks.peers.checkout import CheckoutContender
@@ -21,6 +24,7 @@ from benchmarks.workloads.contender import DynbatchContender, median_cost
 from dynbatch.backend import NAMES
 from dynbatch.errors import BackendError
 
+ALL = "all"
 _GUARD_SENTENCES = 8
 _GUARD_LENGTH = 9  # of the sentences on which padded forms are exact too
 
@@ -28,7 +32,7 @@ _GUARD_LENGTH = 9  # of the sentences on which padded forms are exact too
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("workload", choices=sorted(WORKLOADS))
+    parser.add_argument("workload", choices=[*sorted(WORKLOADS), ALL])
     parser.add_argument("--batch", type=_positive, help="sentences of a random batch, if not 64")
     parser.add_argument("--device", choices=NAMES, default="cpu", help="of dynbatch and PyTorch")
     parser.add_argument("--hidden", type=_positive, help="width of the LSTMs, if not 256")
@@ -152,9 +156,20 @@ def _positive(text: str) -> int:
     return number
 
 
+def all_of_them(arguments: Sequence[str], as_json: bool) -> int:
+    """Every workload of `together.TOGETHER` with these options; the exit status."""
+    options = [argument for argument in arguments if argument not in (ALL, "--json")]
+    measured = [together.measure(workload, options) for workload in together.TOGETHER]
+    ran = [found for found in measured if found is not None]
+    show(together.as_text(ran), ran, as_json)
+    return 0 if len(ran) == len(measured) else 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = parse(arguments)
+    if options.workload == ALL:
+        return all_of_them(sys.argv[1:] if arguments is None else arguments, options.json)
     try:
         report = run(options)
     except Disagreement as error:

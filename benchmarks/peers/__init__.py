@@ -9,6 +9,7 @@ from benchmarks.measure import Contender
 from benchmarks.networks import (
     Array,
     BertLayerSizes,
+    CnnSizes,
     Seq2SeqSizes,
     Sizes,
     TaggerSizes,
@@ -19,6 +20,7 @@ from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
 
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
 LSTM_PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-bucketed")
+CNN_PEERS = ("pytorch-padded", "pytorch-bucketed")
 TREE_PEERS = ("pytorch-levels", "pytorch-nodes", "dynet")
 TRANSFORMER_PEERS = (
     "pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-by-sentence",
@@ -71,6 +73,8 @@ def _pytorch(
         forms = _tagger_forms(sizes, values, device)
     elif isinstance(sizes, TreeSizes):
         forms = _tree_forms(sizes, values, device)
+    elif isinstance(sizes, CnnSizes):
+        forms = _cnn_forms(sizes, values, device)
     elif isinstance(sizes, TransformerSizes | BertLayerSizes):
         forms = _transformer_forms(sizes, values, device)
     else:
@@ -107,6 +111,17 @@ def _seq2seq_forms(
         "pytorch-packed": form("pytorch-packed", packs=True),
         "pytorch-select": form("pytorch-select", packs=True, selects=True),
         "pytorch-bucketed": form("pytorch-bucketed", selects=True, is_bucketed=True),
+    }
+
+
+def _cnn_forms(
+    sizes: CnnSizes, values: Mapping[str, Array], device: str
+) -> dict[str, Callable[[], Contender]]:
+    from benchmarks.peers.pytorch_cnn import PaddedCnn
+
+    return {
+        "pytorch-padded": lambda: PaddedCnn(sizes, values, device=device),
+        "pytorch-bucketed": lambda: PaddedCnn(sizes, values, is_bucketed=True, device=device),
     }
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lengths import KINDS, ONE_LONG, REAL_TEXT_SIGMA, Corpus
+from benchmarks.lengths import KINDS, ONE_LONG, REAL_TEXT_SIGMA, ClassCorpus, Corpus
 from benchmarks.measure import Contender
 from benchmarks.networks import (
     Array,
     BertLayerSizes,
+    CnnSizes,
     Seq2SeqSizes,
     Sizes,
     TaggerSizes,
@@ -20,9 +21,17 @@ from benchmarks.networks import (
     TreeSizes,
     initial_values,
 )
-from benchmarks.peers import LSTM_PEERS, PEERS, TRANSFORMER_PEERS, TREE_PEERS, build_peers
+from benchmarks.peers import (
+    CNN_PEERS,
+    LSTM_PEERS,
+    PEERS,
+    TRANSFORMER_PEERS,
+    TREE_PEERS,
+    build_peers,
+)
 from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
+from benchmarks.workloads.cnn import DynbatchCnn
 from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.steps import StepSeq2Seq, StepTagger
@@ -37,6 +46,12 @@ Values = Mapping[str, Array]
 # Word pieces of a question of SQuAD 1.1 with its paragraph, roughly: an assumption, not a count.
 QUESTIONS = {"mean": 160.0, "bounds": (24, 512)}
 QUESTIONS_SIGMA = 0.4
+
+# Words of a sentence of the Stanford Sentiment Treebank: 19.1 ± 9.3, at most 52. A lognormal draw
+# of this mean and spread, clipped, has 19.2 ± 9.4.
+REVIEWS = {"mean": 19.3, "bounds": (2, 52)}
+REVIEWS_SIGMA = 0.48
+
 ALL_FULL = {"mean": 512.0}
 
 
@@ -90,6 +105,9 @@ class Workload:
             return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, **spread)
         if isinstance(sizes, TreeSizes):
             return TreeCorpus(sizes.vocabulary, sizes.classes, **spread)
+        if isinstance(sizes, CnnSizes):
+            spread |= REVIEWS
+            return ClassCorpus(sizes.vocabulary, sizes.classes, is_aligned=True, **spread)
         if isinstance(sizes, TransformerSizes):
             return Corpus(sizes.vocabulary, sizes.vocabulary, is_aligned=True, **spread)
         if isinstance(sizes, BertLayerSizes):
@@ -155,6 +173,7 @@ WORKLOADS: Mapping[str, Workload] = {
         batch=32,
         sigma=QUESTIONS_SIGMA,
     ),
+    "cnn": Workload(CnnSizes(), DynbatchCnn, frameworks=CNN_PEERS, sigma=REVIEWS_SIGMA),
     "tree": Workload(
         TreeSizes(), DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
     ),

@@ -10,14 +10,16 @@ from benchmarks.lengths import Corpus
 from benchmarks.measure import require_agreement
 from benchmarks.networks import (
     BertLayerSizes,
+    CnnSizes,
     Seq2SeqSizes,
     TaggerSizes,
     TransformerSizes,
     TreeSizes,
     initial_values,
 )
-from benchmarks.peers import TRANSFORMER_PEERS, TREE_PEERS
+from benchmarks.peers import CNN_PEERS, TRANSFORMER_PEERS, TREE_PEERS
 from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads.cnn import DynbatchCnn
 from benchmarks.workloads.contender import StepCost, median_cost
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.steps import StepSeq2Seq, StepTagger
@@ -30,6 +32,7 @@ from tests.cuda import devices
 
 TAGGER = TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4)
 SEQ2SEQ = Seq2SeqSizes(source_vocabulary=30, target_vocabulary=20, embedding=6, hidden=5)
+CNN = CnnSizes(vocabulary=30, embedding=6, hidden=5, classes=3)
 TREE = TreeSizes(vocabulary=30, embedding=6, hidden=5, classes=3)
 SMALL = {
     "tagger": Workload(TAGGER, DynbatchTagger),
@@ -37,6 +40,7 @@ SMALL = {
     "user_cell": Workload(
         TAGGER, UserCellTagger, frameworks=(), rivals={"models-lstm": DynbatchTagger}
     ),
+    "cnn": Workload(CNN, DynbatchCnn, frameworks=CNN_PEERS),
     "tree": Workload(
         TREE, DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
     ),
@@ -118,6 +122,17 @@ def test_transformers_run_beside_four_forms_of_pytorch(small, capsys, workload, 
     assert list(found["peers_ms"]) == list(TRANSFORMER_PEERS)
     assert all(ms > 0 for ms in found["peers_ms"].values())
     assert found["batch"] == 5 and f"lengths {lengths}" in printed.err
+
+
+def test_the_cnn_runs_beside_padded_and_bucketed_pytorch(small, capsys):
+    pytest.importorskip("torch", reason="the peers are PyTorch's")
+    assert run.main(["cnn", "--json", *QUICK]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert list(found["peers_ms"]) == list(CNN_PEERS)
+    assert all(ms > 0 for ms in found["peers_ms"].values())
+    assert "checked with pytorch-padded, pytorch-bucketed" in printed.err
+    assert found["nodes_per_sentence"] > 10 and "(1." in printed.err  # cells a token, bucketed
 
 
 def test_the_table_needs_no_peer(small, capsys):
