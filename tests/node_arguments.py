@@ -123,6 +123,12 @@ def matrix_and_rows(generator: Generator, length: int) -> tuple[Any, ...]:
     return (*matrix(generator, length), rows)
 
 
+def matrix_and_segments(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Lengths of segments of the rows, of which some have none."""
+    cuts = np.sort(generator.integers(0, length + 1, 3))
+    return (*matrix(generator, length), np.diff(np.concatenate(([0], cuts, [length]))))
+
+
 def matrix_and_labels(generator: Generator, length: int) -> tuple[Any, ...]:
     """Targets that are exactly 0 or 1; integers, so that they arrive as an array."""
     return (*matrix(generator, length), generator.integers(0, 2, (length, 4)))

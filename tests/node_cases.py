@@ -29,6 +29,7 @@ from tests.node_arguments import (
     matrix_and_ids,
     matrix_and_labels,
     matrix_and_rows,
+    matrix_and_segments,
     matrix_and_vector,
     pair,
     pair_of_positives,
@@ -66,6 +67,14 @@ class Case(NamedTuple):
     parameters: Sequence[tuple[int, ...]] = ()
     torch: Callable[..., Any] | None = None
     batches: Mapping[str, int] = MappingProxyType({})
+
+
+# Formulas that PyTorch has otherwise -------------------------------------------------------------
+
+
+def mean_by_segment(torch, x, lengths):
+    """Means of segments, of which an empty one has 0 where PyTorch's function has NaN."""
+    return torch.stack([each.sum(0) / max(1, len(each)) for each in x.split(lengths.tolist())])
 
 
 # Cells -------------------------------------------------------------------------------------------
@@ -459,6 +468,11 @@ CASES = [
     Case("pick", lambda graph, x: x[-1], at_least(1), (), lambda torch, x: x[-1], {"Slice": 1}),
     Case("gather_rows", lambda graph, x, rows: F.gather_rows(x, rows), matrix_and_rows, (),
          lambda torch, x, rows: x[rows], {"GatherRows": 1}),
+    Case("segment_sum", lambda graph, x, lengths: F.segment_sum(x, lengths), matrix_and_segments,
+         (), lambda torch, x, lengths: torch.stack([each.sum(0) for each in x.split([*lengths])]),
+         {"SegmentSum": 1}),
+    Case("segment_mean", lambda graph, x, lengths: F.segment_mean(x, lengths), matrix_and_segments,
+         (), mean_by_segment, {"SegmentMean": 1}),
     Case("repeat", lambda graph, x: F.repeat(x, 3), matrix, (),
          lambda torch, x: x.repeat(3, 1)),
     Case("transpose", lambda graph, x: F.transpose(x), at_least(1), (), lambda torch, x: x.T),

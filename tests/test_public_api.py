@@ -25,9 +25,9 @@ PUBLIC = {
         kl_div layer_norm leaky_relu less less_equal linear log log_softmax logsigmoid logsumexp
         lookup matmul max max_pool max_pool2d maximum mean mean_pool min minimum mse_loss multiply
         negative nll_loss not_equal parameter permute pick pointer_loss positions pow reglu
-        relative_bias relu repeat reshape reverse rms_norm rotary sigmoid sign silu sinusoidal
-        slice softmax softplus split sqrt squeeze stack std subtract sum swiglu t5_bias
-        tanh transpose unsqueeze var viterbi
+        relative_bias relu repeat reshape reverse rms_norm rotary segment_mean segment_sum
+        sigmoid sign silu sinusoidal slice softmax softplus split sqrt squeeze stack std subtract
+        sum swiglu t5_bias tanh transpose unsqueeze var viterbi
         where windows
     """,
     "dynbatch.pictures": """

@@ -8,7 +8,7 @@ from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParse
 from dynbatch.models.crf import CRF
 from dynbatch.models.gpt import GPT
 from dynbatch.models.images import AvgPool2d, Conv1d, Conv2d, Flatten, MaxPool2d
-from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear, RMSNorm
+from dynbatch.models.layers import Dropout, Embedding, EmbeddingBag, LayerNorm, Linear, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.seq2seq import Seq2Seq
@@ -42,6 +42,7 @@ __all__ = [
     "DotAttention",
     "Dropout",
     "Embedding",
+    "EmbeddingBag",
     "FeedForward",
     "Flatten",
     "GeneralAttention",

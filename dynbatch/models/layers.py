@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
-from dynbatch.arguments import number, refused, sizes, switch
+from dynbatch.arguments import number, refused, shown, sizes, switch
 from dynbatch.errors import ShapeError
 from dynbatch.models.initial import Rng, generator, normal, ones, uniform, zeros
 from dynbatch.models.module import Module
@@ -85,6 +86,64 @@ class Embedding(Module):
                 "embed(graph, ids), inside `with db.Graph() as graph:`",
             )  # fmt: skip
         return F.lookup(graph, self.weight, ids)
+
+
+class EmbeddingBag(Embedding):
+    """Sums or means of a table's vectors, one for each bag of ids: sparse features of words.
+
+    `embed(graph, bags)` gives one sentence's, bags of T words -> (T, D); a bag without ids gives 0.
+    All bags of a mini-batch are one look-up and one reduction. The gradient is row-sparse.
+
+    Args:
+        num_embeddings, dim, freeze, scale, rng: as for `Embedding`.
+        mode: "mean" or "sum".
+
+    Parameters: weight (V, D).
+
+    Source: `torch.nn.EmbeddingBag`, whose modes these are.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        dim: int,
+        *,
+        mode: str = "mean",
+        freeze: bool = False,
+        scale: float = 1.0,
+        rng: Rng = None,
+    ) -> None:
+        super().__init__(num_embeddings, dim, freeze=freeze, scale=scale, rng=rng)
+        self.mode = _mode(mode)
+
+    @classmethod
+    def of(cls, weight: Any, *, freeze: bool = False, mode: str = "mean") -> Self:
+        """The sums or means of a given table's rows; see `Embedding.of`."""
+        made = super().of(weight, freeze=freeze)
+        made.mode = _mode(mode)
+        return made
+
+    def __call__(self, graph: Owner, ids: Any = MISSING) -> Node:
+        bags = [] if ids is MISSING else ids
+        try:
+            lengths = [len(bag) for bag in bags]
+        except TypeError:
+            raise refused(
+                "EmbeddingBag", f"{shown(ids)} as bags", "a list of ids for each word",
+                "embed(graph, [[3, 8], [], [5]]); embed(graph, [ids]) for one bag",
+            ) from None  # fmt: skip
+        flat = ids if ids is MISSING else [*chain.from_iterable(bags)]
+        x = super().__call__(graph, flat)
+        return (F.segment_sum if self.mode == "sum" else F.segment_mean)(x, lengths)
+
+
+def _mode(mode: str) -> str:
+    if mode not in ("mean", "sum"):
+        raise refused(
+            "EmbeddingBag", f"mode is {mode!r}", 'mode is "mean" or "sum"',
+            "F.max over rows of an Embedding, bag by bag, gives maxima",
+        )  # fmt: skip
+    return mode
 
 
 class Linear(Module):

@@ -27,6 +27,7 @@ from dynbatch.nodes.losses.pointer import pointer_loss
 from dynbatch.nodes.positions.absolute import positions, sinusoidal
 from dynbatch.nodes.positions.rotary import rotary
 from dynbatch.nodes.reduce import logsumexp, mean, sum
+from dynbatch.nodes.segments import segment_mean, segment_sum
 from dynbatch.nodes.selection import (
     equal,
     greater,
@@ -62,9 +63,9 @@ __all__ = [
     "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean", "mean_pool", "min", "minimum",
     "mse_loss", "multiply", "nll_loss", "not_equal", "parameter", "permute", "pick",
     "pointer_loss", "positions", "pow", "reglu", "relative_bias", "repeat", "reshape",
-    "reverse", "rms_norm", "rotary", "sinusoidal", "slice", "softmax", "split", "squeeze",
-    "stack", "std", "subtract", "sum", "swiglu", "t5_bias", "transpose", "unsqueeze", "var",
-    "viterbi", "where", "windows",
+    "reverse", "rms_norm", "rotary", "segment_mean", "segment_sum", "sinusoidal",
+    "slice", "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "swiglu", "t5_bias",
+    "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -129,6 +129,7 @@ FUNCTIONS: dict[str, Callable[[Node, SentenceProgram], Node]] = {
     "balanced": balanced,
     "argmax": lambda x, program: F.argmax(x, dim=0) if x.rows else F.sum(x, dim=0),
     "gather_rows": lambda x, program: F.gather_rows(x, [0, x.rows - 1, 0] if x.rows else []),
+    "segments": lambda x, program: F.segment_mean(x, [x.rows - x.rows // 2, 0, x.rows // 2]),
     "scan": averaged,
     "scan from a state": recurrent,
     "scan backwards": backwards,

@@ -55,6 +55,8 @@ FUNCTIONS = {
     "repeat": [lambda x, it: F.repeat(it, 2)],
     "permute": [lambda x, it: F.permute(it, (1, 0))],
     "reshape": [lambda x, it: F.reshape(it, (3,))],
+    "segment_mean": [lambda x, it: F.segment_mean(it, [3])],
+    "segment_sum": [lambda x, it: F.segment_sum(it, [3])],
     "slice": [lambda x, it: F.slice(it, 0, 1)],
     "split": [lambda x, it: F.split(it, 1)],
     "positions": [lambda x, it: F.positions(it, SQUARE)],

@@ -144,6 +144,7 @@ CASES = {
     ),
     "lookup": lambda g: F.lookup(g.graph, g.parameter(20, g.width), g.ids(20)),
     "gather_rows": lambda g: F.gather_rows(g.x(), g.ids(g.rows)),
+    "segment_mean": lambda g: F.segment_mean(g.x(), [3, g.rows - 3]),
     "repeat": lambda g: F.repeat(g.x(), 2),
     "slice": lambda g: g.x()[3:-3],
     "concat": lambda g: F.concat([g.x(), g.x()]),

@@ -46,6 +46,7 @@ OTHER_NAMES = {
     "prod": "F.exp(F.sum(F.log(x))) of positive numbers",
     "quick_gelu": "x * F.sigmoid(1.702 * x)",
     "scaled_dot_product_attention": "F.attention(query, keys, values)",
+    "segment_reduce": "F.segment_sum(x, lengths) and F.segment_mean(x, lengths)",
     "square": "x * x",
     "sub": "F.subtract(a, b), or a - b",
     "swish": "F.silu(x)",

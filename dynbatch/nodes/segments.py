@@ -1,0 +1,114 @@
+"""Sums and means over neighbouring rows of one sentence: its words' features, its words' pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels import reduce as kernels
+from dynbatch.kernels.segment import spread_segments, sum_segments
+from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class SegmentSum(Operation):
+    """y_s = Σ x_m over the rows of segment s, 0 where it has none. dx_m = dy_s.
+
+    Shape:  x (M, D), counts (S,) with Σ counts = M -> (S, D).
+    Batches with:  every other one of its type and width, whatever the counts.
+    """
+
+    __slots__ = ("counts",)
+    counts: Array
+
+    def infer_ragged(self) -> int:
+        return ROWS | (self.inputs[0].ragged & WIDTH)
+
+    def follows_sizes(self) -> bool:
+        return False
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        total = int(self.counts.sum())
+        if len(shape) != 2 or total != shape[0] or (self.counts < 0).any():
+            self.refuse(
+                f"{self.counts.size} segments of {total} rows in all, of a value of shape {shape}",
+                "a matrix (M, D) and counts of 0 or more that sum up to M",
+                "lengths=[len(each) for each in segments], of the segments whose rows x has",
+            )
+        return (self.counts.size, shape[1])
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return super().index_bytes(batch) + INDEX_BYTES * (batch.rows + 1)
+
+    @classmethod
+    def ends(cls, batch: Batch) -> Array:
+        """(K + 1,) the offset of each segment among the rows of all sentences."""
+        return np.concatenate(([0], np.cumsum(batch.concat("counts"))))
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        sum_segments(xs[0].values, cls.ends(batch), y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            spread_segments(dy.values, cls.ends(batch), dxs[0].values)
+
+
+class SegmentMean(SegmentSum):
+    """y_s = Σ x_m / n over the n rows of segment s, 0 where it has none. dx_m = dy_s / n.
+
+    Shape and batching:  those of `SegmentSum`.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        kernels.mean_segments(xs[0].values, cls.ends(batch), y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            kernels.mean_segments_backward(dy.values, cls.ends(batch), dxs[0].values)
+
+
+def segment_sum(x: Node, lengths: Any) -> Node:
+    """Sums over neighbouring rows, (S, D), as `torch.segment_reduce(x, "sum", lengths=lengths)`.
+
+    Args:
+        x:       (M, D), the rows of all segments, one segment after the other.
+        lengths: S numbers of rows, 0 or more; they sum up to M.
+
+    Raises:
+        ShapeError: x is not a matrix, or the lengths do not fit it.
+
+    Example:
+        >>> import dynbatch as db
+        >>> with db.Graph() as graph:
+        ...     x = db.nodes.input(graph, [[1.0], [2.0], [4.0]])
+        ...     segment_sum(x, [2, 0, 1]).value.tolist(), segment_mean(x, [2, 0, 1]).value.tolist()
+        ([[3.0], [0.0], [4.0]], [[1.5], [0.0], [4.0]])
+    """
+    require_nodes("segment_sum", x)
+    return SegmentSum(x, counts=as_ids("segment_sum", lengths))
+
+
+def segment_mean(x: Node, lengths: Any) -> Node:
+    """Means over neighbouring rows, (S, D); 0 where a segment has none, as `F.mean` is.
+
+    Args:
+        x, lengths: as for `segment_sum`.
+
+    Raises:
+        ShapeError: x is not a matrix, or the lengths do not fit it.
+    """
+    require_nodes("segment_mean", x)
+    return SegmentMean(x, counts=as_ids("segment_mean", lengths))
