@@ -39,8 +39,8 @@ PUBLIC = {
     """,
     "dynbatch.text": """
         ByteTokenizer CharacterTokenizer HuggingFaceTokenizer LabelledText LabelledTree
-        PretrainedVectors SentencePieceTokenizer TaggedSentence Vocabulary WordPiece copy_tokenizer
-        load_tokenizer read_labelled read_tagged read_trees read_vectors
+        ParsedSentence PretrainedVectors SentencePieceTokenizer TaggedSentence Vocabulary WordPiece
+        copy_tokenizer load_tokenizer read_conllu read_labelled read_tagged read_trees read_vectors
     """,
     "dynbatch.memory": """
         Adaptor Arena Buddy Buffer DeviceMemory Event GivenMemory HostMemory Interval Limit Logging

@@ -4,6 +4,7 @@ sentences, labelled texts, trees, word vectors.
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
 from dynbatch.text.brackets import LabelledTree, read_trees
+from dynbatch.text.conllu import ParsedSentence, read_conllu
 from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.text.labelled import LabelledText, read_labelled
 from dynbatch.text.tagged import TaggedSentence, read_tagged
@@ -18,6 +19,7 @@ __all__ = [
     "HuggingFaceTokenizer",
     "LabelledText",
     "LabelledTree",
+    "ParsedSentence",
     "PretrainedVectors",
     "SentencePieceTokenizer",
     "TaggedSentence",
@@ -25,6 +27,7 @@ __all__ = [
     "WordPiece",
     "copy_tokenizer",
     "load_tokenizer",
+    "read_conllu",
     "read_labelled",
     "read_tagged",
     "read_trees",

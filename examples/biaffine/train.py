@@ -17,9 +17,9 @@ from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import place, sample, train
 from dynbatch.tasks.words import Lexicon
+from dynbatch.text import ParsedSentence
 from examples.biaffine.model import Example, Parser
 from examples.corpora import petrogold
-from examples.corpora.petrogold import Sentence
 from examples.parser.evaluation import PUBLISHED, Tree, neighbour, scores
 from examples.training import command
 
@@ -48,14 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Numbering:
     """The words, tags and labels of a training set."""
 
-    def __init__(self, sentences: Sequence[Sentence], min_count: int) -> None:
+    def __init__(self, sentences: Sequence[ParsedSentence], min_count: int) -> None:
         self.lexicon = Lexicon.build([sentence.words for sentence in sentences], min_count)
         self.tags = sorted({tag for sentence in sentences for tag in sentence.tags})
         self.labels = sorted({label for sentence in sentences for label in sentence.labels})
         self._tags = {tag: k for k, tag in enumerate(self.tags)}
         self._labels = {label: k for k, label in enumerate(self.labels)}
 
-    def number(self, sentence: Sentence) -> Example:
+    def number(self, sentence: ParsedSentence) -> Example:
         """A sentence in numbers; a tag or label that was never seen counts as the first."""
         return Example(
             words=self.lexicon.encode(sentence.words),
@@ -90,7 +90,7 @@ def parser_loss(graph: db.Graph, parser: Parser, example: Example) -> Node:
     return parser.loss(graph, example)
 
 
-def report(trees: Sequence[Tree], test: Sequence[Sentence]) -> None:
+def report(trees: Sequence[Tree], test: Sequence[ParsedSentence]) -> None:
     """Print the scores of the trees found for the test sentences beside those of rules."""
     print(f"\nTest set, {len(test):,} sentences")
     rows = {

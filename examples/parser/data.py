@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dynbatch.parameter import Array
-from dynbatch.text import Vocabulary
-from examples.corpora.petrogold import Sentence
+from dynbatch.text import ParsedSentence, Vocabulary
 from examples.parser.transitions import Action, oracle, projective
 
 SUFFIX = 3
@@ -36,7 +35,9 @@ class Numbering:
         min_count: how often a word must be there to have a number of its own.
     """
 
-    def __init__(self, sentences: Sequence[Sentence], has_tags: bool, min_count: int = 2) -> None:
+    def __init__(
+        self, sentences: Sequence[ParsedSentence], has_tags: bool, min_count: int = 2
+    ) -> None:
         self.words = Vocabulary.build([_lower(s.words) for s in sentences], min_count)
         self.suffixes = Vocabulary.build([_suffixes(s.words) for s in sentences], min_count)
         self.tags = Vocabulary.build([s.tags for s in sentences]) if has_tags else None
@@ -45,7 +46,7 @@ class Numbering:
         """How many words, suffixes and tags there are."""
         return len(self.words), len(self.suffixes), len(self.tags) if self.tags else 0
 
-    def number(self, sentence: Sentence) -> Numbered:
+    def number(self, sentence: ParsedSentence) -> Numbered:
         """A sentence in ids, its tree as actions."""
         ids = [self.words.encode(_lower(sentence.words))]
         ids.append(self.suffixes.encode(_suffixes(sentence.words)))
@@ -54,7 +55,7 @@ class Numbering:
         return Numbered(tuple(ids), actions_of(sentence))
 
 
-def actions_of(sentence: Sentence) -> list[Action]:
+def actions_of(sentence: ParsedSentence) -> list[Action]:
     """The actions that give the sentence's tree, made projective if it is not."""
     actions = oracle(sentence.heads, sentence.labels)
     if actions is None:

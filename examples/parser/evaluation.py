@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dynbatch as db
-from examples.corpora.petrogold import Sentence
+from dynbatch.text import ParsedSentence
 from examples.parser.data import Numbering, actions_of
 from examples.parser.model import Parser
 from examples.parser.transitions import follow
@@ -40,7 +40,7 @@ class Scores:
         )
 
 
-def scores(found: Sequence[Tree], sentences: Sequence[Sentence]) -> Scores:
+def scores(found: Sequence[Tree], sentences: Sequence[ParsedSentence]) -> Scores:
     """The scores of one tree for each sentence."""
     words = heads = labels = lexical = lexical_heads = 0
     for tree, sentence in zip(found, sentences, strict=True):
@@ -55,7 +55,7 @@ def scores(found: Sequence[Tree], sentences: Sequence[Sentence]) -> Scores:
 
 
 def parse_all(
-    parser: Parser, numbering: Numbering, sentences: Sequence[Sentence]
+    parser: Parser, numbering: Numbering, sentences: Sequence[ParsedSentence]
 ) -> tuple[list[Tree], int]:
     """The tree found for each sentence, and in how many batched runs all were decided."""
     parser.eval()
@@ -69,14 +69,14 @@ def parse_all(
     return found, runs
 
 
-def neighbour(sentence: Sentence, side: int) -> Tree:
+def neighbour(sentence: ParsedSentence, side: int) -> Tree:
     """Every word hangs from the next (side 1) or the one before (-1); the outermost is the root."""
     num_words = len(sentence.words)
     heads = [(word + side) % (num_words + 1) for word in range(1, num_words + 1)]
     return heads, ["root" if head == 0 else "" for head in heads]
 
 
-def nearest_projective(sentence: Sentence) -> Tree:
+def nearest_projective(sentence: ParsedSentence) -> Tree:
     """What the right actions give: the tree itself unless its arcs cross."""
     end = follow(len(sentence.words), actions_of(sentence))
     return end.heads, end.labels

@@ -14,7 +14,8 @@ from dynbatch import Node
 from dynbatch.tasks.options import option
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import place, sample, train
-from examples.corpora.petrogold import Sentence, load
+from dynbatch.text import ParsedSentence
+from examples.corpora.petrogold import load
 from examples.parser.data import Numbered, Numbering
 from examples.parser.evaluation import PUBLISHED, nearest_projective, neighbour, parse_all, scores
 from examples.parser.model import Parser, Sizes
@@ -59,7 +60,7 @@ def action_loss(graph: db.Graph, parser: Parser, sentence: Numbered) -> Node:
     return parser.loss(graph, sentence)
 
 
-def report(parser: Parser, numbering: Numbering, test: Sequence[Sentence]) -> None:
+def report(parser: Parser, numbering: Numbering, test: Sequence[ParsedSentence]) -> None:
     """Print the scores on the test set beside those of rules, and what bounds them."""
     found, runs = parse_all(parser, numbering, test)
     words = sum([len(sentence.words) for sentence in test])

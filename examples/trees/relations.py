@@ -16,9 +16,8 @@ import numpy as np
 
 from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.training import place, sample
-from dynbatch.text import Vocabulary
+from dynbatch.text import ParsedSentence, Vocabulary
 from examples.corpora import petrogold
-from examples.corpora.petrogold import Sentence
 from examples.training import command
 from examples.trees.node_classifier import LabelledTree, NodeClassifier
 from examples.trees.training import TreeSettings, accuracy, fit
@@ -37,7 +36,7 @@ class Settings(TreeSettings):
 SIDES = ("root", "head to the left", "head to the right")
 
 
-def labelled_tree(sentence: Sentence, words: Vocabulary, labels: Vocabulary) -> LabelledTree:
+def labelled_tree(sentence: ParsedSentence, words: Vocabulary, labels: Vocabulary) -> LabelledTree:
     """Words and the sides of their heads, the tree, and the label of every word."""
     heads = np.array(sentence.heads) - 1  # CoNLL-U counts from 1
     sides = np.where(heads < 0, 0, np.where(heads < np.arange(len(heads)), 1, 2))
@@ -47,7 +46,7 @@ def labelled_tree(sentence: Sentence, words: Vocabulary, labels: Vocabulary) -> 
     )
 
 
-def by_word(train: Iterable[Sentence], test: Iterable[Sentence]) -> float:
+def by_word(train: Iterable[ParsedSentence], test: Iterable[ParsedSentence]) -> float:
     """Accuracy of each word's most frequent label in training, of all words' for a new one."""
     counts: dict[str, Counter[str]] = {}
     overall: Counter[str] = Counter()

@@ -6,10 +6,10 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch.testing import check_batching
+from dynbatch.text import ParsedSentence
 from examples.biaffine.model import Parser
 from examples.biaffine.train import Numbering, main
 from examples.corpora import petrogold
-from examples.corpora.petrogold import Sentence
 
 
 def made_up(count, seed=0):
@@ -24,7 +24,7 @@ def made_up(count, seed=0):
         heads[place["runs"] - 1] = 0
         kinds = {"t": ("DET", "det"), "n": ("NOUN", "nsubj"), "r": ("VERB", "root")}
         tags, labels = zip(*[kinds[word[0]] for word in words], strict=True)
-        yield Sentence(tuple(words), tags, tuple(heads), labels)
+        yield ParsedSentence(tuple(words), tags, tuple(heads), labels)
 
 
 def test_sentences_of_all_lengths_batch_and_parse_to_trees():

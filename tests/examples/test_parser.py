@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch import optim
-from examples.corpora.petrogold import Sentence
+from dynbatch.text import ParsedSentence
 from examples.parser import train
 from examples.parser.data import Numbering, actions_of
 from examples.parser.evaluation import nearest_projective, neighbour, parse_all, scores
@@ -27,7 +27,7 @@ def sentence(heads):
     words = [f"{'abc'[(word - head) % 3]}{head}" for word, head in enumerate(heads, start=1)]
     tags = ["PUNCT" if word == len(heads) > 1 else "NOUN" for word in range(1, len(heads) + 1)]
     labels = ["root" if head == 0 else "nsubj" if head > 3 else "det" for head in heads]
-    return Sentence(tuple(words), tuple(tags), tuple(heads), tuple(labels))
+    return ParsedSentence(tuple(words), tuple(tags), tuple(heads), tuple(labels))
 
 
 SENTENCES = [sentence(heads) for heads in HEADS]

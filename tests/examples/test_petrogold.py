@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 
 from dynbatch.errors import DataError
-from examples.corpora.petrogold import Sentence, load
+from dynbatch.text import ParsedSentence
+from examples.corpora.petrogold import load
 
 CONLLU = """\
 # text = Na bacia.
@@ -38,11 +39,12 @@ def treebank(tmp_path):
 
 def test_a_sentence_is_its_words_and_not_its_contractions(treebank):
     assert load("train", treebank) == [
-        Sentence(
+        ParsedSentence(
             words=("Em", "a", "bacia", "."),
             tags=("ADP", "DET", "NOUN", "PUNCT"),
             heads=(3, 3, 0, 3),
             labels=("case", "det", "root", "punct"),
+            lemmas=("em", "o", "bacia", "."),
         )
     ]
 
@@ -50,22 +52,6 @@ def test_a_sentence_is_its_words_and_not_its_contractions(treebank):
 def test_a_document_decides_which_part_its_sentences_belong_to(treebank):
     assert [sentence.words for sentence in load("test", treebank)] == [("Fim",)]
     assert [sentence.words for sentence in load("dev", treebank)] == [("Sim",)]
-
-
-@pytest.mark.parametrize(
-    ("line", "number", "found"),
-    [
-        ("1 Fim fim", 16, "1 columns"),
-        ("1\tFim\tfim\tNOUN\t_\t_\t_\troot\t_\t_", 16, "'_' is no number of a head"),
-        ("1\tFim\tfim\tNOUN\t_\t_\t1\tdet\t_\t_", 17, "not one root"),
-        ("1\tFim\tfim\tNOUN\t_\t_\t2\tdet\t_\t_", 17, "not one root"),
-    ],
-)
-def test_a_malformed_line_is_named_by_file_and_number(treebank, line, number, found):
-    treebank.write_text(f"{CONLLU}\n# sent_id = 9\n{line}\n", "utf-8")
-    with pytest.raises(DataError, match=found) as caught:
-        load("train", treebank)
-    assert str(caught.value).startswith(f"{treebank}:{number}: ")
 
 
 def test_a_missing_package_is_explained_with_the_command_that_installs_it(monkeypatch):

@@ -1,11 +1,10 @@
 """Relations in dependency trees: what the model reads, and the baseline."""
 
-from dynbatch.text import Vocabulary
-from examples.corpora.petrogold import Sentence
+from dynbatch.text import ParsedSentence, Vocabulary
 from examples.trees import relations
 from examples.trees.relations import by_word, labelled_tree
 
-SENTENCE = Sentence(
+SENTENCE = ParsedSentence(
     ("Em", "a", "bacia", "."),
     ("ADP", "DET", "NOUN", "PUNCT"),
     (3, 3, 0, 3),
@@ -14,7 +13,7 @@ SENTENCE = Sentence(
 
 
 def one_word(word, label):
-    return Sentence((word,), ("X",), (0,), (label,))
+    return ParsedSentence((word,), ("X",), (0,), (label,))
 
 
 def test_a_tree_counts_from_0_and_says_on_which_side_heads_are():
