@@ -15,10 +15,10 @@ PARAMS = "params"
 
 
 def decay_groups(model: HasParameters, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups of a model's parameters, for an optimizer: only the matrices decay.
+    """Two groups of a model's parameters, for an optimizer: vectors and numbers do not decay.
 
-    The vectors are biases and the gains of norms, which decay would only pull away from what they
-    are for. Embeddings are matrices.
+    They are biases and the gains of norms, which decay would only pull away from what they are for.
+    Embeddings are matrices; weights of convolutions have more dimensions, and decay as matrices do.
 
     Example:
         >>> from dynbatch import models, optim
@@ -29,8 +29,8 @@ def decay_groups(model: HasParameters, weight_decay: float) -> list[dict[str, An
     """
     pairs = list(model.named_parameters())
     groups: list[dict[str, Any]] = [
-        {PARAMS: [pair for pair in pairs if len(pair[1].shape) == 2], "weight_decay": weight_decay},
-        {PARAMS: [pair for pair in pairs if len(pair[1].shape) == 1], "weight_decay": 0.0},
+        {PARAMS: [pair for pair in pairs if len(pair[1].shape) > 1], "weight_decay": weight_decay},
+        {PARAMS: [pair for pair in pairs if len(pair[1].shape) < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group[PARAMS]]
 

@@ -149,3 +149,10 @@ def test_groups_are_stepped_in_one_launch_on_a_gpu(cuda):
     before = queue().launches
     optimizer.step()
     assert queue().launches == before + 1
+
+
+def test_weights_of_convolutions_decay_and_none_is_left_out():
+    model = models.Sequential(models.Conv2d(2, 3, 2), models.Conv1d(2, 3, 4), models.LayerNorm(3))
+    decaying, others = optim.decay_groups(model, 0.1)
+    assert [name for name, _ in decaying["params"]] == ["0.weight", "1.weight"]
+    assert [name for name, _ in others["params"]] == ["0.bias", "1.bias", "2.weight", "2.bias"]
