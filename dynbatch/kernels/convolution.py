@@ -38,18 +38,24 @@ def chunk_rows(rows: int, width: int, itemsize: int) -> int:
     return max(1, -(-rows // max(1, -(-rows // most))))
 
 
-def workspace(weight: Array, rows: int) -> int:
-    """Elements of scratch for `convolve`, and for `weight_gradient`, of so many patches."""
+def workspace(weight: Array, patches: Patches) -> int:
+    """Elements of scratch for `convolve`, and for `weight_gradient`."""
     sizes = Sizes.of(weight)
-    width = sizes.positions * sizes.inputs
-    return prod(sizes) + chunk_rows(rows, width, weight.itemsize) * width
+    return prod(sizes) + _room(patches, sizes.inputs, weight.itemsize)
 
 
-def workspace_backward(weight: Array, rows: int) -> int:
-    """Elements of scratch for `convolve_backward` to images of so many rows."""
+def workspace_backward(weight: Array, patches: Patches) -> int:
+    """Elements of scratch for `convolve_backward`."""
     sizes = Sizes.of(weight)
-    width = sizes.positions * sizes.outputs
-    return prod(sizes) + chunk_rows(rows, width, weight.itemsize) * width
+    return prod(sizes) + _room(patches, sizes.outputs, weight.itemsize)
+
+
+def _room(patches: Patches, features: int, itemsize: int) -> int:
+    """Elements of a chunk of patches."""
+    if patches.are_rows:
+        return 0
+    width, rows = patches.positions * features, int(patches.offsets[-1])
+    return min(rows, chunk_rows(rows, width, itemsize)) * width
 
 
 def convolve(
@@ -107,7 +113,7 @@ def weight_gradient(x: Array, patches: Patches, dy: Array, scratch: Array, out: 
 
 def _chunks(x: Array, patches: Patches, count: int, room: Array) -> Iterator[tuple[slice, Array]]:
     """The patches in chunks, unfolded in `room`; where each is a row of x, x itself."""
-    if patches.positions == 1 and _is_identity(patches):
+    if patches.are_rows:
         yield slice(0, count), x
         return
     width = patches.positions * x.shape[1]
@@ -117,8 +123,3 @@ def _chunks(x: Array, patches: Patches, count: int, room: Array) -> Iterator[tup
         unfolded = room[: (part.stop - start) * width].reshape(-1, width)
         unfold(x, patches, start, unfolded)
         yield part, unfolded
-
-
-def _is_identity(patches: Patches) -> bool:
-    """Whether patches of one position are the rows, each once and in order."""
-    return patches.step == patches.divisor == (1, 1) and patches.offset == (0, 0)

@@ -49,6 +49,12 @@ class Patches(NamedTuple):
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def are_rows(self) -> bool:
+        """Whether the patches are the rows that are read, each once and in order."""
+        is_same = self.step == self.divisor == (1, 1) and not any(self.offset)
+        return is_same and self.positions == 1
+
+    @property
     def reads(self) -> Array:
         """(K + 1,) rows of each image that is read, from 0 to N."""
         return _ends(self.sides[:, 0] * self.sides[:, 1])

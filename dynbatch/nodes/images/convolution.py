@@ -57,12 +57,13 @@ class Convolution(Sliding):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return kernels.workspace(batch.first.weight.value, batch.rows)
+        return kernels.workspace(batch.first.weight.value, cls.patches(batch))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        weight, pixels = batch.first.weight.value, sum(batch.input_rows(0))
-        return max(cls.workspace(batch), kernels.workspace_backward(weight, pixels))
+        weight, windows = batch.first.weight.value, cls.patches(batch)
+        pixels = windows.reversed()
+        return max(kernels.workspace(weight, windows), kernels.workspace_backward(weight, pixels))
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -74,8 +74,8 @@ def test_convolutions_in_chunks(cupy, dtype, how, monkeypatch):
     x, dy = normal(dtype, rows, 3), normal(dtype, count, 4)
     weight = Values(np.random.default_rng(3).normal(size=(4, 3, *how[0])).astype(dtype))
     assert count > 50
-    scratch = Values(np.zeros(convolution.workspace(weight.array, count), dtype))
-    back = Values(np.zeros(convolution.workspace_backward(weight.array, rows), dtype))
+    scratch = Values(np.zeros(convolution.workspace(weight.array, patches), dtype))
+    back = Values(np.zeros(convolution.workspace_backward(weight.array, patches.reversed()), dtype))
     assert_versions_agree(
         convolution.convolve, x, patches, weight, normal(dtype, 4), scratch, dy, rtol=1e-4,
         atol=1e-4,

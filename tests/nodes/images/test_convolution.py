@@ -9,6 +9,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, DtypeError, ShapeError
 from dynbatch.kernels import convolution as kernels
+from dynbatch.kernels.images import window_patches
 from dynbatch.testing import check_batching
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -114,12 +115,19 @@ def test_windows_in_chunks_give_what_one_chunk_gives(how, monkeypatch):
 
 
 def test_chunks_bound_the_memory_of_windows():
-    few, many = [kernels.chunk_rows(rows, 9 * 64, 4) for rows in (100, 10**6)]
-    assert few == 100
-    assert many * 9 * 64 * 4 <= kernels.CHUNK_BYTES
-    weight = np.empty((8, 64, 3, 3), np.float32)
-    assert kernels.workspace(weight, 10**6) <= weight.size + kernels.CHUNK_BYTES // 4
+    assert kernels.chunk_rows(100, 9 * 64, 4) == 100
     assert kernels.chunk_rows(10**6, 10**9, 4) <= kernels.LEAST_ROWS
+    weight, sides = np.empty((8, 64, 3, 3), np.float32), np.array([(1000, 1000)] * 3)
+    patches = window_patches(sides, (3, 3), (1, 1), (1, 1))
+    for elements in (
+        kernels.workspace(weight, patches),
+        kernels.workspace_backward(weight, patches.reversed()),
+    ):
+        assert 0.9 * kernels.CHUNK_BYTES < 4 * (elements - weight.size) <= kernels.CHUNK_BYTES
+    pixels = window_patches(sides, (1, 1), (1, 1), (0, 0))
+    weight = np.empty((8, 64, 1, 1), np.float32)
+    assert kernels.workspace(weight, pixels) == weight.size
+    assert kernels.workspace_backward(weight, pixels.reversed()) == weight.size
 
 
 def test_images_are_batched_as_one_by_one_and_a_frozen_weight_stays():
@@ -194,3 +202,26 @@ def test_windows_of_different_strides_paddings_or_weights_stay_apart():
         ys = [F.conv2d(x, w, None, *each) for w, *each in how]
         assert len({y.sig for y in ys}) == len(ys) == 16
         assert F.conv2d(x[1:], weights[0]).sig == ys[0].sig
+
+
+def test_blocks_of_sentences_and_of_images_give_the_same():
+    line = db.Parameter(np.random.default_rng(0).normal(size=(3, 4, 3)))
+    square = db.Parameter(np.random.default_rng(1).normal(size=(3, 4, 3, 2)))
+
+    def of_sentence(graph, x):
+        return F.max(F.relu(F.conv1d(x, line, padding=1)), dim=0)
+
+    def of_image(graph, x):
+        return F.mean(F.relu(F.conv2d(x, square, padding=1)), dim=(0, 1))
+
+    generator = np.random.default_rng(2)
+    for function, shapes in ((of_sentence, [(5, 4), (3, 4), (5, 4)]), (of_image, shapes_of(3, 4))):
+        arrays, found = [generator.normal(size=shape) for shape in shapes], []
+        for build in (function, db.block(function)):
+            with db.Graph(dtype="float64") as graph:
+                xs = [F.input(graph, x).keep() for x in arrays]
+                ys = [build(graph, x).keep() for x in xs]
+                graph.backward(F.sum([F.sum(y) for y in ys]))
+                found.append([*[y.value for y in ys], *[x.gradient for x in xs]])
+        for plain, blocked in zip(*found, strict=True):
+            np.testing.assert_allclose(plain, blocked, rtol=1e-12, atol=1e-12)
