@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks
 
 Pair = tuple[int, int]
@@ -117,6 +117,7 @@ def _placed(numbers: Array, divisor: int, size: Array) -> tuple[Array, Array]:
 
 
 @has_cuda()
+@has_c
 def unfold(x: Array, patches: Patches, first: int, out: Array) -> None:
     """out[m] = the rows of patch first + m side by side; zeros where there is none.
 
@@ -137,6 +138,7 @@ def unfold(x: Array, patches: Patches, first: int, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> None:
     """out[m] = factor · the sum of the rows of patch m."""
     for part in blocks(*out.shape):
@@ -149,6 +151,7 @@ def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) -> None:
     """out[m] = maximum of the rows of patch m, column by column.
 
@@ -175,6 +178,7 @@ def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) ->
 
 
 @has_cuda()
+@has_c
 def max_patches_backward(dy: Array, patches: Patches, argmax: Array, out: Array) -> None:
     """out[n] = sum of dy over the patches whose maximum is in row n, column by column.
 

@@ -1,0 +1,130 @@
+// Patches of images of different sizes: kernels/images.py.
+#include "common.h"
+
+// What a table has for each image: its first row, height and width, then its first patch and how
+// many are side by side. It has one image more, whose first patch is the number of all.
+enum { START, HEIGHT, WIDTH, PATCH, ACROSS, ENTRIES };
+// Where `how` has the pairs of the formula, each of the height and of the width.
+enum { KERNEL = 0, STEP = 2, OFFSET = 4, DILATION = 6, DIVISOR = 8 };
+
+// A patch: its image, and where it is among those of the image.
+typedef struct {
+    const int64_t* image;
+    ptrdiff_t y, x;
+} spot;
+
+// Patch m; `image` is one at or before its own.
+INLINE spot spot_of(const int64_t* image, ptrdiff_t m) {
+    while (image[ENTRIES + PATCH] <= m) image += ENTRIES;
+    ptrdiff_t within = m - image[PATCH];
+    return (spot){image, within / image[ACROSS], within % image[ACROSS]};
+}
+
+// A line (axis 0) or a column (axis 1) of an image, position i of a patch at `at`; -1 outside.
+INLINE ptrdiff_t placed(const int64_t* how, int axis, ptrdiff_t at, ptrdiff_t i, ptrdiff_t size) {
+    ptrdiff_t number = at * how[STEP + axis] + how[OFFSET + axis] + i * how[DILATION + axis];
+    ptrdiff_t divisor = how[DIVISOR + axis];
+    if (number < 0 || (divisor > 1 && number % divisor)) return -1;
+    if (divisor > 1) number /= divisor;
+    return number < size ? number : -1;
+}
+INLINE ptrdiff_t line_of(spot at, const int64_t* how, ptrdiff_t i) {
+    return placed(how, 0, at.y, i, at.image[HEIGHT]);
+}
+INLINE ptrdiff_t column_of(spot at, const int64_t* how, ptrdiff_t j) {
+    return placed(how, 1, at.x, j, at.image[WIDTH]);
+}
+INLINE ptrdiff_t row_of(spot at, ptrdiff_t line, ptrdiff_t column) {
+    return at.image[START] + line * at.image[WIDTH] + column;
+}
+
+// For the positions (i, j) of a patch that have a row, which is `line` and `column` of the image.
+#define EACH_PIXEL(at, how)                                         \
+    for (ptrdiff_t i = 0, line; i < how[KERNEL]; i++)               \
+        if ((line = line_of(at, how, i)) >= 0)                      \
+            for (ptrdiff_t j = 0, column; j < how[KERNEL + 1]; j++) \
+                if ((column = column_of(at, how, j)) >= 0)
+
+// Rows first, …, last - 1 of `out`: the rows of patch begin + m side by side, zeros for none.
+EXPORT void unfold(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* images,
+    const int64_t* how, const REAL* x, ptrdiff_t x_row, REAL* out, ptrdiff_t out_row,
+    ptrdiff_t begin) {
+    spot at = {images, 0, 0};
+    for (ptrdiff_t m = first; m < last; m++) {
+        at = spot_of(at.image, begin + m);
+        REAL* to = out + m * out_row;
+        for (ptrdiff_t i = 0; i < how[KERNEL]; i++) {
+            ptrdiff_t line = line_of(at, how, i);
+            for (ptrdiff_t j = 0; j < how[KERNEL + 1]; j++, to += width) {
+                ptrdiff_t column = line < 0 ? -1 : column_of(at, how, j);
+                if (column < 0) {
+                    memset(to, 0, (size_t)width * sizeof(REAL));
+                } else {
+                    const REAL* from = x + row_of(at, line, column) * x_row;
+                    EACH_VECTOR(c, n, width) put(to + c, get(from + c, n), n);
+                }
+            }
+        }
+    }
+}
+
+// out[m] = factor · the sum of the rows of patch m.
+EXPORT void sum_patches(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* images,
+    const int64_t* how, const REAL* x, ptrdiff_t x_row, REAL* out, ptrdiff_t out_row,
+    double factor) {
+    spot at = {images, 0, 0};
+    const vector scale = splat((REAL)factor);
+    for (ptrdiff_t m = first; m < last; m++) {
+        at = spot_of(at.image, m);
+        EACH_VECTOR(c, n, width) {
+            vector sum = {0};
+            EACH_PIXEL(at, how) sum += get(x + row_of(at, line, column) * x_row + c, n);
+            put(out + m * out_row + c, sum * scale, n);
+        }
+    }
+}
+
+// out[m] = the maximum of each column of patch m, and argmax[m] its first position, unless NULL.
+EXPORT void max_patches(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* images,
+    const int64_t* how, const REAL* x, ptrdiff_t x_row, REAL* out, ptrdiff_t out_row, REAL* argmax,
+    ptrdiff_t argmax_row) {
+    spot at = {images, 0, 0};
+    for (ptrdiff_t m = first; m < last; m++) {
+        at = spot_of(at.image, m);
+        EACH_VECTOR(c, n, width) {
+            vector largest = {0};
+            mask place = {0};
+            int is_new = 1;
+            EACH_PIXEL(at, how) {
+                vector value = get(x + row_of(at, line, column) * x_row + c, n);
+                mask position = (mask){0} + (whole)(i * how[KERNEL + 1] + j);
+                mask is_larger = value > largest;
+                place = is_new ? position : (is_larger & position) | (~is_larger & place);
+                largest = is_new ? value : choose(is_larger | (value != value), value, largest);
+                is_new = 0;
+            }
+            put(out + m * out_row + c, largest, n);
+            if (argmax) put(argmax + m * argmax_row + c, (vector)place, n);
+        }
+    }
+}
+
+// out[n] = Σ of dy over the patches whose maximum is in row n.
+EXPORT void max_patches_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    const int64_t* images, const int64_t* how, const REAL* dy, ptrdiff_t dy_row, REAL* out,
+    ptrdiff_t out_row, const REAL* argmax, ptrdiff_t argmax_row) {
+    spot at = {images, 0, 0};
+    for (ptrdiff_t m = first; m < last; m++) {
+        at = spot_of(at.image, m);
+        EACH_VECTOR(c, n, width) {
+            vector sum = {0};
+            EACH_PIXEL(at, how) {
+                ptrdiff_t row = row_of(at, line, column);
+                mask place = (mask)get(argmax + row * argmax_row + c, n);
+                mask is_here = place == (whole)(i * how[KERNEL + 1] + j);
+                sum += choose(is_here, get(dy + row * dy_row + c, n), (vector){0});
+            }
+            put(out + m * out_row + c, sum, n);
+        }
+    }
+}
