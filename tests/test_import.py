@@ -29,6 +29,14 @@ def test_strategies_without_hypothesis_say_what_to_install():
     assert "fix:  pip install hypothesis" in result.stderr
 
 
+def test_a_part_of_pytorch_without_pytorch_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import dynbatch as db; db.torch"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "dynbatch.torch needs PyTorch" in result.stderr
+    assert "fix:  pip install torch, or 'dynbatch[torch]'" in result.stderr
+
+
 def test_the_package_says_that_it_is_typed():
     from importlib.resources import files
 

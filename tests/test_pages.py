@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,8 @@ def test_every_path_and_link_of_a_page_leads_somewhere(name):
 def test_every_dotted_name_of_a_page_can_be_imported(name):
     for dotted in sorted(set(DOTTED.findall((ROOT / name).read_text("utf-8")))):
         parts = dotted.split(".")
+        if parts[1] == "torch" and find_spec("torch") is None:
+            continue
         for k in range(len(parts), 0, -1):
             try:
                 value = importlib.import_module(".".join(parts[:k]))

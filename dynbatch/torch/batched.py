@@ -17,7 +17,7 @@ from dynbatch.torch.sharing import share
 Outputs = list[Tensor] | tuple[list[Tensor], ...]
 
 
-class Batched(nn.Module):
+class Batched(nn.Module):  # type: ignore[misc]
     """A function of one sentence as a `torch.nn.Module` of a mini-batch.
 
     A call builds one graph of all sentences, runs it batched, and returns tensors. Gradients flow
@@ -103,7 +103,7 @@ class Batched(nn.Module):
         batch = self._mini_batch(sentences, tensors)
         if batch.graph.grad:
             inputs = (*batch.inputs, *tensors)
-            outputs = Differentiated.apply(batch, *inputs)  # type: ignore[no-untyped-call]
+            outputs = Differentiated.apply(batch, *inputs)
         else:
             outputs = batch.forward([False] * len(batch.inputs))
             batch.close()

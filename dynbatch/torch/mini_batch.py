@@ -176,7 +176,7 @@ class MiniBatch:
         return tensor_of(array)
 
 
-class Differentiated(torch.autograd.Function):
+class Differentiated(torch.autograd.Function):  # type: ignore[misc]
     """A mini-batch as one function of its inputs and the parameters.
 
     The parameters are saved so that PyTorch refuses a backward after they were changed in place.
@@ -191,7 +191,7 @@ class Differentiated(torch.autograd.Function):
         return batch.forward(ctx.needs_input_grad[1 : 1 + count])
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors
         return None, *ctx.batch.backward(gradients, ctx.needs_input_grad[1:])
