@@ -17,6 +17,7 @@ from dynbatch.nodes.layer_norm import layer_norm, rms_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
 from dynbatch.nodes.losses.cross_entropy import cross_entropy
+from dynbatch.nodes.losses.distance import huber_loss, l1_loss, multi_margin_loss
 from dynbatch.nodes.losses.elementwise import (
     binary_cross_entropy_with_logits,
     kl_div,
@@ -58,12 +59,12 @@ __all__ = [
     *__all__, "add", "additive_attention", "affine", "alibi", "argmax", "attention", "avg_pool2d",
     "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "conv1d", "conv2d", "crf",
     "cross_entropy", "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows",
-    "geglu", "general_attention", "glu", "greater", "greater_equal", "input", "kl_div",
-    "layer_norm", "less", "less_equal", "linear", "log_softmax", "logsumexp", "lookup",
-    "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean", "mean_pool", "min", "minimum",
-    "mse_loss", "multiply", "nll_loss", "not_equal", "parameter", "permute", "pick",
-    "pointer_loss", "positions", "pow", "reglu", "relative_bias", "repeat", "reshape",
-    "reverse", "rms_norm", "rotary", "segment_mean", "segment_sum", "sinusoidal",
+    "geglu", "general_attention", "glu", "greater", "greater_equal", "huber_loss", "input",
+    "kl_div", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log_softmax", "logsumexp",
+    "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean", "mean_pool", "min",
+    "minimum", "mse_loss", "multi_margin_loss", "multiply", "nll_loss", "not_equal", "parameter",
+    "permute", "pick", "pointer_loss", "positions", "pow", "reglu", "relative_bias", "repeat",
+    "reshape", "reverse", "rms_norm", "rotary", "segment_mean", "segment_sum", "sinusoidal",
     "slice", "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "swiglu", "t5_bias",
     "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
