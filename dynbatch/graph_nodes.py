@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -144,8 +144,7 @@ class OwnedNodes:
         """Whether a node of the graph has the name."""
         return name in self._named
 
-    def __iter__(self) -> NoReturn:
-        raise refused("Graph", "a graph is not a sequence", "it has nodes", "iterate graph.nodes")
+    __iter__ = None  # with `__getitem__` alone Python would try the names 0, 1, …
 
     def add_table(self, table: CallTable) -> None:
         """Own the calls of a cell."""
