@@ -274,7 +274,8 @@ def _total(
 ) -> Node:
     if habits:
         raise not_an_argument(what, habits)
-    if not isinstance(x, Iterable) or isinstance(x, str | np.ndarray):
+    is_list = isinstance(x, Iterable) and not isinstance(x, str | np.ndarray)
+    if not is_list or hasattr(x, "add_light"):  # a graph, which says how its nodes are iterated
         raise not_a_node(what, x)
     nodes = list(x)
     if dim is not None:
