@@ -89,7 +89,24 @@ def transformer() -> tuple[models.Embedding, Loss]:
     return words, loss
 
 
-MODELS = (linear, tagger, seq2seq, tree, child_sum_tree, transformer)
+def images() -> tuple[models.Embedding, Loss]:
+    """Four pixels of six channels a word: as many lines as words."""
+    words, output = models.Embedding(WORDS, EMBED, rng=1), models.Linear(9, TAGS, rng=3)
+    layers = models.Sequential(
+        models.Conv2d(6, 70, 3, padding=1, rng=2), models.MaxPool2d((1, 2)), F.relu,
+        models.Conv2d(70, 9, (2, 1), stride=(2, 1), padding=(1, 0), rng=4),
+        models.AvgPool2d((1, 2)),
+    )  # fmt: skip
+
+    def loss(graph: db.Graph, ids: np.ndarray) -> tuple[db.Node, db.Node]:
+        y = layers(F.reshape(words(graph, ids), (len(ids), 4, 6)))
+        scores = output(F.max(F.reshape(y, (-1, 9)), dim=0))
+        return y, F.cross_entropy(scores, int(ids[0]) % TAGS)
+
+    return words, loss
+
+
+MODELS = (images, linear, tagger, seq2seq, tree, child_sum_tree, transformer)
 HOLDS = pytest.mark.parametrize("make", MODELS)
 
 
