@@ -14,6 +14,8 @@ import numpy as np
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.nodes.inner_product import seed
+from dynbatch.nodes.shape.scatter import scattered
+from dynbatch.nodes.transposed_linear import TransposedLinearMap
 from dynbatch.testing.probe import probe, variable
 from tests.node_arguments import (
     Generator,
@@ -264,6 +266,8 @@ CASES = [
          lambda torch, x, w, b: torch.nn.functional.linear(x, w, b), {"LinearMap": 1}),
     Case("linear, vector without bias", lambda graph, x, w: F.linear(x, w), vector, [(3, 4)],
          lambda torch, x, w: torch.nn.functional.linear(x, w), {"LinearMap": 1}),
+    Case("linear by the transpose", lambda graph, x, w: TransposedLinearMap(x, weight=w), matrix,
+         [(4, 3)], lambda torch, x, w: x @ w, {"TransposedLinearMap": 1}),
     Case("affine", lambda graph, x, y, b, w, u: F.affine(b, (w, x), (u, y)), pair,
          [(3,), (3, 4), (3, 4)], lambda torch, x, y, b, w, u: b + x @ w.T + y @ u.T),
     Case("matmul", lambda graph, a, b: a @ b, product, (), lambda torch, a, b: a @ b,
@@ -473,6 +477,11 @@ CASES = [
          {"SegmentSum": 1}),
     Case("segment_mean", lambda graph, x, lengths: F.segment_mean(x, lengths), matrix_and_segments,
          (), mean_by_segment, {"SegmentMean": 1}),
+    Case("rows added up by ids", lambda graph, x, rows: scattered(x[rows], rows, len(rows) + 9),
+         matrix_and_rows, (), None, {"ScatterRows": 1}),
+    Case("rows of scores added up",
+         lambda graph, q, k: scattered(scores(graph, q, k), np.zeros(q.rows, int), 2) @ k,
+         two_sentences, (), None, {"ScatterRows": 1}),
     Case("repeat", lambda graph, x: F.repeat(x, 3), matrix, (),
          lambda torch, x: x.repeat(3, 1)),
     Case("transpose", lambda graph, x: F.transpose(x), at_least(1), (), lambda torch, x: x.T),

@@ -1,0 +1,73 @@
+"""`ScatterRows`: rows added up at given places, which is how a gradient goes back to rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.errors import VocabularyError
+from dynbatch.kernels.rows import gather_rows as gather_kernel
+from dynbatch.kernels.rows import scatter_rows
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Shape
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
+from dynbatch.nodes.shape.gather import GatherRows
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class ScatterRows(Operation):
+    """Rows of x added up by index, y_i = Σ x_m over the m with ids_m = i: `GatherRows` reversed.
+
+    Shape:  x (M, D), ids (M,) -> (count, D).  A vector counts as one row.
+    Batches with:  every other ScatterRows of its width, which may be a length.
+    Backward:  dx_m = dy_{ids_m}.
+    """
+
+    __slots__ = ("count", "ids")
+    any_length = True
+    ids: Array
+    count: int
+
+    def infer_ragged(self) -> int:
+        return ROWS | (self.inputs[0].ragged & WIDTH)
+
+    def follows_sizes(self) -> bool:
+        return False
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        elements = sum([rows * width for rows, width in batch.input_shapes(0)])
+        of_elements = 0 if batch.has_one_width else INDEX_BYTES * elements
+        return super().index_bytes(batch) + of_elements
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        rows = shape[0] if len(shape) == 2 else 1
+        if not shape or rows != self.ids.size:
+            self.refuse(
+                f"{self.ids.size} ids for a value of shape {shape}",
+                "one id for each row",
+                "give as many ids as x has rows",
+            )
+        if self.ids.size and not 0 <= self.ids.min() <= self.ids.max() < self.count:
+            self.refuse(
+                f"ids from {self.ids.min()} to {self.ids.max()}",
+                f"0 <= id < {self.count}",
+                "give more rows to add to",
+                VocabularyError,
+            )
+        return (self.count, shape[-1])
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        scatter_rows(xs[0].table, GatherRows.packed_ids(batch, y), y.table)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            gather_kernel(dy.table, GatherRows.packed_ids(batch, dy), dxs[0].table)
+
+
+def scattered(x: object, ids: object, count: int) -> ScatterRows:
+    """Rows of x added up to `count` rows by their ids."""
+    return ScatterRows(x, ids=np.asarray(ids, np.int64), count=count)  # type: ignore[arg-type]
