@@ -19,6 +19,7 @@ from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.traced import Reads, Traced, check_reads
 from dynbatch.nodes.losses.cross_entropy import folds
 from dynbatch.nodes.node import Owner
+from dynbatch.nodes.plain import is_plain
 
 CACHED_PROGRAMS = 512
 MOST_UNTOLD = 16
@@ -79,7 +80,7 @@ class BlockFunction:
                 "a block computes a sentence's nodes from others, in their graph",
                 "give it a node, or the graph",
             )  # fmt: skip
-        if graph.is_trace:
+        if graph.is_trace or is_plain.get():
             return self.__wrapped__(*positional, **named)
         sizes = sizes_of(arguments.nodes, arguments.arrays)
         program = self._program(arguments, graph, sizes)

@@ -17,6 +17,7 @@ from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.nodes.arguments import refuse_dimensions
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.plain import is_plain
 
 CACHED_PROGRAMS = 64
 
@@ -65,7 +66,7 @@ class Cell(Generic[Returned]):
                 Two bare parameters could each be: give the parameters as a module, or make a value
                 of the other with F.parameter(graph, p).
         """
-        make = self._calls.make
+        make = self._calls.inlined if is_plain.get() else self._calls.make
         return make(arguments)  # type: ignore[no-any-return]  # what reads and unpacks as it does
 
     def compiled(

@@ -159,6 +159,11 @@ class Calls:
         make = self.make = self._makers[arity]  # tried first next time
         return make(tuple(given) if at is None else (*given[:at], params, *given[at:]))
 
+    def inlined(self, arguments: tuple[Any, ...]) -> Any:
+        """What the function makes of the arguments, as nodes of its operators."""
+        at, arguments, graph = self._roles.of(arguments)
+        return self._inline(arguments, at, graph)
+
     def _table(self, trace: StepTrace, forms: Sequence[Form], graph: CallGraph) -> CallTable:
         """A graph's table for a trace; traces with the same parameters share one."""
         for table in graph.tables:

@@ -14,6 +14,7 @@ from dynbatch.cells.flops import backward_flops, forward_flops
 from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
+from dynbatch.cells.scan.plain import plain_scan
 from dynbatch.cells.scan.prefix import choices, sqrt_steps
 from dynbatch.cells.scan.run import ScanRun, lengths_of
 from dynbatch.compiler.compiled import CompiledCell
@@ -25,6 +26,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
+from dynbatch.nodes.plain import is_plain
 from dynbatch.nodes.shape.structure import port_of
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
@@ -273,6 +275,11 @@ def scan(
         width = sum([value.width for value in compiled.program.exports])
         kind = ScanKind(compiled, are_given, bool(reverse), steps, params, width, sig)
         graph.programs[key] = kind
+    if is_plain.get():
+        found = plain_scan(
+            cell.function, kind.cell, xs, sentences, (parts, single), params, memories, reverse
+        )
+        return found if return_state else found[0]
     if kind.cell.reads_as_given:
         outputs = node = kind.scan(graph, (*sentences, *given, *memories), sentences[0].rows)
     else:
