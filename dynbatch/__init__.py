@@ -17,6 +17,7 @@ from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.blocks.block import block
 from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
+from dynbatch.differentiation import grad, hvp
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
 from dynbatch.gc_pause import set_gc_threshold
@@ -60,6 +61,8 @@ __all__ = [
     "drive",
     "errors",
     "generate",
+    "grad",
+    "hvp",
     "initial_state",
     "log_prob",
     "memory",

@@ -13,9 +13,9 @@ PUBLIC = {
     "dynbatch": """
         Cell DynbatchError Engine GenerationConfig Graph MemoryUse Node NodeType Operation Parameter
         Policy Ragged Retain RowSparse backends block cell drive errors generate
-        initial_state log_prob memory models node_types nodes num_threads optim padding pictures
-        predict scan seed set_batch_invariant set_gc_threshold set_num_threads stack testing total
-        train
+        grad hvp initial_state log_prob memory models node_types nodes num_threads optim padding
+        pictures predict scan seed set_batch_invariant set_gc_threshold set_num_threads stack
+        testing total train
     """,
     "dynbatch.nodes": """
         abs add additive_attention affine alibi argmax attention avg_pool2d

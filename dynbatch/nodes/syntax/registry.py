@@ -19,7 +19,7 @@ HABITS = {
     "F.unsqueeze makes (1, D)",
     "unbiased": "correction=1 for unbiased=True, correction=0 for unbiased=False",
     "retain_graph": "leave it out: a graph takes one backward after the other until it is closed",
-    "create_graph": "leave it out: gradients are arrays, and have no gradients of their own",
+    "create_graph": "leave it out: db.grad(function) builds gradients that have gradients",
 }
 HABITS["keepdims"] = HABITS["keepdim"]
 """Arguments of PyTorch's and NumPy's functions that do not exist here."""

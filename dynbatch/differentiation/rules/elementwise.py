@@ -1,0 +1,97 @@
+"""Rules of elementwise functions: dx = dy ⊙ f'(x), by what `slope_of` says of f'."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dynbatch import nodes as F
+from dynbatch.differentiation.table import Made, rule
+from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic
+from dynbatch.kernels.unary.activations import GELU_CUBIC, ROOT_2_OVER_PI
+from dynbatch.nodes.elementwise import NODE_TYPES, Unary
+from dynbatch.nodes.node import Node
+
+Slope = Callable[[Any, Node], Node]
+"""(y, x) -> f'(x), for y = f(x)."""
+
+NEAR_ZERO = 0.5
+SERIES = [(-0.5) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(10)]
+"""Of (Φ(x) - 1/2) √(2π) / x in powers of x²; below 1e-16 from the end on where |x| < 1/2."""
+
+
+def _silu_slope(y: Node, x: Node) -> Node:
+    s = F.sigmoid(x)
+    return s + y * (1.0 - s)
+
+
+def _elu_slope(y: Any, x: Node) -> Node:
+    return F.where(F.greater(x, 0.0), 1.0, F.exp(F.clip(x, high=0.0)) * y.alpha)
+
+
+def _clip_slope(y: Any, x: Node) -> Node:
+    inside: Node = F.greater_equal(x, y.low) * F.less_equal(x, y.high)
+    return inside
+
+
+def _leaky_slope(y: Any, x: Node) -> Node:
+    slope: Node = F.greater(x, 0.0) * (1.0 - y.slope) + y.slope
+    return slope
+
+
+def _power_slope(y: Any, x: Node) -> Node:
+    slope: Node = F.pow(x, y.exponent - 1.0) * y.exponent
+    return slope
+
+
+def _gelu_slope(y: Any, x: Node) -> Node:
+    if y.approximate == "tanh":
+        square = x * x
+        u = 2.0 * ROOT_2_OVER_PI * (x + GELU_CUBIC * x * square)
+        inner = 2.0 * ROOT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * square)
+        below = F.sigmoid(u)
+        return below + x * below * (1.0 - below) * inner
+    return _normal_distribution(x) + x * F.exp(x * x * -0.5) / math.sqrt(2 * math.pi)
+
+
+def _normal_distribution(x: Node) -> Node:
+    """Φ(x), as gelu(x) / x, and by its series near 0, where a quotient's slope loses digits."""
+    is_near, square = F.less(F.abs(x), NEAR_ZERO), F.clip(x * x, high=NEAR_ZERO**2)
+    series = square * SERIES[-1]
+    for coefficient in SERIES[-2:0:-1]:
+        series = (series + coefficient) * square
+    near = (series + SERIES[0]) * x / math.sqrt(2 * math.pi) + 0.5
+    far = F.where(is_near, 1.0, x)
+    return F.where(is_near, near, F.gelu(far) / far)
+
+
+SLOPES: dict[type[UnaryFunction], Slope] = {
+    arithmetic.absolute: lambda y, x: F.sign(x),
+    arithmetic.exp: lambda y, x: y,
+    arithmetic.log: lambda y, x: 1.0 / x,
+    arithmetic.sqrt: lambda y, x: 0.5 / y,
+    arithmetic.power: _power_slope,
+    arithmetic.clip: _clip_slope,
+    activations.tanh: lambda y, x: 1.0 - y * y,
+    activations.sigmoid: lambda y, x: y * (1.0 - y),
+    activations.relu: lambda y, x: F.greater(x, 0.0),
+    activations.leaky_relu: _leaky_slope,
+    activations.elu: _elu_slope,
+    activations.gelu: _gelu_slope,
+    activations.silu: _silu_slope,
+    activations.softplus: lambda y, x: F.sigmoid(x),
+    activations.log_sigmoid: lambda y, x: F.sigmoid(-x),
+}
+
+
+@rule(*[NODE_TYPES[function] for function in SLOPES])
+def _unary(y: Unary, dy: Node) -> tuple[Made, ...]:
+    if getattr(y, "exponent", None) == 0:
+        return (None,)
+    return (lambda: dy * SLOPES[y.kernel](y, y.inputs[0]),)
+
+
+@rule(NODE_TYPES[arithmetic.negative])
+def _negative(y: Unary, dy: Node) -> tuple[Made, ...]:
+    return (lambda: -dy,)

@@ -1,0 +1,56 @@
+"""Rules of softmax, of log-softmax, and of layer and RMS normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dynbatch import nodes as F
+from dynbatch.differentiation.repeated import spread, sum_of_rows
+from dynbatch.differentiation.table import Made, parameter_rule, rule
+from dynbatch.nodes.layer_norm import FeatureNormalization, LayerNormalization, RmsNormalization
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.reduce import Sum
+from dynbatch.nodes.softmax import LogSoftmax, Softmax
+
+
+@rule(Softmax)
+def _softmax(y: Softmax, dy: Node) -> tuple[Made, ...]:
+    def centred() -> Node:
+        weighted = dy * y
+        return weighted - y * spread(Sum(weighted, over=y.over), y)
+
+    return (centred,)
+
+
+@rule(LogSoftmax)
+def _log_softmax(y: LogSoftmax, dy: Node) -> tuple[Made, ...]:
+    return (lambda: dy - F.exp(y) * spread(Sum(dy, over=y.over), y),)
+
+
+def _normals(y: FeatureNormalization) -> tuple[Node, Node]:
+    """x normalised, before weight and bias, and the reciprocal of what it was divided by."""
+    (x,) = y.inputs
+    centred = x - F.mean(x, dim=-1) if isinstance(y, LayerNormalization) else x
+    reciprocal = F.pow(F.mean(centred * centred, dim=-1) + y.eps, -0.5)
+    return centred * reciprocal, reciprocal
+
+
+@rule(LayerNormalization, RmsNormalization)
+def _normalization(y: FeatureNormalization, dy: Node) -> tuple[Made, ...]:
+    def orthogonal() -> Node:
+        normals, reciprocal = _normals(y)
+        g = dy if y.weight is None else dy * y.weight
+        along = g - normals * F.mean(g * normals, dim=-1)
+        if isinstance(y, LayerNormalization):
+            along = along - F.mean(g, dim=-1)
+        return along * reciprocal
+
+    return (orthogonal,)
+
+
+@parameter_rule(LayerNormalization, RmsNormalization)
+def _of_normalization(y: FeatureNormalization, dy: Node) -> Mapping[str, Callable[[], Node]]:
+    return {
+        "weight": lambda: sum_of_rows(dy * _normals(y)[0]),
+        "bias": lambda: sum_of_rows(dy),
+    }

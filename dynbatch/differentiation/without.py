@@ -1,0 +1,36 @@
+"""The node types that have no rule, and why; an error about one of them says so."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+COMPOSE = "compose it of others, such as F.softmax(q @ F.transpose(k)) @ v"
+PLAIN = "the gradient is taken of plain nodes"
+
+WITHOUT_A_RULE = MappingProxyType(
+    {
+        "DropoutAttention": f"its masks are never nodes: {COMPOSE}",
+        **dict.fromkeys(
+            ("CachedAttention", "MemoryAttention", "ResumedScan"),
+            "it is in programs that generate alone, which take no gradients",
+        ),
+        "Crf": "its marginals come from a kernel and are not nodes",
+        **dict.fromkeys(
+            ("Scan", "Port", "RegionNode", "StackCalls"),
+            f"{PLAIN}, which a cell is where grad itself calls the function",
+        ),
+        **dict.fromkeys(
+            ("BlockCall", "BlockResult"),
+            f"{PLAIN}, which a block is where grad itself calls the function",
+        ),
+        "ResumedCall": "it is in programs that generate alone, which take no gradients",
+        "LinearCrossEntropy": "it stands for a CrossEntropy during a run, and is no node",
+        "Input": "it reads no node",
+        **dict.fromkeys(
+            ("Placeholder", "BlockArgument"), "it stands for an argument while one is traced"
+        ),
+        "Lookup": "it reads no node, and has a rule for its table",
+        "ParameterNode": "it reads no node, and has a rule for its parameter",
+    }
+)
+"""By the type's name the reason."""
