@@ -16,6 +16,7 @@ from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import not_negative, one_of, option
 from dynbatch.tasks.summary import memory_saved, speed
 from dynbatch.tasks.training import place, sample
+from dynbatch.tasks.translation.metrics import translation_scores
 from dynbatch.tasks.translation.pairs import UNITS, join, targets_of
 from dynbatch.tasks.translation.settings import TranslationSettings
 from dynbatch.tasks.translation.translator import Translator
@@ -23,10 +24,10 @@ from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
 from dynbatch.train.run_folder import BEST, CHECKPOINT, METRICS, model_file
 from examples.seq2seq.corpus import Corpus
 from examples.seq2seq.data import CORPORA, load_corpus
-from examples.seq2seq.evaluation import bleu
 from examples.training import command
 
 COMMAND = "examples.seq2seq.train"
+INSTALL = "pip install 'dynbatch[translation]'"
 
 DEMO: dict[str, Any] = {
     "limit": 36_000, "epochs": 2, "embed": 64, "hidden": 128, "dropout": 0.0, "lr": 4e-3
@@ -114,7 +115,12 @@ def report(corpus: Corpus, translator: Translator, beam: int) -> None:
     for name, value in zip(names, values, strict=True):
         print(f"  {name:<{width}}  {value:7.2%}")
     if corpus.token == "word":
-        print(f"  {'BLEU':<{width}}  {bleu(found, test)}")
+        texts = [" ".join(tokens) for tokens in found]
+        right = [[" ".join(each.split()) for each in text.references] for text in test]
+        scores = translation_scores(texts, right, tokenize="none")  # the corpus's own tokens
+        for name in ("BLEU", "chrF"):
+            shown = f"{scores[name]:.1f}" if scores else f"not measured: {INSTALL}"
+            print(f"  {name:<{width}}  {shown}")
     lines = _examples(corpus, [join(tokens, corpus.target_units) for tokens in found])
     print(f"\n{len(lines)} {corpus.sequence}s that were not in the training data")
     for line in lines:

@@ -1,9 +1,10 @@
-"""Error rates of generated sequences against one or several references each."""
+"""Error rates, BLEU and chrF of generated sequences against one or several references each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from dynbatch.errors import EmptyBatchError, ShapeError
 
@@ -85,3 +86,25 @@ def error_rates(
         )
         edits, tokens, wrong = edits + distance, tokens + length, wrong + (distance > 0)
     return ErrorRates(edits / max(tokens, 1), wrong / len(hypotheses), len(hypotheses))
+
+
+def translation_scores(
+    found: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
+) -> dict[str, float]:
+    """BLEU and chrF of texts, 0 to 100, by sacrebleu; nothing where it is not installed.
+
+    Args:
+        found:      one text for each source.
+        references: for each source, at least one right text.
+        tokenize:   sacrebleu's way to cut texts into words for BLEU; "none" at blanks.
+
+    Source: Papineni et al. 2002; Popović 2015; Post 2018, arXiv:1804.08771 (sacrebleu).
+    """
+    if find_spec("sacrebleu") is None or not found:
+        return {}
+    from sacrebleu import corpus_bleu, corpus_chrf
+
+    most = max([len(each) for each in references])
+    streams = [[each[k] if k < len(each) else None for each in references] for k in range(most)]
+    bleu = corpus_bleu(found, streams, tokenize=tokenize, force=True)
+    return {"BLEU": bleu.score, "chrF": corpus_chrf(found, streams).score}

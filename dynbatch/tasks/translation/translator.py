@@ -20,7 +20,7 @@ from dynbatch.optim import Adam, Optimizer
 from dynbatch.padding import padded_peak
 from dynbatch.tasks.task import Batches, Parts, WritingTask, damaged_description
 from dynbatch.tasks.translation.coder import SourceTokenizer
-from dynbatch.tasks.translation.metrics import ErrorRates, error_rates
+from dynbatch.tasks.translation.metrics import ErrorRates, error_rates, translation_scores
 from dynbatch.tasks.translation.padded import padded_loss, padded_pair
 from dynbatch.tasks.translation.pairs import (
     NumberedPair,
@@ -220,8 +220,14 @@ class Translator(WritingTask):
         return f"validation: {self._rates(found, texts)}"
 
     def report(self, parts: Parts) -> str:
-        """The error rates of the test."""
-        return str(self._rates(self.evaluate(parts.test), parts.test))
+        """The error rates of the test; of words BLEU and chrF too, where sacrebleu is installed."""
+        found = self.written(parts.test)
+        told = str(self.rates(parts.test, found))
+        if self.target_units == "words":
+            texts = [join(tokens, self.target_units) for tokens in found]
+            scores = translation_scores(texts, [text.references for text in parts.test])
+            told += "".join([f", {name} {score:.1f}" for name, score in scores.items()])
+        return told
 
     def _rates(self, found: dict[str, float], texts: Sequence[ParallelText]) -> ErrorRates:
         return ErrorRates(found["token error rate"], found["sequence error rate"], len(texts))

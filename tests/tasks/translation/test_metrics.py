@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.tasks.translation.metrics import ErrorRates, edit_distance, error_rates
+from dynbatch.tasks.translation import metrics
+from dynbatch.tasks.translation.metrics import (
+    ErrorRates,
+    edit_distance,
+    error_rates,
+    translation_scores,
+)
 
 words = st.text("ab", max_size=7)
 
@@ -63,3 +69,17 @@ def test_nothing_to_average_over_is_refused():
 def test_rates_are_told_with_the_number_of_exact_sequences():
     rates = error_rates([["a"], ["b"], ["c"]], [[["a"]], [["b"]], [["d", "e"]]])
     assert str(rates) == "token error rate 50.00%, 2 of 3 sequences exact"
+
+
+def test_bleu_and_chrf_are_those_of_sacrebleu_with_all_references():
+    pytest.importorskip("sacrebleu", reason="scores translations, and is not installed")
+    references = [("the cat sat down .", "a cat sat down !"), ("it is on the mat",)]
+    right = [each[-1] for each in references]
+    assert translation_scores(right, references) == pytest.approx({"BLEU": 100, "chrF": 100})
+    scores = translation_scores([right[0], "it is on a mat"], references, tokenize="none")
+    assert all([0 < score < 100 for score in scores.values()])
+
+
+def test_without_sacrebleu_there_are_no_scores(monkeypatch):
+    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
+    assert translation_scores(["a"], [("a",)]) == {}

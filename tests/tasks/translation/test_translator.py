@@ -55,3 +55,21 @@ def test_targets_that_cannot_be_written_are_counted():
     assert translator.tokens(known) == ["2 different words in sources, 2 words in targets"]
     _, lacking = translator.tokens([*known, ParallelText("one", ("a c",))])
     assert lacking.startswith("33% of the targets") and "--target-units characters" in lacking
+
+
+@pytest.mark.parametrize("units", ["words", "characters"])
+def test_a_test_of_words_is_told_with_the_scores_that_are_known(units, monkeypatch):
+    given = []
+
+    def scores(found, references):
+        given.append((found, references))
+        return {"BLEU": 12.34, "chrF": 56.78}
+
+    monkeypatch.setattr("dynbatch.tasks.translation.translator.translation_scores", scores)
+    sizes = {"embed": 8, "hidden": 16}
+    made = Translator(sizes, Vocabulary("abc"), Vocabulary("xy"), "words", units, 5)
+    made.model.output.bias.value[made.model.end] = 1e4  # it says nothing at all
+    told = made.report(Parts([], [], [ParallelText("a b", ("x", "y"))]))
+    assert told.startswith("token error rate 100.00%, 0 of 1 sequences exact")
+    assert told.endswith(", BLEU 12.3, chrF 56.8") == (units == "words")
+    assert given == [([""], [("x", "y")])] * (units == "words")
