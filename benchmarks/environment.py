@@ -32,8 +32,9 @@ def versions(contenders: Sequence[Contender]) -> dict[str, str]:
             if package == "dynbatch":
                 found[package] = "as checked out"  # run from its folder, not installed
     for contender in contenders:
-        if contender.name == "dynet":
-            found["dynet"] = str(getattr(contender, "version", "unknown"))
+        framework = contender.name.partition("-")[0]
+        if framework in ("dynet", "tensorflow"):
+            found[framework] = str(getattr(contender, "version", "unknown"))
     return found
 
 

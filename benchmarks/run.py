@@ -17,7 +17,7 @@ from benchmarks import environment, together
 from benchmarks.lengths import KINDS, Corpus, mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
 from benchmarks.peers.checkout import CheckoutContender
-from benchmarks.peers.dynet_process import PeerUnavailable
+from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.report import Report, show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender, median_cost
@@ -50,6 +50,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="which peers to time beside it; all by default, none if nothing follows",
     )
     parser.add_argument("--dynet-python", default="", help="an interpreter that has dynet")
+    parser.add_argument(
+        "--tensorflow", default="", metavar="PYTHON", help="an interpreter that has tensorflow"
+    )
     parser.add_argument(
         "--against", default="", metavar="FOLDER", help="another checkout of dynbatch, timed beside"
     )
@@ -84,7 +87,12 @@ def run(options: argparse.Namespace) -> Report:
     rng = np.random.default_rng(options.seed)
     corpus = workload.corpus(workload.sigma if options.sigma is None else options.sigma)
     ours, peers, skipped = workload.build(
-        rng, options.peers, options.threads, options.dynet_python, options.device
+        rng,
+        options.peers,
+        options.threads,
+        options.dynet_python,
+        options.device,
+        options.tensorflow,
     )
     if options.against:
         peers.append(CheckoutContender(options.against, _same_workload(options)))

@@ -16,9 +16,12 @@ from benchmarks.networks import (
     TransformerSizes,
     TreeSizes,
 )
-from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
+from benchmarks.peers.dynet_process import DynetContender
+from benchmarks.peers.tensorflow_process import TENSORFLOW_PEERS, TensorflowContender
+from benchmarks.peers.worker_process import PeerUnavailable
 
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
+TAGGER_PEERS = (*PEERS, *TENSORFLOW_PEERS)
 LSTM_PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-bucketed")
 CNN_PEERS = ("pytorch-padded", "pytorch-bucketed")
 TREE_PEERS = ("pytorch-levels", "pytorch-nodes", "dynet")
@@ -35,6 +38,7 @@ def build_peers(
     threads: int,
     dynet_python: str = "",
     device: str = "cpu",
+    tensorflow: str = "",
 ) -> tuple[list[Contender], dict[str, str]]:
     """The peers that can run here, and for each of the others the reason why not.
 
@@ -42,16 +46,19 @@ def build_peers(
         wanted:       names out of `PEERS`, `TREE_PEERS` or `TRANSFORMER_PEERS`, as sizes have it.
         threads:      of every PyTorch peer; DyNet's wheel has one.
         dynet_python: an interpreter that can import `dynet`; the running one if empty.
-        device:       "cpu" or "cuda", of every PyTorch peer; DyNet's wheel has the CPU alone.
+        device:       "cpu" or "cuda", of every PyTorch peer; the others' wheels have the CPU alone.
+        tensorflow:   an interpreter that can import `tensorflow`; the running one if empty.
     """
     built: list[Contender] = []
     skipped: dict[str, str] = {}
     for name in wanted:
         try:
-            if name == "dynet" and device != "cpu":
-                raise PeerUnavailable("DyNet's wheel runs on the CPU only.")
+            if device != "cpu" and name in ("dynet", *TENSORFLOW_PEERS):
+                raise PeerUnavailable("its wheel runs on the CPU only.")
             if name == "dynet":
                 built.append(DynetContender(_NAMES[type(sizes)], values, dynet_python))
+            elif name in TENSORFLOW_PEERS:
+                built.append(TensorflowContender(name, values, threads, tensorflow))
             else:
                 built.append(_pytorch(name, sizes, values, threads, device))
         except PeerUnavailable as reason:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from benchmarks.lengths import Batch
 from benchmarks.measure import Contender
-from benchmarks.peers.dynet_process import PeerUnavailable
+from benchmarks.peers.worker_process import PeerUnavailable
 
 _WORKER = Path(__file__).with_name("checkout_worker.py")
 

@@ -25,11 +25,12 @@ from benchmarks.peers import (
     CNN_PEERS,
     LSTM_PEERS,
     PEERS,
+    TAGGER_PEERS,
     TRANSFORMER_PEERS,
     TREE_PEERS,
     build_peers,
 )
-from benchmarks.peers.dynet_process import PeerUnavailable
+from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
 from benchmarks.workloads.cnn import DynbatchCnn
 from benchmarks.workloads.contender import DynbatchContender
@@ -123,18 +124,22 @@ class Workload:
         threads: int,
         dynet_python: str = "",
         device: str = "cpu",
+        tensorflow: str = "",
     ) -> tuple[DynbatchContender, list[Contender], dict[str, str]]:
         """dynbatch's side, its peers with the same values, and why the other peers do not run.
 
         Args:
             wanted: names of peers; None is all.
             device: "cpu" or "cuda", for all sides.
+            dynet_python, tensorflow: interpreters that have these.
         """
         values = initial_values(self.sizes, rng)
         ours = self.ours(self.sizes, values, device)
         names = [name for name in self.peers if wanted is None or name in wanted]
         frameworks = [name for name in names if name not in self.rivals]
-        peers, skipped = build_peers(frameworks, self.sizes, values, threads, dynet_python, device)
+        peers, skipped = build_peers(
+            frameworks, self.sizes, values, threads, dynet_python, device, tensorflow
+        )
         for name in names[len(frameworks) :]:
             try:
                 rival = self.rivals[name](self.sizes, values, device)
@@ -147,7 +152,7 @@ class Workload:
 
 
 WORKLOADS: Mapping[str, Workload] = {
-    "tagger": Workload(TaggerSizes(), DynbatchTagger),
+    "tagger": Workload(TaggerSizes(), DynbatchTagger, frameworks=TAGGER_PEERS),
     # Scans alone: little else than the two recurrences.
     "lstm": Workload(
         TaggerSizes(vocabulary=64, embedding=256, tags=2), DynbatchTagger, frameworks=LSTM_PEERS

@@ -15,7 +15,7 @@ import numpy as np
 import dynbatch as db
 from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array, TreeSizes
-from benchmarks.peers.dynet_process import PeerUnavailable
+from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.trees import TreeBatch, levels
 from dynbatch import optim
 from dynbatch.kernels import arrays, blas

@@ -8,7 +8,7 @@ import pytest
 import benchmarks
 from benchmarks import run
 from benchmarks.peers.checkout import CheckoutContender
-from benchmarks.peers.dynet_process import PeerUnavailable
+from benchmarks.peers.worker_process import PeerUnavailable
 
 ROOT = Path(benchmarks.__file__).parents[1]
 

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.lengths import Corpus
 from benchmarks.measure import require_agreement
 from benchmarks.networks import Seq2SeqSizes, TaggerSizes, TreeSizes, initial_values
-from benchmarks.peers import dynet_process
-from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
+from benchmarks.peers.dynet_process import DynetContender
+from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
 
 CASES = {
@@ -44,7 +44,7 @@ def test_a_worker_that_dies_is_reported_with_its_status(tmp_path):
 
 
 def test_the_worker_needs_nothing_of_this_project():
-    tree = ast.parse(dynet_process._WORKER.read_text())
+    tree = ast.parse(DynetContender.worker.read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     imported = [getattr(node, "module", node.names[0].name) for node in imports]
     own = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
