@@ -1,0 +1,1 @@
+"""A convolutional network that reads handwritten digits, each image at its own size."""
