@@ -39,7 +39,7 @@ def test_each_command_teaches_within_80_columns(name, capsys):
     assert max(map(len, out.splitlines())) <= COLUMNS
     assert out.startswith(f"usage: dynbatch {name} ") and "[options]" in out.splitlines()[0]
     before_options = out.partition("options:\n")[0]
-    assert len(re.findall(rf"^  dynbatch {name} ", before_options, re.MULTILINE)) == 3
+    assert len(re.findall(rf"^  dynbatch {name} ", before_options, re.MULTILINE)) >= 3
     assert "exit status:" in out
     assert all([not line.endswith(" ") for line in out.splitlines()])
 
