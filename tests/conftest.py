@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 from zlib import crc32
 
@@ -37,8 +38,14 @@ else:
     settings.load_profile("dynbatch")
 
 
-def pytest_configure() -> None:
-    """Take Ctrl-C and a hang-up as in a terminal, also where nohup and & have them ignored."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Take Ctrl-C and a hang-up as in a terminal, also where nohup and & have them ignored.
+
+    Doctests of `dynbatch.torch` are collected where PyTorch is installed.
+    """
+    if find_spec("torch") is None:
+        bridge = config.rootpath / "dynbatch" / "torch"
+        config.option.ignore = [*(config.option.ignore or []), str(bridge)]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
