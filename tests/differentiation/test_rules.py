@@ -17,6 +17,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import Input
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import Probe, outputs_of
+from tests.marks import quick
 from tests.node_cases import CASES, LENGTHS, Case
 
 NO_RULE = {"attention, dropout", "crf"}
@@ -122,7 +123,7 @@ def assert_close(found, expected, within=1e-8) -> None:
 
 
 @over([case for case in WITH_RULES if case.name not in DRAWS_ANEW])
-@pytest.mark.parametrize("length", [0, 1, 3])
+@pytest.mark.parametrize("length", quick([0, 3], [0, 1, 3]))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # var of one element is 0 / 0
 def test_first_and_second_derivatives_equal_those_of_backward(case, length):
     (arguments,) = sentences_of(case, [length])
