@@ -69,9 +69,14 @@ SIZED = {
     models.TransformerDecoderLayer: ("dim", "heads"),
     models.TransformerEncoder: ("layers", "dim", "heads"),
     models.TransformerDecoder: ("layers", "dim", "heads"),
+    models.EmbeddingBag: ("num_embeddings", "dim"),
+    models.Conv1d: ("in_channels", "out_channels", "kernel_size"),
     models.Transformer: ("dim", "heads", "encoder_layers", "decoder_layers"),
 }
-WITHOUT_SIZES = {models.Dropout, models.DotAttention, models.Attention, models.Module}
+WITHOUT_SIZES = {
+    models.Dropout, models.DotAttention, models.Attention, models.Module, models.Flatten,
+    models.Sequential, models.Conv2d, models.MaxPool2d, models.AvgPool2d,  # theirs may be pairs
+}  # fmt: skip
 
 
 def test_every_model_is_in_the_table():

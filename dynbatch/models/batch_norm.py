@@ -63,10 +63,10 @@ class BatchNorm(Module):
         >>> norm = db.models.BatchNorm(1)
         >>> with db.Graph() as graph:
         ...     xs = [F.input(graph, [[1.0], [3.0]]), F.input(graph, [[5.0]])]
-        ...     [y.value.round(2).tolist() for y in norm(graph, xs)]
-        [[[-1.22], [0.0]], [[1.22]]]
-        >>> norm.running_mean.numpy().round(2).tolist()
-        [0.3]
+        ...     [round(float(y), 2) for x in norm(graph, xs) for y in x.value.ravel()]
+        [-1.22, 0.0, 1.22]
+        >>> round(float(norm.running_mean.numpy()[0]), 2)
+        0.3
     """
 
     def __init__(

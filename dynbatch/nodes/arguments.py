@@ -81,6 +81,8 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
         array = np.array(ids)  # a copy: the caller may write to `ids` before the graph runs
     except ValueError:
         array = np.empty((len(ids), 0))
+    except TypeError:  # of what has a length, and is no sequence
+        array = np.array(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         given = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
         fix = "pass one sentence's ids, e.g. [4, 17, 2]"
