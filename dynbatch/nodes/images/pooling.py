@@ -9,7 +9,7 @@ from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.images.windows import Sliding, pair
 from dynbatch.nodes.node import Node, Shape
-from dynbatch.parameter import Array
+from dynbatch.nodes.shape.windows import KeepsPlaces
 from dynbatch.ragged import Ragged
 
 
@@ -38,23 +38,13 @@ class Pooling2d(Sliding):
         return (*self.slid(x, 2), x[-1])
 
 
-class MaxPooling2d(Pooling2d):
+class MaxPooling2d(KeepsPlaces, Pooling2d):
     """The maximum of each window. The gradient goes to the first one, as in PyTorch.
 
     Keeps:  the position of each maximum, as large as the output; the input is free after forward.
     """
 
     __slots__ = ()
-
-    @classmethod
-    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        return {"place": (batch.rows, batch.first.width)}
-
-    @classmethod
-    def place(cls, batch: Batch) -> Array:
-        """The saved positions: integers in the memory of floats."""
-        saved = batch.saved["place"]
-        return saved.view(f"i{saved.itemsize}")
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -86,11 +86,8 @@ class PoolWindows(Windowed):
         return (self.windows(shapes[0]), shapes[0][-1])
 
 
-class MaxPool(PoolWindows):
-    """The maximum of each window. The gradient goes to the first one, as in PyTorch.
-
-    Keeps:  the position of each maximum, as large as the output.
-    """
+class KeepsPlaces:
+    """Base of maxima of windows, beside their pooling: forward leaves where each maximum was."""
 
     __slots__ = ()
 
@@ -103,6 +100,15 @@ class MaxPool(PoolWindows):
         """The saved positions: integers in the memory of floats."""
         saved = batch.saved["place"]
         return saved.view(f"i{saved.itemsize}")
+
+
+class MaxPool(KeepsPlaces, PoolWindows):
+    """The maximum of each window. The gradient goes to the first one, as in PyTorch.
+
+    Keeps:  the position of each maximum, as large as the output.
+    """
+
+    __slots__ = ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
