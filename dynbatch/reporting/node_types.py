@@ -63,7 +63,8 @@ class NodeType(NamedTuple):
 def node_types() -> dict[str, NodeType]:
     """Every type of node by name, those of the program's own too: what `dynbatch nodes` prints.
 
-    A block's calls stand under `BlockCall`, whatever the block.
+    A type of the program's own that is named as one of ours, or as another, stands under its module
+    and name. A block's calls stand under `BlockCall`, whatever the block.
 
     Example:
         >>> import dynbatch as db
@@ -75,21 +76,30 @@ def node_types() -> dict[str, NodeType]:
                         lengths; the width may be a length too.
           kernels       softmax.softmax, softmax.softmax_backward (NumPy, C, CUDA)
     """
-    types = sorted({each for each in _below(Operation) if _is_listed(each)}, key=_name)
-    return {
-        each.__name__: NodeType(
-            each.__name__,
+    types = sorted({each for each in _below(Operation) if _is_listed(each)}, key=_order)
+    found: dict[str, NodeType] = {}
+    for each in types:
+        name = each.__name__
+        if name in found:  # another's
+            name = f"{each.__module__}.{each.__qualname__}"
+        found[name] = NodeType(
+            name,
             (each.__doc__ or "").strip().split("\n")[0],
             _section(each, "Shape"),
             _section(each, "Batches with"),
             {label: _languages(label) for label in _kernels(each)},
         )
-        for each in types
-    }
+    return found
 
 
-def _name(node_type: type[Operation]) -> str:
-    return node_type.__name__
+def _order(node_type: type[Operation]) -> tuple[str, bool, str, str]:
+    """By name; of one name, ours first."""
+    module = node_type.__module__
+    return node_type.__name__, not _is_ours(node_type), module, node_type.__qualname__
+
+
+def _is_ours(node_type: type[Operation]) -> bool:
+    return node_type.__module__.startswith("dynbatch.")
 
 
 def _below(base: type[Operation]) -> Iterator[type[Operation]]:
@@ -104,8 +114,7 @@ def _is_listed(node_type: type[Operation]) -> bool:
     """Whether graphs run nodes of the type itself: not of a base, nor of a trace's stand-in."""
     if (node_type.__doc__ or "").startswith("Base of") or ".testing." in node_type.__module__:
         return False
-    is_ours = node_type.__module__.startswith("dynbatch.")
-    return not is_ours or bool(_section(node_type, "Batches with"))
+    return not _is_ours(node_type) or bool(_section(node_type, "Batches with"))
 
 
 def _section(node_type: type[Operation], heading: str) -> str:
