@@ -72,6 +72,7 @@ __all__ = [
     "num_threads",
     "optim",
     "padding",
+    "parallel",
     "pictures",
     "predict",
     "scan",
@@ -87,8 +88,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`padding`, `pictures`, `torch` and `train` on first use: some need tqdm, PyTorch, …"""
-    if name in ("padding", "pictures", "torch", "train"):
+    """`padding`, `parallel`, `train`, … on first use: some need tqdm, PyTorch, …"""
+    if name in ("padding", "parallel", "pictures", "torch", "train"):
         return importlib.import_module(f"dynbatch.{name}")
     raise missing(name, "dynbatch", "dynbatch", OF_DYNBATCH)
 

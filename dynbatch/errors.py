@@ -70,6 +70,10 @@ class NumericError(DynbatchError, ArithmeticError):
     """A value, loss or gradient is NaN or infinite."""
 
 
+class ParallelError(DynbatchError, RuntimeError):
+    """Another process of the run failed or ended, or ranks do different things."""
+
+
 class CheckError(DynbatchError, ArithmeticError):
     """`Graph(check=True)` found two ways of computing one number that do not agree."""
 

@@ -14,8 +14,8 @@ PUBLIC = {
         Cell DynbatchError Engine GenerationConfig Graph MemoryUse Node NodeType Operation Parameter
         Policy Ragged Retain RowSparse backends block cell drive errors generate
         grad hvp initial_state log_prob memory models node_types nodes num_threads optim padding
-        pictures predict scan seed set_batch_invariant set_gc_threshold set_num_threads stack
-        testing total train
+        parallel pictures predict scan seed set_batch_invariant set_gc_threshold set_num_threads
+        stack testing total train
     """,
     "dynbatch.nodes": """
         abs add additive_attention affine alibi argmax attention avg_pool2d
@@ -28,6 +28,9 @@ PUBLIC = {
         relative_bias relu repeat reshape reverse rms_norm rotary segment_mean segment_sum sigmoid
         sign silu sinusoidal slice softmax softplus split sqrt squeeze stack std subtract sum swiglu
         t5_bias tanh transpose unsqueeze var viterbi where windows
+    """,
+    "dynbatch.parallel": """
+        Communicator connect
     """,
     "dynbatch.pictures": """
         Picture generation memory padding sentence timeline training

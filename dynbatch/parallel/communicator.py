@@ -1,0 +1,261 @@
+"""`Communicator`: sums, copies and messages between the processes of a run."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dynbatch.arguments import refused
+from dynbatch.backend import Array, DType, device_of
+from dynbatch.errors import ParallelError
+from dynbatch.parallel.transport import Transport
+
+DIRECT_BYTES = 1 << 16
+"""Up to which every rank sends all others the whole: one round instead of two."""
+
+
+class Communicator:
+    """The processes of a run, each with a rank: 0 to size - 1. `parallel.connect()` makes one.
+
+    All ranks call the same methods in the same order, with arrays of the same shapes and dtypes;
+    numbers and arrays may differ. Sums are taken in the order of ranks, (x_0 + x_1) + x_2 + ..., on
+    every transport: all ranks have the same bits, and another run with as many ranks has them too.
+
+    Args:
+        host:   moves arrays of the CPU; None for one process alone.
+        device: moves arrays of a GPU.
+
+    Attributes:
+        rank: of this process.
+        size: number of processes.
+
+    As a context it is closed at the end. If the block ends with an error, all other ranks are told
+    so, and end with a `ParallelError` that names this one.
+
+    Raises:
+        ParallelError: by every method: another rank failed or ended, or does something else.
+
+    Example:
+        >>> import numpy as np
+        >>> from dynbatch import parallel
+        >>> with parallel.connect() as communicator:
+        ...     total = np.array([1.0, 2.0])
+        ...     communicator.all_reduce(total)
+        >>> communicator.size, total
+        (1, array([1., 2.]))
+    """
+
+    def __init__(self, host: Transport | None = None, device: Transport | None = None) -> None:
+        self._host = host
+        self._device = device
+        self.rank = 0 if host is None else host.rank
+        self.size = 1 if host is None else host.size
+
+    # Sums -----------------------------------------------------------------------------------------
+
+    def all_reduce(self, *arrays: Array) -> None:
+        """Replace each array by its sum over all ranks, in place.
+
+        Arrays of one dtype travel together. A rank sends and receives 2 (size - 1) / size times
+        their bytes; up to 64 KiB it sends all of them to all others, in one round.
+        """
+        if self.size == 1:
+            return
+        for group in _by_dtype(arrays):
+            flat = _joined(group)
+            if self.size == 2 or flat.nbytes <= DIRECT_BYTES:
+                flat[...] = self._summed([flat] * self.size, flat)
+            else:
+                bounds = self.bounds(flat.size)
+                self.reduce_scatter(flat, bounds)
+                self.all_gather(flat, bounds)
+            _write_back(flat, group)
+
+    def reduce_scatter(self, array: Array, bounds: Sequence[int]) -> None:
+        """Sum over all ranks of the part that is this rank's: array[bounds[rank] : bounds[rank+1]].
+
+        The other parts keep this rank's own numbers.
+
+        Args:
+            array:  flat and C-contiguous.
+            bounds: size + 1 places, the same on all ranks: where each rank's part begins and ends.
+        """
+        _require_flat("reduce_scatter", array)
+        if self.size > 1:
+            parts = [array[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            parts[self.rank][...] = self._summed(parts, parts[self.rank])
+
+    def _summed(self, sent: Sequence[Array], own: Array) -> Array:
+        """Own numbers and what all others send of them, added in the order of ranks."""
+        xp = device_of(own).xp
+        others = range(self.size)
+        parts = [own if r == self.rank else xp.empty_like(own) for r in others]
+        self._exchange(own, [sent[r] for r in others], parts)
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return total
+
+    # Copies ---------------------------------------------------------------------------------------
+
+    def all_gather(self, array: Array, bounds: Sequence[int]) -> None:
+        """Fill the parts of all ranks from these, as `reduce_scatter` names them."""
+        _require_flat("all_gather", array)
+        if self.size > 1:
+            parts = [array[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            self._exchange(array, [parts[self.rank]] * self.size, parts)
+
+    def broadcast(self, *arrays: Array, root: int = 0) -> None:
+        """Replace each array by that of the rank `root`, in place."""
+        if self.size == 1:
+            return
+        for group in _by_dtype(arrays):
+            flat = _joined(group)
+            bounds = self.bounds(flat.size)
+            parts = [flat[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            none: list[Array | None] = [None] * self.size
+            if self.rank == root:
+                self._exchange(flat, parts, none)
+            else:
+                received = none.copy()
+                received[root] = parts[self.rank]
+                self._exchange(flat, none, received)
+            self.all_gather(flat, bounds)
+            _write_back(flat, group)
+
+    def bounds(self, length: int) -> list[int]:
+        """Places that cut a length into a part for each rank, even ones: size + 1 numbers."""
+        return [length * r // self.size for r in range(self.size + 1)]
+
+    # Messages -------------------------------------------------------------------------------------
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of ranks, on all ranks. Values are pickled."""
+        if self.size == 1:
+            return [value]
+        packed = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = np.zeros(self.size, np.int64)
+        sizes[self.rank] = packed.size
+        self.all_gather(sizes, range(self.size + 1))
+        bounds = [0, *np.cumsum(sizes).tolist()]
+        joined = np.empty(bounds[-1], np.uint8)
+        joined[bounds[self.rank] : bounds[self.rank + 1]] = packed
+        self.all_gather(joined, bounds)
+        return [
+            value if r == self.rank else pickle.loads(joined[bounds[r] : bounds[r + 1]].data)
+            for r in range(self.size)
+        ]
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """The value of the rank `root`, on all ranks. Others may give None. It is pickled."""
+        return self.gather_objects(value if self.rank == root else None)[root]
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+        self.all_reduce(np.zeros(1, np.int8))
+
+    def send(self, array: Array, to: int) -> None:
+        """Send a C-contiguous array to a rank, which calls `receive`; waits until it is taken."""
+        self._between("send", to, array)
+
+    def receive(self, array: Array, source: int) -> None:
+        """Fill a C-contiguous array with what a rank sends, which is of its shape and dtype."""
+        self._between("receive", source, array)
+
+    def _between(self, what: str, other: int, array: Array) -> None:
+        if not 0 <= other < self.size or other == self.rank:
+            raise refused(
+                f"Communicator.{what}", f"rank {other} is given on rank {self.rank} of {self.size}",
+                "another rank of the run", "ranks are counted from 0",
+            )  # fmt: skip
+        none: list[Array | None] = [None] * self.size
+        places = none.copy()
+        places[other] = array
+        self._exchange(array, *((places, none) if what == "send" else (none, places)))
+
+    # The end --------------------------------------------------------------------------------------
+
+    def fail(self, message: str) -> None:
+        """Tell all other ranks that the run failed, and why: they end with a `ParallelError`."""
+        for transport in (self._device, self._host):
+            if transport is not None:
+                transport.fail(message)
+
+    def close(self) -> None:
+        """End the connections; a second time it does nothing."""
+        for transport in (self._device, self._host):
+            if transport is not None:
+                transport.close()
+        self._device = self._host = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if isinstance(error, ParallelError):
+            self.fail(str(error))  # whoever waits for this rank learns what it was
+        elif error is not None:
+            self.fail(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        engines = [each.name for each in (self._host, self._device) if each is not None]
+        by = f" by {' and '.join(engines)}" if engines else ""
+        return f"Communicator(rank {self.rank} of {self.size}{by})"
+
+    def _exchange(
+        self, like: Array, sent: Sequence[Array | None], received: Sequence[Array | None]
+    ) -> None:
+        """Exchange arrays by the transport of their device; own places are left out."""
+        transport = self._device if device_of(like).is_cuda else self._host
+        if transport is None:
+            raise ParallelError(
+                f"{self!r} cannot move arrays of the {device_of(like).name}.\n"
+                '  fix:  parallel.connect(device="cuda") for arrays of a GPU; a closed '
+                "communicator moves nothing"
+            )
+        own = self.rank
+        transport.exchange(
+            [None if r == own else each for r, each in enumerate(sent)],
+            [None if r == own else each for r, each in enumerate(received)],
+        )
+
+
+def _by_dtype(arrays: Sequence[Array]) -> list[list[Array]]:
+    groups: dict[tuple[str, DType], list[Array]] = {}
+    for each in arrays:
+        groups.setdefault((device_of(each).name, each.dtype), []).append(each)
+    return list(groups.values())
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    """All numbers of arrays of one dtype: one array itself, if it is alone and contiguous."""
+    if len(arrays) == 1 and arrays[0].flags.c_contiguous:
+        return arrays[0].reshape(-1)
+    xp = device_of(arrays[0]).xp
+    flat: Array = xp.concatenate([each.reshape(-1) for each in arrays])
+    return flat
+
+
+def _write_back(flat: Array, arrays: Sequence[Array]) -> None:
+    if len(arrays) == 1 and arrays[0].flags.c_contiguous:
+        return
+    start = 0
+    for each in arrays:
+        each[...] = flat[start : start + each.size].reshape(each.shape)
+        start += each.size
+
+
+def _require_flat(what: str, array: Array) -> None:
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise refused(
+            f"Communicator.{what}", f"an array {array.shape} is given",
+            "one dimension, C-contiguous", "array.reshape(-1)",
+        )  # fmt: skip

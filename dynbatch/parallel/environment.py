@@ -1,0 +1,76 @@
+"""Which rank this process is: read from what `dynbatch launch`, torchrun, mpiexec or SLURM set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dynbatch.errors import ParallelError
+
+OF_MPI = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+"""Names of rank, size and rank on its machine, as MPI's launchers set them."""
+
+
+class PlaceInRun(NamedTuple):
+    """Where a process stands in a run.
+
+    Args:
+        rank:       0 to size - 1.
+        size:       processes of the run.
+        local_rank: its number among those on its machine, which chooses its GPU.
+        by_mpi:     whether an MPI launcher started it.
+        address:    host and port where rank 0 listens, of runs without MPI.
+        secret:     what all processes of the run know, and others do not.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    by_mpi: bool = False
+    address: tuple[str, int] = ("127.0.0.1", 0)
+    secret: str = ""
+
+
+def place_in_run(environment: Mapping[str, str] = os.environ) -> PlaceInRun:
+    """The place that the environment names; one process alone without one.
+
+    `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and `LOCAL_RANK` are as torchrun sets them;
+    `DYNBATCH_SECRET` keeps processes of others out.
+
+    Raises:
+        ParallelError: a name is missing or not a number.
+    """
+    if "RANK" in environment or "WORLD_SIZE" in environment:
+        rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+        local = _number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank
+        address = ("127.0.0.1", 0)
+        if size > 1:
+            host = environment.get("MASTER_ADDR", "127.0.0.1")
+            address = host, _number(environment, "MASTER_PORT")
+        if not 0 <= rank < size:
+            raise ParallelError(f"RANK is {rank} and WORLD_SIZE {size}: ranks are 0 to size - 1.")
+        return PlaceInRun(rank, size, local, False, address, environment.get("DYNBATCH_SECRET", ""))
+    for rank_name, size_name, local_name in OF_MPI:
+        if rank_name in environment and environment.get(size_name, "1") != "1":
+            rank, size = _number(environment, rank_name), _number(environment, size_name)
+            local = _number(environment, local_name) if local_name in environment else rank
+            return PlaceInRun(rank, size, local, True)
+    return PlaceInRun()
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment.get(name)
+    if value is None or not value.isdecimal():
+        told = "is not set" if value is None else f"is {value!r}, not a number"
+        raise ParallelError(
+            f"the environment variable {name} {told}.\n"
+            "  rule: RANK, WORLD_SIZE and MASTER_PORT are set together\n"
+            "  fix:  start with `dynbatch launch -n 2 program.py`, torchrun or mpiexec"
+        )
+    return int(value)

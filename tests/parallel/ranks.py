@@ -1,0 +1,29 @@
+"""Ranks as threads of one process, joined by sockets: quick, and all of them can be looked at."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from dynbatch.parallel import Communicator
+from dynbatch.parallel.tcp import TcpTransport
+
+
+def transports(size):
+    """A TCP transport for each rank, all joined to each other."""
+    peers = [[None] * size for _ in range(size)]
+    for low in range(size):
+        for high in range(low + 1, size):
+            peers[low][high], peers[high][low] = socket.socketpair()
+    return [TcpTransport(rank, own) for rank, own in enumerate(peers)]
+
+
+def on_ranks(size, do):
+    """What do(communicator) gives on each rank; an error of one is raised here."""
+
+    def run(transport):
+        with Communicator(transport) as communicator:
+            return do(communicator)
+
+    joined = transports(size) if size > 1 else [None]
+    with ThreadPoolExecutor(size) as threads:
+        running = [threads.submit(run, transport) for transport in joined]
+    return [each.result() for each in running]

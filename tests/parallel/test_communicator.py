@@ -1,0 +1,119 @@
+"""`Communicator`: sums in the order of ranks, copies, messages, and errors of ranks that differ."""
+
+from functools import reduce
+
+import numpy as np
+import pytest
+
+from dynbatch.errors import ArgumentError, ParallelError
+from dynbatch.parallel.communicator import DIRECT_BYTES
+from tests.parallel.ranks import on_ranks
+
+LARGE = DIRECT_BYTES // 4 + 3  # floats, of which the parts are uneven
+
+
+def of_rank(rank, length, dtype):
+    return np.random.default_rng(rank).standard_normal(length).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [0, 1, 7, LARGE])
+def test_sums_have_the_bits_of_adding_in_the_order_of_ranks(size, length):
+    def do(communicator):
+        arrays = [of_rank(communicator.rank, length, dtype) for dtype in ("float32", "float64")]
+        arrays.append(np.full((2, 3), communicator.rank + 1, np.float32)[:, ::2])
+        communicator.all_reduce(*arrays)
+        return arrays
+
+    given = [[of_rank(rank, length, dtype) for rank in range(size)] for dtype in ("f4", "f8")]
+    wanted = [reduce(np.add, each) for each in given]
+    for single, double, strided in on_ranks(size, do):
+        np.testing.assert_array_equal(single, wanted[0], strict=True)
+        np.testing.assert_array_equal(double, wanted[1], strict=True)
+        np.testing.assert_array_equal(strided, np.full((2, 2), size * (size + 1) / 2))
+
+
+def test_parts_of_any_length_are_reduced_and_gathered():
+    bounds = [0, 2, 2, 9]
+
+    def do(communicator):
+        array = np.arange(9.0) * (communicator.rank + 1)
+        communicator.reduce_scatter(array, bounds)
+        own = array[bounds[communicator.rank] : bounds[communicator.rank + 1]].copy()
+        communicator.all_gather(array, bounds)
+        return own, array
+
+    for rank, (own, whole) in enumerate(on_ranks(3, do)):
+        np.testing.assert_array_equal(own, 6 * np.arange(9.0)[bounds[rank] : bounds[rank + 1]])
+        np.testing.assert_array_equal(whole, 6 * np.arange(9.0))
+
+
+@pytest.mark.parametrize("root", [0, 2])
+def test_all_ranks_get_what_one_has(root):
+    def do(communicator):
+        small, large = np.full(2, communicator.rank), of_rank(communicator.rank, LARGE, "f4")
+        communicator.broadcast(small, large, root=root)
+        return small, large, communicator.broadcast_object({"rank": communicator.rank}, root)
+
+    for small, large, value in on_ranks(3, do):
+        np.testing.assert_array_equal(small, np.full(2, root))
+        np.testing.assert_array_equal(large, of_rank(root, LARGE, "f4"))
+        assert value == {"rank": root}
+
+
+def test_objects_come_in_the_order_of_ranks():
+    gathered = on_ranks(
+        3, lambda communicator: communicator.gather_objects("x" * communicator.rank)
+    )
+    assert gathered == [["", "x", "xx"]] * 3
+
+
+def test_one_rank_sends_to_another():
+    def do(communicator):
+        array = np.full(LARGE, communicator.rank, np.float32)
+        if communicator.rank == 1:
+            communicator.send(array, to=0)
+        else:
+            communicator.receive(array, source=1)
+        return array[0]
+
+    assert on_ranks(2, do) == [1, 1]
+
+
+def test_no_rank_sends_to_itself_or_to_one_that_is_not_there():
+    with pytest.raises(ArgumentError, match="rank 0 is given on rank 0 of 1"):
+        on_ranks(1, lambda communicator: communicator.send(np.zeros(1), to=0))
+
+
+def test_ranks_that_differ_are_told_so():
+    def do(communicator):
+        communicator.all_reduce(np.zeros(3 + communicator.rank))
+
+    with pytest.raises(ParallelError, match=r"rank [01] sent (32|24) bytes .* expected (24|32)"):
+        on_ranks(2, do)
+
+
+def test_an_error_of_one_rank_reaches_the_others():
+    seen = []
+
+    def do(communicator):
+        if communicator.rank == 1:
+            raise ValueError("no such word")
+        try:
+            communicator.barrier()
+        except ParallelError as error:
+            seen.append(str(error))
+
+    with pytest.raises(ValueError, match="no such word"):
+        on_ranks(3, do)
+    assert "rank 1 failed: ValueError: no such word" in seen
+    assert all("rank 1" in each for each in seen)
+
+
+def test_a_closed_communicator_moves_nothing():
+    def do(communicator):
+        communicator.close()
+        communicator.barrier()
+
+    with pytest.raises(ParallelError, match="cannot move arrays of the cpu"):
+        on_ranks(2, do)
