@@ -2,5 +2,6 @@
 
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.connect import connect
+from dynbatch.parallel.shards import balanced
 
-__all__ = ["Communicator", "connect"]
+__all__ = ["Communicator", "balanced", "connect"]
