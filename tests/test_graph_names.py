@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, GraphError, NumericError, ShapeError
+from dynbatch.testing import load_graph
 
 
 @db.cell
@@ -110,6 +111,46 @@ def test_errors_and_drawings_say_the_name():
     with db.Graph(guard=True) as graph:
         with np.errstate(all="ignore"), pytest.raises(NumericError, match='Log #1 "logs"'):
             _ = F.log(F.input(graph, [-1.0])).named("logs").value
+
+
+def test_explain_says_the_names_of_each_batch(tmp_path):
+    twice = db.block(lambda x: F.tanh(x) * 2.0)
+    with db.Graph() as graph:
+        for number in range(8):
+            x = F.input(graph, [[1.0, 2.0]] * 2)
+            F.exp(x).named(f"e{number}")
+        twice(x).named("<block>")
+        h, _ = step(x[0], x[1])
+        h.named("state")
+        graph.forward()
+    lines = graph.explain(html=tmp_path / "page.html").splitlines()
+    assert [line.strip() for line in lines if "named" in line] == [
+        '1  named "e0", "e1", "e2", "e3", "e4", "e5", … 2 more',
+        '2, 4  named "<block>"',
+        '3  named "state"',
+    ]
+    kinds = [line.split()[1] for line in lines if line.split()[0].isdecimal()]
+    assert kinds[1:6] == ["Input", "Exp", "lambda:", "calls", "lambda:"]
+    page = (tmp_path / "page.html").read_text()
+    assert "named &quot;state&quot;" in page and "named &quot;&lt;block&gt;&quot;" in page
+
+
+def test_a_dumped_graph_keeps_its_names(tmp_path):
+    both = db.block(lambda x: (F.tanh(x), F.tanh(x) * 2.0))
+    with db.Graph() as graph:
+        x = F.input(graph, [[1.0, 2.0]]).named("x")
+        y, z = both(x)
+        y.named("y"), z.named("z")
+        call = step(x[0].named("row"), z[0]).named("call")
+        graph.backward(F.sum(call[0].named("state")))
+        graph.dump(tmp_path / "graph.npz")
+        names = [graph[name].shapes for name in graph.names.values()]
+    with load_graph(tmp_path / "graph.npz") as loaded:
+        found = loaded.graph.names.values()
+        assert sorted(found) == ["call", "row", "state", "x", "y", "z"]
+        loaded.run()
+        assert [loaded.graph[name].shapes for name in ("x", "y", "z")] == names[:3]
+        assert loaded.graph["z"].label() == f'Scale #{loaded.graph["z"].index} "z"'
 
 
 def test_a_cell_names_nothing_inside_it():

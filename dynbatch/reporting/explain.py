@@ -9,7 +9,7 @@ from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.reporting.backends import without_c
 from dynbatch.reporting.profile import flops_per_second
-from dynbatch.reporting.reasons import Apart, apart, numbers_text
+from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
 
 WIDTH = 100
 """No line is longer."""
@@ -77,7 +77,7 @@ def _table(rows: Sequence[StepRecord]) -> Iterator[str]:
     for number, row in enumerate(rows):
         full = row.kind if len(row.kind) > wide else ""
         inside = f"inside: {row.batches_text}" if row.inside else ""
-        for remark in filter(None, (full, inside, row.remarks)):
+        for remark in filter(None, (full, inside, row.remarks, names_text(row.node_names))):
             remarks.setdefault(remark, []).append(number)
     for remark, numbers in remarks.items():
         yield from _wrapped(f"{numbers_text(numbers):>4}  {remark}")

@@ -46,6 +46,7 @@ class Introspection:
     seed: int
     tables: list[CallTable]
     block_notes: Counter[tuple[str, str]]
+    names: dict[int, str]
     _nodes: list[Node]
     _folds: Folds
     _kept: dict[int, Node]
@@ -84,8 +85,9 @@ class Introspection:
         beside each batch those of its type that ran apart, and what kept them apart.
 
         Above it stand the number of batches, the fewest possible (lower bound), the mean batch, and
-        the host's share of the runs' time; below it, which blocks are not one node, and why. On a
-        GPU all times are the host's. A closed graph explains as well.
+        the host's share of the runs' time; below it, the names given to nodes of a batch
+        (`x.named`), and which blocks are not one node, and why. On a GPU all times are the host's.
+        A closed graph explains as well.
 
         Args:
             html:   also write a page to this file, with the runs on a timeline. It opens offline,
@@ -215,8 +217,8 @@ backward=Flops(products=120, elementwise=15))
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write the graph, as built so far, to a file from which it can be rebuilt.
 
-        Nodes with their attributes and arrays, a block as its operators, parameters' values as they
-        are now, what was kept and what was run; no code. `python -m dynbatch.testing path`
+        Nodes with their names, attributes and arrays, a block as its operators, parameters' values
+        as they are now, what was kept and what was run; no code. `python -m dynbatch.testing path`
         runs it under every policy, `dynbatch.testing.load_graph(path)` gives it back. It works
         after a run that failed, inside the `with` block. The file is replaced whole or not at all.
 
@@ -228,6 +230,9 @@ backward=Flops(products=120, elementwise=15))
         writer = Writer(self.tables)
         runs = runs_of(self._executor.plans, self._executor.steps, self._backwards)
         with unrolled(self._nodes) as (nodes, places):
+            named: dict[int, str] = {}  # by place: results of a block may be one node there
+            for index, name in self.names.items():
+                named.setdefault(places[index], name)
             document = {
                 "nodes": writer.nodes(nodes),
                 "tables": writer.calls.tables(),
@@ -238,6 +243,7 @@ backward=Flops(products=120, elementwise=15))
                 "seed": self.seed,
                 "matmul": self.matmul,
                 "folds": [[places[node], places[reader]] for node, reader in self._folds.pairs()],
+                "names": [[place, name] for place, name in named.items()],
                 "kept": sorted([places[index] for index in self._kept]),
                 "runs": [
                     places[run] if isinstance(run, int) else [places[index] for index in run]

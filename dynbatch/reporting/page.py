@@ -14,7 +14,14 @@ from math import sqrt
 from string import Template
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
-from dynbatch.reporting.reasons import STEPS_LISTED, apart, notes, numbers_text, signature_text
+from dynbatch.reporting.reasons import (
+    STEPS_LISTED,
+    apart,
+    names_text,
+    notes,
+    numbers_text,
+    signature_text,
+)
 from dynbatch.reporting.ticks import ticks
 from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures, thread_bars
 
@@ -159,7 +166,7 @@ def _batches(record: RunRecord, texts: Sequence[str]) -> str:
             (
                 number,
                 row.planned[0],
-                text + (" with its gradient" if row.kind.endswith("+grad") else ""),
+                _what(row, text),
                 f"{row.nodes:,}",
                 f"{row.rows:,}",
                 row.width or "mixed",
@@ -173,6 +180,12 @@ def _batches(record: RunRecord, texts: Sequence[str]) -> str:
             )
         )
     return _rows(cells, [_style(name) for name in COLUMNS], "batch")
+
+
+def _what(row: StepRecord, text: str) -> str:
+    """The signature of a batch in words, and the names that were given to its nodes."""
+    with_gradient = " with its gradient" if row.kind.endswith("+grad") else ""
+    return ", ".join(filter(None, (text + with_gradient, names_text(row.node_names))))
 
 
 def _inside(row: StepRecord) -> str:

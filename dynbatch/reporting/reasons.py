@@ -5,6 +5,7 @@ Rows keep the parameters' names, so that a closed graph can be explained too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeGuard
 
@@ -20,6 +21,9 @@ NEIGHBOURS = 3
 
 STEPS_LISTED = 12
 """The most batches that are named where a list of them is shown."""
+
+NAMES_LISTED = 6
+"""The most names of a batch's nodes that are shown."""
 
 COMPILED = "compiled cell"
 
@@ -98,6 +102,15 @@ def numbers_text(numbers: Sequence[int]) -> str:
     """Numbers of batches: "0, 3, … 9 more"."""
     more = f", … {len(numbers) - STEPS_LISTED} more" if len(numbers) > STEPS_LISTED else ""
     return ", ".join([str(number) for number in numbers[:STEPS_LISTED]]) + more
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Names that were given to nodes of a batch: 'named "h 0", "h 1", … 62 more'."""
+    if not names:
+        return ""
+    more = f", … {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
+    quoted = [json.dumps(name, ensure_ascii=False) for name in names[:NAMES_LISTED]]
+    return f"named {', '.join(quoted)}{more}"
 
 
 def notes(pairs: Sequence[Apart]) -> dict[int, list[str]]:

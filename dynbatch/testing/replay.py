@@ -86,6 +86,8 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
     nodes = reader.graph(document, graph)
     for place, by in document["folds"]:
         graph.absorb(nodes[place], nodes[by])
+    for place, name in document.get("names", []):  # older files have none
+        nodes[place].named(name)
     for place in document["kept"]:
         nodes[place].keep()
     runs = [

@@ -15,7 +15,7 @@ from dynbatch.batcher.execution.record import (
     RunRecord,
     RunTimes,
     StepRecord,
-    row_of,
+    rows_of,
 )
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
@@ -218,7 +218,7 @@ class Executor:
 
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""
-        return self._ended + [row_of(step) for step in self.steps]
+        return self._ended + rows_of(self.steps)
 
     def record(self, built_from: float) -> RunRecord:
         """The record of all runs for reports; `built_from` is the time when the graph was made."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import Span, StepRun
-from dynbatch.blocks.call import RESULT
+from dynbatch.blocks.call import RESULT, BlockResult
+from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.compiler.compiled import CompiledLoop
@@ -91,6 +92,7 @@ class StepRecord(NamedTuple):
     `loops` are its compiled cells, and `on_device` whether they run on a GPU.
 
     `bytes` are those of the values and parameters that forward reads, and of those that it writes.
+    `node_names` are the names that were given to its nodes, in their order.
     """
 
     kind: str
@@ -112,6 +114,7 @@ class StepRecord(NamedTuple):
     flops: Flops
     flops_backward: Flops
     bytes: int
+    node_names: Sequence[str]
 
     @property
     def remarks(self) -> str:
@@ -225,8 +228,19 @@ def _longest_chain(plan: Plan, signature: int) -> int:
     return max([chain for of_node, chain in chains if of_node == signature])
 
 
-def row_of(step: StepRun) -> StepRecord:
-    """The row of a step in the table."""
+def rows_of(steps: Sequence[StepRun]) -> list[StepRecord]:
+    """The rows of steps of one graph in the table."""
+    given: dict[int, list[str]] = {}
+    graph: Any = steps[0].nodes[0].graph if steps else None
+    for index, name in graph.names.items() if steps else ():
+        node = graph.nodes[index]
+        ran = node.call if isinstance(node, ResultPart | BlockResult) else node
+        given.setdefault(ran.index, []).append(name)
+    return [_row_of(step, given) for step in steps]
+
+
+def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
+    """The row of a step, where these names were given to nodes, by the index of what ran."""
     first = step.nodes[0]
     rows, width = sum(step.block.lengths), step.block.width
     parameters = first.all_parameters()
@@ -254,7 +268,18 @@ def row_of(step: StepRun) -> StepRecord:
         flops,
         flops_backward,
         _bytes_of(step, parameters),
+        [name for index in step_indices(step) for name in given.get(index, ())] if given else (),
     )
+
+
+def step_indices(step: StepRun) -> list[int]:
+    """The indices of the graph's nodes that a step ran: of calls, where it ran a part of them."""
+    first = step.nodes[0]
+    if isinstance(step.nodes, Members):
+        return [call.index for call in step.nodes.batch.calls]
+    if isinstance(first, RegionNode):
+        return [call.index for call, _ in first.calls()]
+    return [node.index for node in step.nodes]
 
 
 def _flops_of(step: StepRun, rows: int) -> tuple[Flops, Flops]:
