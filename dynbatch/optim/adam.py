@@ -7,8 +7,8 @@ from math import sqrt
 from dynbatch.arguments import number, refused
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
-from dynbatch.optim.parameters import Parameters
 
 
 class Adam(Optimizer):

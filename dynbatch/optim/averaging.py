@@ -11,11 +11,11 @@ from dynbatch.arguments import number, size, state_differences, state_of
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
+from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked
 from dynbatch.optim.combination import combine
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
-from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array
 
 SLOT = "average"

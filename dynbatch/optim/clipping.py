@@ -10,8 +10,8 @@ from dynbatch.errors import BackendError, NumericError
 from dynbatch.kernels import clipping
 from dynbatch.kernels.cuda import clipping as on_device
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.named_parameters import Parameters, named
 from dynbatch.optim.norm import GradientNorm, NamedGradient, by_dtype, not_finite
-from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import RowSparse
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynbatch.arguments import listed, refused, shown
-from dynbatch.optim.parameters import HasParameters, Parameters, named
+from dynbatch.named_parameters import HasParameters, Parameters, named
 from dynbatch.parameter import Parameter
 
 Pairs = list[tuple[str, Parameter]]

@@ -13,12 +13,12 @@ from dynbatch.backend import device_of
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
 from dynbatch.kernels.runtime import transfer
+from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
 from dynbatch.optim import device
 from dynbatch.optim.groups import read_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
-from dynbatch.optim.parameters import Parameters, named
 from dynbatch.optim.saved_state import names_array, require_fitting
 from dynbatch.parameter import Array, Parameter, RowSparse
 

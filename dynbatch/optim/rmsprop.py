@@ -5,8 +5,8 @@ from __future__ import annotations
 from dynbatch.arguments import number, switch
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
-from dynbatch.optim.parameters import Parameters
 
 
 class RMSprop(Optimizer):

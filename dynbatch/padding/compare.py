@@ -12,7 +12,7 @@ from dynbatch import optim
 from dynbatch.arguments import listed, shown
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
-from dynbatch.optim.parameters import Parameters
+from dynbatch.named_parameters import Parameters
 from dynbatch.padding.batches import Sample
 from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.forms import CURVES, FORMS, PADDED_RANDOM

@@ -9,9 +9,9 @@ from statistics import fmean, median
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory
 from dynbatch.models.module import Module
+from dynbatch.named_parameters import Parameters
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 from dynbatch.optim import Optimizer
-from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import (
     Batch,
     Sample,

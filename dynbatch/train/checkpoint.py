@@ -22,8 +22,8 @@ from dynbatch.arguments import state_differences
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
+from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Average, Optimizer, Schedule
-from dynbatch.optim.parameters import HasParameters
 from dynbatch.parameter import Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
 from dynbatch.train.protocols import State

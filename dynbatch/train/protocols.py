@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from dynbatch.optim.parameters import HasParameters
+from dynbatch.named_parameters import HasParameters
 
 Example = Any
 """One example of the data: what the loss function takes."""

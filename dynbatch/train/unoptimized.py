@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 from dynbatch.caller import users_frame
+from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
-from dynbatch.optim.parameters import HasParameters
 
 MOST_NAMES = 6
 """Names that the warning lists."""

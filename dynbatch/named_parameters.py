@@ -1,4 +1,4 @@
-"""Reads the parameters given to an optimizer or to clipping: a model, a list, or named pairs."""
+"""Reads the parameters given to optimizers, clipping or sums: a model, a list, or named pairs."""
 
 from __future__ import annotations
 
