@@ -30,7 +30,7 @@ PUBLIC = {
         t5_bias tanh transpose unsqueeze var viterbi where windows
     """,
     "dynbatch.parallel": """
-        Communicator balanced connect
+        Communicator balanced connect sum_gradients
     """,
     "dynbatch.pictures": """
         Picture generation memory padding sentence timeline training

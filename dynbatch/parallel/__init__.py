@@ -2,6 +2,7 @@
 
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.connect import connect
+from dynbatch.parallel.gradients import sum_gradients
 from dynbatch.parallel.shards import balanced
 
-__all__ = ["Communicator", "balanced", "connect"]
+__all__ = ["Communicator", "balanced", "connect", "sum_gradients"]

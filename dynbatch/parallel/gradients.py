@@ -1,0 +1,198 @@
+"""`sum_gradients`: the gradients of all ranks, added up on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from dynbatch.backend import Array, device_of
+from dynbatch.errors import ParallelError
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.rows import sum_rows_by_id
+from dynbatch.named_parameters import Parameters, named
+from dynbatch.parallel.communicator import Communicator
+from dynbatch.parameter import Parameter, RowSparse
+
+BUCKET_BYTES = 1 << 25
+"""Up to which dense gradients travel together: they are copied into one message."""
+
+NONE, DENSE = -2, -1
+"""What a rank says of a parameter without a gradient, and of a dense one; else its rows."""
+
+
+def sum_gradients(communicator: Communicator, parameters: Parameters) -> None:
+    """Replace each parameter's gradient by its sum over all ranks, the same bits on all of them.
+
+    A gradient that is None on some ranks only, of sentences that are on others, is zero there; None
+    on all stays None. Gradients of tables stay `RowSparse`: rows and values of all ranks travel,
+    and rows of one id are added in the order of ranks. A gradient that is dense on any rank is
+    dense on all.
+
+    Each rank divides its own loss by the count of all ranks, of tokens or sentences; then sums are
+    the gradients of the whole mini-batch, however unevenly it is cut:
+
+        loss = F.sum([...of this rank's sentences...]) / tokens_of_all_ranks
+        graph.backward(loss)
+        parallel.sum_gradients(communicator, model)
+        optimizer.step()
+
+    Args:
+        parameters: a `Module`, an `Optimizer`, parameters or pairs, the same on all ranks; frozen
+            ones are left out.
+
+    Cost: a message of 8 bytes a parameter; of dense gradients, in messages of up to 32 MiB and
+        with as much memory beside them, 2 (size - 1) / size times their bytes; of sparse ones the
+        rows of all other ranks, in two messages.
+
+    Raises:
+        ParallelError: models differ: names the first parameter that does; no gradient has changed.
+    """
+    pairs = [(name, each) for name, each in named("sum_gradients", parameters) if not each.frozen]
+    if communicator.size == 1 or not pairs:
+        return
+    if any([each.device.is_cuda for _, each in pairs]):
+        queue().flush()
+    counts = _counts(communicator, pairs)
+    dense, sparse = [], []
+    for (_, parameter), count in zip(pairs, counts.T, strict=True):
+        if (count == DENSE).any():
+            dense.append(_as_dense(parameter))
+        elif (count != NONE).any():
+            sparse.append((parameter, np.maximum(count, 0)))
+    for bucket in _buckets(dense):
+        communicator.all_reduce(*bucket)
+    if sparse:
+        _sum_rows(communicator, sparse)
+
+
+def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) -> Array:
+    """What each rank has of each parameter, (size, parameters) int64: NONE, DENSE or its rows.
+
+    Raises:
+        ParallelError: the parameters differ.
+    """
+    own = np.array([_count(parameter) for _, parameter in pairs], np.int64)
+    signature = [(name, each.shape, each.dtype.char, each.device.is_cuda) for name, each in pairs]
+    digest = blake2b(repr(signature).encode(), digest_size=16).digest()
+    gathered = communicator.gather_objects((digest, own.tobytes()))
+    if len({each for each, _ in gathered}) > 1:
+        raise _differing(communicator.gather_objects([_described(*pair) for pair in pairs]))
+    return np.stack([np.frombuffer(counts, np.int64) for _, counts in gathered])
+
+
+def _count(parameter: Parameter) -> int:
+    grad = parameter.grad
+    if grad is None:
+        return NONE
+    return grad.rows.size if isinstance(grad, RowSparse) else DENSE
+
+
+def _described(name: str, parameter: Parameter) -> str:
+    shape, dtype, device = parameter.shape, parameter.dtype, parameter.device
+    return f"{name!r}, {dtype}{shape}{' on a GPU' if device.is_cuda else ''}"
+
+
+def _differing(models: Sequence[Sequence[str]]) -> ParallelError:
+    """The error for ranks whose parameters, given as texts, are not the same."""
+    first = models[0]
+    other = next(rank for rank, model in enumerate(models) if model != first)
+    longest = max(len(first), len(models[other]))
+    here, there = (
+        [*model, *["no parameter"] * (longest - len(model))] for model in (first, models[other])
+    )
+    k = next(k for k in range(longest) if here[k] != there[k])
+    return ParallelError(
+        f"sum_gradients: parameter {k} is {here[k]} on rank 0, and {there[k]} on rank {other}.\n"
+        "  rule: all ranks have the same model, with the same parameters frozen\n"
+        "  fix:  build it on all ranks in the same way; freeze and convert it outside of "
+        "`if communicator.rank == ...`"
+    )
+
+
+def _as_dense(parameter: Parameter) -> Array:
+    """The parameter's gradient as an array to add to, which becomes the gradient."""
+    grad = parameter.grad
+    if isinstance(grad, RowSparse):
+        grad = parameter.grad = grad.dense()
+    elif grad is None:
+        grad = parameter.gradient_buffer()
+        grad.fill(0)
+        parameter.grad = grad
+    return grad
+
+
+def _buckets(arrays: Sequence[Array]) -> list[list[Array]]:
+    """Arrays that travel together, of one dtype and device; a large one travels alone."""
+    buckets: list[list[Array]] = []
+    filling: dict[tuple[bool, str], tuple[list[Array], int]] = {}
+    for array in arrays:
+        kind = (device_of(array).is_cuda, array.dtype.char)
+        bucket, nbytes = filling.get(kind, ([], 0))
+        if not bucket or nbytes + array.nbytes > BUCKET_BYTES:
+            bucket, nbytes = [], 0
+            buckets.append(bucket)
+        bucket.append(array)
+        filling[kind] = bucket, nbytes + array.nbytes
+    return buckets
+
+
+def _sum_rows(communicator: Communicator, sparse: Sequence[tuple[Parameter, Array]]) -> None:
+    """Sum gradients of tables, of which each rank has so many rows."""
+    rows = _gathered(
+        communicator,
+        [_rows_of(parameter) for parameter, _ in sparse],
+        [counts for _, counts in sparse],
+    )
+    by_dtype: dict[tuple[bool, str], list[int]] = {}
+    for k, (parameter, _) in enumerate(sparse):
+        kind = (parameter.device.is_cuda, parameter.dtype.char)
+        by_dtype.setdefault(kind, []).append(k)
+    for numbers in by_dtype.values():
+        group = [sparse[k] for k in numbers]
+        values = _gathered(
+            communicator,
+            [_values_of(parameter) for parameter, _ in group],
+            [counts * parameter.shape[1] for parameter, counts in group],
+        )
+        for k, flat in zip(numbers, values, strict=True):
+            parameter = sparse[k][0]
+            height, width = parameter.shape
+            ids, sums = sum_rows_by_id(rows[k], flat.reshape(-1, width))
+            parameter.grad = RowSparse(ids, sums, (height, width))
+
+
+def _rows_of(parameter: Parameter) -> Array:
+    grad = parameter.grad
+    return grad.rows if isinstance(grad, RowSparse) else np.empty(0, np.int64)
+
+
+def _values_of(parameter: Parameter) -> Array:
+    grad = parameter.grad
+    return (grad.values if isinstance(grad, RowSparse) else parameter.value[:0]).reshape(-1)
+
+
+def _gathered(
+    communicator: Communicator, own: Sequence[Array], counts: Sequence[Array]
+) -> list[Array]:
+    """Each array's parts of all ranks, one after the other; all travel in one message.
+
+    Args:
+        own:    flat arrays of one dtype and device.
+        counts: elements that each rank has of each array, (size,).
+    """
+    xp, rank = device_of(own[0]).xp, communicator.rank
+    bounds = np.concatenate([[0], np.sum(counts, axis=0).cumsum()]).tolist()
+    travelling = xp.empty(bounds[-1], own[0].dtype)
+    travelling[bounds[rank] : bounds[rank + 1]] = xp.concatenate(own)
+    communicator.all_gather(travelling, bounds)
+    starts = np.array(bounds[:-1])  # of the next array's part of each rank
+    gathered = []
+    for count in counts:
+        parts = [
+            travelling[s : s + n] for s, n in zip(starts.tolist(), count.tolist(), strict=True)
+        ]
+        gathered.append(xp.concatenate(parts))
+        starts += count
+    return gathered
