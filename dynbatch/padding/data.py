@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 
 from dynbatch.errors import DataError
 from dynbatch.parameter import Array
-from dynbatch.text.lines import utf8_text
+from dynbatch.text.lines import numbered_lines
 
 MARKS = 3
 """Ids that are no word: 0 begins a sentence, 1 ends it, 2 stands for words not listed."""
@@ -56,13 +55,9 @@ def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) ->
         DataError: it cannot be read, is not UTF-8, holds no sentence, or a line has another number
             of columns than the first, or an empty one. Names file and line.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.\n{_WHAT}") from None
     rows: list[list[list[str]]] = []
     blank = 0
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
+    for number, line in numbered_lines(path):
         if not line.strip():
             blank += 1
             continue
@@ -86,8 +81,8 @@ def numbered(
     return Text(examples, tuple([size for _, size in numbers]), blank_lines)
 
 
-def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
-    fields = [field.strip() for field in utf8_text(where, line).split("\t")]
+def _columns(where: str, line: str, characters: bool) -> list[list[str]]:
+    fields = [field.strip() for field in line.split("\t")]
     if len(fields) > 2:
         raise DataError(
             f"{where}: {len(fields)} columns.\n  line: {_begin(line)}\n{_WHAT}\n"
@@ -101,8 +96,8 @@ def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
     return [list(field) if characters else field.split() for field in fields]
 
 
-def _begin(line: bytes) -> str:
-    return repr(line.decode("utf-8", "replace")[:80])
+def _begin(line: str) -> str:
+    return repr(line[:80])
 
 
 def _numbered(sentences: Iterable[Sequence[str]], most: int) -> tuple[list[Array], int]:

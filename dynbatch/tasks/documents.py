@@ -8,18 +8,14 @@ document before it as far as the model looks back, and never less than the overl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dynbatch.errors import DataError
 from dynbatch.parameter import Array
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
-from dynbatch.text.lines import read_lines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,38 +67,6 @@ class DocumentTokenizer:
         """The text of tokens, without marks."""
         given = np.asarray(ids)
         return self._units.decode(given[given != self.mark])
-
-
-def read_documents(path: str | Path) -> list[str]:
-    """The documents of a UTF-8 file; see `documents`.
-
-    Raises:
-        DataError: it cannot be read, is not UTF-8 (says which line), or holds no text.
-    """
-    found = documents("\n".join([line for _, line in read_lines(path)]))
-    if not found:
-        raise DataError(
-            f"{path}: there is no text in it.\n"
-            "  rule: documents with blank lines, or lines of one %, between them"
-        )
-    return found
-
-
-def documents(text: str) -> list[str]:
-    r"""The documents of a text. Lines of one `%` stand between them, as in files of fortunes; where
-    there are none, blank lines do; where there are none either, each line is a document.
-
-    Example:
-        >>> documents("One\ntwo.\n\n\nThree."), documents("One.\n\nTwo.\n%\nThree.\n")
-        (['One\ntwo.', 'Three.'], ['One.\n\nTwo.', 'Three.'])
-        >>> documents("One.\nTwo.\n")
-        ['One.', 'Two.']
-    """
-    between = r"^%$"
-    if not re.search(between, text, re.MULTILINE):
-        between = r"\n[ \t]*\n" if re.search(r"\S[ \t]*\n[ \t]*\n\s*\S", text) else r"\n"
-    found = [each.strip("\n") for each in re.split(between, text, flags=re.MULTILINE)]
-    return [each for each in found if each.strip()]
 
 
 def pieces(ids: Array, longest: int, overlap: int) -> Iterator[Piece]:

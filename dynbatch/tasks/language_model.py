@@ -27,7 +27,7 @@ from dynbatch.padding.padded_model import lengthened
 from dynbatch.padding.targets import ignored_after
 from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import compressed_bits
-from dynbatch.tasks.documents import DocumentTokenizer, Piece, pieces, read_documents
+from dynbatch.tasks.documents import DocumentTokenizer, Piece, pieces
 from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import (
@@ -37,6 +37,7 @@ from dynbatch.tasks.task import (
     checked_description,
     damaged_description,
 )
+from dynbatch.text import read_documents
 from dynbatch.text.lines import printable
 from dynbatch.train import CheckpointInfo, TokenBatches
 from dynbatch.train.checkpoint_file import Rule

@@ -1,12 +1,16 @@
 """Tokenizers and vocabularies; other libraries' tokenizers by the extra `text`. Files: tagged
-sentences, labelled texts, trees, word vectors.
+sentences, labelled texts, pairs, documents, lines, JSON lines, trees, word vectors.
 """
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
 from dynbatch.text.brackets import LabelledTree, read_trees
 from dynbatch.text.conllu import ParsedSentence, read_conllu
+from dynbatch.text.documents import read_documents
 from dynbatch.text.folder import copy_tokenizer, load_tokenizer
+from dynbatch.text.json_lines import read_json_lines
 from dynbatch.text.labelled import LabelledText, read_labelled
+from dynbatch.text.lines import read_lines
+from dynbatch.text.pairs import ParallelText, read_pairs
 from dynbatch.text.tagged import TaggedSentence, read_tagged
 from dynbatch.text.units import ByteTokenizer, CharacterTokenizer
 from dynbatch.text.vectors import PretrainedVectors, read_vectors
@@ -19,6 +23,7 @@ __all__ = [
     "HuggingFaceTokenizer",
     "LabelledText",
     "LabelledTree",
+    "ParallelText",
     "ParsedSentence",
     "PretrainedVectors",
     "SentencePieceTokenizer",
@@ -28,7 +33,11 @@ __all__ = [
     "copy_tokenizer",
     "load_tokenizer",
     "read_conllu",
+    "read_documents",
+    "read_json_lines",
     "read_labelled",
+    "read_lines",
+    "read_pairs",
     "read_tagged",
     "read_trees",
     "read_vectors",

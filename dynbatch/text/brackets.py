@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from dynbatch.arguments import refused
 from dynbatch.errors import ArgumentError, DataError
-from dynbatch.text.lines import bad_line, read_lines
+from dynbatch.text.lines import bad_line, numbered_lines
 
 State = TypeVar("State")
 Rows = list[tuple[str, str, int]]
@@ -181,7 +181,7 @@ def read_trees(path: str | Path) -> list[LabelledTree]:
         DataError: the file cannot be read or holds no tree, or a node is neither of these, or
             brackets do not match. Names file and line.
     """
-    trees = list(_trees(str(path), read_lines(path)))
+    trees = list(_trees(str(path), numbered_lines(path)))
     if not trees:
         raise DataError(f"{path}: no tree.\n  rule: {_RULE}")
     return trees

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, read_lines
+from dynbatch.text.lines import bad_line, numbered_lines
 from dynbatch.text.tagged import TaggedSentence
 
 _RULE = "CoNLL-U: ten columns with one tab between them, a blank line after each sentence"
@@ -76,7 +76,7 @@ def read_conllu(path: str | Path) -> list[ParsedSentence]:
 def _lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """Lines with their places, and an empty one at the end."""
     number = 0
-    for number, line in read_lines(path):
+    for number, line in numbered_lines(path):
         yield f"{path}:{number}", line
     yield f"{path}:{number + 1}", ""
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, num_columns, read_lines
+from dynbatch.text.json_lines import json_object
+from dynbatch.text.lines import bad_line, num_columns, numbered_lines
 
 LABELS = frozenset(
     "label labels class category sentiment intent topic target stars rating score tag".split()
@@ -54,7 +55,7 @@ def read_labelled(path: str | Path) -> list[LabelledText]:
         ...     read_labelled(path)[1]
         LabelledText(text='You won!', label='spam')
     """
-    lines = list(read_lines(path))
+    lines = list(numbered_lines(path))
     if is_json_lines([line for _, line in lines]):
         texts = [_of_json(path, number, line) for number, line in lines if line.strip()]
     else:
@@ -112,12 +113,7 @@ def num_values(rows: Rows) -> list[int]:
 
 def _of_json(path: str | Path, number: int, line: str) -> LabelledText:
     where, fix = f"{path}:{number}", "give an object with both on each line"
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise bad_line(where, f"not JSON: {error}", line, _RULE, fix) from None
-    if not isinstance(content, dict):
-        raise bad_line(where, "not an object of JSON", line, _RULE, fix)
+    content = json_object(where, line, _RULE, fix)
     text, label = content.get("text"), content.get("label")
     label = json.dumps(label) if isinstance(label, int) else label  # 1 or true is a name, too
     if not (isinstance(text, str) and isinstance(label, str) and text.strip() and label.strip()):

@@ -3,37 +3,78 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from dynbatch.errors import DataError
 
-COMPRESSED = {
-    b"\x1f\x8b": "gunzip",
-    b"PK\x03\x04": "unzip",
-    b"BZh": "bunzip2",
-    b"\xfd7zXZ": "unxz",
+GZIP = b"\x1f\x8b"
+
+_COMPRESSED = {
+    re.escape(GZIP): "gunzip",
+    rb"PK\x03\x04": "unzip",
+    rb"BZh[1-9]1AY&SY": "bunzip2",
+    rb"\xfd7zXZ\0": "unxz",
+    rb"\x28\xb5\x2f\xfd": "unzstd",
 }
 """The first bytes of compressed files, and what takes them apart."""
 
+HEAD_BYTES = 16
+"""More than these first bytes are."""
 
-def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 file, without blanks around them; blank lines are left out.
+
+    Raises:
+        DataError: the file cannot be read or has blank lines only, or a line is not UTF-8. Names
+            file and line.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "sentences.txt")
+        ...     _ = path.write_text("The fox sleeps.\\n\\nIt snows. \\n")
+        ...     read_lines(path)
+        ['The fox sleeps.', 'It snows.']
+    """
+    lines = [stripped for _, line in numbered_lines(path) if (stripped := line.strip())]
+    if not lines:
+        raise DataError(f"{path}: no line with text.\n  rule: one entry on each line")
+    return lines
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file with their numbers, from 1, without line ends and byte order mark.
 
     Raises:
-        DataError: the file cannot be read, or a line is not UTF-8 or holds a zero byte. Names file
-            and line.
+        DataError: the file cannot be read or is compressed, or a line is not UTF-8 or holds a zero
+            byte. Names file and line.
     """
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
+                if number == 1:
+                    refuse_compressed(path, line)
                 yield number, line_text(path, number, line)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
 
 
+def refuse_compressed(path: str | Path, head: bytes) -> None:
+    """Check that a file which begins so is not compressed.
+
+    Raises:
+        DataError: it is; the fix is the program that takes it apart.
+    """
+    for magic, program in _COMPRESSED.items():
+        if re.match(magic, head):
+            raise DataError(f"{path}: it is compressed.\n  fix:  {program} {path}")
+
+
 def line_text(path: str | Path, number: int, line: bytes) -> str:
-    """One line of a file as text; see `read_lines`."""
+    """One line of a file as text; see `numbered_lines`."""
     where = f"{path}:{number}"
     text = utf8_text(where, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
     if "\0" in text:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, num_columns, read_lines
+from dynbatch.text.lines import bad_line, num_columns, numbered_lines
 
 _RULE = "word<TAB>tag on each line and a blank line after each sentence; CoNLL-U; or word/TAG …"
 _WORD, _TAG, _COLUMNS = 1, 3, 10
@@ -46,7 +46,7 @@ def read_tagged(path: str | Path) -> list[TaggedSentence]:
         ...     [" ".join(sentence.words) for sentence in read_tagged(path)]
         ['The cat', 'Sleep']
     """
-    lines = list(read_lines(path))
+    lines = list(numbered_lines(path))
     written = [(number, line) for number, line in lines if line.strip()]
     is_slashed = bool(written) and slashed(written[0][1]) is not None
     sentences = list(_of_slashes(path, written) if is_slashed else _of_columns(path, lines))

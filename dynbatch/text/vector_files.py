@@ -14,7 +14,7 @@ from dynbatch.errors import DataError
 from dynbatch.kernels.decimals import fields_of, number_of, read_rows, split_lines
 from dynbatch.text.lines import bad_line, printable
 
-HEAD_BYTES = 1 << 18
+FORM_BYTES = 1 << 18
 """The form is told by so much of a file's beginning: more than the first vector takes."""
 
 BLOCK_BYTES = 1 << 24

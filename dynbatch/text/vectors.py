@@ -16,8 +16,8 @@ from dynbatch.arguments import number, refused, size
 from dynbatch.backend import Array
 from dynbatch.errors import DataError
 from dynbatch.models.initial import Rng, generator
-from dynbatch.text.lines import COMPRESSED, printable
-from dynbatch.text.vector_files import HEAD_BYTES, VectorRows, form_of, read_binary, read_text
+from dynbatch.text.lines import GZIP, HEAD_BYTES, printable, refuse_compressed
+from dynbatch.text.vector_files import FORM_BYTES, VectorRows, form_of, read_binary, read_text
 from dynbatch.text.vocabulary import MARKS, Vocabulary
 
 
@@ -110,7 +110,7 @@ def read_vectors(
     if vocabulary is not None:
         wanted = frozenset([token.encode() for token in vocabulary.tokens[len(MARKS) :]])
     with _opened(path) as file:
-        form = form_of(path, file.read(HEAD_BYTES))
+        form = form_of(path, file.read(FORM_BYTES))
         file.seek(0)
         rows = VectorRows(form.dim, wanted, limit)
         (read_binary if form.is_binary else read_text)(path, file, form, rows)
@@ -122,15 +122,13 @@ def _opened(path: str | Path) -> Iterator[BinaryIO]:
     """A file, or what gzip has compressed in it."""
     try:
         with open(path, "rb") as file:
-            magic = file.read(4)
+            head = file.read(HEAD_BYTES)
             file.seek(0)
-            for start, program in COMPRESSED.items():
-                if magic.startswith(start) and program != "gunzip":
-                    raise DataError(f"{path}: it is compressed.\n  fix:  {program} {path}")
-            if magic.startswith(b"\x1f\x8b"):
+            if head.startswith(GZIP):
                 with gzip.open(file) as content:
                     yield content  # type: ignore[misc]
             else:
+                refuse_compressed(path, head)
                 yield file
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}.") from error

@@ -8,11 +8,11 @@ Source: Debian's package `fortunes`, which is fetched, once, and unpacked into a
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from dynbatch.errors import DataError
+from dynbatch.text import read_documents
 from examples.corpora import debian
 
 PACKAGE = "fortunes"
@@ -43,19 +43,8 @@ def load(folder: str | Path | None = None) -> list[Fortune]:
         Fortune(text, path.name)
         for path in files
         if not path.suffix and path.name not in LEFT_OUT  # beside each file an index and a link
-        for text in split(path.read_text("utf-8"))
+        for text in read_documents(path)
     ]
     if not found:
         raise DataError(f"{folder}: no fortunes below it.\n  fix:  {debian.by_hand(PACKAGE)}")
     return found
-
-
-def split(text: str) -> list[str]:
-    r"""The texts of a file of fortunes: lines of one `%` stand between them.
-
-    Example:
-        >>> split("One.\n%\nTwo\nlines.\n%\n")
-        ['One.', 'Two\nlines.']
-    """
-    texts = [each.strip("\n") for each in re.split(r"^%$", text, flags=re.MULTILINE)]
-    return [each for each in texts if each.strip()]

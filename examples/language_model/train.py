@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DataError
-from dynbatch.tasks.documents import documents
 from dynbatch.tasks.language_model import DocumentWriter, LanguageModelSettings
 from dynbatch.tasks.learning import begun, learn
 from dynbatch.tasks.options import one_of, option
 from dynbatch.tasks.summary import memory_saved
 from dynbatch.tasks.task import Parts, hold_out
 from dynbatch.tasks.training import place, sample
+from dynbatch.text.documents import documents
 from dynbatch.train import padding_ratio, read_metrics
 from dynbatch.train.run_folder import METRICS
 from examples.corpora import fortunes, shakespeare

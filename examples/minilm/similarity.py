@@ -20,7 +20,7 @@ from dynbatch.errors import DataError
 from dynbatch.models.pretrained import Bert
 from dynbatch.parameter import Array
 from dynbatch.tasks.options import positive
-from dynbatch.text import WordPiece
+from dynbatch.text import WordPiece, read_lines
 from examples.minilm import weights
 
 PUBLISHED = {
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Compare the published sentences, then look for the nearest."""
-    among = AMONG if options.among is None else _lines(options.among)
+    among = AMONG if options.among is None else read_lines(options.among)
     model = SentenceVectors(weights.folder(options.model))
     texts = sorted({text for pair in PUBLISHED for text in pair})
     vectors = dict(zip(texts, model(texts), strict=True))
@@ -113,16 +113,6 @@ def run(options: argparse.Namespace) -> None:
         print(f"\n{query}")
         for k in np.argsort(-cosines, kind="stable")[:3]:
             print(f"  {cosines[k]:6.4f}  {among[k]}")
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}.") from error
-    if not any(lines):
-        raise DataError(f"{path}: no sentences.\n  fix: write one on each line")
-    return [line for line in lines if line]
 
 
 if __name__ == "__main__":

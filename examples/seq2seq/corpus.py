@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dynbatch.tasks.task import Parts, divided
-from dynbatch.tasks.translation.pairs import ParallelText
 from dynbatch.tasks.translation.translator import Translator
+from dynbatch.text import ParallelText
 
 
 @dataclass(frozen=True, slots=True)

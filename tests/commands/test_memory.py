@@ -179,7 +179,7 @@ def test_no_pytorch_form_is_told_before_all_is_measured(
 @pytest.mark.parametrize(
     ("content", "arguments", "said"),
     [
-        (None, [], "cannot be read: No such file or directory.\n  give:"),
+        (None, [], "cannot be read: No such file or directory."),
         (b"\n\n", [], "no sentence in 2 lines"),
         (b"a b\nc\td\n", [], "data:2: 2 columns, the first line has 1"),
         (b"a\tb\tc\n", [], "cut -f 1,2"),

@@ -9,8 +9,8 @@ import dynbatch as db
 from dynbatch.commands.main import main as command
 from dynbatch.errors import DataError
 from dynbatch.models import GPT
-from dynbatch.tasks.documents import documents
 from dynbatch.tasks.registry import load_task
+from dynbatch.text.documents import documents
 from dynbatch.train import read_checkpoint
 from examples.corpora import fortunes, shakespeare
 from examples.corpora.brown import cache_folder

@@ -53,7 +53,10 @@ def test_vectors_are_normalised_means_of_tokens_however_batched(folder):
 
 def test_what_cannot_be_read_says_why(folder, tmp_path, capsys):
     path = tmp_path / "among.txt"
-    for text, says in (("\n", "no sentences"), ("a " * 39, "has 41 tokens.\n  rule: at most 40")):
+    for text, says in (
+        ("\n", "no line with text"),
+        ("a " * 39, "has 41 tokens.\n  rule: at most 40"),
+    ):
         path.write_text(text)
         assert similarity.main(["--among", str(path), "--model", folder]) == 1
         assert says in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from dynbatch.errors import DataError
 from dynbatch.tasks.task import hold_out
-from dynbatch.tasks.translation.pairs import ParallelText
+from dynbatch.text import ParallelText
 from examples.seq2seq.pronunciations import load_cmudict
 
 DICTIONARY = """\
@@ -55,8 +55,8 @@ def test_stress_can_be_kept(dictionary):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        (b"word", "expected a word and its phones, found 'word'"),
-        (b"word lower case", "expected a word and its phones"),
+        (b"word", "not a word and its phones.\n  line: 'word'"),
+        (b"word lower case", "not a word and its phones"),
         (b"na\xefve N", "byte 3, 0xef, is not UTF-8"),
     ],
 )

@@ -3,9 +3,9 @@
 import pytest
 
 from dynbatch.tasks.language_model import DocumentWriter, LanguageModelSettings
-from dynbatch.tasks.translation.pairs import ParallelText
 from dynbatch.tasks.translation.settings import TranslationSettings
 from dynbatch.tasks.translation.translator import Translator
+from dynbatch.text import ParallelText
 
 
 @pytest.mark.parametrize(

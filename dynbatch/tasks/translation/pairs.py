@@ -1,33 +1,18 @@
-"""Pairs of texts: how they are read from a file, cut into tokens and numbered.
-
-One example is one source with every target that counts as right: a word with two pronunciations
-trains as two pairs and is tested as one word.
-"""
+"""Pairs of texts: how they are cut into tokens and numbered."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from dynbatch.errors import DataError
 from dynbatch.parameter import Array
-from dynbatch.text import Vocabulary
-from dynbatch.text.lines import bad_line, read_lines
+from dynbatch.text import ParallelText, Vocabulary
 
 Tokens = tuple[str, ...]
 
 UNITS = ("words", "characters")
 """What tokens are: a text is cut at blanks, or each character is one, blanks included."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelText:
-    """One source and its references: every target that is right, the first the most usual."""
-
-    source: str
-    references: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,42 +31,6 @@ class NumberedPair:
     def num_tokens(self) -> int:
         """Tokens of both sides, for a budget by tokens."""
         return self.source.size + self.target.size
-
-
-def read_pairs(path: str | Path) -> list[ParallelText]:
-    """The examples of a UTF-8 file with one `source<TAB>target` on each line.
-
-    Lines with the same source become one example with several references. Blank lines are skipped.
-
-    Raises:
-        DataError: the file cannot be opened or holds no pair, or a line is not UTF-8, has not
-            exactly one tab, or has nothing on one side of it. Names file and line.
-    """
-    lines = [(number, line) for number, line in read_lines(path) if line.strip()]
-    if not lines:
-        raise DataError(f"{path}: no pairs. Each line holds source<TAB>target.")
-    return joined([_pair(f"{path}:{number}", line) for number, line in lines])
-
-
-def joined(pairs: Iterable[tuple[str, str]]) -> list[ParallelText]:
-    """One example for each source, with all its targets."""
-    references: dict[str, list[str]] = {}
-    for source, target in pairs:
-        references.setdefault(source, []).append(target)
-    return [ParallelText(source, tuple(targets)) for source, targets in references.items()]
-
-
-def _pair(where: str, line: str) -> tuple[str, str]:
-    fields = [field.strip() for field in line.split("\t")]
-    if len(fields) != 2 or not all(fields):
-        counts = {1: "no tab", 2: "nothing on one side of the tab"}
-        found = counts.get(len(fields), f"{len(fields) - 1} tabs")
-        raise bad_line(
-            where, f"expected source<TAB>target, found {found}", line,
-            "one tab on each line, with text before and after it",
-            "put a tab between source and target, and leave out lines that lack one of them",
-        )  # fmt: skip
-    return fields[0], fields[1]
 
 
 def tokenize(text: str, units: str) -> Tokens:

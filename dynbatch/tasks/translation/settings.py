@@ -9,13 +9,8 @@ from typing import Any, ClassVar
 from dynbatch.errors import ArgumentError
 from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
-from dynbatch.tasks.translation.pairs import (
-    UNITS,
-    ParallelText,
-    targets_of,
-    tokenize,
-    units_of,
-)
+from dynbatch.tasks.translation.pairs import UNITS, targets_of, tokenize, units_of
+from dynbatch.text import ParallelText
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,8 @@ from dynbatch.tasks.translation.metrics import ErrorRates, error_rates, translat
 from dynbatch.tasks.translation.padded import padded_loss, padded_pair
 from dynbatch.tasks.translation.pairs import (
     NumberedPair,
-    ParallelText,
     Tokens,
     join,
-    read_pairs,
     targets_of,
     tokenize,
     units_of,
@@ -35,7 +33,7 @@ from dynbatch.tasks.translation.pairs import (
 )
 from dynbatch.tasks.translation.settings import TranslationSettings, fitted
 from dynbatch.tasks.translation.sizes import DESCRIPTION, MODELS, SIZES, Model, wrong_description
-from dynbatch.text import Vocabulary
+from dynbatch.text import ParallelText, Vocabulary, read_pairs
 from dynbatch.text.vocabulary import MARKS
 from dynbatch.train import (
     CheckpointInfo,

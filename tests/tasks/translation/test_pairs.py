@@ -1,27 +1,6 @@
-"""Files of pairs: what is read, what is refused and where, and what is held out."""
+"""Pairs of texts: their tokens, and what tokens are where the settings leave it open."""
 
-import pytest
-
-from dynbatch.errors import DataError
-from dynbatch.tasks.translation.pairs import ParallelText, join, read_pairs, tokenize, units_of
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_bytes(content: bytes):
-        path = tmp_path / "pairs.tsv"
-        path.write_bytes(content)
-        return path
-
-    return write_bytes
-
-
-def test_a_line_is_a_pair_of_texts(write):
-    path = write("ein Haus\ta house\nBär\tbear\n".encode())
-    assert read_pairs(path) == [
-        ParallelText("ein Haus", ("a house",)),
-        ParallelText("Bär", ("bear",)),
-    ]
+from dynbatch.tasks.translation.pairs import join, tokenize, units_of
 
 
 def test_tokens_are_words_or_characters_and_come_back():
@@ -31,45 +10,7 @@ def test_tokens_are_words_or_characters_and_come_back():
         assert join(tokenize("Bär da", units), units) == "Bär da"
 
 
-def test_lines_with_the_same_source_become_one_example_with_several_references(write):
-    path = write(b"a\tx\nb\ty\na\tz\n")
-    assert read_pairs(path) == [ParallelText("a", ("x", "z")), ParallelText("b", ("y",))]
-
-
-def test_blank_lines_windows_line_ends_and_a_byte_order_mark_do_no_harm(write):
-    path = write(b"\xef\xbb\xbfa b\tc\r\n\r\n  \nd\te")
-    assert read_pairs(path) == [ParallelText("a b", ("c",)), ParallelText("d", ("e",))]
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        (b"no tab here", "found no tab"),
-        (b"two\ttabs\there", "found 2 tabs"),
-        (b"\tno source", "nothing on one side"),
-        (b"no target\t ", "nothing on one side"),
-        (b"latin \xe4\tx", "byte 7, 0xe4, is not UTF-8"),
-    ],
-)
-def test_a_malformed_line_is_named_by_file_and_number(write, line, found):
-    path = write(b"good\tline\n\n" + line + b"\nanother\tone\n")
-    with pytest.raises(DataError, match=found) as caught:
-        read_pairs(path)
-    assert str(caught.value).startswith(f"{path}:3: ")
-    assert "fix:" in str(caught.value)
-
-
 def test_words_of_which_many_are_there_only_once_are_spelled():
     calls = [f"alarm with = {k} & {k % 5}" for k in range(20)]  # of 6 words one, more than a tenth
     assert units_of(calls, "auto") == "characters"
     assert units_of([f"{call} and more words of which few" for call in calls], "auto") == "words"
-
-
-def test_a_file_without_pairs_is_refused(write):
-    with pytest.raises(DataError, match="no pairs"):
-        read_pairs(write(b"\n\n"))
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"none\.tsv: cannot be read: No such file"):
-        read_pairs(tmp_path / "none.tsv")

@@ -3,10 +3,9 @@
 import pytest
 
 from dynbatch.tasks.task import Parts
-from dynbatch.tasks.translation.pairs import ParallelText
 from dynbatch.tasks.translation.settings import TranslationSettings
 from dynbatch.tasks.translation.translator import Translator
-from dynbatch.text import Vocabulary
+from dynbatch.text import ParallelText, Vocabulary
 
 
 @pytest.fixture
