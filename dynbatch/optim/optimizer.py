@@ -10,7 +10,6 @@ import numpy as np
 
 from dynbatch.arguments import number, refused, state_of
 from dynbatch.backend import device_of
-from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
 from dynbatch.kernels.runtime import transfer
 from dynbatch.named_parameters import Parameters, named
@@ -20,6 +19,8 @@ from dynbatch.optim.groups import read_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
 from dynbatch.optim.saved_state import names_array, require_fitting
+from dynbatch.optim.sharding import gather_parts, part_of, slices_of
+from dynbatch.parallel import Communicator
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 
@@ -66,6 +67,7 @@ class Optimizer(NamesChecked):
     """Scratch arrays that `rule` writes to."""
 
     _groups: Sequence[Optimizer] = ()
+    _communicator: Communicator | None = None
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __new__(cls, *given: Any, **arguments: Any) -> Self:
@@ -132,6 +134,42 @@ class Optimizer(NamesChecked):
         for group, first in zip(self._groups, self._first_rates, strict=True):
             group.lr = first * (self._lr / self._first_lr) if first else 0.0
 
+    def shard(self, communicator: Communicator) -> Self:
+        """Keep the state of this rank's part of each parameter only, 1 / size of it; all ranks do.
+
+        Each `step` then updates this rank's elements and gets the others' from their ranks. The
+        parameters have the bits that they have without it. Gradients must be the same on all ranks,
+        summed by `all_reduce`, before they are clipped. `state_dict` and `load_state_dict` are of
+        the whole state: it goes on with any number of ranks, and without them.
+
+        Memory: up to 1 MiB while parameters travel; `state_dict` has the whole state on the host.
+        Cost: a rank sends and receives (size - 1) / size times the parameters' bytes at each step,
+            half as much as their gradients' sum does.
+
+        Returns:
+            The optimizer itself.
+        Raises:
+            ArgumentError: it is sharded already.
+            ParallelError: by `step` and `state_dict`, which all ranks call: another rank failed.
+
+        Example:
+            >>> from dynbatch import models, optim, parallel
+            >>> communicator = parallel.connect()
+            >>> optimizer = optim.Adam(models.Linear(3, 2), lr=0.01).shard(communicator)
+
+        Source: Rajbhandari, Rasley, Ruwase & He 2020, SC20, arXiv:1910.02054, stage 1.
+        """
+        if self._communicator is not None:
+            raise refused(
+                f"{type(self).__name__}.shard", "the optimizer is sharded already",
+                "its state is cut once", "make a new optimizer, and load this one's state_dict()",
+            )  # fmt: skip
+        self._communicator = communicator
+        if communicator.size > 1:
+            for state in self._states:
+                state.keep(part_of(communicator, state.parameter.size))
+        return self
+
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
         raise NotImplementedError
@@ -159,15 +197,15 @@ class Optimizer(NamesChecked):
         live = [state for _, state in grouped]
         for state in live:
             state.check_gradient()
-        parts = [group._part(state) for group, state in grouped]
-        run_updates([p for p in parts if isinstance(p.value, np.ndarray)], self._scratch)
-        on_device = [
-            (part, state.parameter.norm)
-            for part, state in zip(parts, live, strict=True)
-            if not isinstance(part.value, np.ndarray)
+        updates = [
+            (part, state.parameter.norm) for group, state in grouped for part in group._parts(state)
         ]
+        run_updates([p for p, _ in updates if isinstance(p.value, np.ndarray)], self._scratch)
+        on_device = [each for each in updates if not isinstance(each[0].value, np.ndarray)]
         if on_device:
             device.run_updates(on_device)
+        if self._communicator is not None:
+            gather_parts(self._communicator, [state.parameter.value for state in live])
         for norm in dict.fromkeys([norm for _, norm in on_device]):
             if norm is not None:
                 self._started.append((norm, [s for s in live if s.parameter.norm is norm]))
@@ -185,7 +223,7 @@ class Optimizer(NamesChecked):
             if not norm.was_read:
                 norm.require_finite()
 
-    def _part(self, state: ParameterState) -> ParameterSlice:
+    def _parts(self, state: ParameterState) -> list[ParameterSlice]:
         parameter = state.parameter
         value, gradient = parameter.value, parameter.grad
         assert gradient is not None
@@ -198,7 +236,7 @@ class Optimizer(NamesChecked):
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
-        return ParameterSlice(
+        update = ParameterSlice(
             value=value,
             gradient=values,
             slots=tuple([state.slots[slot] for slot in self.slots]),
@@ -206,6 +244,7 @@ class Optimizer(NamesChecked):
             rows=rows,
             every_row=not self.leaves_untouched_rows(),
         )
+        return [update] if state.part is None else slices_of(update, state.part)
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -231,12 +270,16 @@ class Optimizer(NamesChecked):
         for k, own in enumerate(self._groups):
             state[f"groups/{k}/lr"] = np.array(own.lr, np.float64)
             state[f"groups/{k}/names"] = names_array([each.name for each in own._states])
+        whole = []
         for group in self.groups:
             for each in group._states:
                 if each.num_steps:
                     state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
                     for slot in group.slots:
-                        state[f"{each.name}/{slot}"] = download(each.slots[slot])
+                        whole.append(each.download(slot))
+                        state[f"{each.name}/{slot}"] = whole[-1]
+        if self._communicator is not None:
+            gather_parts(self._communicator, whole)
         return state
 
     def check_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -274,7 +317,8 @@ class Optimizer(NamesChecked):
                     continue
                 for slot in group.slots:
                     each.prepare(slot, group.initial(slot))
-                    transfer.overwrite(each.slots[slot], state[f"{each.name}/{slot}"])
+                    saved = np.asarray(state[f"{each.name}/{slot}"])
+                    transfer.overwrite(each.slots[slot], each.of_part(saved))
 
     def __repr__(self) -> str:
         groups = f" in {len(self._groups)} groups" if len(self._groups) > 1 else ""

@@ -6,20 +6,36 @@ import numpy as np
 
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, DtypeError, ShapeError
+from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 
 class ParameterState:
-    """One parameter with its step count and its slots."""
+    """One parameter with its step count and its slots.
 
-    __slots__ = ("name", "num_steps", "parameter", "slots")
+    Attributes:
+        slots: arrays by name, of the parameter's shape.
+        part:  elements that the slots are of, if they are not of all; the slots then are flat.
+    """
+
+    __slots__ = ("name", "num_steps", "parameter", "part", "slots")
 
     def __init__(self, name: str, parameter: Parameter) -> None:
         self.name = name
         self.parameter = parameter
         self.num_steps = 0
         self.slots: dict[str, Array] = {}
+        self.part: slice | None = None
+
+    def keep(self, part: slice) -> None:
+        """Keep the slots of some elements only, in their flat order."""
+        self.part = part
+        self.slots = {name: self.of_part(array).copy() for name, array in self.slots.items()}
+
+    def of_part(self, array: Array) -> Array:
+        """The elements of an array of the parameter's shape that the slots are of."""
+        return array if self.part is None else array.reshape(-1)[self.part]
 
     @property
     def is_live(self) -> bool:
@@ -54,9 +70,19 @@ class ParameterState:
         """Make the slots at the first step; move or convert them with the parameter."""
         value, array = self.parameter.value, self.slots.get(slot)
         if array is None:
-            array = self.slots[slot] = self.parameter.empty_like()
+            array = device_of(value).xp.empty(self.of_part(value).shape, value.dtype)
             array.fill(initial)
+            self.slots[slot] = array
         elif array.dtype != value.dtype:
             array = self.slots[slot] = transfer.convert(array, value.dtype)
         if isinstance(array, np.ndarray) is not isinstance(value, np.ndarray):
             self.slots[slot] = transfer.to_device(array, device_of(value))
+
+    def download(self, slot: str) -> Array:
+        """A copy of a slot on the host, of the parameter's shape; only its part is filled in."""
+        own = download(self.slots[slot])
+        if self.part is None:
+            return own
+        whole = np.empty(self.parameter.shape, own.dtype)
+        whole.reshape(-1)[self.part] = own
+        return whole

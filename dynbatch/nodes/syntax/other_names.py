@@ -84,6 +84,7 @@ OF_MODELS = {
 }
 
 OF_OPTIM = {
+    "ZeroRedundancyOptimizer": "optim.Adam(model).shard(communicator)",
     "lr_scheduler": "optim.Cosine, optim.InverseSqrt, optim.LinearWarmup, optim.Plateau",
 }
 
