@@ -70,7 +70,8 @@ READING = """\
 how to read it
   padded, unpadded   each sentence as long as its batch's longest, or as it is
   random, bucketed   sentences as shuffled, or like lengths together
-  by tokens          like lengths, batches of so many tokens, padding included
+  (by) tokens        batches of so many tokens: padded, of like lengths, padding
+                     included; unpadded, as shuffled
   peak               what must fit: the most bytes at once, in the largest batch
   cells              numbers for each one that is needed: 2.00 is half padding
   traced, pool       the same, as Python's tracer and the allocator count it

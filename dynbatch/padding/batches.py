@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-from dynbatch.train.batching import epoch_order
+from dynbatch.train.batching import TokenBatches, epoch_order
 
 Batch = list[int]
 """The numbers of a mini-batch's examples."""
@@ -37,6 +37,12 @@ def bucketed_batches(lengths: Lengths, batch_size: int) -> list[Batch]:
         for index in sorted(order[start : start + strip], key=lambda i: (lengths[i][-1], i))
     ]
     return _cut(order, batch_size)
+
+
+def random_batches_by_tokens(lengths: Lengths, most_tokens: int, seed: int) -> list[Batch]:
+    """The epoch in shuffled order, in batches of at most so many tokens: `train.TokenBatches`."""
+    examples = range(len(lengths))
+    return TokenBatches(examples, most_tokens, lambda i: sum(lengths[i]), seed).indices(0)
 
 
 def batches_by_tokens(lengths: Lengths, most_cells: int) -> list[Batch]:

@@ -17,6 +17,7 @@ from dynbatch.padding.forms import (
     PADDED_BY_TOKENS,
     PADDED_RANDOM,
     RECOMPUTE,
+    UNPADDED_BY_TOKENS,
     UNPADDED_RANDOM,
     Cause,
     Form,
@@ -24,7 +25,7 @@ from dynbatch.padding.forms import (
 )
 from dynbatch.padding.limited import WithinLimit, limits_as_text
 
-_LABEL, _COLUMN = 30, 10
+_LABEL, _COLUMN = 26, 9
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class Comparison:
                        block in the room of another. The causes are what is saved of them.
         causes:        in the order of the chain; `RECOMPUTE` comes on top of the unpadded form.
         parameter_bytes, optimizer_bytes: the same for all forms.
-        by_batch_size: peak bytes by batch size, of the forms that are drawn: all but unpadded,
-                       bucketed.
+        by_batch_size: peak bytes by batch size, of the forms that are drawn, `forms.CURVES`.
         losses:        of the padded and the unpadded form on one batch, in nats.
         note:          whether these agree, and what follows.
         peers:         other programs on the same batches, PyTorch say.
@@ -138,15 +138,15 @@ def _table(comparison: Comparison) -> str:
         *_savings(comparison),
         "",
         *_row("", [name[0] for name in names], str),
-        *_row("", [", ".join(name[1:]) for name in names], str),
+        *_row("", [", ".join(name[1:]).removeprefix("by ") for name in names], str),
         *_row("cells for each token", [form.cells_a_token for form in forms], "{:.2f}".format),
-        *_row("peak of a training step, MB", [form.peak_bytes for form in forms]),
+        *_row("peak of a step, MB", [form.peak_bytes for form in forms]),
         *[line for cause in causes
           for line in _row(f"  {cause}", [form.by_cause.get(cause) for form in forms])],
         *_row("activations, gradients, MB", [form.value_bytes for form in forms]),
         *_row("mean over batches, MB", [form.mean_bytes for form in forms]),
         *_row("traced, with gradients, MB", [form.traced_bytes for form in forms]),
-        *_row("pool: requested at most, MB", [form.requested_bytes for form in forms]),
+        *_row("pool: requested, MB", [form.requested_bytes for form in forms]),
         *_row("pool: reserved, MB", [form.reserved_bytes for form in forms]),
         *_row("tokens per second", [form.tokens_per_second for form in forms], "{:,.0f}".format),
         *_curves(comparison),
@@ -168,19 +168,25 @@ def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = mega
 
 
 def _savings(comparison: Comparison) -> list[str]:
-    unpadded = comparison.forms[UNPADDED_RANDOM]
+    """How much less each unpadded form takes: of random batches, then of those by tokens."""
+    forms = comparison.forms
+    others = [each for each in forms.values() if not each.name.startswith("unpadded")]
     lines = [f"{UNPADDED_RANDOM}: memory at the peak"]
-    for other in [*comparison.forms.values(), *comparison.peers]:
-        if other.name.startswith("unpadded"):
-            continue
-        lines.append(f"  {_less(unpadded.peak_bytes, other.peak_bytes)} than {other.name}")
-        more = []
-        if unpadded.value_bytes and other.value_bytes:
-            more += [f"activations and gradients {_less(unpadded.value_bytes, other.value_bytes)}"]
-        if other not in comparison.peers:
-            more += [f"on average {_less(unpadded.mean_bytes, other.mean_bytes)}"]
-        if more:
-            lines.append(f"    {'; '.join(more)}")
+    for other in [*others, *comparison.peers]:
+        lines += _saving(forms[UNPADDED_RANDOM], other, other not in comparison.peers)
+    lines.append(f"{UNPADDED_BY_TOKENS}: memory at the peak")
+    return lines + _saving(forms[UNPADDED_BY_TOKENS], forms[PADDED_BY_TOKENS], True)
+
+
+def _saving(unpadded: Form, other: Form, has_mean: bool) -> list[str]:
+    lines = [f"  {_less(unpadded.peak_bytes, other.peak_bytes)} than {other.name}"]
+    more = []
+    if unpadded.value_bytes and other.value_bytes:
+        more += [f"activations and gradients {_less(unpadded.value_bytes, other.value_bytes)}"]
+    if has_mean:
+        more += [f"on average {_less(unpadded.mean_bytes, other.mean_bytes)}"]
+    if more:
+        lines.append(f"    {'; '.join(more)}")
     return lines
 
 

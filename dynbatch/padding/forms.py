@@ -10,13 +10,17 @@ PADDED_BUCKETED = "padded, bucketed"
 PADDED_BY_TOKENS = "padded, by tokens"
 UNPADDED_RANDOM = "unpadded, random"
 UNPADDED_BUCKETED = "unpadded, bucketed"
+UNPADDED_BY_TOKENS = "unpadded, by tokens"
 RECOMPUTE = "recompute"
 CAUSES = ("no padding", "chunked loss", "reused memory", RECOMPUTE)
 """Ways to save; the last is one that `recompute="sqrt"` switches on, and that costs time."""
 
-FORMS = (PADDED_RANDOM, PADDED_BUCKETED, PADDED_BY_TOKENS, UNPADDED_RANDOM, UNPADDED_BUCKETED)
+FORMS = (
+    PADDED_RANDOM, PADDED_BUCKETED, PADDED_BY_TOKENS,
+    UNPADDED_RANDOM, UNPADDED_BUCKETED, UNPADDED_BY_TOKENS,
+)  # fmt: skip
 
-CURVES = FORMS[:-1]
+CURVES = (PADDED_RANDOM, PADDED_BUCKETED, PADDED_BY_TOKENS, UNPADDED_RANDOM)
 """Forms whose peak against batch size is estimated and drawn."""
 
 MB = 1e6

@@ -19,6 +19,7 @@ from dynbatch.padding.batches import (
     bucketed_batches,
     cells,
     random_batches,
+    random_batches_by_tokens,
     sample,
     tokens,
     tokens_of,
@@ -28,6 +29,7 @@ from dynbatch.padding.forms import (
     FORMS,
     PADDED_BY_TOKENS,
     PADDED_RANDOM,
+    UNPADDED_BY_TOKENS,
     UNPADDED_RANDOM,
     VALUES,
     Cause,
@@ -88,7 +90,10 @@ class MeasuredForms:
 
     def batches(self, name: str, batch_size: int, count: int) -> Sample:
         """Batches that stand for an epoch, in the order that a form takes."""
-        if name.endswith("random"):
+        if name == UNPADDED_BY_TOKENS:
+            most = self.batch_tokens(batch_size)
+            batches = random_batches_by_tokens(self.lengths, most, self.seed)
+        elif name.endswith("random"):
             batches = random_batches(self.lengths, batch_size, self.seed)
         elif name == PADDED_BY_TOKENS:
             batches = batches_by_tokens(self.lengths, self.batch_tokens(batch_size))
@@ -97,7 +102,7 @@ class MeasuredForms:
         return sample(batches, self.lengths, count)
 
     def batch_tokens(self, batch_size: int) -> int:
-        """Most tokens, with padding, of a batch by tokens beside batches of so many sentences."""
+        """Most tokens, padding among them, of a batch by tokens beside batches of sentences."""
         return tokens_of(batch_size, self.lengths)
 
     def agreement(self, batch: Batch) -> tuple[tuple[float, float], str]:

@@ -5,6 +5,7 @@ from dynbatch.padding.batches import (
     bucketed_batches,
     cells,
     random_batches,
+    random_batches_by_tokens,
     sample,
     tokens,
     tokens_of,
@@ -41,6 +42,13 @@ def test_the_longest_sentences_are_in_bucketed_batches_and_the_shortest_left_out
     assert sorted([lengths[i][0] for batch in bucketed_batches(lengths, 3) for i in batch]) == [
         2, 3, 6, 7, 8, 9
     ]  # fmt: skip
+
+
+def test_random_batches_by_tokens_hold_no_more_and_every_example_once() -> None:
+    batches = random_batches_by_tokens(LENGTHS, 60, seed=1)
+    assert sorted([i for batch in batches for i in batch]) == list(range(len(LENGTHS)))
+    assert max(tokens(batch, LENGTHS) for batch in batches if len(batch) > 1) <= 60
+    assert [i for batch in batches for i in batch] != sorted(range(len(LENGTHS)))
 
 
 def test_batches_by_tokens_hold_no_more_with_padding_and_every_example_once() -> None:

@@ -21,6 +21,7 @@ from dynbatch.padding.forms import (
     PADDED_BUCKETED,
     PADDED_BY_TOKENS,
     PADDED_RANDOM,
+    UNPADDED_BY_TOKENS,
     UNPADDED_RANDOM,
 )
 from dynbatch.padding.measure import Stepper
@@ -139,6 +140,12 @@ def test_batches_by_tokens_hold_no_more_than_so_many_sentences_on_average() -> N
     assert found().batch_tokens == -(-8 * sum(lengths) // 32)
     assert 1 < form.cells_a_token < found().forms[PADDED_RANDOM].cells_a_token
     assert form.peak_bytes < found().forms[PADDED_BUCKETED].peak_bytes
+    unpadded = found().forms[UNPADDED_BY_TOKENS]
+    assert unpadded.cells_a_token == 1
+    assert unpadded.peak_bytes < form.peak_bytes
+    less = 1 - unpadded.peak_bytes / form.peak_bytes
+    _, _, after = str(found()).partition("unpadded, by tokens: memory at the peak\n")
+    assert after.startswith(f"  {less:.0%} less than padded, by tokens\n")
     assert PADDED_BY_TOKENS in found().as_json()["saved"]  # type: ignore[operator]
 
 
