@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -51,6 +52,38 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
+def noted_interrupts(noted: list[int]) -> Iterator[None]:
+    """Signals that would end a run inside the block are appended to `noted` instead.
+
+    A second one takes effect at once; so does, at the end of the block, one that is still noted
+    there. Handlers of the program stay, and in threads other than the main one this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = {
+        number: handler
+        for number in _ENDING
+        if (handler := signal.getsignal(number)) in (signal.default_int_handler, _terminate)
+    }
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        if len(noted) > 1:
+            _act(taken, number, frame)
+
+    for number in taken:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+    if noted:
+        _act(taken, noted[-1], None)
+
+
+@contextmanager
 def deferred_interrupt() -> Iterator[None]:
     """Signals that end a run take effect when the block ends; what the block does is whole.
 
@@ -73,5 +106,8 @@ def deferred_interrupt() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if caught:
-        number, frame = caught[-1]
-        handlers[signal.Signals(number)](number, frame)
+        _act(handlers, *caught[-1])
+
+
+def _act(handlers: Mapping[signal.Signals, Any], number: int, frame: FrameType | None) -> None:
+    handlers[signal.Signals(number)](number, frame)

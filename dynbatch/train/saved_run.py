@@ -79,6 +79,9 @@ class SavedRun:
         run = self._run
         if path is None:
             return
+        if not run.ranks.is_first:
+            run.optimizer.state_dict()  # where it is sharded, all ranks have a part of it
+            return
         save_checkpoint(
             path,
             run.model,
@@ -89,7 +92,7 @@ class SavedRun:
             position=position,
             random_state=run.random_state,
             average=run.average,
-            extra={**run.extra, "trainer": {**saved, "data": self._data()}},
+            extra={**run.extra, "trainer": {**saved, "data": self.data()}},
         )
         if path == run.checkpoint_path:
             self.last = f"{path} (step {step})"
@@ -106,7 +109,7 @@ class SavedRun:
         info = read_checkpoint(path)
         saved = _saved_by_trainer(info)
         if not data_changed:
-            _require_same_data(info, saved["data"], self._data(), saved["num_batches"], run.batches)
+            _require_same_data(info, saved["data"], self.data(), saved["num_batches"], run.batches)
         _require_all_parts(info, run)
         info.check_random_state(run.random_state)
         load_checkpoint(path, run.model, run.optimizer, run.schedule, run.average)
@@ -114,7 +117,7 @@ class SavedRun:
         self.last = f"{path} (step {info.step})"
         return info, saved
 
-    def _data(self) -> Summary:
+    def data(self) -> Summary:
         """What decides the run's updates: its mini-batches, if known, and its other data."""
         if self._summary is None:
             run = self._run

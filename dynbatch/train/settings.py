@@ -17,9 +17,12 @@ from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
 from dynbatch.optim import Average, Optimizer, Schedule
+from dynbatch.parallel import Communicator
 from dynbatch.parameter import ModelBuffer
+from dynbatch.train.digest import data_digest
 from dynbatch.train.moment import Moment
 from dynbatch.train.protocols import Batches, Example, TrainedModel
+from dynbatch.train.ranks import Ranks
 from dynbatch.train.run_folder import best_of
 
 # How each function is called.
@@ -41,6 +44,10 @@ COUNTS = {
     "patience": 0,
 }
 NEEDED = ("accumulate", "memory_every")
+# What all ranks of a run have in common, beside model and data.
+COMMON = (
+    "accumulate", "checkpoint_every", "clip_norm", "higher_is_better", "memory_every", "patience",
+)  # fmt: skip
 
 
 @dataclass
@@ -79,6 +86,7 @@ class TrainerSettings(NamesChecked):
     extra: Mapping[str, object] = field(default_factory=dict)
     other_data: Mapping[str, object] = field(default_factory=dict)
     make_graph: Callable[[], Graph] | None = None
+    communicator: Communicator | None = None
     show_progress: bool = True
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
 
@@ -91,12 +99,28 @@ class TrainerSettings(NamesChecked):
         """A block in which the model has its mean weights, if the run averages them."""
         return nullcontext() if self.average is None else self.average.applied()
 
+    def deciding(self) -> dict[str, object]:
+        """What decides the updates beside model and data, by name."""
+        parts = {"optimizer": self.optimizer, "schedule": self.schedule}
+        states = {
+            f"state of the {name}": data_digest(part.state_dict())
+            for name, part in parts.items()
+            if part is not None
+        }
+        optional = ("num_tokens", "schedule", "average", "validate", "random_state")
+        return {
+            **{name: getattr(self, name) for name in COMMON},
+            **{name: type(getattr(self, name)).__name__ for name in ("optimizer", *optional)},
+            **states,
+        }
+
     def moment(self) -> Moment:
         """The random states and buffers of this moment."""
         return Moment.now(self._buffers, self.random_state)
 
     def __post_init__(self) -> None:
         self._check_types()
+        self.ranks = Ranks(self.communicator)
         self._buffers = [p for _, p in self.model.named_parameters() if isinstance(p, ModelBuffer)]
         needs_metric = self.schedule is not None and self.schedule.needs_metric
         if self.validate is None and (self.patience is not None or needs_metric):
@@ -144,6 +168,20 @@ class TrainerSettings(NamesChecked):
             number("Trainer", "clip_norm", self.clip_norm, "[0, inf]")
         switch("Trainer", "higher_is_better", self.higher_is_better)
         switch("Trainer", "loss_of_batch", self.loss_of_batch)
+        if self.communicator is not None:
+            self._check_communicator(self.communicator)
+
+    def _check_communicator(self, communicator: Communicator) -> None:
+        if not isinstance(communicator, Communicator):
+            fix = "give parallel.connect(), or leave it out"
+            raise _refused("communicator", communicator, "the processes of the run", fix)
+        if self.loss_of_batch and communicator.size > 1:
+            raise refused(
+                "Trainer", f"loss_of_batch with {communicator.size} processes",
+                "a process has its shard of a mini-batch alone, and models.BatchNorm or another "
+                "loss of all examples together would be of the shard",
+                "loss_function(graph, model, example), of one example; models.LayerNorm",
+            )  # fmt: skip
 
 
 def _refused(name: str, value: object, rule: str, fix: str) -> ArgumentError:

@@ -83,6 +83,8 @@ class Trainer(TrainerSettings):
                           `resume` refuses other data.
         make_graph:       the graph of each mini-batch; by default `Graph(device=...)`, where the
                           optimizer's parameters are.
+        communicator:     `parallel.connect()`: several processes train as one. Each differentiates
+                          its shard of every mini-batch, and gradients are summed; see below.
         show_progress:    a progress bar, with the time left of the whole run.
         resume_hint:      what to tell someone who interrupted the run.
 
@@ -99,6 +101,13 @@ class Trainer(TrainerSettings):
     **One run at a time.** While `fit` runs, no other process or thread can train with the same
     `checkpoint_path`; see `train.locked`.
 
+    **Several processes** make the updates that one would make of the same mini-batches, up to the
+    rounding of sums. All of them run this program; mini-batches are cut by `num_tokens`, and a
+    shard may be empty. Means are over the tokens or sentences of all ranks, dropout does not depend
+    on their number, and rank 0 alone writes files and shows progress. `validate` runs on all of
+    them (`parallel.spread` shares its work out), and what rank 0 gets decides. A signal on one ends
+    all after the same update. A run may go on with another number of processes.
+
     **On a GPU** nothing waits for a mini-batch before the next one has been started: its loss and
     norm are read, written down, and counted in `step`, one update later.
     """
@@ -109,8 +118,10 @@ class Trainer(TrainerSettings):
         self.epoch = 0
         self.position = 0
         self.stopping = EarlyStopping(self.patience, self.higher_is_better)
-        self._records = RunRecords(self.metrics_path, self.tensorboard)
-        self._advisor = Advisor(self.advise_after)
+        is_first = self.ranks.is_first
+        files = (self.metrics_path, self.tensorboard) if is_first else (None, None)
+        self._records = RunRecords(*files)
+        self._advisor = Advisor(self.advise_after if is_first else None)
         self._unread: Update | None = None
         self._is_first = True
         self._last: Record = {}
@@ -135,24 +146,31 @@ class Trainer(TrainerSettings):
                                nothing can be written; or a checkpoint cannot be written later, and
                                the one before is whole.
             DataError:         the metrics file is damaged or cannot be written.
+            ParallelError:     another process failed or ended, or has another model or data.
             KeyboardInterrupt: after saving; after SIGTERM or SIGHUP it is SystemExit.
         """
         size("Trainer.fit", "num_epochs", num_epochs, 0)
         switch("Trainer.fit", "overwrite", overwrite)
-        with locked(self.checkpoint_path), terminable():
-            if not overwrite:
+        ranks = self.ranks
+        path = self.checkpoint_path if ranks.is_first else None
+        with locked(path), terminable(), ranks.noting_interrupts():
+            if not overwrite and ranks.is_first:
                 self._checkpoints.require_unused()
             self._settle()
+            ranks.begin(self.model, self.random_state, self._deciding)
             self._marked = self.moment()
             self._records.keep_before(self.step, self.epoch)
-            if self.show_progress:
+            is_shown = self.show_progress and ranks.is_first
+            if is_shown:
                 tell_backend(next(self.optimizer.named_parameters())[1])
             try:
-                with closing(Progress(num_epochs, self.show_progress)) as progress:
+                with closing(Progress(num_epochs, is_shown)) as progress:
                     while self.epoch < num_epochs and not self.stopping.is_over:
                         self._run_epoch(progress)
+                ranks.wait()  # for what rank 0 writes
             except (KeyboardInterrupt, Terminated):
-                self._save_interrupted()
+                if ranks.agree:
+                    self._save_interrupted()
                 raise
             finally:
                 self.model.eval()
@@ -180,12 +198,17 @@ class Trainer(TrainerSettings):
             CheckpointError: the file is damaged, or of another model, optimizer, schedule or data,
                 or of a run with a schedule, average or `random_state` where this one has none;
                 everything is as it was.
+            ParallelError: a process does not see the file.
         """
-        if path is None:
-            path = self.checkpoint_path
-            if path is None or not Path(path).exists():
-                return False
-        info, saved = self._checkpoints.load(path, data_changed)
+        asked = self.checkpoint_path if path is None else path
+        there = asked is not None and Path(asked).exists()
+        self.ranks.require_same(
+            {f"the checkpoint {asked}": "there" if there else "not there"},
+            "all processes read the checkpoint", "give a folder that all of them see",
+        )  # fmt: skip
+        if asked is None or (path is None and not there):
+            return False
+        info, saved = self._checkpoints.load(asked, data_changed)
         self._unread = None
         self.step, self.epoch = info.step, info.epoch
         self.position = 0 if data_changed else info.position
@@ -217,7 +240,10 @@ class Trainer(TrainerSettings):
             raise self._failed(error) from error
         self._settle()
         if self._is_first:
-            warn_of_unoptimized(self.model, self.optimizer)
+            if self.ranks.is_first:
+                warn_of_unoptimized(self.model, self.optimizer)
+            if self._buffers:
+                self.ranks.require_same_parameters(self.model)
             self._is_first = False
         with deferred_interrupt():
             update.apply(self)
@@ -228,6 +254,7 @@ class Trainer(TrainerSettings):
             if is_saved:
                 self.save()
         self._advisor.updated()
+        self.ranks.raise_interrupt()
 
     def _settle(self) -> None:
         """Count the last update and write it down, now that its numbers are read.
@@ -250,7 +277,7 @@ class Trainer(TrainerSettings):
             if self.schedule is not None and not self.schedule.needs_metric:
                 self.schedule.step()
             self.step += 1
-            self.position += len(update.losses)
+            self.position += update.num_batches
             self._marked = update.moment
             self._last = update.record
             self._records.write(*update.records())
@@ -258,11 +285,12 @@ class Trainer(TrainerSettings):
     def _end_epoch(self) -> None:
         """Validate, note the result, and save."""
         self._settle()
+        self.ranks.require_same_parameters(self.model)
         metric, found = None, Record()
         if self.validate is not None:
             self.model.eval()
             with self.averaged():
-                found = validated(self.validate(self.model))
+                found = self.ranks.first(validated(self.validate(self.model)))
             metric = found["metric"]
         with deferred_interrupt():
             is_best = metric is not None and self.stopping.note(metric, self.step)
@@ -295,6 +323,11 @@ class Trainer(TrainerSettings):
         saved = {"stopping": self.stopping.state_dict(), "num_batches": self._num_batches}
         self._checkpoints.save(path, self.step, self.epoch, self.position, saved)
 
+    def _deciding(self) -> dict[str, object]:
+        at = {"step": self.step, "epoch": self.epoch, "position": self.position}
+        stopping = {"early stopping": self.stopping.state_dict()}
+        return {**at, **stopping, **self.deciding(), **self._checkpoints.data()}
+
     def _save_interrupted(self) -> None:
         with deferred_interrupt():
             self._settle()
@@ -303,7 +336,8 @@ class Trainer(TrainerSettings):
             self.save()
             said = f"saved {self._checkpoints.last}.\nTo go on: {self.resume_hint}"
             said = NOT_SAVED if self.checkpoint_path is None else said
-            tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
+            if self.ranks.is_first:
+                tell(f"Interrupted in epoch {self.epoch + 1} after step {self.step}: {said}")
 
     def _failed(self, error: NumericError) -> NumericError:
         """Undo what the update did before its step, and return the error to raise."""

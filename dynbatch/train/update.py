@@ -17,6 +17,7 @@ from dynbatch.train.advisor import Advisor
 from dynbatch.train.metrics import PARAMETERS, Record
 from dynbatch.train.moment import Moment
 from dynbatch.train.protocols import Example
+from dynbatch.train.ranks import Ranks
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.watch import Watched
 
@@ -27,8 +28,10 @@ class Update:
 
     Args:
         record:        the line of the metrics file; `read` fills in `loss` and `gradient_norm`.
-        losses:        of its mini-batches, after backward; their sum is the update's loss.
+        losses:        of its mini-batches, after backward; their sum is this rank's loss.
         norm:          of all gradients, before clipping.
+        num_batches:   of all ranks.
+        ranks:         of the run.
         moment:        random states and buffers after its loss, where the next update begins.
         begun:         when it began, of `time.perf_counter`.
         watched:       statistics of the parameters, if it is the update's turn.
@@ -37,6 +40,8 @@ class Update:
     record: Record
     losses: list[Node]
     norm: float | GradientNorm
+    num_batches: int
+    ranks: Ranks
     moment: Moment
     begun: float
     watched: Watched | None = None
@@ -54,7 +59,8 @@ class Update:
         """
         if isinstance(self.norm, GradientNorm):
             self.norm.was_read = True  # whatever is wrong with it is told here
-        self.record["loss"] = sum([float(loss.value) for loss in self.losses])
+        own = sum([float(loss.value) for loss in self.losses])
+        self.record["loss"] = self.ranks.total(own)
         if not isfinite(self.record["loss"]):
             raise NumericError(f"the loss is {self.record['loss']}.")
         self.record["gradient_norm"] = float(self.norm)
@@ -85,7 +91,8 @@ def differentiate(
     """Compute the loss of an update's mini-batches and its gradients, and clip these.
 
     Each mini-batch has a graph of its own, which is gone before the next one begins. All losses are
-    divided by the same count, so that the gradients add up to those of one large mini-batch.
+    divided by the same count, that of all ranks, so that the gradients add up to those of one large
+    mini-batch. Each rank differentiates its shard of every mini-batch.
 
     Raises:
         NumericError: the loss or a gradient is NaN or infinite; on a GPU `Update.read` raises it.
@@ -97,39 +104,66 @@ def differentiate(
         count = sum([settings.num_tokens(example) for batch in batches for example in batch])
         record["tokens"] = count
     record |= {"loss": nan, "peak_bytes": 0}  # read later; here for their places in the line
-    losses = [_add_gradients(settings, batch, max(1, count), record, advisor) for batch in batches]
+    losses, failure = [], None
+    try:
+        for batch in batches:
+            losses += _add_gradients(settings, batch, max(1, count), record, advisor)
+    except NumericError as error:
+        failure = error
+    settings.ranks.sum_gradients(settings.optimizer, record, settings.random_state, failure)
     record["gradient_norm"] = nan
     is_watched = settings.watch is not None and (step - 1) % settings.watch == 0
+    is_watched = is_watched and settings.ranks.is_first
     watched = Watched(settings.optimizer) if is_watched else None
     limit = inf if settings.clip_norm is None else settings.clip_norm
     norm = clip_grad_norm_(settings.optimizer, limit)
-    return Update(record, losses, norm, settings.moment(), begun, watched)
+    return Update(
+        record, losses, norm, len(batches), settings.ranks, settings.moment(), begun, watched
+    )
 
 
 def _add_gradients(
     settings: TrainerSettings, batch: Sequence[Example], count: int, record: Record,
     advisor: Advisor,
-) -> Node:  # fmt: skip
-    """Add a mini-batch's gradients. Returns its part of the loss; memory goes into the record."""
+) -> list[Node]:  # fmt: skip
+    """Add the gradients of this rank's shard of a mini-batch; memory goes into the record.
+
+    Returns:
+        Its part of the loss; none of a shard without examples, whose graph still takes a seed.
+    """
     with _graph(settings) as graph:
-        losses = _losses(settings, graph, batch)
+        places = settings.ranks.shard(batch, settings.num_tokens)
+        if not places:
+            return []
+        losses = _losses(settings, graph, batch, places)
         loss = F.sum(losses) / count
-        memory = _planned_memory(settings, record["step"], graph, loss, batch)
+        shard = [batch[place] for place in places]
+        memory = _planned_memory(settings, record["step"], graph, loss, shard)
         graph.backward(loss, settings.memory_limit)
         memory["peak_bytes"] = graph.peak_bytes
     advisor.note(graph)
     for name, taken in memory.items():
         record[name] = max(taken, record.get(name, 0))
-    return loss
+    return [loss]
 
 
-def _losses(settings: TrainerSettings, graph: Graph, batch: Sequence[Example]) -> list[Node]:
-    """The loss of each example; an error of a method of the model says how it was called."""
+def _losses(
+    settings: TrainerSettings, graph: Graph, batch: Sequence[Example], places: Sequence[int]
+) -> list[Node]:
+    """The loss of each example; an error of a method of the model says how it was called.
+
+    Dropout follows from an example's place in the mini-batch too: equal sentences have masks of
+    their own, whichever rank they are on.
+    """
     loss = settings.loss_function
     try:
         if settings.loss_of_batch:
             return _of_each(loss(graph, settings.model, batch), batch)
-        return [loss(graph, settings.model, example) for example in batch]
+        losses = []
+        for place in places:
+            with graph.example(place):
+                losses.append(loss(graph, settings.model, batch[place]))
+        return losses
     except Exception as error:
         if getattr(loss, "__self__", None) is settings.model:
             error.add_note(

@@ -1,0 +1,258 @@
+"""`Ranks`: what a `Trainer` asks of the other processes of its run; one alone asks nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dynbatch import random
+from dynbatch.errors import NumericError, ParallelError
+from dynbatch.kernels.arrays import download
+from dynbatch.named_parameters import HasParameters
+from dynbatch.optim import Optimizer
+from dynbatch.parallel import Communicator, balanced, sum_gradients
+from dynbatch.train.digest import array_digest
+from dynbatch.train.interrupts import Terminated, noted_interrupts
+from dynbatch.train.metrics import Record
+from dynbatch.train.protocols import Example
+from dynbatch.train.random_states import RandomStates
+
+Value = TypeVar("Value")
+
+LONGEST = 100
+"""Characters of a value that an error shows."""
+
+COUNTS = ("step", "epoch", "sentences", "tokens")
+"""What the record of an update has that is the same on all ranks before gradients are summed."""
+
+
+class UpdateNote(NamedTuple):
+    """What a rank tells the others of an update, before gradients are summed.
+
+    Args:
+        same:    what must be the same on all ranks, by name.
+        drawn:   seeds drawn so far, by graphs and losses.
+        ending:  number of the signal that shall end the run, or 0.
+        memory:  bytes of its graphs, by name.
+        failure: the error of its loss, or None.
+    """
+
+    same: dict[str, object]
+    drawn: int
+    ending: int
+    memory: dict[str, int]
+    failure: str | None
+
+
+class Ranks:
+    """The processes of a training run, which make the same updates from different sentences.
+
+    Whatever decides an update is the same on all ranks: the mini-batch, the parameters, the sum of
+    gradients, the seed of the graph. Each rank differentiates its own shard of the mini-batch. All
+    methods but `shard` are called by all ranks, in the same order.
+
+    Args:
+        communicator: joins them; None, or one of a single process, for a process alone.
+
+    Attributes:
+        is_first: whether this rank writes files, and tells of the run.
+        agree:    whether all ranks end between the same two updates; one alone always does.
+    """
+
+    def __init__(self, communicator: Communicator | None) -> None:
+        alone = communicator is None or communicator.size == 1
+        self._communicator = None if alone else communicator
+        self._noted: list[int] = []
+        self._ending = 0
+        self.is_first = communicator is None or communicator.rank == 0
+        self.agree = alone
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there is more than one."""
+        return self._communicator is not None
+
+    def begin(
+        self, model: HasParameters, generator: np.random.Generator | None,
+        deciding: Callable[[], Mapping[str, object]],
+    ) -> None:  # fmt: skip
+        """Compare the ranks, and take parameters and random states of rank 0.
+
+        Args:
+            deciding: gives all else that decides the updates, by name.
+
+        Raises:
+            ParallelError: the ranks differ; says in what, and which ones.
+        """
+        if self._communicator is None:
+            return
+        parameters = dict(model.named_parameters())
+        forms = {
+            f"parameter {name!r}": f"{each.dtype}{each.shape}{', frozen' if each.frozen else ''}"
+            for name, each in parameters.items()
+        }
+        self.require_same(
+            {**forms, **deciding()},
+            "all ranks have the same model, optimizer, settings and data",
+            "run the same program with the same arguments and files on all of them",
+        )
+        for parameter in parameters.values():
+            self._communicator.broadcast(parameter.value)
+        self._communicator.broadcast_object(RandomStates.now(generator)).restore(generator)
+
+    # An update ------------------------------------------------------------------------------------
+
+    def shard(
+        self, batch: Sequence[Example], num_tokens: Callable[[Example], int] | None
+    ) -> Sequence[int]:
+        """The places of this rank's examples in a mini-batch of all ranks; there may be none."""
+        if self._communicator is None:
+            return range(len(batch))
+        costs = [1 if num_tokens is None else num_tokens(example) for example in batch]
+        return balanced(costs, self._communicator.size)[self._communicator.rank]
+
+    def sum_gradients(
+        self, optimizer: Optimizer, record: Record, generator: np.random.Generator | None,
+        failure: NumericError | None,
+    ) -> None:  # fmt: skip
+        """Sum the gradients, and agree on the rest of an update.
+
+        Seeds that a loss drew, of which ranks may draw different numbers, count for all of them.
+
+        Args:
+            record:  of the update: counts are compared, and of bytes the most of a rank are taken.
+            failure: of this rank's loss.
+
+        Raises:
+            NumericError:  this or another rank's loss failed.
+            ParallelError: the ranks are not at the same update, or have other parameters.
+        """
+        if self._communicator is None:
+            if failure is not None:
+                raise failure
+            return
+        same: dict[str, object] = {name: record[name] for name in COUNTS if name in record}
+        if generator is not None:
+            same["state of random_state"] = str(generator.bit_generator.state)
+        drawn, ending = random.get_state(), max(self._noted, default=0)
+        memory = {name: taken for name, taken in record.items() if name.endswith("_bytes")}
+        said = None if failure is None else str(failure)
+        own = UpdateNote(same, drawn["count"], ending, memory, said)
+        notes: list[UpdateNote] = self._communicator.gather_objects(own)
+        _require_equal(
+            [note.same for note in notes],
+            "batches.epoch(n) gives all ranks the same mini-batches, and a loss draws nothing from "
+            "random_state, of which each rank would draw for its own sentences",
+            "make batches from the same list; draw by F.dropout, or in PreparedBatches",
+        )
+        random.set_state({**drawn, "count": max([note.drawn for note in notes])})
+        self._ending = max([note.ending for note in notes])
+        for rank, note in enumerate(notes):
+            if note.failure is not None:
+                raise NumericError(f"rank {rank}: {note.failure}")
+            for name, taken in note.memory.items():
+                record[name] = max(taken, record.get(name, 0))
+        sum_gradients(self._communicator, optimizer)
+
+    def total(self, number: float) -> float:
+        """The sum over all ranks."""
+        if self._communicator is None:
+            return number
+        total = np.array([number])
+        self._communicator.all_reduce(total)
+        return float(total[0])
+
+    # Agreement ------------------------------------------------------------------------------------
+
+    def first(self, value: Value) -> Value:
+        """The value of rank 0."""
+        if self._communicator is None:
+            return value
+        found: Value = self._communicator.broadcast_object(value)
+        return found
+
+    def require_same(self, values: Mapping[str, object], rule: str, fix: str) -> None:
+        """Compare values by name.
+
+        Raises:
+            ParallelError: ranks differ; on all of them.
+        """
+        if self._communicator is not None:
+            own = {name: _shortened(value) for name, value in values.items()}
+            _require_equal(self._communicator.gather_objects(own), rule, fix)
+
+    def require_same_parameters(self, model: HasParameters) -> None:
+        """Compare all numbers of a model.
+
+        Raises:
+            ParallelError: ranks differ; names a parameter.
+        """
+        if self._communicator is not None:
+            self.require_same(
+                {
+                    f"digest of {name!r}": array_digest(download(parameter.value))
+                    for name, parameter in model.named_parameters()
+                },
+                "updates alone change a model: running means of models.BatchNorm would be of one "
+                "rank's sentences",
+                "norm.eval() uses running means as they are; models.LayerNorm has none",
+            )
+
+    def wait(self) -> None:
+        """Wait until all ranks have come here."""
+        if self._communicator is not None:
+            self._communicator.barrier()
+
+    # Interrupts -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def noting_interrupts(self) -> Iterator[None]:
+        """A block in which a signal that ends a run waits until all ranks know of it."""
+        if self._communicator is None:
+            yield
+            return
+        self.agree = False
+        with noted_interrupts(self._noted):
+            yield
+
+    def raise_interrupt(self) -> None:
+        """End the run, after a whole update, if a signal came to any rank before it.
+
+        Raises:
+            KeyboardInterrupt, Terminated: on all ranks.
+        """
+        if self._ending:
+            number, self._ending, self.agree = self._ending, 0, True
+            self._noted.clear()
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+
+def _shortened(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _require_equal(gathered: Sequence[Mapping[str, object]], rule: str, fix: str) -> None:
+    """Compare the values of all ranks.
+
+    Raises:
+        ParallelError: they differ; says in what, and which ranks have which value.
+    """
+    if all([other == gathered[0] for other in gathered]):
+        return
+    names = dict.fromkeys([name for each in gathered for name in each])
+    name = next(name for name in names if len({each.get(name) for each in gathered}) > 1)
+    ranks: dict[object, list[str]] = {}
+    for rank, each in enumerate(gathered):
+        ranks.setdefault(each.get(name, "nothing"), []).append(str(rank))
+    said = "; ".join(
+        [
+            f"{_shortened(value)} on rank{'s' * (len(group) > 1)} {', '.join(group)}"
+            for value, group in ranks.items()
+        ]
+    )
+    raise ParallelError(f"Trainer: {name}: {said}.\n  rule: {rule}\n  fix:  {fix}")

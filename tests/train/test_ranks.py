@@ -1,0 +1,261 @@
+"""A `Trainer` on several ranks makes the updates of one process, whichever rank has what."""
+
+import signal
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models, optim, random
+from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError, ParallelError
+from dynbatch.parameter import RowSparse
+from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, read_metrics
+from dynbatch.train import ranks as module
+from dynbatch.train.interrupts import Terminated, noted_interrupts
+from tests.marks import quick
+from tests.parallel.ranks import on_ranks
+
+WORDS, CLASSES = 13, 3
+RARE = 12
+"""A word that only some sentences have; they read a parameter that others do not."""
+
+
+def sentence(number):
+    rng = np.random.default_rng(number // 2)  # each one twice: equal sentences
+    return rng.integers(0, WORDS, 1 + number % 10 // 2)
+
+
+EXAMPLES = [sentence(number) for number in range(62)]
+
+
+class Tagger(models.Module):
+    def __init__(self, seed=0):
+        self.embed = models.Embedding(WORDS, 6, rng=seed)
+        self.hidden = models.Linear(6, 5, rng=seed + 1)
+        self.output = models.Linear(5, CLASSES, rng=seed + 2)
+        self.rare = models.Linear(5, 5, rng=seed + 3)
+
+    def loss(self, graph, words):
+        h = F.tanh(self.hidden(F.dropout(self.embed(graph, words), 0.3, self.training)))
+        if RARE in words:
+            h = h + self.rare(h)
+        return F.cross_entropy(self.output(h), words % CLASSES, reduction="sum")
+
+
+def loss(graph, model, words):
+    return model.loss(graph, words)
+
+
+class Run:
+    """A training run on one rank, and the gradients of its updates."""
+
+    def __init__(self, communicator=None, dtype="float32", batch_size=31, seed=0, **settings):
+        random.seed(3)
+        self.model = Tagger(seed).astype(dtype)
+        self.optimizer = settings.pop("optimizer", optim.SGD)(self.model, lr=0.05)
+        self.gradients = []
+        batches = SentenceBatches(settings.pop("examples", EXAMPLES), batch_size)
+        options = dict(
+            num_tokens=len, show_progress=False, make_graph=lambda: db.Graph(dtype=dtype)
+        )
+        given = {"loss_function": loss, **options, **settings}
+        self.trainer = Trainer(
+            self.model, self.optimizer, batches=batches, communicator=communicator, **given
+        )
+        self.optimizer.step = self.noting(self.optimizer.step)
+
+    def noting(self, step):
+        def noted():
+            named = self.optimizer.named_parameters()
+            self.gradients.append({name: dense(each.grad) for name, each in named})
+            step()
+
+        return noted
+
+    def weights(self):
+        return {name: value.copy() for name, value in self.model.state_dict().items()}
+
+
+def dense(grad):
+    return grad.dense() if isinstance(grad, RowSparse) else None if grad is None else grad.copy()
+
+
+def difference(found, wanted):
+    """Of all arrays together, as a part of the largest number."""
+    assert found.keys() == wanted.keys()
+    names = [name for name in wanted if wanted[name] is not None]
+    assert names == [name for name in found if found[name] is not None]
+    largest = max([np.abs(wanted[name]).max() for name in names])
+    return max([np.abs(found[name] - wanted[name]).max() for name in names]) / largest
+
+
+def uneven(costs, size):
+    """Shards of 1 and 30 of 31 examples; of four ranks one has none."""
+    places = list(range(len(costs)))
+    return [places[:1], places[1:]] if size == 2 else [places[:1], [], places[1:9], places[9:]]
+
+
+def fitted(communicator, epochs=25, **settings):
+    run = Run(communicator, **settings)
+    run.trainer.fit(epochs)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "tolerance"),
+    quick(
+        [(2, "float32", 1e-6)],
+        [(size, *dtype) for size in (2, 4) for dtype in (("float32", 1e-6), ("float64", 1e-12))],
+    ),
+)
+def test_uneven_shards_make_the_updates_of_one_process(size, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(module, "balanced", uneven)
+    alone = fitted(None, dtype=dtype)
+    assert alone.trainer.step == 50
+    runs = on_ranks(size, lambda communicator: fitted(communicator, dtype=dtype))
+    for run in runs:
+        assert run.weights().keys() == alone.weights().keys()
+        for own, first in zip(run.weights().values(), runs[0].weights().values(), strict=True):
+            np.testing.assert_array_equal(own, first)
+        for found, wanted in zip(run.gradients, alone.gradients, strict=True):
+            assert difference(found, wanted) <= tolerance
+        assert difference(run.weights(), alone.weights()) <= tolerance
+
+
+def test_what_is_written_is_of_all_ranks_and_once(tmp_path):
+    def settings(name):
+        return dict(
+            checkpoint_path=tmp_path / name / "run.safetensors", validate=len_of_weights,
+            metrics_path=tmp_path / name / "metrics.jsonl", accumulate=2, clip_norm=0.5, watch=1,
+            schedule=None, batch_size=5, epochs=2,
+        )  # fmt: skip
+
+    fitted(None, **settings("one"))
+    on_ranks(3, lambda communicator: fitted(communicator, **settings("three")))
+    one, three = [read_metrics(tmp_path / name / "metrics.jsonl") for name in ("one", "three")]
+    for found, wanted in zip(three, one, strict=True):
+        assert found.keys() == wanted.keys()
+        for name in ("step", "epoch", "sentences", "tokens", "is_best"):
+            assert found.get(name) == wanted.get(name)
+        for name in ("loss", "gradient_norm", "metric"):
+            if name in wanted:
+                assert found[name] == pytest.approx(wanted[name], rel=1e-5)
+    steps = [read_checkpoint(tmp_path / name / "run.safetensors") for name in ("one", "three")]
+    assert steps[0].graph_random == steps[1].graph_random
+    assert steps[0].step == steps[1].step == 14
+
+
+def len_of_weights(model):
+    return float(np.abs(model.output.weight.numpy()).sum())
+
+
+def test_a_signal_on_one_rank_ends_all_after_one_update_and_any_number_goes_on(tmp_path):
+    settings = dict(
+        checkpoint_path=tmp_path / "run.safetensors", optimizer=optim.Adam, batch_size=8,
+    )  # fmt: skip
+    alone = fitted(None, epochs=3, **{**settings, "checkpoint_path": None})
+
+    def interrupted(communicator):
+        def terminated(graph, model, words):
+            if run.trainer.step == 4 and communicator.rank == 1:
+                run.trainer.ranks._noted.append(signal.SIGTERM)
+            return loss(graph, model, words)
+
+        run = Run(communicator, loss_function=terminated, **settings)
+        with pytest.raises(Terminated):
+            run.trainer.fit(3)
+        return run.trainer.step
+
+    def resumed(communicator):
+        run = Run(communicator, seed=9, **settings)
+        assert run.trainer.resume()
+        run.trainer.fit(2 if communicator.size == 3 else 3)
+        return run
+
+    assert on_ranks(2, interrupted) == [5, 5]
+    on_ranks(3, resumed)
+    assert read_checkpoint(tmp_path / "run.safetensors").epoch == 2
+    (last,) = on_ranks(1, resumed)
+    assert difference(last.weights(), alone.weights()) <= 1e-4  # Adam divides by small numbers
+
+
+def test_a_rank_that_begins_otherwise_gets_the_parameters_of_rank_0():
+    def do(communicator):
+        return fitted(communicator, epochs=1, seed=communicator.rank).weights()
+
+    first, second = on_ranks(2, do)
+    assert all([np.array_equal(first[name], second[name]) for name in first])
+    assert difference(first, fitted(None, epochs=1).weights()) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (dict(clip_norm=1.0), "clip_norm: None on ranks 0, 2; 1.0 on rank 1"),
+        (dict(examples=EXAMPLES[:-1]), "number of examples: 62 on ranks 0, 2; 61 on rank 1"),
+        (dict(optimizer=lambda model, lr: optim.SGD(model, lr=1.0)), "state of the optimizer"),
+        (dict(dtype="float64"), "parameter 'embed.weight': float32"),
+    ],
+)
+def test_ranks_that_differ_are_told_in_what(changed, told):
+    def do(communicator):
+        fitted(communicator, epochs=1, **(changed if communicator.rank == 1 else {}))
+
+    with pytest.raises(ParallelError, match=told):
+        on_ranks(3, do)
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_update():
+    def do(communicator):
+        def wrong(graph, model, words):
+            bad = communicator.rank == 1 and run.trainer.step == 2
+            return loss(graph, model, words) * (np.nan if bad else 1.0)
+
+        run = Run(communicator, loss_function=wrong)
+        with pytest.raises(db.errors.NumericError, match=r"step 3 .*rank 1: "):
+            run.trainer.fit(3)
+        return run.trainer.step, run.weights()
+
+    (step, first), (_, second) = on_ranks(2, do)
+    assert step == 2
+    assert all([np.array_equal(first[name], second[name]) for name in first])
+
+
+class Normed(Tagger):
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.norm = models.BatchNorm(5)
+
+    def normed(self, graph, words):
+        h = self.norm(graph, [self.hidden(self.embed(graph, words))])[0]
+        return F.cross_entropy(self.output(h), words % CLASSES, reduction="sum")
+
+
+def test_batch_norm_is_refused():
+    def of_batch(communicator):
+        Run(communicator, loss_of_batch=True)
+
+    with pytest.raises(ArgumentError, match="loss_of_batch with 2 processes"):
+        on_ranks(2, of_batch)
+
+    def of_one(communicator):
+        model = Normed()
+        batches = SentenceBatches([np.arange(k + 2) for k in range(6)], 6)
+        Trainer(
+            model, optim.SGD(model, lr=0.1), lambda graph, model, words: model.normed(graph, words),
+            batches, communicator=communicator, show_progress=False,
+        ).fit(1)  # fmt: skip
+
+    with pytest.raises(ParallelError, match=r"digest of 'norm.running_mean'(?s:.*)norm.eval"):
+        on_ranks(2, of_one)
+
+
+def test_signals_are_noted_and_a_second_one_takes_effect():
+    noted = []
+    with pytest.raises(KeyboardInterrupt), noted_interrupts(noted):
+        signal.raise_signal(signal.SIGINT)
+        assert noted == [signal.SIGINT]
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), noted_interrupts(noted := []):
+        signal.raise_signal(signal.SIGINT)
