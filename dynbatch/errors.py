@@ -71,7 +71,15 @@ class NumericError(DynbatchError, ArithmeticError):
 
 
 class ParallelError(DynbatchError, RuntimeError):
-    """Another process of the run failed or ended, or ranks do different things."""
+    """Another process of the run failed or ended, or ranks do different things.
+
+    Attributes:
+        rank: the rank that failed first; None where it is unknown, or none did.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class CheckError(DynbatchError, ArithmeticError):

@@ -179,11 +179,15 @@ class Communicator:
 
     # The end --------------------------------------------------------------------------------------
 
-    def fail(self, message: str) -> None:
-        """Tell all other ranks that the run failed, and why: they end with a `ParallelError`."""
+    def fail(self, message: str, rank: int | None = None) -> None:
+        """Tell all other ranks that the run failed, and why: they end with a `ParallelError`.
+
+        Args:
+            rank: the one that failed first; this one by default.
+        """
         for transport in (self._device, self._host):
             if transport is not None:
-                transport.fail(message)
+                transport.fail(message, self.rank if rank is None else rank)
 
     def close(self) -> None:
         """End the connections; a second time it does nothing."""
@@ -200,7 +204,9 @@ class Communicator:
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         if isinstance(error, ParallelError):
-            self.fail(str(error))  # whoever waits for this rank learns what it was
+            self.fail(str(error), error.rank)  # whoever waits for this rank learns what it was
+        elif isinstance(error, KeyboardInterrupt):
+            self.fail(f"rank {self.rank} was interrupted (Ctrl-C).")
         elif error is not None:
             self.fail(f"rank {self.rank} failed: {type(error).__name__}: {error}")
         self.close()

@@ -8,7 +8,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Set
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,7 +18,14 @@ from dynbatch.parallel.tcp import TcpTransport
 
 NONCE_BYTES = 32
 _LENGTH = struct.Struct("!I")
+_LINK = struct.Struct("!II")
 LARGEST_MESSAGE = 1 << 20
+
+DATA, VOICE = 0, 1
+"""Channels: what the connections between two ranks are for."""
+
+Link = tuple[int, int]
+"""A rank, and a channel to it."""
 
 
 def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
@@ -35,48 +42,61 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
     """
     end = time.monotonic() + timeout
     with ExitStack() as opened:
-        address = place.address if place.rank == 0 else ("", 0)
-        listener = opened.enter_context(_listener(address))
-        peers: dict[int, socket.socket] = {}
+        listener = opened.enter_context(_listener(place))
+        links: dict[Link, socket.socket] = {}
 
-        def accept(count: int) -> None:
-            for _ in range(count):
-                rank, peer = _accepted(place, listener, peers, end)
-                peers[rank] = opened.enter_context(peer)
+        def accept(ranks: range) -> None:
+            wanted = {(r, channel) for r in ranks for channel in (DATA, VOICE)}
+            while wanted:
+                link, peer = _accepted(place, listener, wanted, end)
+                links[link] = opened.enter_context(peer)
+                wanted.remove(link)
 
         def connect(rank: int, address: tuple[str, int]) -> None:
-            peers[rank] = opened.enter_context(_connected(place, rank, address, end))
+            for channel in (DATA, VOICE):
+                peer = _connected(place, (rank, channel), address, end)
+                links[rank, channel] = opened.enter_context(peer)
 
         if place.rank == 0:
-            accept(place.size - 1)
-            addresses = {r: (peer.getpeername()[0], _told(peer)) for r, peer in peers.items()}
-            for peer in peers.values():
-                _tell(peer, [addresses[r] for r in range(1, place.size)])
+            accept(range(1, place.size))
+            peers = [links[r, DATA] for r in range(1, place.size)]
+            addresses = [(peer.getpeername()[0], _told(peer)) for peer in peers]
+            for peer in peers:
+                _tell(peer, addresses)
         else:
             connect(0, place.address)
-            _tell(peers[0], listener.getsockname()[1])
-            for rank, (host, port) in enumerate(_told(peers[0])[: place.rank - 1], 1):
+            _tell(links[0, DATA], listener.getsockname()[1])
+            for rank, (host, port) in enumerate(_told(links[0, DATA])[: place.rank - 1], 1):
                 connect(rank, (host, port))
-            accept(place.size - 1 - place.rank)
-        for peer in peers.values():
+            accept(range(place.rank + 1, place.size))
+        for peer in links.values():
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.pop_all()
         listener.close()
-    return TcpTransport(place.rank, [peers.get(r) for r in range(place.size)])
+    ranks = range(place.size)
+    return TcpTransport(
+        place.rank, [links.get((r, DATA)) for r in ranks], [links.get((r, VOICE)) for r in ranks]
+    )
 
 
-def _listener(address: tuple[str, int]) -> socket.socket:
+def _listener(place: PlaceInRun) -> socket.socket:
+    host, port = place.address
+    if place.rank:
+        host, port = host if host == "127.0.0.1" else "", 0
     try:
-        return socket.create_server(address, backlog=256)
+        return socket.create_server((host, port), backlog=256)
     except OSError as error:
         raise ParallelError(
-            f"rank 0 cannot listen at {address[0]}:{address[1]}: {error}.\n"
+            f"rank 0 cannot listen at {host}:{port}: {error}.\n"
             "  fix:  choose another MASTER_PORT; MASTER_ADDR is an address of rank 0's machine"
         ) from error
 
 
-def _connected(place: PlaceInRun, rank: int, address: tuple[str, int], end: float) -> socket.socket:
+def _connected(
+    place: PlaceInRun, link: Link, address: tuple[str, int], end: float
+) -> socket.socket:
     """A connection to a rank, which may not listen yet."""
+    rank, channel = link
     while True:
         try:
             peer = socket.create_connection(address, max(0.1, end - time.monotonic()))
@@ -91,8 +111,9 @@ def _connected(place: PlaceInRun, rank: int, address: tuple[str, int], end: floa
         peer.settimeout(max(0.1, end - time.monotonic()))
         nonce = _exactly(peer, NONCE_BYTES)
         own = secrets.token_bytes(NONCE_BYTES)
-        peer.sendall(struct.pack("!I", place.rank) + own + _proof(place, nonce, place.rank))
-        if not hmac.compare_digest(_exactly(peer, NONCE_BYTES), _proof(place, own, rank)):
+        proof = _proof(place, nonce, (place.rank, channel))
+        peer.sendall(_LINK.pack(place.rank, channel) + own + proof)
+        if not hmac.compare_digest(_exactly(peer, NONCE_BYTES), _proof(place, own, link)):
             peer.close()
             raise ParallelError(
                 f"what listens at {address[0]}:{address[1]} is not rank {rank} of this run.\n"
@@ -102,17 +123,17 @@ def _connected(place: PlaceInRun, rank: int, address: tuple[str, int], end: floa
 
 
 def _accepted(
-    place: PlaceInRun, listener: socket.socket, peers: Mapping[int, socket.socket], end: float
-) -> tuple[int, socket.socket]:
-    """The next rank that connects; whoever does not know the secret is sent away."""
+    place: PlaceInRun, listener: socket.socket, wanted: Set[Link], end: float
+) -> tuple[Link, socket.socket]:
+    """The next of the wanted that connects; whoever does not know the secret is sent away."""
     while True:
         listener.settimeout(max(0.1, end - time.monotonic()))
         try:
             peer, _ = listener.accept()
         except TimeoutError as error:
-            missing = [r for r in range(place.rank + 1, place.size) if r not in peers]
             raise ParallelError(
-                f"rank {place.rank} waited in vain for ranks {missing} of {place.size}.\n"
+                f"rank {place.rank} waited in vain for ranks {sorted({r for r, _ in wanted})} of "
+                f"{place.size}.\n"
                 "  rule: as many processes are started as WORLD_SIZE says\n"
                 "  fix:  look whether they ended with an error of their own"
             ) from error
@@ -120,20 +141,19 @@ def _accepted(
         try:
             nonce = secrets.token_bytes(NONCE_BYTES)
             peer.sendall(nonce)
-            (rank,) = struct.unpack("!I", _exactly(peer, 4))
+            link: Link = _LINK.unpack(_exactly(peer, _LINK.size))
             theirs, proof = _exactly(peer, NONCE_BYTES), _exactly(peer, NONCE_BYTES)
-            is_known = hmac.compare_digest(proof, _proof(place, nonce, rank))
-            if is_known and place.rank < rank < place.size and rank not in peers:
-                peer.sendall(_proof(place, theirs, place.rank))
+            if hmac.compare_digest(proof, _proof(place, nonce, link)) and link in wanted:
+                peer.sendall(_proof(place, theirs, (place.rank, link[1])))
                 peer.settimeout(max(0.1, end - time.monotonic()))
-                return rank, peer
+                return link, peer
         except OSError:
             pass
         peer.close()
 
 
-def _proof(place: PlaceInRun, nonce: bytes, rank: int) -> bytes:
-    message = nonce + struct.pack("!II", rank, place.size)
+def _proof(place: PlaceInRun, nonce: bytes, link: Link) -> bytes:
+    message = nonce + struct.pack("!III", *link, place.size)
     return hmac.digest(place.secret.encode(), message, "sha256")
 
 

@@ -12,84 +12,169 @@ from contextlib import suppress
 import numpy as np
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.transport import Buffer
+from dynbatch.parallel.transport import Buffer, error_of, last_words
 
-HEADER = struct.Struct("!4sQQ")  # kind, number of the exchange, bytes that follow
-DATA, FAILED = b"data", b"fail"
+HEADER = struct.Struct("!QQ")  # number of the exchange, bytes that follow
+
+LEFT = b"left\n"
+"""The last words of a rank that ended in order."""
 
 LAST_WORDS_SECONDS = 1.0
-"""How long a rank that failed waits for the others to have read why."""
+"""How long the reason is waited for when a rank's connection has ended."""
 
 
 class TcpTransport:
-    """Exchanges bytes over a socket for each other rank; see `Transport`.
+    """Exchanges bytes over two sockets for each other rank; see `Transport`.
 
-    A header before each message has the number of the exchange and its length, so that ranks which
-    do different things get an error, and do not read one array for another.
+    The first socket is for data. A header before each message has the number of the exchange and
+    its length, so that ranks which do different things get an error, and do not read one array for
+    another. The second is for last words: they arrive also if the message that was under way will
+    never be whole.
 
     Args:
-        rank:  of this process.
-        peers: a connected socket for every other rank, None at its own place.
+        rank:   of this process.
+        peers:  a connected socket for every other rank, None at its own place.
+        voices: another one each.
     """
 
     name = "tcp"
 
-    def __init__(self, rank: int, peers: Sequence[socket.socket | None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        peers: Sequence[socket.socket | None],
+        voices: Sequence[socket.socket | None],
+    ) -> None:
         self.rank = rank
         self.size = len(peers)
         self._peers = {r: peer for r, peer in enumerate(peers) if peer is not None}
+        self._voices = {r: _Voice(r, voice) for r, voice in enumerate(voices) if voice is not None}
         self._number = 0
         self._alarm, self._alarm_end = socket.socketpair()
-        self._failure: str | None = None
+        self._failure: ParallelError | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._alarm, selectors.EVENT_READ)
         for peer in self._peers.values():
             peer.setblocking(False)
+        for voice in self._voices.values():
+            voice.socket.setblocking(False)
+            self._selector.register(voice.socket, selectors.EVENT_READ, voice)
 
     def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+        if self._failure is not None:
+            raise self._failure
         self._number += 1
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._alarm, selectors.EVENT_READ)
-            waiting = {}
-            for r, peer in self._peers.items():
-                out, into = _bytes(sent[r]), _bytes(received[r])
-                moving = _Moving(r, self._number, out, into)
-                if moving.events():
-                    waiting[r] = moving
-                    selector.register(peer, moving.events(), r)
-            while waiting:
-                for key, events in selector.select():
-                    if key.data is None:
-                        raise ParallelError(self._failure or "the run was ended.")
-                    moving, peer = waiting[key.data], self._peers[key.data]
-                    moving.move(peer, events)
-                    if not moving.events():
-                        selector.unregister(peer)
-                        del waiting[key.data]
-                    elif moving.events() != key.events:
-                        selector.modify(peer, moving.events(), key.data)
+        try:
+            self._exchange(sent, received)
+        except ParallelError as error:
+            self._failure = self._failure or error
+            raise
+        except BaseException as error:  # what was under way is never whole: no exchange follows
+            self._failure = ParallelError(
+                f"an exchange of rank {self.rank} was cut off by {type(error).__name__}, so that "
+                "its connections are of no more use.", self.rank
+            )  # fmt: skip
+            raise
 
-    def interrupt(self, message: str) -> None:
-        """End the exchange that runs now, or the next one, by an error; from any thread."""
-        self._failure = message
-        self._alarm_end.send(b"!")
+    def _exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+        waiting = 0
+        for r, peer in self._peers.items():
+            moving = _Moving(r, self._number, _bytes(sent[r]), _bytes(received[r]))
+            if moving.events():
+                waiting += 1
+                self._selector.register(peer, moving.events(), moving)
+        while waiting:
+            for key, events in self._selector.select():
+                moving = key.data
+                if not isinstance(moving, _Moving):
+                    self._listen(moving)
+                    continue
+                peer = self._peers[moving.rank]
+                if (error := moving.move(peer, events)) is not None:
+                    raise self._loss(moving.rank, error)
+                if not moving.events():
+                    self._selector.unregister(peer)
+                    waiting -= 1
+                elif moving.events() != key.events:
+                    self._selector.modify(peer, moving.events(), moving)
 
-    def fail(self, message: str) -> None:
-        text = message.encode()
+    def _listen(self, voice: _Voice | None) -> None:
+        """Take what a rank says beside its data, or what this process was told by a thread.
+
+        Raises:
+            ParallelError: the run failed.
+        """
+        if voice is None:
+            raise self._failure or ParallelError("the run was ended.")
+        words = voice.read()
+        if voice.has_ended:
+            self._selector.unregister(voice.socket)
+        if words not in (b"", LEFT):
+            raise error_of(words)
+
+    def _loss(self, rank: int, error: OSError) -> ParallelError:
+        """Why the connection to a rank ended: by its last words, or those of whoever has some."""
         end = time.monotonic() + LAST_WORDS_SECONDS
-        for peer in self._peers.values():
-            with suppress(OSError):  # it has ended, or will see that this one has
-                peer.settimeout(1.0)
-                peer.sendall(HEADER.pack(FAILED, self._number, len(text)) + text)
-                peer.shutdown(socket.SHUT_WR)
-        for peer in self._peers.values():  # to close with bytes unread would drop what was sent
-            with suppress(OSError):
-                while (left := end - time.monotonic()) > 0:
-                    peer.settimeout(left)
-                    if not peer.recv(1 << 16):
-                        break
+        lost = self._voices[rank]
+        while not lost.has_ended and (left := end - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                if not isinstance(key.data, _Moving):
+                    self._listen(key.data)
+        if lost.words == LEFT:
+            return ParallelError(
+                f"rank {rank} left the run, and rank {self.rank} still waits for it.\n"
+                "  rule: all ranks call the same methods in the same order\n"
+                "  fix:  do not communicate inside `if communicator.rank == ...`", rank
+            )  # fmt: skip
+        why = "it was killed, or ended its process at once" if lost.has_ended else str(error)
+        return ParallelError(f"rank {rank} ended without a word: {why}.", rank)
+
+    def interrupt(self, message: str, rank: int | None = None) -> None:
+        self._failure = ParallelError(message, rank)
+        with suppress(OSError):  # closed
+            self._alarm_end.send(b"!")
+
+    def fail(self, message: str, rank: int | None = None) -> None:
+        self._say(last_words(message, self.rank if rank is None else rank))
 
     def close(self) -> None:
+        failure = self._failure  # which the program may have caught
+        self._say(LEFT if failure is None else last_words(str(failure), failure.rank))
+        self._selector.close()
         for each in (*self._peers.values(), self._alarm, self._alarm_end):
             each.close()
+        for voice in self._voices.values():
+            voice.socket.close()
+
+    def _say(self, words: bytes) -> None:
+        """Say the last words to all others; the first ones count."""
+        for voice in self._voices.values():
+            with suppress(OSError):  # the rank has ended, or something was said before
+                voice.socket.settimeout(LAST_WORDS_SECONDS)
+                voice.socket.sendall(words)
+                voice.socket.shutdown(socket.SHUT_WR)
+
+
+class _Voice:
+    """What a rank says beside its data: a line, its last words."""
+
+    def __init__(self, rank: int, voice: socket.socket) -> None:
+        self.rank = rank
+        self.socket = voice
+        self.words = b""
+        self.has_ended = False
+
+    def read(self) -> bytes:
+        """The whole line, once; nothing before it is there."""
+        try:
+            part = self.socket.recv(1 << 16)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            part = b""
+        self.words += part
+        self.has_ended = not part
+        return self.words if part.endswith(b"\n") else b""
 
 
 class _Moving:
@@ -100,7 +185,7 @@ class _Moving:
     ) -> None:
         self.rank = rank
         self.number = number
-        header = b"" if out is None else HEADER.pack(DATA, number, out.nbytes)
+        header = b"" if out is None else HEADER.pack(number, out.nbytes)
         self.out = [memoryview(header), out] if out is not None else []
         self.out = [each for each in self.out if each.nbytes]
         self.into = into
@@ -111,11 +196,11 @@ class _Moving:
         reads = self.header_left.nbytes or (self.into is not None and self.into.nbytes)
         return selectors.EVENT_READ * bool(reads) | selectors.EVENT_WRITE * bool(self.out)
 
-    def move(self, peer: socket.socket, events: int) -> None:
-        """Send and receive what the socket takes and has.
+    def move(self, peer: socket.socket, events: int) -> OSError | None:
+        """Send and receive what the socket takes and has. Returns why the connection has ended.
 
         Raises:
-            ParallelError: the other rank ended, failed or sent something else.
+            ParallelError: the other rank sent something else.
         """
         try:
             if events & selectors.EVENT_READ:
@@ -125,15 +210,11 @@ class _Moving:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise ParallelError(f"rank {self.rank} was lost: {error}.") from error
+            return error
+        return None
 
     def _write(self, peer: socket.socket) -> None:
-        try:
-            count = peer.sendmsg(self.out)
-        except (BrokenPipeError, ConnectionResetError):  # why is among what it sent before
-            self.out = []
-            self.header_left = self.header if self.into is None else self.header_left
-            return
+        count = peer.sendmsg(self.out)
         while self.out and count >= self.out[0].nbytes:
             count -= self.out.pop(0).nbytes
         if count:
@@ -141,22 +222,17 @@ class _Moving:
 
     def _read(self, peer: socket.socket) -> None:
         if self.header_left.nbytes:
-            self.header_left = self.header_left[_received(peer, self.header_left, self.rank) :]
+            self.header_left = self.header_left[_received(peer, self.header_left) :]
             if self.header_left.nbytes:
                 return
-            self._check(peer)
+            self._check()
         if self.into is not None and self.into.nbytes:
-            self.into = self.into[_received(peer, self.into, self.rank) :]
+            self.into = self.into[_received(peer, self.into) :]
 
-    def _check(self, peer: socket.socket) -> None:
-        kind, number, length = HEADER.unpack(self.header)
-        if kind == FAILED:
-            peer.settimeout(1.0)
-            with peer.makefile("rb") as stream:
-                text = stream.read(length).decode(errors="replace")
-            raise ParallelError(text)
+    def _check(self) -> None:
+        number, length = HEADER.unpack(self.header)
         expected = self.into.nbytes if self.into is not None else 0
-        if (kind, number, length) != (DATA, self.number, expected):
+        if (number, length) != (self.number, expected):
             raise ParallelError(
                 f"rank {self.rank} sent {length} bytes in its exchange {number}, and this rank "
                 f"expected {expected} in its exchange {self.number}.\n"
@@ -166,12 +242,10 @@ class _Moving:
             )
 
 
-def _received(peer: socket.socket, into: memoryview, rank: int) -> int:
+def _received(peer: socket.socket, into: memoryview) -> int:
     count = peer.recv_into(into)
     if not count:
-        raise ParallelError(
-            f"rank {rank} ended without a word: it was killed, or left the run before this one."
-        )
+        raise ConnectionResetError("its connection ended")
     return count
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+from dynbatch.errors import ParallelError
 
 Buffer = Any
 """A C-contiguous array of a transport's device; its bytes are moved."""
@@ -32,8 +35,30 @@ class Transport(Protocol):
             ParallelError: another rank failed or ended, or sent something else than is expected.
         """
 
-    def fail(self, message: str) -> None:
-        """Tell all others, as far as they can be reached, that the run failed, and why."""
+    def interrupt(self, message: str, rank: int | None = None) -> None:
+        """End the exchange that runs now, or the next one, by a `ParallelError`; from any thread.
+
+        Args:
+            rank: the one that failed.
+        """
+
+    def fail(self, message: str, rank: int | None = None) -> None:
+        """Tell all others, as far as they can be reached, that the run failed, and why.
+
+        Args:
+            rank: the one that failed first, which need not be this one.
+        """
 
     def close(self) -> None:
         """End the connections. Nothing is exchanged afterwards."""
+
+
+def last_words(message: str, rank: int | None) -> bytes:
+    """What a rank tells the others when the run fails: a line."""
+    return json.dumps({"message": message, "rank": rank}).encode() + b"\n"
+
+
+def error_of(words: bytes) -> ParallelError:
+    """The error that the last words of another rank are here."""
+    told = json.loads(words)
+    return ParallelError(told["message"], told["rank"])

@@ -9,11 +9,16 @@ from dynbatch.parallel.tcp import TcpTransport
 
 def transports(size):
     """A TCP transport for each rank, all joined to each other."""
+    return [TcpTransport(*each) for each in zip(range(size), pairs(size), pairs(size), strict=True)]
+
+
+def pairs(size):
+    """For each rank, a socket to each other one."""
     peers = [[None] * size for _ in range(size)]
     for low in range(size):
         for high in range(low + 1, size):
             peers[low][high], peers[high][low] = socket.socketpair()
-    return [TcpTransport(rank, own) for rank, own in enumerate(peers)]
+    return peers
 
 
 def on_ranks(size, do):

@@ -1,0 +1,127 @@
+"""`TcpTransport`: an error names the rank that failed first, whenever it failed."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dynbatch.errors import ParallelError
+from dynbatch.parallel import Communicator
+from dynbatch.parallel.tcp import HEADER, TcpTransport
+from tests.parallel.ranks import on_ranks, pairs
+
+LARGE = 1 << 22  # bytes: more than sockets hold
+
+
+def errors_where_the_last_rank(size, ends):
+    """The error of each rank but the last, which does `ends(data, voices)` with its sockets."""
+    data, voices = pairs(size), pairs(size)
+    errors = [None] * (size - 1)
+
+    def run(rank):
+        with pytest.raises(ParallelError) as raised:
+            with Communicator(TcpTransport(rank, data[rank], voices[rank])) as communicator:
+                communicator.all_reduce(np.ones(size * LARGE, np.uint8))
+        errors[rank] = raised.value
+
+    ranks = [threading.Thread(target=run, args=(rank,)) for rank in range(size - 1)]
+    for each in ranks:
+        each.start()
+    ends(data[-1][:-1], voices[-1][:-1])
+    for each in ranks:
+        each.join(20)
+    for each in (*data[-1][:-1], *voices[-1][:-1]):
+        each.close()
+    return errors
+
+
+def half_of_an_exchange(data):
+    for each in data:
+        each.sendall(HEADER.pack(1, LARGE) + bytes(LARGE // 2))
+
+
+def test_a_rank_that_dies_within_an_exchange_is_the_one_that_all_others_name():
+    def dies(data, voices):
+        half_of_an_exchange(data)
+        for each in (*data, *voices):
+            each.close()
+
+    for error in errors_where_the_last_rank(3, dies):
+        assert error.rank == 2 and "rank 2 ended without a word" in str(error)
+
+
+def test_one_that_is_told_of_by_another_is_named_too():
+    # Rank 2 is lost for rank 1 only; rank 0 learns it from rank 1, in the midst of large messages.
+    def dies_for_one(data, voices):
+        half_of_an_exchange(data)
+        data[1].close()
+        voices[1].close()
+
+    for error in errors_where_the_last_rank(3, dies_for_one):
+        assert error.rank == 2 and "rank 2 ended without a word" in str(error)
+
+
+def test_last_words_arrive_in_the_midst_of_a_message():
+    def fails(data, voices):
+        half_of_an_exchange(data)
+        for each in voices:
+            each.sendall(b'{"message": "rank 2 failed: ')
+            each.sendall(b'ValueError", "rank": 2}\n')
+
+    for error in errors_where_the_last_rank(3, fails):
+        assert (str(error), error.rank) == ("rank 2 failed: ValueError", 2)
+
+
+def test_who_caught_the_error_of_another_names_that_one_when_it_leaves():
+    def do(communicator):
+        if communicator.rank == 1:
+            communicator._host.interrupt("rank 2 is frozen.", 2)
+            with pytest.raises(ParallelError):
+                communicator.barrier()
+        elif communicator.rank == 0:
+            communicator.receive(np.zeros(1), source=1)
+
+    with pytest.raises(ParallelError, match="rank 2 is frozen") as told:
+        on_ranks(3, do)
+    assert told.value.rank == 2
+
+
+def test_a_rank_that_left_in_order_is_told_from_one_that_died():
+    def do(communicator):
+        if communicator.rank == 0:
+            communicator.barrier()
+
+    with pytest.raises(ParallelError, match="rank 1 left the run, and rank 0 still waits") as told:
+        on_ranks(2, do)
+    assert told.value.rank == 1
+
+
+def test_an_interrupted_exchange_ends_the_others_and_is_the_last():
+    def do(communicator):
+        if communicator.rank == 1:
+            communicator._host._listen = interrupted  # where Ctrl-C arrives while it waits
+            communicator._host._alarm_end.send(b"!")
+        try:
+            communicator.all_reduce(np.ones(LARGE))
+        finally:
+            if communicator.rank == 1:
+                with pytest.raises(ParallelError, match="cut off by KeyboardInterrupt"):
+                    communicator.barrier()
+
+    def interrupted(voice):
+        raise KeyboardInterrupt
+
+    with pytest.raises(ParallelError, match=r"rank 1 was interrupted \(Ctrl-C\)") as told:
+        on_ranks(2, do)
+    assert told.value.rank == 1
+
+
+def test_a_thread_ends_an_exchange_that_waits():
+    def do(communicator):
+        if communicator.rank == 0:
+            communicator._host.interrupt("rank 1 is frozen.", 1)
+            communicator.barrier()
+
+    with pytest.raises(ParallelError, match="rank 1 is frozen") as told:
+        on_ranks(2, do)
+    assert told.value.rank == 1
