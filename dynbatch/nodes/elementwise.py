@@ -1,4 +1,4 @@
-"""Elementwise functions of one value: activations, powers, logarithms.
+"""Elementwise functions of one value: activations, powers, logarithms, sines.
 
 `kernels/unary/` has each function's formula, from which its node type is made; the function that
 users call is here. CONTRIBUTING lists what a new one needs.
@@ -12,7 +12,7 @@ import numpy as np
 
 from dynbatch.arguments import refused
 from dynbatch.kernels import elementwise, unary
-from dynbatch.kernels.unary import activations, arithmetic
+from dynbatch.kernels.unary import activations, arithmetic, trigonometric
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -21,10 +21,19 @@ from dynbatch.ragged import Ragged
 
 __all__ = [
     "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
     "clamp",
     "clip",
+    "cos",
+    "cosh",
     "detach",
     "elu",
+    "erf",
     "exp",
     "gelu",
     "leaky_relu",
@@ -35,8 +44,11 @@ __all__ = [
     "sigmoid",
     "sign",
     "silu",
+    "sin",
+    "sinh",
     "softplus",
     "sqrt",
+    "tan",
     "tanh",
 ]
 
@@ -274,6 +286,75 @@ def logsigmoid(x: Node) -> Node:
         [-1000.0, -0.0]
     """
     return NODE_TYPES[activations.log_sigmoid](x)
+
+
+def sin(x: Node) -> Node:
+    """Sine of x, in radians."""
+    return NODE_TYPES[trigonometric.sin](x)
+
+
+def cos(x: Node) -> Node:
+    """Cosine of x, in radians."""
+    return NODE_TYPES[trigonometric.cos](x)
+
+
+def tan(x: Node) -> Node:
+    """Tangent of x, in radians."""
+    return NODE_TYPES[trigonometric.tan](x)
+
+
+def asin(x: Node) -> Node:
+    """The angle from -π/2 to π/2 whose sine is x; NaN outside of [-1, 1]."""
+    return NODE_TYPES[trigonometric.asin](x)
+
+
+def acos(x: Node) -> Node:
+    """The angle from 0 to π whose cosine is x; NaN outside of [-1, 1]."""
+    return NODE_TYPES[trigonometric.acos](x)
+
+
+def atan(x: Node) -> Node:
+    """The angle from -π/2 to π/2 whose tangent is x."""
+    return NODE_TYPES[trigonometric.atan](x)
+
+
+def sinh(x: Node) -> Node:
+    """Hyperbolic sine, (exp(x) - exp(-x)) / 2."""
+    return NODE_TYPES[trigonometric.sinh](x)
+
+
+def cosh(x: Node) -> Node:
+    """Hyperbolic cosine, (exp(x) + exp(-x)) / 2."""
+    return NODE_TYPES[trigonometric.cosh](x)
+
+
+def asinh(x: Node) -> Node:
+    """Inverse hyperbolic sine."""
+    return NODE_TYPES[trigonometric.asinh](x)
+
+
+def acosh(x: Node) -> Node:
+    """Inverse hyperbolic cosine; NaN below 1."""
+    return NODE_TYPES[trigonometric.acosh](x)
+
+
+def atanh(x: Node) -> Node:
+    """Inverse hyperbolic tangent; NaN outside of [-1, 1]."""
+    return NODE_TYPES[trigonometric.atanh](x)
+
+
+def erf(x: Node) -> Node:
+    """The error function, 2/√π times the integral of exp(-t²) for t from 0 to x.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph(dtype="float64") as graph:
+        ...     x = F.input(graph, [-1.0, 0.0, 1.0])
+        ...     (0.5 + 0.5 * F.erf(x / 2**0.5)).value.round(3).tolist()  # the normal distribution
+        [0.159, 0.5, 0.841]
+    """
+    return NODE_TYPES[trigonometric.erf](x)
 
 
 FUNCTIONS.update(negative=negative)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import elementwise, unary
-from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic
+from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic, trigonometric
 from tests.kernels.columns import columns
 
 mp: Any = pytest.importorskip("mpmath", reason="compares with mpmath, which comes with PyTorch")
@@ -26,7 +26,7 @@ class Function(NamedTuple):
         slope_ulps: the same of a derivative.
         size:       of the terms that a derivative is the sum of, where they cancel each other.
         arguments:  of the kernel.
-        begin:      the least x of its domain.
+        begin, end: of its domain.
     """
 
     kernel: type[UnaryFunction]
@@ -37,6 +37,7 @@ class Function(NamedTuple):
     size: Callable[[Any], Any] | None = None
     arguments: tuple[Any, ...] = ()
     begin: float = -math.inf
+    end: float = math.inf
 
     @property
     def name(self) -> str:
@@ -139,10 +140,28 @@ FUNCTIONS = [
         size=lambda x: sigmoid(inner(x)) * terms(1, x * sigmoid(-inner(x)) * inner_slope(x)),
         arguments=("tanh",),
     ),
+    Function(trigonometric.sin, mp.sin, mp.cos),
+    Function(trigonometric.cos, mp.cos, lambda x: -mp.sin(x)),
+    Function(trigonometric.tan, mp.tan, lambda y: 1 + y * y),
+    Function(trigonometric.asin, mp.asin, lambda x: 1 / mp.sqrt(1 - x * x), begin=-1, end=1),
+    Function(trigonometric.acos, mp.acos, lambda x: -1 / mp.sqrt(1 - x * x), begin=-1, end=1),
+    Function(trigonometric.atan, mp.atan, lambda x: 1 / (1 + x * x)),
+    Function(trigonometric.sinh, mp.sinh, mp.cosh),
+    Function(trigonometric.cosh, mp.cosh, mp.sinh),
+    Function(trigonometric.asinh, mp.asinh, lambda x: 1 / mp.sqrt(1 + x * x)),
+    Function(trigonometric.acosh, mp.acosh, lambda x: 1 / mp.sqrt(x * x - 1), begin=1),
+    Function(trigonometric.atanh, mp.atanh, lambda x: 1 / (1 - x * x), begin=-1, end=1),
+    Function(
+        trigonometric.erf,
+        mp.erf,
+        lambda x: 2 / mp.sqrt(mp.pi) * mp.exp(-x * x) if abs(x) < 1000 else mp.mpf(0),
+        ulps=4,
+        slope_ulps=5,
+    ),
 ]
 
 
-def points(dtype: Any, begin: float = -math.inf) -> Any:
+def points(dtype: Any, begin: float = -math.inf, end: float = math.inf) -> Any:
     """Both signs, from subnormal numbers to near the greatest; most from 0.01 to 1000."""
     finite = np.finfo(dtype)
     sizes = np.concatenate(
@@ -153,7 +172,7 @@ def points(dtype: Any, begin: float = -math.inf) -> Any:
         ]
     ).astype(dtype)
     both = np.concatenate([sizes, -sizes])
-    return both[both > begin]
+    return both[(both > begin) & (both < end)]
 
 
 def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
@@ -179,7 +198,7 @@ def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
 def test_values_and_derivatives_are_good_to_the_last_places(function, dtype):
-    x = points(dtype, function.begin)
+    x = points(dtype, function.begin, function.end)
     y, dx, dy = np.empty_like(x), np.empty_like(x), np.ones_like(x)
     with np.errstate(all="ignore"):
         elementwise.apply(function.kernel, x, y, *function.arguments)
@@ -219,6 +238,18 @@ AT_THE_BORDERS = {
     "silu": (inf, nan, 0, -0.0),
     "gelu_none": (inf, nan, 0, -0.0),
     "gelu_tanh": (inf, nan, 0, -0.0),
+    "sin": (nan, nan, 0, -0.0),
+    "cos": (nan, nan, 1, 1),
+    "tan": (nan, nan, 0, -0.0),
+    "asin": (nan, nan, 0, -0.0),
+    "acos": (nan, nan, math.pi / 2, math.pi / 2),
+    "atan": (math.pi / 2, -math.pi / 2, 0, -0.0),
+    "sinh": (inf, -inf, 0, -0.0),
+    "cosh": (inf, inf, 1, 1),
+    "asinh": (inf, -inf, 0, -0.0),
+    "acosh": (inf, nan, nan, nan),
+    "atanh": (nan, nan, 0, -0.0),
+    "erf": (1, -1, 0, -0.0),
 }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from dynbatch import nodes as F
 from dynbatch.differentiation.table import Made, rule
-from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic
+from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic, trigonometric
 from dynbatch.kernels.unary.activations import GELU_CUBIC, ROOT_2_OVER_PI
+from dynbatch.kernels.unary.trigonometric import TWO_OVER_ROOT_PI
 from dynbatch.nodes.elementwise import NODE_TYPES, Unary
 from dynbatch.nodes.node import Node
 
@@ -82,6 +83,18 @@ SLOPES: dict[type[UnaryFunction], Slope] = {
     activations.silu: _silu_slope,
     activations.softplus: lambda y, x: F.sigmoid(x),
     activations.log_sigmoid: lambda y, x: F.sigmoid(-x),
+    trigonometric.sin: lambda y, x: F.cos(x),
+    trigonometric.cos: lambda y, x: -F.sin(x),
+    trigonometric.tan: lambda y, x: 1.0 + y * y,
+    trigonometric.asin: lambda y, x: F.pow((1.0 - x) * (1.0 + x), -0.5),
+    trigonometric.acos: lambda y, x: -F.pow((1.0 - x) * (1.0 + x), -0.5),
+    trigonometric.atan: lambda y, x: 1.0 / (1.0 + x * x),
+    trigonometric.sinh: lambda y, x: F.cosh(x),
+    trigonometric.cosh: lambda y, x: F.sinh(x),
+    trigonometric.asinh: lambda y, x: F.pow(x * x + 1.0, -0.5),
+    trigonometric.acosh: lambda y, x: F.pow((x - 1.0) * (x + 1.0), -0.5),
+    trigonometric.atanh: lambda y, x: 1.0 / ((1.0 - x) * (1.0 + x)),
+    trigonometric.erf: lambda y, x: F.exp(-(x * x)) * TWO_OVER_ROOT_PI,
 }
 
 

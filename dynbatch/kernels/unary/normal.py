@@ -66,7 +66,7 @@ def tail(x: Array) -> tuple[Array, Array]:
     for coefficient in approximation.coefficients[-2::-1]:
         np.multiply(sum_, u, out=sum_)
         np.add(sum_, coefficient, out=sum_)
-    density = exp_of_half_square(a)
+    density = exp_of_square(a, 0.5)
     np.divide(sum_, 1 + ROOT_2 * a, out=sum_)
     np.multiply(sum_, density, out=sum_)
     return sum_, density
@@ -79,18 +79,18 @@ def distribution(x: Array) -> tuple[Array, Array]:
     return result, density
 
 
-def exp_of_half_square(a: Array) -> Array:
-    """exp(-a²/2). The rounding error of a² alone would cost 40 units in the last place.
+def exp_of_square(a: Array, factor: float) -> Array:
+    """exp(-factor a²). The rounding error of a² alone would cost 40 units in the last place.
 
     a² = b² + (a - b)(a + b), where b is the leading half of a, and b² has no rounding error.
     """
     integer, mask = _LEADING[a.dtype.name]
     b = (a.view(integer) & mask).view(a.dtype)
     rest = (a - b) * (a + b)
-    np.multiply(rest, -0.5, out=rest)
+    np.multiply(rest, -factor, out=rest)
     np.exp(rest, out=rest)
     np.multiply(b, b, out=b)
-    np.multiply(b, -0.5, out=b)
+    np.multiply(b, -factor, out=b)
     np.exp(b, out=b)
     result: Array = np.multiply(b, rest, out=b)
     return result

@@ -26,6 +26,7 @@ UNARY = [
 # Borders, overflow, and what is not finite.
 SPECIAL = [0, -0.0, 0.25, -0.5, 1, -1, 20, -20, 100, -100, np.inf, -np.inf, np.nan]
 LENGTHS = (0, 1, 31, 32, 33, 1025)
+BOTH_WAYS = ("", "_backward")
 
 
 def names(kernels):
@@ -72,9 +73,12 @@ def test_in_place(cupy, dtype):
 def test_generated_kernels_compile_within_the_budget(real, architecture):
     taken = nvrtc.compile_kernels(SOURCE.text, SOURCE.name, architecture, (f"-DREAL={real}",))
     assert set(taken) == set(SOURCE.kernels)
+    angles = {f"elementwise_{name}{way}" for name in ("sin", "cos", "tan") for way in BOTH_WAYS}
     for kernel, resources in taken.items():
         assert resources.registers <= 64, kernel
-        assert resources.spilled_bytes == resources.stack_bytes == 0, kernel
+        assert resources.spilled_bytes == 0, kernel
+        # A large angle is brought near 0 with a table on the stack.
+        assert resources.stack_bytes <= (40 if kernel in angles else 0), kernel
 
 
 TAILS = [

@@ -21,6 +21,7 @@ EXPORT void apply(ptrdiff_t first, ptrdiff_t last, int function, const REAL* x, 
         CASE(7, silu_of(AT(x)))
         CASE(8, softplus_of(AT(x)))
         CASE(9, log_sigmoid_of(AT(x)))
+        CASE(10, erf_of(AT(x)))
     }
 }
 
@@ -42,6 +43,7 @@ EXPORT void apply_backward(ptrdiff_t first, ptrdiff_t last, int function, const 
         CASE(10, silu_back(AT(dy), AT(s)))
         CASE(11, softplus_back(AT(dy), AT(s)))
         CASE(12, log_sigmoid_back(AT(dy), AT(s)))
+        CASE(13, erf_back(AT(dy), AT(s)))
     }
 }
 

@@ -13,7 +13,7 @@
 INLINE vector zeros(void) { return (vector){0}; }
 INLINE vector ones(void) { return splat(1); }
 
-// sigmoid_of, tanh_of, exp_of, log_of, sqrt_of and absolute_of are those of functions.h.
+// What has no NAME_of here, such as tanh, has it in functions.h.
 INLINE vector sigmoid_back(vector dy, vector y) { return dy * ((1 - y) * y); }
 INLINE vector tanh_back(vector dy, vector y) { return dy * (1 - y * y); }
 INLINE vector exp_back(vector dy, vector y) { return dy * y; }
@@ -70,13 +70,20 @@ INLINE vector elu_back(vector dy, vector x, REAL alpha) {
     return dy * choose(x > 0, ones(), alpha * exp_of(smaller(zeros(), x)));
 }
 
+// The leading bits of a number, so few that its square is exact.
+#ifdef REAL_IS_FLOAT
+#define HEAD (-(1 << 12))
+#else
+#define HEAD (-(1LL << 27))
+#endif
+
 // Phi(x), the probability of less than x, and e^(-x^2 / 2) in `density`; see
 // kernels/unary/normal.py.
 INLINE vector normal_of(vector x, vector* density) {
 #ifdef REAL_IS_FLOAT
     vector a = smaller(splat(14.5f), absolute_of(x));
     // a^2 is head^2, which has no rounding error, and a rest.
-    vector head = (vector)((mask)a & -(1 << 12));
+    vector head = (vector)((mask)a & HEAD);
     *density = exp_of_sum(head * head * -0.5f, (a - head) * (a + head) * -0.5f);
     // The probability of more than a is t e^(-a^2 / 2) times a polynomial in t = 1 / (a + 3.5),
     // found as tanh's in functions.h, good to 7e-9; u is t scaled to [-1, 1].
@@ -143,6 +150,38 @@ INLINE vector softplus_of(vector x) { return relu_of(x) + log1p_of(exp_of(-absol
 INLINE vector softplus_back(vector dy, vector x) { return dy * sigmoid_of(x); }
 INLINE vector log_sigmoid_of(vector x) { return -softplus_of(-x); }
 INLINE vector log_sigmoid_back(vector dy, vector x) { return dy * sigmoid_of(-x); }
+
+INLINE vector sin_back(vector dy, vector x) { return dy * cos_of(x); }
+INLINE vector cos_back(vector dy, vector x) { return -dy * sin_of(x); }
+INLINE vector tan_back(vector dy, vector y) { return dy * (1 + y * y); }
+INLINE vector asin_back(vector dy, vector x) { return dy / sqrt_of((1 - x) * (1 + x)); }
+INLINE vector acos_back(vector dy, vector x) { return -dy / sqrt_of((1 - x) * (1 + x)); }
+INLINE vector atan_back(vector dy, vector x) { return dy / (1 + x * x); }
+INLINE vector sinh_back(vector dy, vector x) { return dy * cosh_of(x); }
+INLINE vector cosh_back(vector dy, vector x) { return dy * sinh_of(x); }
+INLINE vector asinh_back(vector dy, vector x) { return dy / hypot1_of(x); }
+INLINE vector acosh_back(vector dy, vector x) { return dy / (sqrt_of(x - 1) * sqrt_of(x + 1)); }
+INLINE vector atanh_back(vector dy, vector x) { return dy / ((1 - x) * (1 + x)); }
+#ifdef REAL_IS_FLOAT
+INLINE vector erf_of(vector x) {
+    vector density, a = absolute_of(x), square = x * x;
+    vector far = 2 * normal_of(a * 1.41421356f, &density) - 1;
+    // 2/sqrt(pi) sum_k (-1)^k x^(2k+1) / (k! (2k + 1)).
+    vector p = square * 1.20553329e-4f - 8.54832701e-4f;
+    p = p * square + 5.22397762e-3f;
+    p = p * square - 2.68661706e-2f;
+    p = p * square + 1.12837917e-1f;
+    p = p * square - 3.76126389e-1f;
+    p = p * square + 1.12837917f;
+    return choose(a <= 0.5f, p * x, choose(x < 0, -far, far));
+}
+#endif
+INLINE vector erf_back(vector dy, vector x) {
+    vector a = smaller(splat(40), absolute_of(x));  // beyond, the slope is 0
+    vector head = (vector)((mask)a & HEAD);         // head^2 has no rounding error
+    vector density = exp_of(-head * head) * exp_of((head - a) * (a + head));
+    return dy * (density * (REAL)1.1283791670955125739);  // 2/sqrt(pi)
+}
 
 INLINE vector add_of(vector a, vector b) { return a + b; }
 INLINE vector add_back_a(vector dy, vector a, vector b) { return dy; }

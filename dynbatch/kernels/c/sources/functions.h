@@ -101,11 +101,38 @@ LANE_BY_LANE(expm1_of, expm1)
 LANE_BY_LANE(log_of, log)
 LANE_BY_LANE(log1p_of, log1p)
 LANE_BY_LANE(tanh_of, tanh)
+LANE_BY_LANE(erf_of, erf)
 
 #endif
 
 // 1 / (1 + e^-x), also where it is small; 0 where e^-x is infinite.
 INLINE vector sigmoid_of(vector x) { return 1 / (1 + exp_of(-x)); }
+
+// The C library's, lane by lane.
+#define BY_THE_LIBRARY(NAME, FLOAT, DOUBLE)                                           \
+    INLINE vector NAME(vector x) {                                                    \
+        for (ptrdiff_t i = 0; i < LANES; i++) {                                       \
+            x[i] = sizeof(REAL) == sizeof(float) ? FLOAT((float)x[i]) : DOUBLE(x[i]); \
+        }                                                                             \
+        return x;                                                                     \
+    }
+BY_THE_LIBRARY(sin_of, sinf, sin)
+BY_THE_LIBRARY(cos_of, cosf, cos)
+BY_THE_LIBRARY(tan_of, tanf, tan)
+BY_THE_LIBRARY(asin_of, asinf, asin)
+BY_THE_LIBRARY(acos_of, acosf, acos)
+BY_THE_LIBRARY(atan_of, atanf, atan)
+BY_THE_LIBRARY(sinh_of, sinhf, sinh)
+BY_THE_LIBRARY(cosh_of, coshf, cosh)
+BY_THE_LIBRARY(asinh_of, asinhf, asinh)
+BY_THE_LIBRARY(acosh_of, acoshf, acosh)
+BY_THE_LIBRARY(atanh_of, atanhf, atanh)
+
+// √(1 + x²), also where x² overflows.
+INLINE vector hypot1_of(vector x) {
+    vector a = absolute_of(x), large = choose(a > 1, a, splat(1)), small = choose(a > 1, 1 / a, a);
+    return large * sqrt_of(1 + small * small);
+}
 
 // a^b, lane by lane.
 INLINE vector pow_of(vector a, vector b) {

@@ -70,6 +70,12 @@ __device__ __forceinline__ REAL gelu_slope(REAL x) {
            x * density * (REAL)0.39894228040143268;  // 1/sqrt(2 pi)
 }
 
+// 2/sqrt(pi) exp(-x^2).
+__device__ __forceinline__ REAL erf_slope(REAL x) {
+    const REAL near = clip(x, -40, 40), square = near * near;
+    return exp(-square) * (1 - fma(near, near, -square)) * (REAL)1.1283791670955126;
+}
+
 constexpr REAL GELU_SCALE = (REAL)0.79788456080286536;  // sqrt(2 / pi)
 constexpr REAL GELU_CUBIC = (REAL)0.044715;
 
