@@ -163,6 +163,16 @@ def torch_rotary(torch, x):
     return torch.view_as_real(heads).reshape(x.shape)
 
 
+def torch_sparsemax(torch, x):
+    """Algorithm 1 of Martins & Astudillo 2016: by sorting."""
+    if not x.numel():
+        return x
+    largest, k = x.sort(-1, descending=True).values, torch.arange(1, x.shape[-1] + 1)
+    sums = largest.cumsum(-1) - 1
+    count = (k * largest > sums).sum(-1, keepdim=True)
+    return (x - sums.gather(-1, count - 1) / count).clamp(min=0)
+
+
 def torch_calls_elman(torch, x, *parameters):
     ys, last = torch_elman(torch, torch.cat([torch.full((1, x.shape[1]), 0.5), x]), *parameters)
     return [ys, torch.tanh(last)]
@@ -578,6 +588,10 @@ CASES = [
          lambda torch, x: torch.softmax(x, 0), {"Softmax": 1}),
     Case("log_softmax", lambda graph, x: F.log_softmax(x), matrix, (),
          lambda torch, x: torch.log_softmax(x, -1), {"LogSoftmax": 1}),
+    Case("sparsemax", lambda graph, x: F.sparsemax(x), matrix, (),
+         lambda torch, x: torch_sparsemax(torch, x), {"Sparsemax": 1}),
+    Case("sparsemax over tokens", lambda graph, x: F.sparsemax(x, dim=0), matrix, (),
+         lambda torch, x: torch_sparsemax(torch, x.T).T, {"Sparsemax": 1}),
     Case("layer_norm", lambda graph, x, w, b: F.layer_norm(x, w, b), matrix, [(4,), (4,)],
          lambda torch, x, w, b: torch.nn.functional.layer_norm(x, (4,), w, b),
          {"LayerNormalization": 1}),

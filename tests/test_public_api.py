@@ -26,8 +26,9 @@ PUBLIC = {
         lookup matmul max max_pool max_pool2d maximum mean mean_pool min minimum mse_loss
         multi_margin_loss multiply negative nll_loss not_equal parameter permute pick pointer_loss
         positions pow reglu relative_bias relu repeat reshape reverse rms_norm rotary segment_mean
-        segment_sum sigmoid sign silu sin sinh sinusoidal slice softmax softplus split sqrt squeeze
-        stack std subtract sum swiglu t5_bias tan tanh transpose unsqueeze var viterbi where windows
+        segment_sum sigmoid sign silu sin sinh sinusoidal slice softmax softplus sparsemax split
+        sqrt squeeze stack std subtract sum swiglu t5_bias tan tanh transpose unsqueeze var viterbi
+        where windows
     """,
     "dynbatch.parallel": """
         Communicator balanced connect sum_gradients

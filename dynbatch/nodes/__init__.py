@@ -49,7 +49,7 @@ from dynbatch.nodes.shape.reshape import reshape, squeeze, unsqueeze
 from dynbatch.nodes.shape.split import chunk, split
 from dynbatch.nodes.shape.structure import reverse
 from dynbatch.nodes.shape.windows import max_pool, mean_pool, windows
-from dynbatch.nodes.softmax import log_softmax, softmax
+from dynbatch.nodes.softmax import log_softmax, softmax, sparsemax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
 from dynbatch.nodes.statistics import cumsum, std, var
 from dynbatch.nodes.syntax.other_names import missing as _missing
@@ -65,8 +65,8 @@ __all__ = [
     "minimum", "mse_loss", "multi_margin_loss", "multiply", "nll_loss", "not_equal", "parameter",
     "permute", "pick", "pointer_loss", "positions", "pow", "reglu", "relative_bias", "repeat",
     "reshape", "reverse", "rms_norm", "rotary", "segment_mean", "segment_sum", "sinusoidal",
-    "slice", "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "swiglu", "t5_bias",
-    "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
+    "slice", "softmax", "sparsemax", "split", "squeeze", "stack", "std", "subtract", "sum",
+    "swiglu", "t5_bias", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -1,10 +1,11 @@
-"""Softmax and log-softmax of one sentence, over features or over tokens."""
+"""Softmax, log-softmax and sparsemax of one sentence, over features or over tokens."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Never
 
 from dynbatch.kernels import softmax as kernels
+from dynbatch.kernels import sparsemax as sparse
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -13,7 +14,7 @@ from dynbatch.ragged import Ragged
 
 
 class Normalised(Operation):
-    """Base of both: x normalised over the features of each token, or the tokens of each feature.
+    """Base of all: x normalised over the features of each token, or the tokens of each feature.
 
     Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
     Batches with:  every other one of its type, width and dim, whatever the lengths; the width may
@@ -71,6 +72,14 @@ class LogSoftmax(Normalised):
     backward_kernel = staticmethod(kernels.log_softmax_backward)
 
 
+class Sparsemax(Normalised):
+    """y_i = max(x_i - τ, 0) with Σ_i y_i = 1. dx = dy less its mean, where y is not 0."""
+
+    __slots__ = ()
+    kernel = staticmethod(sparse.sparsemax)
+    backward_kernel = staticmethod(sparse.sparsemax_backward)
+
+
 def softmax(x: Node, dim: int = -1, **habits: Never) -> Node:
     """Softmax over features (`dim=-1`), or for each feature over the tokens (`dim=0`).
 
@@ -94,3 +103,23 @@ def log_softmax(x: Node, dim: int = -1, **habits: Never) -> Node:
         ShapeError: x has no such dim.
     """
     return LogSoftmax(x, over=axis("log_softmax", x, dim, habits))
+
+
+def sparsemax(x: Node, dim: int = -1, **habits: Never) -> Node:
+    """The point of the probability simplex nearest to x: as `softmax`, and often with zeros.
+
+    y_i = max(x_i - τ, 0), with τ such that Σ_i y_i = 1. What is more than 1 below the maximum is 0.
+
+    Raises:
+        ShapeError: x has no such dim.
+
+    Source: Martins & Astudillo 2016, arXiv:1602.02068.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     F.sparsemax(F.input(graph, [1.0, 0.5, -1.0])).value.tolist()
+        [0.75, 0.25, 0.0]
+    """
+    return Sparsemax(x, over=axis("sparsemax", x, dim, habits))

@@ -1,4 +1,4 @@
-"""Rules of softmax, of log-softmax, and of layer and RMS normalisation."""
+"""Rules of softmax, log-softmax and sparsemax, and of layer and RMS normalisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynbatch.differentiation.table import Made, parameter_rule, rule
 from dynbatch.nodes.layer_norm import FeatureNormalization, LayerNormalization, RmsNormalization
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reduce import Sum
-from dynbatch.nodes.softmax import LogSoftmax, Softmax
+from dynbatch.nodes.softmax import LogSoftmax, Softmax, Sparsemax
 
 
 @rule(Softmax)
@@ -25,6 +25,16 @@ def _softmax(y: Softmax, dy: Node) -> tuple[Made, ...]:
 @rule(LogSoftmax)
 def _log_softmax(y: LogSoftmax, dy: Node) -> tuple[Made, ...]:
     return (lambda: dy - F.exp(y) * spread(Sum(dy, over=y.over), y),)
+
+
+@rule(Sparsemax)
+def _sparsemax(y: Sparsemax, dy: Node) -> tuple[Made, ...]:
+    def centred() -> Node:
+        support = F.not_equal(y, 0.0)
+        mean = Sum(dy * support, over=y.over) / Sum(support, over=y.over)
+        return support * (dy - spread(mean, y))
+
+    return (centred,)
 
 
 def _normals(y: FeatureNormalization) -> tuple[Node, Node]:
