@@ -207,7 +207,9 @@ def one():
     return [db.Parameter(np.ones(2))]
 
 
-OPTIMIZERS = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop)
+OPTIMIZERS = (
+    optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop, optim.Adadelta, optim.EG,
+)  # fmt: skip
 NO_NUMBERS = ("0.1", None, True, float("nan"), [0.1], np.ones(2), 1j)
 SETTINGS = [
     (kind, name)
@@ -258,7 +260,7 @@ SCHEDULED = optim.SGD(one(), lr=0.4)
     Wrong(lambda: optim.Adam(one(), momentum=0.9), "Adam: there is no argument 'momentum'", (
         "its arguments are parameters, lr, betas", "betas= is")),
     Wrong(lambda: optim.SGD(one(), learning_rate=0.9), "SGD: there is no argument", ("lr= is",)),
-    Wrong(lambda: optim.Adam(one(), amsgrad=True), "Adam: there is no argument", ("leave it out",)),
+    Wrong(lambda: optim.Adam(one(), fused=True), "Adam: there is no argument", ("leave it out",)),
     Wrong(lambda: optim.Adam(one()).load_state_dict([1]), "Adam: the state is a list.", (
         "what state_dict() returned",)),
     Wrong(lambda: models.Linear(2, 2).load_state_dict([1]), "Linear: the state is a list.", ()),

@@ -279,11 +279,12 @@ def rmsprop(
 def adam(
     value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
     step_size: float, beta1: float, beta2: float, eps: float, decay: float, shrink: float,
+    amsgrad: float,
 ) -> None:  # fmt: skip
-    """g' = g + decay·θ;  M ← β₁·M + g';  V ← β₂·V + g'²;  θ ← shrink·θ - step_size·M / (√V + eps).
-    Slots: M, V.
+    """g' = g + decay·θ;  M ← β₁·M + g';  V ← β₂·V + g'²;  θ ← shrink·θ - step_size·M / (√V + eps);
+    with `amsgrad` U ← max(U, V), and √U in place of √V. Slots: M, V, then U with amsgrad.
     """
-    (gradient_sum, square_sum), step = slots, scratch[0]
+    (gradient_sum, square_sum), step = slots[:2], scratch[0]
     if decay:
         gradient = np.add(gradient, np.multiply(value, decay, out=step), out=scratch[1])
     if shrink != 1.0:
@@ -292,8 +293,50 @@ def adam(
     gradient_sum += gradient
     square_sum *= beta2
     square_sum += np.multiply(gradient, gradient, out=step)
+    if amsgrad:
+        square_sum = np.maximum(slots[2], square_sum, out=slots[2])
     np.sqrt(square_sum, out=step)
     step += eps
     np.divide(gradient_sum, step, out=step)
     step *= step_size
     value -= step
+
+
+def adadelta(
+    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
+    lr: float, rho: float, rest: float, eps: float, decay: float,
+) -> None:  # fmt: skip
+    """g' = g + decay·θ;  v ← rho·v + rest·g'²;  d = √(u + eps) / √(v + eps)·g';
+    u ← rho·u + rest·d²;  θ ← θ - lr·d. rest = 1 - rho. Slots: v, u.
+    """
+    (square_average, step_average), step, other = slots, scratch[0], scratch[1]
+    direction = gradient
+    if decay:
+        direction = np.multiply(value, decay, out=other)
+        direction += gradient
+    np.multiply(direction, direction, out=step)
+    square_average *= rho
+    square_average += np.multiply(step, rest, out=step)
+    np.add(square_average, eps, out=step)
+    np.sqrt(step, out=step)
+    np.divide(direction, step, out=step)
+    np.add(step_average, eps, out=other)
+    step *= np.sqrt(other, out=other)
+    step_average *= rho
+    np.multiply(step, step, out=other)
+    step_average += np.multiply(other, rest, out=other)
+    step *= lr
+    value -= step
+
+
+def exponentiated(
+    value: Array, gradient: Array, slots: Arrays, scratch: Arrays, lr: float, momentum: float
+) -> None:
+    """θ ← θ·exp(-lr·d), where d is g, with momentum b ← momentum·b + g. Slots: b with momentum."""
+    step, direction = scratch[0], gradient
+    if momentum:
+        (direction,) = slots
+        direction *= momentum
+        direction += gradient
+    np.multiply(direction, -lr, out=step)
+    value *= np.exp(step, out=step)

@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING, NoReturn
 
 from dynbatch.nodes.syntax.other_names import OF_OPTIM, missing
+from dynbatch.optim.adadelta import Adadelta
 from dynbatch.optim.adagrad import Adagrad
 from dynbatch.optim.adam import Adam, AdamW
 from dynbatch.optim.averaging import Average
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
+from dynbatch.optim.exponentiated_gradient import EG
 from dynbatch.optim.groups import decay_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
@@ -15,7 +17,9 @@ from dynbatch.optim.schedules import Constant, Cosine, InverseSqrt, LinearWarmup
 from dynbatch.optim.sgd import SGD
 
 __all__ = [
+    "EG",
     "SGD",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",

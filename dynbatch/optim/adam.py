@@ -1,10 +1,10 @@
-"""Adam and AdamW, which share their arithmetic."""
+"""Adam and AdamW, which share their arithmetic, and AMSGrad."""
 
 from __future__ import annotations
 
 from math import sqrt
 
-from dynbatch.arguments import number, refused
+from dynbatch.arguments import number, refused, switch
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.named_parameters import Parameters
@@ -19,10 +19,11 @@ class Adam(Optimizer):
 
     t counts the parameter's steps from 1. The slots hold M = m / (1 - β₁) and V = v / (1 - β₂),
     which need two passes over memory fewer: M ← β₁·M + g', V ← β₂·V + g'²; the factors go into
-    the step size and eps.
+    the step size and eps. With `amsgrad` the largest v so far takes the place of v in v̂.
 
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1; weight decay as an L2 term as in
-            PyTorch. For decay apart from the gradient take `AdamW`.
+            PyTorch. For decay apart from the gradient take `AdamW`. AMSGrad: Reddi, Kale & Kumar
+            2018, arXiv:1904.09237, algorithm 2, with the factors of Adam as in PyTorch.
     """
 
     num_scratch = 2
@@ -34,8 +35,11 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, slots=("gradient_sum", "square_sum"))
+        self.amsgrad = switch(self, "amsgrad", amsgrad)
+        largest = ("largest_square_sum",) if amsgrad else ()
+        super().__init__(parameters, lr, slots=("gradient_sum", "square_sum", *largest))
         self.betas = _betas(self, betas)
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
@@ -48,7 +52,8 @@ class Adam(Optimizer):
         beta1, beta2 = self.betas
         scale = sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
-        return Rule(optimizers.adam, (step_size, beta1, beta2, self.eps * scale, l2, shrink))
+        numbers = (beta1, beta2, self.eps * scale, l2, shrink, float(self.amsgrad))
+        return Rule(optimizers.adam, (step_size, *numbers))
 
 
 class AdamW(Adam):
@@ -65,8 +70,9 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay)
+        super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
 
     def rule(self, num_steps: int) -> Rule:
         shrink = 1.0 - float(self.lr) * self.weight_decay

@@ -23,6 +23,8 @@ ALGORITHMS = {
     "adam": lambda p: optim.Adam(p, lr=0.01),
     "adam-l2": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.1),
     "adamw": lambda p: optim.AdamW(p, lr=0.01),
+    "amsgrad": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),
+    "adadelta": lambda p: optim.Adadelta(p, weight_decay=0.1),
 }
 every_algorithm = pytest.mark.parametrize("make", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
@@ -251,6 +253,7 @@ def test_settings_out_of_range_are_refused_by_name():
         (lambda: optim.AdamW(one, weight_decay=-1.0), "weight_decay"),
         (lambda: optim.Adagrad(one, initial_accumulator_value=-1.0), "initial_accumulator_value"),
         (lambda: optim.RMSprop(one, alpha=-0.5), "alpha"),
+        (lambda: optim.Adadelta(one, rho=1.5), "rho"),
     ]:
         with pytest.raises(ValueError, match=setting):
             make()

@@ -25,8 +25,11 @@ SETTINGS = [
     ("RMSprop", dict(lr=0.01, centered=True, momentum=0.9, weight_decay=0.1)),
     ("Adam", dict(lr=0.01)),
     ("Adam", dict(lr=0.01, betas=(0.8, 0.98), eps=1e-3, weight_decay=0.1)),
+    ("Adam", dict(lr=0.01, amsgrad=True)),
     ("AdamW", dict(lr=0.01)),
-    ("AdamW", dict(lr=0.01, betas=(0.0, 0.5), weight_decay=0.3)),
+    ("AdamW", dict(lr=0.01, betas=(0.0, 0.5), weight_decay=0.3, amsgrad=True)),
+    ("Adadelta", dict(lr=1.0)),
+    ("Adadelta", dict(lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.1)),
 ]
 every_setting = pytest.mark.parametrize(
     ("name", "settings"), SETTINGS, ids=[f"{name}-{'-'.join(s)}" for name, s in SETTINGS]
@@ -113,7 +116,7 @@ def test_a_changed_learning_rate_acts_as_in_pytorch(name, settings):
 
 
 def test_defaults_are_those_of_pytorch():
-    for name in ("SGD", "Adagrad", "RMSprop", "Adam", "AdamW"):
+    for name in ("SGD", "Adadelta", "Adagrad", "RMSprop", "Adam", "AdamW"):
         theirs = getattr(torch.optim, name)([torch.zeros(1)]).defaults
         made = getattr(optim, name)([Parameter(np.zeros(1))])
         ours = vars(made) | {"lr": made.lr}

@@ -14,7 +14,10 @@ from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import NativeTask, Tasks, task
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, Share
 
-STEPS = (optimizers.sgd, optimizers.adagrad, optimizers.rmsprop, optimizers.adam)
+STEPS = (
+    optimizers.sgd, optimizers.adagrad, optimizers.rmsprop, optimizers.adam, optimizers.adadelta,
+    optimizers.exponentiated,
+)  # fmt: skip
 """The kernels in the order of `optimizers.c`."""
 
 _library = Library("optimizers.c")

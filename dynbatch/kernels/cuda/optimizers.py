@@ -22,7 +22,7 @@ def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = No
     """Update all parameters, which have one dtype and one rule's kernel, in one launch.
 
     Args:
-        kernel: "sgd", "adagrad", "rmsprop" or "adam".
+        kernel: the name of one in `kernels.optimizers`.
         norm:   a device array of one float64 that must be finite, or nothing is done.
 
     Raises:

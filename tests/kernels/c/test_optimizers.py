@@ -18,8 +18,12 @@ STEPS = {
     "rmsprop": (1, (0.1, 0.9, 0.1, 1e-3, 0, 0, 0)),
     "rmsprop-momentum": (2, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 0)),
     "rmsprop-all": (3, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 1)),
-    "adam": (2, (0.01, 0.9, 0.99, 1e-3, 0, 1)),
-    "adam-decay": (2, (0.01, 0.9, 0.99, 1e-3, 0.2, 0.95)),
+    "adam": (2, (0.01, 0.9, 0.99, 1e-3, 0, 1, 0)),
+    "adam-decay": (2, (0.01, 0.9, 0.99, 1e-3, 0.2, 0.95, 0)),
+    "adam-amsgrad": (3, (0.01, 0.9, 0.99, 1e-3, 0, 1, 1)),
+    "adadelta": (2, (0.5, 0.9, 0.1, 1e-3, 0.2)),
+    "exponentiated": (0, (0.5, 0)),
+    "exponentiated-momentum": (1, (0.5, 0.9)),
 }
 every_step = pytest.mark.parametrize("name", STEPS)
 ROWS = {"dense": None, "none": [], "some": [0, 7, 8, 39], "all": range(40)}

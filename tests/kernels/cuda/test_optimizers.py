@@ -20,8 +20,12 @@ STEPS = {
     "rmsprop-centered": ("rmsprop", 2, (0.1, 0.9, 0.1, 1e-3, 0.2, 0, 1)),
     "rmsprop-momentum": ("rmsprop", 2, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 0)),
     "rmsprop-all": ("rmsprop", 3, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 1)),
-    "adam": ("adam", 2, (0.01, 0.9, 0.99, 1e-3, 0, 1)),
-    "adam-decay": ("adam", 2, (0.01, 0.9, 0.99, 1e-3, 0.2, 0.95)),
+    "adam": ("adam", 2, (0.01, 0.9, 0.99, 1e-3, 0, 1, 0)),
+    "adam-decay": ("adam", 2, (0.01, 0.9, 0.99, 1e-3, 0.2, 0.95, 0)),
+    "adam-amsgrad": ("adam", 3, (0.01, 0.9, 0.99, 1e-3, 0, 1, 1)),
+    "adadelta": ("adadelta", 2, (0.5, 0.9, 0.1, 1e-3, 0.2)),
+    "exponentiated": ("exponentiated", 0, (0.5, 0)),
+    "exponentiated-momentum": ("exponentiated", 1, (0.5, 0.9)),
 }
 SHAPES = [(1,), (0,), (31,), (32,), (33, 1), (1025,), (2, 700), (0, 3), (1,)]
 every_step = pytest.mark.parametrize(("kernel", "slots", "numbers"), STEPS.values(), ids=STEPS)
@@ -123,7 +127,7 @@ def test_what_is_not_finite_stays_in_its_element(cupy, dtype):
     arrays = [np.ones(70, dtype), np.ones(70, dtype), np.zeros(70, dtype), np.zeros(70, dtype)]
     arrays[1][[3, 40]] = np.nan, np.inf
     value, gradient, *slots = (cupy.asarray(array) for array in arrays)
-    numbers = (0.01, 0.9, 0.99, 1e-3, 0, 1)
+    numbers = (0.01, 0.9, 0.99, 1e-3, 0, 1, 0)
     update("adam", [ParameterSlice(value, gradient, tuple(slots), rule("adam", numbers))])
     queue().flush()
     expected("adam", arrays, numbers)

@@ -1,6 +1,6 @@
 // Steps of the optimizers, each in one pass: the formulas are in kernels/optimizers.py, whose
 // numbers each reads in the same order.
-#include "common.h"
+#include "functions.h"
 
 // The step of elements start, …, start + n - 1; `gradient` is that of the first.
 typedef void step(ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* value,
@@ -65,18 +65,51 @@ static void adam(ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* value
     REAL* const* slots, const double* numbers) {
     REAL step_size = (REAL)numbers[0], beta1 = (REAL)numbers[1], beta2 = (REAL)numbers[2];
     REAL eps = (REAL)numbers[3], decay = (REAL)numbers[4], shrink = (REAL)numbers[5];
+    int amsgrad = numbers[6] != 0;
     EACH_VECTOR(i, part, n) {
         vector x = get(value + start + i, part), g = decayed(get(gradient + i, part), x, decay);
         vector gradient_sum = beta1 * get(slots[0] + start + i, part) + g;
         vector square_sum = beta2 * get(slots[1] + start + i, part) + g * g;
         put(slots[0] + start + i, gradient_sum, part);
         put(slots[1] + start + i, square_sum, part);
+        if (amsgrad) {
+            square_sum = larger(square_sum, get(slots[2] + start + i, part));
+            put(slots[2] + start + i, square_sum, part);
+        }
         vector moved = step_size * (gradient_sum / (sqrt_of(square_sum) + eps));
         put(value + start + i, shrink * x - moved, part);
     }
 }
 
-static step* const STEPS[] = {sgd, adagrad, rmsprop, adam};
+static void adadelta(ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* value,
+    REAL* const* slots, const double* numbers) {
+    REAL lr = (REAL)numbers[0], rho = (REAL)numbers[1], rest = (REAL)numbers[2];
+    REAL eps = (REAL)numbers[3], decay = (REAL)numbers[4];
+    EACH_VECTOR(i, part, n) {
+        vector x = get(value + start + i, part), g = decayed(get(gradient + i, part), x, decay);
+        vector square = rho * get(slots[0] + start + i, part) + rest * (g * g);
+        vector steps = get(slots[1] + start + i, part);
+        vector d = g / sqrt_of(square + eps) * sqrt_of(steps + eps);
+        put(slots[0] + start + i, square, part);
+        put(slots[1] + start + i, rho * steps + rest * (d * d), part);
+        put(value + start + i, x - lr * d, part);
+    }
+}
+
+static void exponentiated(ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* value,
+    REAL* const* slots, const double* numbers) {
+    REAL lr = (REAL)numbers[0], momentum = (REAL)numbers[1];
+    EACH_VECTOR(i, part, n) {
+        vector d = get(gradient + i, part);
+        if (momentum != 0) {
+            d += momentum * get(slots[0] + start + i, part);
+            put(slots[0] + start + i, d, part);
+        }
+        put(value + start + i, get(value + start + i, part) * exp_of(-lr * d), part);
+    }
+}
+
+static step* const STEPS[] = {sgd, adagrad, rmsprop, adam, adadelta, exponentiated};
 
 // The gradient of rows that have none: they go through the same code, and so get the same bits.
 #define ZEROS 1024

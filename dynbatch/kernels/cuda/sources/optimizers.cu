@@ -113,16 +113,42 @@ extern "C" __global__ void rmsprop(REAL* base, const long long* entries, const i
 
 extern "C" __global__ void adam(REAL* base, const long long* entries, const int* rows,
     const REAL* numbers, const double* norm, int count, long long total) {
-    over_parameters(base, entries, rows, numbers, 6, norm, count, total, [](const Weight& p) {
+    over_parameters(base, entries, rows, numbers, 7, norm, count, total, [](const Weight& p) {
         const REAL step_size = p.numbers[0], beta1 = p.numbers[1], beta2 = p.numbers[2];
         const REAL eps = p.numbers[3], decay = p.numbers[4], shrink = p.numbers[5];
         REAL gradient = p.gradient, value = p.value;
         if (decay != 0) gradient += decay * value;
         if (shrink != 1) value *= shrink;
         const REAL gradient_sum = beta1 * *p.slots[0] + gradient;
-        const REAL square_sum = beta2 * *p.slots[1] + gradient * gradient;
+        REAL square_sum = beta2 * *p.slots[1] + gradient * gradient;
         *p.slots[0] = gradient_sum;
         *p.slots[1] = square_sum;
+        if (p.numbers[6] != 0) *p.slots[2] = square_sum = Max::combine(square_sum, *p.slots[2]);
         p.value = value - step_size * (gradient_sum / (sqrt(square_sum) + eps));
+    });
+}
+
+extern "C" __global__ void adadelta(REAL* base, const long long* entries, const int* rows,
+    const REAL* numbers, const double* norm, int count, long long total) {
+    over_parameters(base, entries, rows, numbers, 5, norm, count, total, [](const Weight& p) {
+        const REAL lr = p.numbers[0], rho = p.numbers[1], rest = p.numbers[2];
+        const REAL eps = p.numbers[3], decay = p.numbers[4], steps = *p.slots[1];
+        REAL direction = p.gradient;
+        if (decay != 0) direction += decay * p.value;
+        const REAL square = rho * *p.slots[0] + rest * (direction * direction);
+        const REAL step = direction / sqrt(square + eps) * sqrt(steps + eps);
+        *p.slots[0] = square;
+        *p.slots[1] = rho * steps + rest * (step * step);
+        p.value -= lr * step;
+    });
+}
+
+extern "C" __global__ void exponentiated(REAL* base, const long long* entries, const int* rows,
+    const REAL* numbers, const double* norm, int count, long long total) {
+    over_parameters(base, entries, rows, numbers, 2, norm, count, total, [](const Weight& p) {
+        const REAL lr = p.numbers[0], momentum = p.numbers[1];
+        REAL direction = p.gradient;
+        if (momentum != 0) *p.slots[0] = direction = momentum * *p.slots[0] + direction;
+        p.value *= exp(-lr * direction);
     });
 }

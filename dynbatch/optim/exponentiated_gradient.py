@@ -1,0 +1,77 @@
+"""The exponentiated gradient, for parameters that are probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.arguments import number, refused
+from dynbatch.backend import Array, device_of
+from dynbatch.kernels import binary, optimizers, segment
+from dynbatch.kernels.arrays import download
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.optimizers import Rule
+from dynbatch.named_parameters import Parameters
+from dynbatch.optim.optimizer import Optimizer
+
+
+class EG(Optimizer):
+    """θ ← θ·exp(-lr·b) / Σ θ·exp(-lr·b), with b ← momentum·b + g: weights that stay probabilities.
+
+    The sum is over the last dimension: each row of a matrix adds up to 1 after a step. A number
+    that is 0 stays 0; where all are alike at first, nothing is preferred.
+
+    Raises:
+        ArgumentError: also where a parameter has a number below 0, or a row of zeros.
+
+    Source: Kivinen & Warmuth 1997, Information and Computation 132(1), 1-63; momentum as in DyNet's
+            EGTrainer, with lr in the form of `SGD`.
+
+    Example:
+        >>> import numpy as np
+        >>> import dynbatch as db
+        >>> from dynbatch import optim
+        >>> weights = db.Parameter(np.full(2, 0.5))
+        >>> optimizer = optim.EG([weights], lr=np.log(3))
+        >>> weights.grad = np.array([0.0, 1.0])
+        >>> optimizer.step()
+        >>> weights.value
+        array([0.75, 0.25])
+    """
+
+    def __init__(self, parameters: Parameters, lr: float = 0.1, momentum: float = 0.9) -> None:
+        self.momentum = number(self, "momentum", momentum, "[0, 1)")
+        super().__init__(parameters, lr, slots=("momentum_buffer",) if self.momentum else ())
+        for state in self._states:
+            value = download(state.parameter.value)
+            if value.size and not (value.min() >= 0 and (value.sum(axis=-1) > 0).all()):
+                raise refused(
+                    type(self).__name__,
+                    f"parameter {state.name!r} has a number below 0, or a row of zeros",
+                    "every row can be divided by its sum to give probabilities",
+                    "np.full(shape, 1 / shape[-1]) is a start",
+                )  # fmt: skip
+
+    def leaves_untouched_rows(self) -> bool:
+        return not self.momentum
+
+    def rule(self, num_steps: int) -> Rule:
+        return Rule(optimizers.exponentiated, (float(self.lr), self.momentum))
+
+    def step(self, clear: bool = True) -> None:
+        live = [state.parameter for state in self._states if state.is_live]
+        super().step(clear)
+        for parameter in live:
+            _normalize(parameter.value)
+
+
+def _normalize(value: Array) -> None:
+    """Divide each row by its sum."""
+    if not value.size:
+        return
+    offsets = np.arange(0, value.size + 1, value.shape[-1] if value.ndim else 1)
+    sums = device_of(value).xp.empty((offsets.size - 1, 1), value.dtype)
+    segment.sum_segments(value.reshape(-1, 1), offsets, sums)
+    flat = value.reshape(-1)
+    binary.combine_number(binary.divide, flat, sums.reshape(-1), offsets, flat, 0)
+    if not isinstance(value, np.ndarray):
+        queue().flush()
