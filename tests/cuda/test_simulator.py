@@ -238,6 +238,24 @@ def test_a_race_between_blocks_is_named_and_an_atomic_is_none():
         launch("sum_all", (8,), (1,), X, total)
 
 
+def test_a_launch_knows_nothing_of_the_one_before_however_much_that_touched():
+    text = """
+    extern "C" __global__ void fill(int* y, int n) {
+        for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+            y[i] = i;
+    }
+    extern "C" __global__ void race(int* y) { y[0] = threadIdx.x; }
+    """
+    program = Program(text, checked=True)
+    y = np.zeros(300_000, np.int32)
+    for count, blocks in ((y.size, 2), (y.size, 1), (9, 3), (9, 1)):
+        y.fill(-1)
+        program.launch("fill", (blocks,), (1024 if count > 9 else 1,), (y, np.int32(count)))
+        assert (y[:count] == np.arange(count)).all() and (y[count:] == -1).all()
+        with pytest.raises(KernelFault, match="write-write race in global memory"):
+            program.launch("race", (1,), (64,), (y,))
+
+
 @pytest.mark.parametrize(
     ("kernel", "access"), [("one_too_far", "write"), ("one_too_early", "read")]
 )

@@ -124,7 +124,7 @@ def launchKernel(
             values,
             shared_bytes=shared_mem_bytes,
             order=order,
-            buffers=memory.buffers(),
+            buffers=memory.buffers() if program.checked else (),
         ),
         is_kernel=True,
     )

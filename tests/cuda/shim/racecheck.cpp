@@ -36,7 +36,18 @@ struct Range {
     bool has(uintptr_t a) const { return a >= low && a < high; }
 };
 
-static std::unordered_map<uintptr_t, Granule> granules;
+// What is remembered of PAGE bytes in the present launch.
+constexpr uintptr_t PAGE = 256;
+struct Page {
+    uint64_t launch = 0;           // in which it was touched last
+    uintptr_t number;              // its first address / PAGE
+    Range buffer;                  // device memory that an earlier access to it lay in
+    Granule granules[PAGE / 4];
+};
+
+static std::unordered_map<uintptr_t, Page> pages;
+static Page* recent[4096];             // pages by the last digits of their numbers
+static uint64_t launches;
 static std::vector<Range> buffers;     // live device memory
 static Range kernel_image, kernel_bss, runtime_image;
 static bool watching;
@@ -56,13 +67,31 @@ static int find_image(dl_phdr_info* info, size_t, void* code) {
     return 0;
 }
 
+// Pages of earlier launches are used again rather than freed, as far as they are few.
 void check_begin(const void* code) {
-    granules.clear();
+    ++launches;
+    if (pages.size() > 4096) {
+        pages = {};
+        memset(recent, 0, sizeof recent);
+    }
     if (!kernel_image.has((uintptr_t)code)) dl_iterate_phdr(find_image, (void*)code);
     watching = true;
 }
 
 void check_end() { watching = false; }
+
+static Page& page_of(uintptr_t address) {
+    const uintptr_t number = address / PAGE;
+    Page*& place = recent[number % (sizeof recent / sizeof *recent)];
+    if (place && place->number == number && place->launch == launches) return *place;
+    place = &pages[number];
+    if (place->launch != launches) {
+        *place = Page{};
+        place->launch = launches;
+        place->number = number;
+    }
+    return *place;
+}
 
 static bool race(const Access& before, const Access& now, bool shared) {
     if (!(before.bytes & now.bytes) || (before.atomic && now.atomic)) return false;
@@ -82,8 +111,13 @@ static void require_no_race(const char* what, const Access& before, const Access
 }
 
 static void require_in_a_buffer(uintptr_t a, unsigned bytes, const char* what, void* pc) {
+    Range& found = page_of(a).buffer;
+    if (a >= found.low && a + bytes <= found.high) return;
     for (const Range& buffer : buffers)
-        if (a >= buffer.low && a + bytes <= buffer.high) return;
+        if (a >= buffer.low && a + bytes <= buffer.high) {
+            found = buffer;
+            return;
+        }
     watching = false;
     fail("out-of-bounds %s of %u bytes [pc 0x%lx]", what, bytes, offset(pc));
 }
@@ -124,9 +158,12 @@ static void access(void* address, size_t bytes, bool write, bool atomic, void* p
         block_index.x + grid_extent.x * (block_index.y + grid_extent.y * block_index.z);
     Access now{block, current->number, epoch, warps[current->number / WARP].phase, 0, atomic, pc};
     for (uintptr_t g = a & ~(uintptr_t)3; g < a + bytes; g += 4) {
-        now.bytes = 0;
-        for (unsigned i = 0; i < 4; ++i) now.bytes |= (g + i >= a && g + i < a + bytes) << i;
-        touch(granules[g], now, write, shared);
+        now.bytes = 15;
+        if (g < a || g + 4 > a + bytes) {
+            now.bytes = 0;
+            for (unsigned i = 0; i < 4; ++i) now.bytes |= (g + i >= a && g + i < a + bytes) << i;
+        }
+        touch(page_of(g).granules[g % PAGE / 4], now, write, shared);
     }
 }
 
