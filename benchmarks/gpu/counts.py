@@ -137,7 +137,8 @@ def _version() -> str:
 def _runtime() -> Any:
     """The scheduler of the simulator with counters in place of its checker."""
     unit = '#include "runtime.cpp"\n' + COUNTING.read_text()
-    path = simulator._build("runtime", unit, [*simulator.COMMON, *simulator.RUNTIME], [])
+    options, included = [*simulator.COMMON, *simulator.RUNTIME], simulator._text("h", "cpp")
+    path = simulator._library("runtime", unit, options, [simulator.SHIM], [], included)
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.shim_message.restype = ctypes.c_char_p
     return library
@@ -145,7 +146,7 @@ def _runtime() -> Any:
 
 def _compile(command: list[str]) -> None:
     """g++, and where it compiles kernels, with a counter in front of each operation."""
-    if "-fsanitize=thread" not in command:
+    if "-fsanitize=thread" not in command or "-c" not in command:  # or the header that all include
         subprocess.run(command, check=True)
         return
     out = Path(command[command.index("-o") + 1])

@@ -17,7 +17,7 @@ from unittest import mock
 
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.launch import Kernels
-from tests.cuda.simulator import alone
+from tests.cuda.cache import alone
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dynbatch.backend import LEAST_CAPABILITY
+from tests.cuda.cache import built
 
 CUDA_12 = Path(sys.prefix) / "nvrtc12"
 _RESOURCES = re.compile(
@@ -60,7 +61,7 @@ def cupy_options(architecture: int, options: Sequence[str]) -> tuple[str, ...]:
 def compile_kernels(
     text: str, name: str, architecture: int, options: Sequence[str] = ()
 ) -> dict[str, Resources]:
-    """Compile to a device binary; what each kernel takes.
+    """Compile to a device binary, unless that was done before; what each kernel takes.
 
     Args:
         text:         CUDA C++.
@@ -71,6 +72,24 @@ def compile_kernels(
     Raises:
         CompileError: the compiler refuses, also for too much shared memory.
     """
+    given = ("--ptxas-options=-v", *cupy_options(architecture, ("-std=c++17", *options)))
+    path = _library_path(architecture)
+    assert path is not None
+    made_of = [text, name, *given, path.name, str(path.stat().st_size)]
+
+    def make(out: Path, _: Path) -> None:
+        out.write_text(_log_of(text, name, architecture, given))
+
+    return {
+        kernel: Resources(int(registers), int(stack), int(stores) + int(loads), int(shared or 0))
+        for kernel, stack, stores, loads, registers, shared in _RESOURCES.findall(
+            built("nvrtc-{}.txt", made_of, make).read_text()
+        )
+    }
+
+
+def _log_of(text: str, name: str, architecture: int, given: Sequence[str]) -> str:
+    """What the compiler says about a text that it accepts."""
     library, program = _library(_is_new(architecture)), ctypes.c_void_p()
     _require(
         library,
@@ -79,18 +98,12 @@ def compile_kernels(
         ),
     )
     try:
-        given = ("--ptxas-options=-v", *cupy_options(architecture, ("-std=c++17", *options)))
         array = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
         failed = library.nvrtcCompileProgram(program, len(given), array)
         log = _log(library, program)
         if failed:
             raise CompileError(f"{name} for sm_{architecture}:\n{log}")
-        return {
-            kernel: Resources(
-                int(registers), int(stack), int(stores) + int(loads), int(shared or 0)
-            )
-            for kernel, stack, stores, loads, registers, shared in _RESOURCES.findall(log)
-        }
+        return log
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -7,24 +7,22 @@ With `checked=True` the kernels also report every access to the race and memory 
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import hashlib
-import os
 import platform
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.cuda.cache import built
+
 SHIM = Path(__file__).with_name("shim")
+HEADER = "cuda_cpu_shim.h"
 KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)')
 DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
@@ -32,7 +30,7 @@ DYNAMIC_SHARED = re.compile(
 SIZES = {"f": np.floating, "i": np.signedinteger, "u": np.unsignedinteger, "b": np.bool_}
 # A function-local static of a template, as shared memory becomes, is else one object for all
 # libraries of the process. No contraction: a run gives the same bits on every x86-64.
-COMMON = ["-std=c++17", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-w", f"-I{SHIM}"]
+COMMON = ["-std=c++17", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-w"]
 # As a GPU's compiler has it: GCC fuses from -O2 on.
 CONTRACTED = ["-ffp-contract=fast", "-mfma", "-O2"]
 PLAIN = ["-O0"]  # compiles in half the time of -O2, and the tests' arrays are small
@@ -97,8 +95,10 @@ class Program:
         self.checked = checked
         self._runtime = _runtime()
         names = KERNEL.findall(text)
-        given = (*defines, *(CONTRACTED if contracted and can_fuse() else ()))
-        self._library_path = _build_kernels(text, names, given, checked)
+        given = CHECKED if checked else PLAIN
+        if contracted and can_fuse():
+            given = [*given, *CONTRACTED]
+        self._library_path = _build_kernels(text, names, [*COMMON, *given], defines)
         self._library = ctypes.CDLL(str(self._library_path))
         self.parameters = {name: self._describe(name) for name in names}
 
@@ -147,9 +147,11 @@ class Program:
             self.checked,
         )
         function = getattr(self._library, f"shim_launch_{name}")
-        bounds = np.array([*buffers, *[_extent(a) for a in [*arrays, *packed]]], np.uint64)
+        known = [*buffers, *[_extent(a) for a in [*arrays, *packed]]] if self.checked else []
+        bounds = np.array(known, np.uint64)
         with _one_at_a_time:
-            self._runtime.shim_set_buffers(ctypes.c_void_p(bounds.ctypes.data), len(bounds))
+            if self.checked:
+                self._runtime.shim_set_buffers(ctypes.c_void_p(bounds.ctypes.data), len(bounds))
             if function(ctypes.byref(configuration), pointers):
                 message = self._runtime.shim_message().decode()
                 raise KernelFault(f"{name}: {self._with_lines(message)}")
@@ -197,7 +199,9 @@ def _three(extents: Sequence[int]) -> tuple[int, ...]:
     return (*extents, 1, 1)[:3]
 
 
-def _build_kernels(text: str, names: list[str], given: tuple[str, ...], checked: bool) -> Path:
+def _build_kernels(
+    text: str, names: list[str], options: Sequence[str], defines: Sequence[str]
+) -> Path:
     body = DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)shim::dynamic_shared;", text)
     calls = "".join(
         f'extern "C" int shim_launch_{name}(const shim::Launch* launch, void** arguments) '
@@ -206,63 +210,61 @@ def _build_kernels(text: str, names: list[str], given: tuple[str, ...], checked:
         f"{{ shim::describe_parameters(&{name}, out); }}\n"
         for name in names
     )
-    unit = f'#include "cuda_cpu_shim.h"\n#line 1 "kernel.cu"\n{body}\n#line 1 "calls"\n{calls}'
-    options = [*COMMON, *(CHECKED if checked else PLAIN), *given]
-    return _build("kernels", unit, options, ["-Wl,-Bsymbolic"])
+    unit = f'#include "{HEADER}"\n#line 1 "kernel.cu"\n{body}\n#line 1 "calls"\n{calls}'
+    folders = [_precompiled(tuple(options)).parent, SHIM]
+    return _library("kernels", unit, [*options, *defines], folders, ["-Wl,-Bsymbolic"], _text("h"))
+
+
+@cache
+def _precompiled(options: tuple[str, ...]) -> Path:
+    """The header of all kernels as these options read it: a third of the work for most of them."""
+    command = ["g++", *options, "-x", "c++-header", str(SHIM / HEADER)]
+    return built(
+        f"header-{{}}/{HEADER}.gch",
+        [_text("h"), *options],
+        lambda out, work: _compile([*command, "-o", str(out)]),
+    )
 
 
 @cache
 def _runtime() -> ctypes.CDLL:
     """The scheduler and the checker, whose symbols the kernels' libraries find globally."""
     unit = "".join(f'#include "{name}"\n' for name in ("runtime.cpp", "racecheck.cpp"))
-    path = _build("runtime", unit, [*COMMON, *RUNTIME], [])
+    path = _library("runtime", unit, [*COMMON, *RUNTIME], [SHIM], [], _text("h", "cpp"))
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.shim_message.restype = ctypes.c_char_p
     return library
 
 
-def _build(kind: str, unit: str, options: list[str], link: list[str]) -> Path:
-    """The library made of one translation unit: an earlier one, if nothing changed."""
-    shim = "".join(path.read_text() for path in sorted(SHIM.iterdir()))
-    key = hashlib.sha256("\0".join([unit, shim, *options, *link]).encode()).hexdigest()[:20]
-    folder = _cache_folder()
-    built = folder / f"{kind}-{key}.so"
-    if not built.exists():
-        with alone(folder / f"{key}.lock"):
-            if not built.exists():
-                _build_anew(built, unit, options, link)
-    return built
+@cache
+def _text(*suffixes: str) -> str:
+    """All files of the shim whose names end so."""
+    paths = [path for suffix in suffixes for path in sorted(SHIM.glob(f"*.{suffix}"))]
+    return "".join(path.read_text() for path in paths)
 
 
-def _build_anew(built: Path, unit: str, options: list[str], link: list[str]) -> None:
-    with tempfile.TemporaryDirectory(dir=built.parent) as work:
-        cpp, parts, out = Path(work, "unit.cpp"), Path(work, "unit.o"), Path(work, "unit.so")
+def _library(
+    kind: str,
+    unit: str,
+    options: Sequence[str],
+    folders: Sequence[Path],
+    link: Sequence[str],
+    included: str,
+) -> Path:
+    """The library made of one translation unit, and of what it includes from these folders."""
+
+    def make(out: Path, work: Path) -> None:
+        cpp, parts = work / "unit.cpp", work / "unit.o"
         cpp.write_text(unit)
-        _compile(["g++", *options, "-c", str(cpp), "-o", str(parts)])
+        where = [f"-I{folder}" for folder in folders]
+        _compile(["g++", *options, *where, "-c", str(cpp), "-o", str(parts)])
         # Linked without -fsanitize: its hooks are ours, in the runtime.
         _compile(["g++", "-shared", *link, str(parts), "-o", str(out)])
-        os.replace(out, built)
 
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """One process at a time is inside: tests that run side by side build each library once."""
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    path.unlink(missing_ok=True)
+    return built(f"{kind}-{{}}.so", [unit, included, *options, *link], make)
 
 
 def _compile(command: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise SyntaxError(result.stderr)
-
-
-def _cache_folder() -> Path:
-    """Where libraries stay between test runs; they are named by what they are made of."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    folder = Path(root) if root else Path(tempfile.gettempdir(), f"dynbatch-{os.getuid()}")
-    folder = folder / "dynbatch-simulator"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
