@@ -3,6 +3,14 @@
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.connect import connect
 from dynbatch.parallel.gradients import sum_gradients
+from dynbatch.parallel.pipeline import PipelineResult, pipeline
 from dynbatch.parallel.shards import balanced
 
-__all__ = ["Communicator", "balanced", "connect", "sum_gradients"]
+__all__ = [
+    "Communicator",
+    "PipelineResult",
+    "balanced",
+    "connect",
+    "pipeline",
+    "sum_gradients",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -160,22 +160,29 @@ class Communicator:
 
     def send(self, array: Array, to: int) -> None:
         """Send a C-contiguous array to a rank, which calls `receive`; waits until it is taken."""
-        self._between("send", to, array)
+        self.exchange({to: array}, {})
 
     def receive(self, array: Array, source: int) -> None:
         """Fill a C-contiguous array with what a rank sends, which is of its shape and dtype."""
-        self._between("receive", source, array)
+        self.exchange({}, {source: array})
 
-    def _between(self, what: str, other: int, array: Array) -> None:
-        if not 0 <= other < self.size or other == self.rank:
-            raise refused(
-                f"Communicator.{what}", f"rank {other} is given on rank {self.rank} of {self.size}",
-                "another rank of the run", "ranks are counted from 0",
-            )  # fmt: skip
-        none: list[Array | None] = [None] * self.size
-        places = none.copy()
-        places[other] = array
-        self._exchange(array, *((places, none) if what == "send" else (none, places)))
+    def exchange(self, sent: Mapping[int, Array], received: Mapping[int, Array]) -> None:
+        """Send arrays to other ranks, by rank, while arrays are filled with what others send.
+
+        They are C-contiguous and on one device. All ranks call it, also those for which there is
+        nothing; between two ranks alone `send` and `receive` are exchanges too.
+        """
+        for other in (*sent, *received):
+            if not 0 <= other < self.size or other == self.rank:
+                raise refused(
+                    "Communicator.exchange",
+                    f"rank {other} is given on rank {self.rank} of {self.size}",
+                    "another rank of the run", "ranks are counted from 0",
+                )  # fmt: skip
+        if self.size > 1:
+            like = next(iter((*sent.values(), *received.values())), np.empty(0))
+            others = range(self.size)
+            self._exchange(like, [sent.get(r) for r in others], [received.get(r) for r in others])
 
     # The end --------------------------------------------------------------------------------------
 

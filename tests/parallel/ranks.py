@@ -32,3 +32,16 @@ def on_ranks(size, do):
     with ThreadPoolExecutor(size) as threads:
         running = [threads.submit(run, transport) for transport in joined]
     return [each.result() for each in running]
+
+
+def count_messages(communicator):
+    """A list, to which the bytes of each array that this rank sends from now on are appended."""
+    transport, counted = communicator._host, []
+    exchange = transport.exchange
+
+    def counting(sent, received, *more):
+        counted.extend(each.nbytes for each in sent if each is not None)
+        exchange(sent, received, *more)
+
+    transport.exchange = counting
+    return counted
