@@ -13,6 +13,7 @@ import numpy as np
 
 from dynbatch.backend import Array, device_of
 from dynbatch.kernels.arrays import copy
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.parallel import Communicator
 
@@ -73,6 +74,8 @@ def gather_parts(communicator: Communicator, arrays: Sequence[Array]) -> None:
         together = device_of(flat[0]).xp.empty(bounds[-1], flat[0].dtype)
         for part, place in _places(flat, cuts, bounds, [communicator.rank]):
             copy(part, together[place])
+        if device_of(together).is_cuda:
+            queue().flush()
         communicator.all_gather(together, bounds)
         for part, place in _places(flat, cuts, bounds, range(communicator.size)):
             copy(together[place], part)
