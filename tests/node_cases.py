@@ -561,6 +561,8 @@ CASES = [
          lambda torch, x: torch.nn.functional.max_pool1d(x.T[None], 2, 1)[0].T, {"MaxPool": 1}),
     Case("mean_pool", lambda graph, x: F.mean_pool(x, 2, 1), at_least(2), (),
          lambda torch, x: torch.nn.functional.avg_pool1d(x.T[None], 2, 1)[0].T, {"MeanPool": 1}),
+    Case("kmax_pool", lambda graph, x: F.kmax_pool(x, 2), at_least(2), (),
+         lambda torch, x: x.gather(0, x.topk(2, 0).indices.sort(0).values), {"KMaxPool": 1}),
     Case("pools of short sentences", lambda graph, x: [F.max_pool(x, 3, 2), F.mean_pool(x, 3, 2)],
          matrix, (), None, {"MaxPool": 1, "MeanPool": 1}),
     Case("windows", lambda graph, x: F.windows(x, 3, padding=1), matrix, (), None, {"Windows": 1}),

@@ -44,6 +44,7 @@ from dynbatch.nodes.shape.expand import expand
 from dynbatch.nodes.shape.gather import gather_rows, repeat
 from dynbatch.nodes.shape.indexing import pick, slice
 from dynbatch.nodes.shape.join import concat, stack
+from dynbatch.nodes.shape.kmax_pool import kmax_pool
 from dynbatch.nodes.shape.permute import permute, transpose
 from dynbatch.nodes.shape.reshape import reshape, squeeze, unsqueeze
 from dynbatch.nodes.shape.split import chunk, split
@@ -60,13 +61,14 @@ __all__ = [
     "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "conv1d", "conv2d", "crf",
     "cross_entropy", "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows",
     "geglu", "general_attention", "glu", "greater", "greater_equal", "huber_loss", "input",
-    "kl_div", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log_softmax", "logsumexp",
-    "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean", "mean_pool", "min",
-    "minimum", "mse_loss", "multi_margin_loss", "multiply", "nll_loss", "not_equal", "parameter",
-    "permute", "pick", "pointer_loss", "positions", "pow", "reglu", "relative_bias", "repeat",
-    "reshape", "reverse", "rms_norm", "rotary", "segment_mean", "segment_sum", "sinusoidal",
-    "slice", "softmax", "sparsemax", "split", "squeeze", "stack", "std", "subtract", "sum",
-    "swiglu", "t5_bias", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
+    "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log_softmax",
+    "logsumexp", "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean",
+    "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply", "nll_loss",
+    "not_equal", "parameter", "permute", "pick", "pointer_loss", "positions", "pow", "reglu",
+    "relative_bias", "repeat", "reshape", "reverse", "rms_norm", "rotary", "segment_mean",
+    "segment_sum", "sinusoidal", "slice", "softmax", "sparsemax", "split", "squeeze", "stack",
+    "std", "subtract", "sum", "swiglu", "t5_bias", "transpose", "unsqueeze", "var", "viterbi",
+    "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -16,6 +18,7 @@ from dynbatch.nodes.images.pooling import AvgPooling2d, MaxPooling2d
 from dynbatch.nodes.images.windows import Sliding
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.indexing import Slice
+from dynbatch.nodes.shape.kmax_pool import KMaxPool
 from dynbatch.nodes.shape.scatter import scattered
 from dynbatch.nodes.shape.windows import MaxPool, MeanPool, Windowed, Windows
 from dynbatch.parameter import Array
@@ -86,6 +89,22 @@ def _max_pool(y: AnyWindows, dy: Node) -> tuple[Made, ...]:
         return _added_back(F.concat(parts, dim=0), places.T, x)
 
     return (of_first_maxima,)
+
+
+@rule(KMaxPool)
+def _kmax_pool(y: KMaxPool, dy: Node) -> tuple[Made, ...]:
+    def of_places() -> Node:
+        (x,) = y.inputs
+        left = F.constant(y.graph, 1.0, x.shape)  # 1 where no number of y was found before
+        parts = []
+        for j in range(y.k):
+            is_equal = F.equal(x, y[j]) * left
+            is_first = is_equal * F.equal(F.cumsum(is_equal, 0), 1.0)
+            left = left - is_first
+            parts.append(is_first * dy[j])
+        return functools.reduce(operator.add, parts)
+
+    return (of_places,)
 
 
 @rule(Convolution)
