@@ -23,7 +23,8 @@ def generate(
     model: Any, prompts: Sequence[ArrayLike | str], config: GenerationConfig | None = None, *,
     tokenizer: Detokenizer | None = None, process: Hook | None = None,
     step_tokens: int = 2048, memory_limit: int | str | None = None, positions: int | None = None,
-    batch_invariant: bool = False, matmul: str = FULL, **changes: Any,
+    batch_invariant: bool = False, matmul: str = FULL, seeds: Sequence[int] | None = None,
+    **changes: Any,
 ) -> list[list[Generated]]:  # fmt: skip
     """Write on for prompts, or write from sources, all side by side.
 
@@ -34,6 +35,8 @@ def generate(
         tokenizer: makes text of ids.
         process:   a hook (logits (V,), ids so far (T,)) -> logits (V,).
         step_tokens, memory_limit, positions, batch_invariant, matmul: as `Engine`.
+        seeds:     from which prompts draw, one each, in place of seed + k; for a part of the
+                   prompts, whose others are in another call or process.
 
     Returns:
         For each prompt its results, the best first. With a `seed` prompt k draws from seed + k, so
@@ -41,7 +44,7 @@ def generate(
 
     Raises:
         ArgumentError:   `prompts` is one prompt and not a list of them, or a prompt is empty or too
-                         long.
+                         long; there are more or fewer seeds.
         VocabularyError: an id is not one of the model's.
         Exception:       what made the first request that failed fail; an `Engine` keeps the results
                          of the others.
@@ -57,6 +60,13 @@ def generate(
     """
     config = (GenerationConfig() if config is None else config).changed(**changes)
     _refuse_one_prompt(prompts)
+    if seeds is None and config.seed is not None:
+        seeds = range(config.seed, config.seed + len(prompts))
+    if seeds is not None and len(seeds) != len(prompts):
+        raise refused(
+            "generate", f"{len(seeds)} seeds for {len(prompts)} prompts", "a seed for each prompt",
+            "seeds=range(len(prompts)), or seed=0",
+        )  # fmt: skip
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
         positions=positions, batch_invariant=batch_invariant, matmul=matmul,
@@ -64,7 +74,7 @@ def generate(
     with engine, evaluating(model):  # once, rather than in each step
         numbers = []
         for k, prompt in enumerate(prompts):
-            own: dict[str, Any] = {} if config.seed is None else {"seed": config.seed + k}
+            own: dict[str, Any] = {} if seeds is None else {"seed": seeds[k]}
             numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **own))
         for _ in engine.run():
             pass

@@ -5,6 +5,7 @@ from dynbatch.parallel.connect import connect
 from dynbatch.parallel.gradients import sum_gradients
 from dynbatch.parallel.pipeline import PipelineResult, pipeline
 from dynbatch.parallel.shards import balanced
+from dynbatch.parallel.spread import spread
 
 __all__ = [
     "Communicator",
@@ -12,5 +13,6 @@ __all__ = [
     "balanced",
     "connect",
     "pipeline",
+    "spread",
     "sum_gradients",
 ]

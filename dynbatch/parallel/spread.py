@@ -1,0 +1,72 @@
+"""`spread`: a function of many examples, of which every rank computes a share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from dynbatch.arguments import function as require_function
+from dynbatch.arguments import listed, refused
+from dynbatch.errors import ParallelError
+from dynbatch.parallel.communicator import Communicator
+from dynbatch.parallel.shards import balanced
+
+Example = TypeVar("Example")
+Output = TypeVar("Output")
+
+
+def spread(
+    communicator: Communicator,
+    examples: Iterable[Example],
+    function: Callable[[list[Example]], Sequence[Output]],
+    costs: Sequence[float] | None = None,
+) -> list[Output]:
+    """The outputs of a function of many examples, in their order, on all ranks.
+
+    Each rank calls function(examples) -> outputs once, with its share of the examples in their
+    order, or not at all where it has none; outputs are pickled to the other ranks.
+
+    Args:
+        examples: the same on all ranks.
+        function: takes a list of examples, and returns an output for each; such as
+            `lambda part: db.predict(model, model.logits, part)`. What it gives for an example must
+            not depend on the others, nor on a draw.
+        costs:    of each example, >= 0, such as its tokens: shares are of equal cost. Without them,
+            of equal numbers.
+
+    Raises:
+        ArgumentError: there are more or fewer costs than examples, or outputs than examples.
+        ParallelError: the examples of ranks are not as many; the function failed on another rank,
+            where it is called `with communicator:`.
+
+    Example:
+        >>> from dynbatch import parallel
+        >>> with parallel.connect() as communicator:
+        ...     parallel.spread(communicator, ["a", "bb"], lambda part: [len(x) for x in part])
+        [1, 2]
+    """
+    fix = "give a list, the same on all ranks"
+    require_function("spread", "function", function, "function(examples) -> outputs")
+    given = listed("spread", "examples", examples, fix)
+    if costs is not None and len(costs) != len(given):
+        raise refused(
+            "spread", f"{len(costs)} costs for {len(given)} examples", "a cost for each example",
+            "costs=[len(example) for example in examples]",
+        )  # fmt: skip
+    shards = balanced([1.0] * len(given) if costs is None else costs, communicator.size)
+    own = [given[place] for place in shards[communicator.rank]]
+    outputs = list(function(own)) if own else []
+    if len(outputs) != len(own):
+        raise refused(
+            "spread", f"function returned {len(outputs)} outputs for {len(own)} examples",
+            "an output for each example, in their order", "return one, or None, for each",
+        )  # fmt: skip
+    gathered: dict[int, Any] = {}
+    for rank, (count, part) in enumerate(communicator.gather_objects((len(given), outputs))):
+        if count != len(given):
+            raise ParallelError(
+                f"spread: {count} examples on rank {rank}, {len(given)} on rank "
+                f"{communicator.rank}.\n  rule: all ranks have the same examples\n  fix:  {fix}"
+            )
+        gathered |= zip(shards[rank], part, strict=True)
+    return [gathered[place] for place in range(len(given))]
