@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import DType
-from dynbatch.errors import ArgumentError, DtypeError
+from dynbatch.backend import Array, DType
+from dynbatch.errors import ArgumentError, DtypeError, ShapeError
 
 MOST_NAMES = 12
 """Names of a state that an error lists; a wrong number of layers changes hundreds."""
@@ -135,6 +135,40 @@ def listed(owner: object, name: str, value: Any, fix: str) -> list[Any]:
         if hasattr(value, "__iter__") and not isinstance(value, type):
             raise  # of the user's own
     raise refused(_named(owner), f"{name} is {shown(value)}", "a list", fix)
+
+
+def row_mask(owner: str, name: str, value: Any, shape: tuple[int, ...]) -> Array:
+    """Rows of a matrix as a mask, (rows,) bool, from their numbers or from such a mask.
+
+    Args:
+        shape: of the matrix.
+
+    Raises:
+        ShapeError:    it is not the shape of a matrix, or the mask has not an entry for each row.
+        DtypeError:    the rows are neither integers nor truth values.
+        ArgumentError: there is no such row.
+    """
+    rows = np.asarray(value)
+    if len(shape) != 2 or rows.ndim != 1 or (rows.dtype == bool and rows.shape != shape[:1]):
+        raise ShapeError.at_caller(
+            f"{owner}: {name} {rows.shape} of an array {shape}.\n"
+            "  rule: row numbers of a matrix, or a mask with an entry for each of its rows\n"
+            f"  fix:  {name} = [0, 3]"
+        )
+    if rows.dtype == bool:
+        return rows.copy()
+    if rows.size and rows.dtype.kind not in "iu":
+        raise DtypeError.at_caller(
+            f"{owner}: {name} of {rows.dtype}.\n  rule: row numbers, or truth values\n"
+            "  fix:  rows.astype(np.int64)"
+        )
+    outside = rows[(rows < 0) | (rows >= shape[0])]
+    if outside.size:
+        rule = f"0 <= row < {shape[0]}"
+        raise refused(owner, f"{name} has {outside[0]}", rule, "give rows of this array")
+    mask = np.zeros(shape[0], bool)
+    mask[rows.astype(np.int64)] = True
+    return mask
 
 
 def state_of(owner: object, value: object) -> Mapping[str, Any]:

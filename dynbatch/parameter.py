@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch import backend
+from dynbatch.arguments import row_mask
 from dynbatch.backend import Array as Array
 from dynbatch.backend import Device, DType, device_of
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
@@ -81,8 +82,9 @@ class Parameter(ParameterHabits):
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
     `nodes.lookup`). `graph.backward` adds to it; `optimizer.step()` uses and then clears it.
-    A `frozen` parameter receives no gradient. `norm` is what clipping measured on a GPU of this and
-    other gradients, an `optim.GradientNorm`: the update is left out there unless it is finite.
+    A `frozen` parameter receives no gradient, and neither do its `frozen_rows`. `norm` is what
+    clipping measured on a GPU of this and other gradients, an `optim.GradientNorm`: the update is
+    left out there unless it is finite.
 
     It is not a node, since it has no graph: beside a node an operator makes one of it, elsewhere
     `F.parameter(graph, p)` does. `p == q` is identity.
@@ -93,7 +95,9 @@ class Parameter(ParameterHabits):
         BackendError: `value` is on a GPU other than CuPy's current one.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_value", "frozen", "grad", "name", "norm", "uid")
+    __slots__ = (
+        "__weakref__", "_buffer", "_value", "frozen", "grad", "name", "norm", "row_is_frozen", "uid"
+    )  # fmt: skip
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
         array = _as_array(name, value)
@@ -115,6 +119,7 @@ class Parameter(ParameterHabits):
         self.norm: Any = None
         self.name = name
         self.frozen = False
+        self.row_is_frozen: Array | None = None
         self.uid = next(_uids)
         self._buffer: Array | None = None
 
@@ -125,6 +130,7 @@ class Parameter(ParameterHabits):
             "grad": _moved(self.grad, backend.CPU),
             "name": self.name,
             "frozen": self.frozen,
+            "frozen_rows": self.frozen_rows,
             "device": self.device.name,
         }
 
@@ -132,6 +138,7 @@ class Parameter(ParameterHabits):
         """Restore as a separate parameter: nodes of two parameters must not share a kernel."""
         self._value, self.grad = state["value"], state["grad"]
         self.name, self.frozen = state["name"], state["frozen"]
+        self.frozen_rows = state["frozen_rows"]
         self.norm = None
         self.uid = next(_uids)
         self._buffer = None
@@ -176,6 +183,46 @@ class Parameter(ParameterHabits):
                 "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
                 "Parameter,\n        and its optimizer after it"
             )
+
+    @property
+    def frozen_rows(self) -> Array | None:
+        """The rows of a matrix that stay as they are while others are trained; None if all are.
+
+        They may be set to row numbers or to a mask, True for each frozen row; they are read as
+        increasing row numbers, (F,) int64. Frozen rows receive no gradient, whatever reads the
+        matrix: its gradient lacks them where it is `RowSparse`, else they are 0 in it. Optimizers
+        of `optim` do not move them, be it by weight decay, momentum or moments of earlier steps. As
+        `frozen`, they are copied and pickled with the parameter and not part of a state dict.
+
+        Raises:
+            ShapeError:    when they are set: the parameter is not a matrix, or the mask has not an
+                entry for each row.
+            DtypeError:    they are neither integers nor truth values.
+            ArgumentError: there is no such row.
+
+        Example:
+            >>> import numpy as np
+            >>> from dynbatch import optim
+            >>> table = Parameter(np.ones((4, 2)))
+            >>> table.frozen_rows = [0, 3]
+            >>> table.grad = np.ones((4, 2))
+            >>> optim.SGD([table], lr=0.5, momentum=0.9).step()
+            >>> table.value[:, 0], table.frozen_rows
+            (array([1. , 0.5, 0.5, 1. ]), array([0, 3]))
+        """
+        return None if self.row_is_frozen is None else np.flatnonzero(self.row_is_frozen)
+
+    @frozen_rows.setter
+    def frozen_rows(self, rows: Any) -> None:
+        mask = None
+        if rows is not None:
+            mask = row_mask(f"Parameter {self.name!r}", "frozen_rows", rows, self.shape)
+        self.row_is_frozen = mask if mask is not None and mask.any() else None
+
+    @property
+    def trained_rows(self) -> Array | None:
+        """The numbers of the rows that are not frozen, increasing; None if no row is frozen."""
+        return None if self.row_is_frozen is None else np.flatnonzero(~self.row_is_frozen)
 
     def replace(self, array: Array) -> None:
         """Take an array of any dtype and device for the value, as `Module.astype` does.
@@ -290,9 +337,15 @@ class Parameter(ParameterHabits):
         return _empty(self._value, self.shape)
 
     def __repr__(self) -> str:
-        frozen = ", frozen" if self.frozen else ""
         where = "" if isinstance(self._value, np.ndarray) else ", cuda"
-        return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen}{where})"
+        return f"Parameter({self.name!r}, {self.dtype}{self.shape}{self.frozen_shown(', ')}{where})"
+
+    def frozen_shown(self, before: str) -> str:
+        """What of the parameter is frozen, as descriptions end; "" if nothing is."""
+        if self.frozen:
+            return f"{before}frozen"
+        rows = self.frozen_rows
+        return "" if rows is None else f"{before}{rows.size:,} row{'s' * (rows.size > 1)} frozen"
 
 
 class ModelBuffer(Parameter):

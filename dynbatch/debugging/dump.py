@@ -117,7 +117,13 @@ class Writer:
 
     def _parameter(self, parameter: Parameter) -> Document:
         array = self._array(download(parameter.value))
-        return {"name": parameter.name, "value": array, "frozen": parameter.frozen}
+        rows = parameter.frozen_rows
+        return {
+            "name": parameter.name,
+            "value": array,
+            "frozen": parameter.frozen,
+            "frozen_rows": None if rows is None else rows.tolist(),
+        }
 
     def _cell(self, cell: CompiledCell) -> Document:
         trace = cell.trace
@@ -204,6 +210,7 @@ class Reader:
         for each in document["parameters"]:
             parameter = Parameter(arrays[each["value"]].copy(), each["name"])
             parameter.frozen = each["frozen"]
+            parameter.frozen_rows = each.get("frozen_rows")  # older files have none
             parameter.to(device)
             self.parameters.append(parameter)
         self.dtype = document["dtype"]

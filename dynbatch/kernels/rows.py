@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, device_of
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks, groups, reduce_made, reduce_segments
 
@@ -48,6 +48,18 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
     # "clip" spares NumPy a buffer of the output's size: it checks nothing that is not checked yet.
     if index.size:
         np.take(rows, index, axis=0, out=out, mode="clip")
+
+
+def taken_rows(rows: Array, index: Array) -> Array:
+    """rows[index[n]], in an array of their own, where the rows are.
+
+    Args:
+        index: (M,) int64, 0 <= index < N; any order, duplicates allowed.
+    """
+    out: Array = device_of(rows).xp.empty((index.size, rows.shape[1]), rows.dtype)
+    if index.size:
+        gather_rows(rows, index, out)
+    return out
 
 
 @has_cuda()

@@ -29,6 +29,7 @@ class Embedding(Module):
         num_embeddings: rows of the table, V.
         dim:            features, D.
         freeze:         keep the table as it is.
+        frozen_rows:    rows of it to keep, by number or as a mask: see `Parameter.frozen_rows`.
         scale:          deviation of the initial values; 1 as PyTorch's. Adam moves a row by about
                         its learning rate an update, so that words seen a few dozen times are
                         learned from 0.1, and hardly from 1.
@@ -47,6 +48,7 @@ class Embedding(Module):
         dim: int,
         *,
         freeze: bool = False,
+        frozen_rows: Any = None,
         scale: float = 1.0,
         rng: Rng = None,
     ) -> None:
@@ -54,14 +56,17 @@ class Embedding(Module):
         scale = number(self, "scale", scale, "[0, inf)")
         self.weight = normal(generator(rng), (num_embeddings, dim), scale)
         self.weight.frozen = freeze
+        if frozen_rows is not None:
+            self.weight.frozen_rows = frozen_rows
 
     @classmethod
-    def of(cls, weight: Any, *, freeze: bool = False) -> Self:
+    def of(cls, weight: Any, *, freeze: bool = False, frozen_rows: Any = None) -> Self:
         """The embedding of a given table, such as `PretrainedVectors.table` makes.
 
         Args:
-            weight: (V, D) array of floats, or a `Parameter`; kept where a parameter keeps it.
-            freeze: keep the table as it is.
+            weight:      (V, D) array of floats, or a `Parameter`; kept where a parameter keeps it.
+            freeze:      keep the table as it is.
+            frozen_rows: rows of it to keep, such as `PretrainedVectors.found` tells.
 
         Raises:
             ShapeError: it is not a matrix.
@@ -75,6 +80,8 @@ class Embedding(Module):
             )
         if switch("Embedding.of", "freeze", freeze):
             made.weight.frozen = True
+        if frozen_rows is not None:
+            made.weight.frozen_rows = frozen_rows
         return made
 
     def __call__(self, graph: Owner, ids: ArrayLike = MISSING) -> Node:
@@ -95,7 +102,7 @@ class EmbeddingBag(Embedding):
     All bags of a mini-batch are one look-up and one reduction. The gradient is row-sparse.
 
     Args:
-        num_embeddings, dim, freeze, scale, rng: as for `Embedding`.
+        num_embeddings, dim, freeze, frozen_rows, scale, rng: as for `Embedding`.
         mode: "mean" or "sum".
 
     Parameters: weight (V, D).
@@ -110,16 +117,21 @@ class EmbeddingBag(Embedding):
         *,
         mode: str = "mean",
         freeze: bool = False,
+        frozen_rows: Any = None,
         scale: float = 1.0,
         rng: Rng = None,
     ) -> None:
-        super().__init__(num_embeddings, dim, freeze=freeze, scale=scale, rng=rng)
+        super().__init__(
+            num_embeddings, dim, freeze=freeze, frozen_rows=frozen_rows, scale=scale, rng=rng
+        )
         self.mode = _mode(mode)
 
     @classmethod
-    def of(cls, weight: Any, *, freeze: bool = False, mode: str = "mean") -> Self:
+    def of(
+        cls, weight: Any, *, freeze: bool = False, frozen_rows: Any = None, mode: str = "mean"
+    ) -> Self:
         """The sums or means of a given table's rows; see `Embedding.of`."""
-        made = super().of(weight, freeze=freeze)
+        made = super().of(weight, freeze=freeze, frozen_rows=frozen_rows)
         made.mode = _mode(mode)
         return made
 

@@ -137,7 +137,7 @@ class Module:
         parameters = [
             (name, value) for name, value in self._members() if isinstance(value, Parameter)
         ]
-        listed = [f"{name} {p.shape}{' frozen' if p.frozen else ''}" for name, p in parameters]
+        listed = [f"{name} {p.shape}{p.frozen_shown(' ')}" for name, p in parameters]
         return f": {', '.join(listed)}" if listed else ""
 
     def _tree(self, indent: str, above: tuple[Module, ...] = ()) -> Iterator[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.arguments import number, refused
-from dynbatch.backend import Array, device_of
+from dynbatch.backend import device_of
 from dynbatch.kernels import binary, optimizers, segment
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.rows import add_rows, scatter_rows, taken_rows
+from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
+from dynbatch.parameter import Parameter
 
 
 class EG(Optimizer):
@@ -61,16 +64,20 @@ class EG(Optimizer):
         live = [state.parameter for state in self._states if state.is_live]
         super().step(clear)
         for parameter in live:
-            _normalize(parameter.value)
+            _normalize(parameter)
 
 
-def _normalize(value: Array) -> None:
-    """Divide each row by its sum."""
+def _normalize(parameter: Parameter) -> None:
+    """Divide each row by its sum, and frozen rows by 1."""
+    value, frozen, trained = parameter.value, parameter.frozen_rows, parameter.trained_rows
     if not value.size:
         return
     offsets = np.arange(0, value.size + 1, value.shape[-1] if value.ndim else 1)
     sums = device_of(value).xp.empty((offsets.size - 1, 1), value.dtype)
     segment.sum_segments(value.reshape(-1, 1), offsets, sums)
+    if frozen is not None and trained is not None:
+        scatter_rows(taken_rows(sums, trained), trained, sums)
+        add_rows(to_device(np.ones((frozen.size, 1), value.dtype), parameter.device), frozen, sums)
     flat = value.reshape(-1)
     binary.combine_number(binary.divide, flat, sums.reshape(-1), offsets, flat, 0)
     if not isinstance(value, np.ndarray):

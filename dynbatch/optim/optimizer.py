@@ -28,7 +28,8 @@ class Optimizer(NamesChecked):
     """Base of the optimizers: `step()` updates every parameter that has a gradient.
 
     Frozen parameters and those whose `grad` is None are skipped, their state with them, as in
-    PyTorch. A `RowSparse` gradient gives what its dense form would give.
+    PyTorch; so are the frozen rows of a matrix (`Parameter.frozen_rows`). A `RowSparse` gradient
+    gives what its dense form would give.
 
     A new algorithm names its `slots` (arrays kept for each parameter, zero at first) and writes
     `rule`, the arithmetic of one block. On a GPU that must be a `Rule` whose kernel has a CUDA
@@ -226,6 +227,9 @@ class Optimizer(NamesChecked):
     def _parts(self, state: ParameterState) -> list[ParameterSlice]:
         parameter = state.parameter
         value, gradient = parameter.value, parameter.grad
+        every_row = not self.leaves_untouched_rows()
+        if parameter.row_is_frozen is not None:
+            gradient, every_row = state.trained_gradient(every_row), False
         assert gradient is not None
         rows = gradient.rows if isinstance(gradient, RowSparse) else None
         values = gradient.values if isinstance(gradient, RowSparse) else gradient
@@ -242,7 +246,7 @@ class Optimizer(NamesChecked):
             slots=tuple([state.slots[slot] for slot in self.slots]),
             rule=self.rule(state.num_steps),
             rows=rows,
-            every_row=not self.leaves_untouched_rows(),
+            every_row=every_row,
         )
         return [update] if state.part is None else slices_of(update, state.part)
 

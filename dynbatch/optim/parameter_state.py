@@ -7,6 +7,7 @@ import numpy as np
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
+from dynbatch.kernels.rows import taken_rows
 from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter import Array, Parameter, RowSparse
 
@@ -65,6 +66,25 @@ class ParameterState:
                 f"Parameter {self.name!r}: its gradient is {values.dtype}, its value "
                 f"{self.parameter.dtype}.\n  fix: on a GPU give the gradient the value's dtype."
             )
+
+    def trained_gradient(self, every_row: bool) -> RowSparse:
+        """The gradient of the rows that are not frozen.
+
+        Args:
+            every_row: with zeros for rows that have none; else, where it is sparse, without them.
+        """
+        gradient, trained = self.parameter.grad, self.parameter.trained_rows
+        is_frozen = self.parameter.row_is_frozen
+        assert gradient is not None and trained is not None and is_frozen is not None
+        shape = (self.parameter.shape[0], self.parameter.shape[1])
+        if not isinstance(gradient, RowSparse):
+            return RowSparse(trained, taken_rows(gradient, trained), shape)
+        places = np.flatnonzero(~is_frozen[gradient.rows])
+        rows, values = gradient.rows[places], taken_rows(gradient.values, places)
+        if not every_row:
+            return RowSparse(rows, values, shape)
+        among = RowSparse(np.searchsorted(trained, rows), values, (trained.size, shape[1]))
+        return RowSparse(trained, among.dense(), shape)
 
     def prepare(self, slot: str, initial: float) -> None:
         """Make the slots at the first step; move or convert them with the parameter."""

@@ -76,10 +76,13 @@ def check_gradient(
         names = [f"input {k}" for k in range(len(arrays))]
         names += [f"parameter {p.name!r}" for p in trained]
         varied = arrays + [p.value for p in trained]
-        for name, array, gradient in zip(names, varied, gradients, strict=True):
+        rows = [None] * len(arrays) + [p.trained_rows for p in trained]
+        for name, array, gradient, some in zip(names, varied, gradients, rows, strict=True):
             elements = np.arange(array.size)
-            if array.size > most:
-                elements = np.sort(generator.choice(array.size, most, replace=False))
+            if some is not None:
+                elements = elements.reshape(array.shape)[some].reshape(-1)
+            if elements.size > most:
+                elements = np.sort(generator.choice(elements, most, replace=False))
             expected = np.array([_difference(loss, array, e, step) for e in elements.tolist()])
             _compare(name, gradient, elements, expected, rtol, atol)
 

@@ -39,6 +39,14 @@ class PretrainedVectors:
     def __repr__(self) -> str:
         return f"PretrainedVectors({len(self):,} words, {self.matrix.shape[1]} features)"
 
+    def found(self, vocabulary: Vocabulary) -> Array:
+        """The ids of the tokens that have a vector here, (F,) int64, increasing.
+
+        They are the rows of `table` that are vectors of the file, for `models.Embedding.of(table,
+        frozen_rows=...)`.
+        """
+        return np.sort(vocabulary.encode([word for word in self.words if word in vocabulary]))
+
     def table(
         self, vocabulary: Vocabulary, *, scale: float | None = None, rng: Rng = None
     ) -> Array:

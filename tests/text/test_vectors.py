@@ -188,3 +188,12 @@ def test_a_table_of_no_known_word_is_refused_unless_its_scale_is_given(file):
     with pytest.raises(ArgumentError, match="lower-case words only"):
         vectors.table(vocabulary)
     assert vectors.table(vocabulary, scale=0.1).shape == (5, 7)
+
+
+def test_rows_that_were_found_are_those_of_the_file_in_the_table(file):
+    vectors = read_vectors(file(CONTENTS["GloVe"]))
+    vocabulary = Vocabulary(["hen", "fox", "den", "the"])
+    found = vectors.found(vocabulary)
+    assert [vocabulary.tokens[k] for k in found] == ["fox", "the"] and found.dtype == np.int64
+    assert np.array_equal(vectors.table(vocabulary)[found], MATRIX[[3, 0]])
+    assert vectors.found(Vocabulary(["hen"])).tolist() == []

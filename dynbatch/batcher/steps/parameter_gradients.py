@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.rows import add_rows, sum_rows_by_id
+from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
 from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
 from dynbatch.recent import free_at_fork
 
@@ -55,9 +57,12 @@ class StepGradients:
             arrays.copy(gradient.reshape(parameter.shape), self.buffer(parameter))
 
     def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
-        """Add dy (N, D) to rows `ids` (N,)."""
+        """Add dy (N, D) to rows `ids` (N,), but to frozen ones."""
         if parameter.frozen:
             return
+        if parameter.row_is_frozen is not None:
+            trained = np.flatnonzero(~parameter.row_is_frozen[ids])
+            ids, dy = ids[trained], taken_rows(dy, trained)
         rows, values = sum_rows_by_id(ids, dy)
         shape = (parameter.shape[0], parameter.shape[1])
         self.sparse.append((parameter, RowSparse(rows, values, shape)))
@@ -167,6 +172,16 @@ def commit(steps: Iterable[StepGradients]) -> None:
     for step in steps:
         for parameter, sparse in step.sparse:
             _add_sparse(parameter, sparse)
+    left = [parameter for step in steps for parameter in step.parameters()]
+    for parameter in {p.uid: p for p in left if p.row_is_frozen is not None}.values():
+        _clear_frozen_rows(parameter)
+
+
+def _clear_frozen_rows(parameter: Parameter) -> None:
+    """Set the frozen rows of a dense gradient to 0; a sparse one has none of them."""
+    grad, trained = parameter.grad, parameter.trained_rows
+    if trained is not None and grad is not None and not isinstance(grad, RowSparse):
+        scatter_rows(taken_rows(grad, trained), trained, grad)
 
 
 def _add_products(parameter: Parameter, xs: Sequence[Array], dys: Sequence[Array]) -> None:
