@@ -92,8 +92,13 @@ class Ranks:
             return
         parameters = dict(model.named_parameters())
         forms = {
-            f"parameter {name!r}": f"{each.dtype}{each.shape}{', frozen' if each.frozen else ''}"
+            f"parameter {name!r}": f"{each.dtype}{each.shape}{each.frozen_shown(', ')}"
             for name, each in parameters.items()
+        }
+        forms |= {
+            f"digest of the frozen rows of {name!r}": array_digest(each.row_is_frozen)
+            for name, each in parameters.items()
+            if each.row_is_frozen is not None
         }
         self.require_same(
             {**forms, **deciding()},

@@ -189,6 +189,11 @@ def test_a_rank_that_begins_otherwise_gets_the_parameters_of_rank_0():
     assert difference(first, fitted(None, epochs=1).weights()) <= 1e-6
 
 
+def with_frozen_rows(model, lr):
+    model.embed.weight.frozen_rows = [1, 3]
+    return optim.SGD(model, lr)
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -196,6 +201,7 @@ def test_a_rank_that_begins_otherwise_gets_the_parameters_of_rank_0():
         (dict(examples=EXAMPLES[:-1]), "number of examples: 62 on ranks 0, 2; 61 on rank 1"),
         (dict(optimizer=lambda model, lr: optim.SGD(model, lr=1.0)), "state of the optimizer"),
         (dict(dtype="float64"), "parameter 'embed.weight': float32"),
+        (dict(optimizer=with_frozen_rows), "parameter 'embed.weight': .*, 2 rows frozen on rank 1"),
     ],
 )
 def test_ranks_that_differ_are_told_in_what(changed, told):
