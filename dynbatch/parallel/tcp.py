@@ -9,10 +9,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
-
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.transport import Buffer, error_of, last_words
+from dynbatch.parallel.transport import Buffer, bytes_of, error_of, last_words, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange, bytes that follow
 
@@ -233,13 +231,7 @@ class _Moving:
         number, length = HEADER.unpack(self.header)
         expected = self.into.nbytes if self.into is not None else 0
         if (number, length) != (self.number, expected):
-            raise ParallelError(
-                f"rank {self.rank} sent {length} bytes in its exchange {number}, and this rank "
-                f"expected {expected} in its exchange {self.number}.\n"
-                "  rule: all ranks call the same methods in the same order, with arrays of the "
-                "same shapes\n"
-                "  fix:  do not communicate inside `if communicator.rank == ...`"
-            )
+            raise unexpected(self.rank, length, number, expected, self.number)
 
 
 def _received(peer: socket.socket, into: memoryview) -> int:
@@ -250,4 +242,4 @@ def _received(peer: socket.socket, into: memoryview) -> int:
 
 
 def _bytes(array: Buffer | None) -> memoryview | None:
-    return None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return None if array is None else bytes_of(array)

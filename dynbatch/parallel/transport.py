@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from dynbatch.errors import ParallelError
 
 Buffer = Any
@@ -62,3 +64,19 @@ def error_of(words: bytes) -> ParallelError:
     """The error that the last words of another rank are here."""
     told = json.loads(words)
     return ParallelError(told["message"], told["rank"])
+
+
+def bytes_of(array: Buffer) -> memoryview:
+    """The bytes of a C-contiguous array of NumPy."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> ParallelError:
+    """The error for what a rank sent in its exchange `number`, seen in this rank's `own`."""
+    return ParallelError(
+        f"rank {rank} sent {length} bytes in its exchange {number}, and this rank "
+        f"expected {expected} in its exchange {own}.\n"
+        "  rule: all ranks call the same methods in the same order, with arrays of the "
+        "same shapes\n"
+        "  fix:  do not communicate inside `if communicator.rank == ...`"
+    )

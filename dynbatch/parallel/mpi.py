@@ -1,0 +1,178 @@
+"""Ranks that an MPI launcher started, joined by the MPI of mpi4py."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import ParallelError
+from dynbatch.parallel.environment import PlaceInRun
+from dynbatch.parallel.transport import Buffer, bytes_of, error_of, last_words, unexpected
+
+FAILED = 0
+"""The tag of last words. Others count the exchanges, so that ranks which differ get an error."""
+
+TAGS = (1 << 15) - 2
+"""Tags that every MPI has, without `FAILED`: up to 32767."""
+
+LAST_WORDS_SECONDS = 5.0
+"""How long a rank that failed waits for the others to have read why; then MPI ends them."""
+
+SPIN_SECONDS = 1e-4
+LONGEST_SLEEP = 1e-3
+
+
+class MpiTransport:
+    """Exchanges bytes through MPI; see `Transport`. `joined_by_mpi` makes one.
+
+    Messages are looked at before they are received: one of another exchange, of another length or
+    of a rank that failed is an error, where MPI itself would wait, cut or write it elsewhere. A
+    rank that waits longer than `SPIN_SECONDS` sleeps between looks, a hundredth of its time, since
+    others may need the core; MPI's own waits would not.
+
+    Args:
+        mpi: the module mpi4py.MPI.
+    """
+
+    name = "mpi"
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._joined = mpi.COMM_WORLD.Dup()  # messages of the user's program are others
+        self.rank: int = self._joined.Get_rank()
+        self.size: int = self._joined.Get_size()
+        self._number = 0
+        self._failure: ParallelError | None = None
+        self._moving: list[Any] = []  # with its buffers: MPI may go on after an error
+
+    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._number += 1
+        out = {r: bytes_of(each) for r, each in enumerate(sent) if each is not None}
+        into = {r: bytes_of(each) for r, each in enumerate(received) if each is not None}
+        with self._told():
+            tag = self._tag(self._number)
+            self._moving = [self._joined.Isend(self._buffer(out[r]), r, tag) for r in out]
+            self._wait(lambda: self._has_moved(into))
+        self._moving = []
+
+    def interrupt(self, message: str, rank: int | None = None) -> None:
+        self._failure = ParallelError(message, rank)
+
+    def fail(self, message: str, rank: int | None = None) -> None:
+        """Tell the others, and wait until they know; whoever does not look is ended by MPI."""
+        rank = self.rank if rank is None else rank
+        self._failure = ParallelError(message, rank)
+        words = np.frombuffer(last_words(message, rank), np.uint8)
+        others = [r for r in range(self.size) if r != self.rank]
+        with self._told():
+            telling = {r: self._joined.Issend(self._buffer(words), r, FAILED) for r in others}
+            end = time.monotonic() + LAST_WORDS_SECONDS
+            while telling and time.monotonic() < end:
+                telling = {r: each for r, each in telling.items() if not each.Test()}
+                if (failed := self._failed()) is not None:
+                    telling.pop(failed[0], None)
+                time.sleep(LONGEST_SLEEP)
+        if telling:
+            self._abort(message)
+
+    def close(self) -> None:
+        if self._failure is None and not self._moving:
+            self._joined.Free()
+
+    def _has_moved(self, into: dict[int, memoryview]) -> bool:
+        """Whether all is sent and received. Receives what has come of `into`."""
+        if self._failure is not None:
+            raise self._failure
+        if (failed := self._failed()) is not None:
+            raise failed[1]
+        status = self._mpi.Status()
+        for r in list(into):
+            message = self._joined.Improbe(r, self._mpi.ANY_TAG, status)
+            if message is None:
+                continue
+            if status.Get_tag() == FAILED:
+                raise self._error(message, status)
+            length = status.Get_elements(self._mpi.BYTE)
+            if (status.Get_tag(), length) != (self._tag(self._number), into[r].nbytes):
+                number = status.Get_tag() - 1
+                raise unexpected(r, length, number, into[r].nbytes, self._number % TAGS)
+            self._moving.append(message.Irecv(self._buffer(into.pop(r))))
+        return not into and bool(self._mpi.Request.Testall(self._moving))
+
+    def _failed(self) -> tuple[int, ParallelError] | None:
+        """A rank that says that the run failed, and the error that it tells."""
+        status = self._mpi.Status()
+        message = self._joined.Improbe(self._mpi.ANY_SOURCE, FAILED, status)
+        return None if message is None else (status.Get_source(), self._error(message, status))
+
+    def _error(self, message: Any, status: Any) -> ParallelError:
+        words = np.empty(status.Get_elements(self._mpi.BYTE), np.uint8)
+        message.Recv(self._buffer(words))
+        return error_of(words.tobytes())
+
+    def _buffer(self, data: Buffer) -> list[Any]:
+        return [data, self._mpi.BYTE]
+
+    def _tag(self, number: int) -> int:
+        return FAILED + 1 + number % TAGS
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        start = time.perf_counter()
+        while not is_done():
+            waited = time.perf_counter() - start
+            if waited > SPIN_SECONDS:
+                time.sleep(min(waited / 100, LONGEST_SLEEP))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except self._mpi.Exception as error:
+            raise ParallelError(f"rank {self.rank}: MPI failed: {error}.") from error
+
+    def _abort(self, message: str) -> None:
+        """End all ranks, those too that compute or hang."""
+        if sys.exc_info()[0] is None:
+            print(message, file=sys.stderr)
+        else:
+            traceback.print_exc()  # nothing is printed after MPI ends this process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(1)
+        os._exit(1)  # MPICH's returns while the launcher ends the others
+
+
+def joined_by_mpi(place: PlaceInRun) -> MpiTransport:
+    """Connect this process to all others that its MPI launcher started.
+
+    Raises:
+        ParallelError: mpi4py or its MPI is not installed, or it is another MPI than the launcher's.
+    """
+    try:
+        mpi = importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:  # the second where mpi4py finds no MPI
+        raise ParallelError(
+            f"MPI is not available: mpi4py cannot be imported ({error}).\n"
+            "  fix:  pip install 'dynbatch[mpi]' beside the MPI of the cluster (or "
+            "pip install mpich where there is none), or start with `dynbatch launch`"
+        ) from error
+    size = mpi.COMM_WORLD.Get_size()
+    if place.size not in (1, size):
+        raise ParallelError(
+            f"the environment tells of {place.size} processes, and the MPI of mpi4py of {size}: "
+            f"{mpi.Get_library_version().splitlines()[0]}.\n"
+            "  rule: mpi4py loads the MPI that mpiexec belongs to\n"
+            "  fix:  the mpiexec of that MPI; with several, MPI4PY_LIBMPI names "
+            "the library"
+        )
+    return MpiTransport(mpi)
