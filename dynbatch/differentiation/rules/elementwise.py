@@ -17,9 +17,7 @@ from dynbatch.nodes.node import Node
 Slope = Callable[[Any, Node], Node]
 """(y, x) -> f'(x), for y = f(x)."""
 
-NEAR_ZERO = 0.5
-SERIES = [(-0.5) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(10)]
-"""Of (Φ(x) - 1/2) √(2π) / x in powers of x²; below 1e-16 from the end on where |x| < 1/2."""
+IN_THE_TAIL = -0.5
 
 
 def _silu_slope(y: Node, x: Node) -> Node:
@@ -57,14 +55,10 @@ def _gelu_slope(y: Any, x: Node) -> Node:
 
 
 def _normal_distribution(x: Node) -> Node:
-    """Φ(x), as gelu(x) / x, and by its series near 0, where a quotient's slope loses digits."""
-    is_near, square = F.less(F.abs(x), NEAR_ZERO), F.clip(x * x, high=NEAR_ZERO**2)
-    series = square * SERIES[-1]
-    for coefficient in SERIES[-2:0:-1]:
-        series = (series + coefficient) * square
-    near = (series + SERIES[0]) * x / math.sqrt(2 * math.pi) + 0.5
-    far = F.where(is_near, 1.0, x)
-    return F.where(is_near, near, F.gelu(far) / far)
+    """Φ(x), in the lower tail as gelu(x) / x, which keeps its small values."""
+    is_far = F.less(x, IN_THE_TAIL)
+    far = F.where(is_far, x, 1.0)
+    return F.where(is_far, F.gelu(far) / far, 0.5 * F.erf(x / math.sqrt(2)) + 0.5)
 
 
 SLOPES: dict[type[UnaryFunction], Slope] = {
