@@ -14,6 +14,7 @@ NAMES = {
     "absolute": "abs",
     "amax": "max",
     "amin": "min",
+    **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")},
     "concatenate": "concat",
     "fabs": "abs",
     "flip": "reverse",
