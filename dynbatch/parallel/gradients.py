@@ -52,8 +52,6 @@ def sum_gradients(communicator: Communicator, parameters: Parameters) -> None:
     pairs = [(name, each) for name, each in named("sum_gradients", parameters) if not each.frozen]
     if communicator.size == 1 or not pairs:
         return
-    if any([each.device.is_cuda for _, each in pairs]):
-        queue().flush()
     counts = _counts(communicator, pairs)
     dense, sparse = [], []
     for (_, parameter), count in zip(pairs, counts.T, strict=True):
@@ -61,10 +59,18 @@ def sum_gradients(communicator: Communicator, parameters: Parameters) -> None:
             dense.append(_as_dense(parameter))
         elif (count != NONE).any():
             sparse.append((parameter, np.maximum(count, 0)))
+    _flush(pairs)
     for bucket in _buckets(dense):
         communicator.all_reduce(*bucket)
     if sparse:
         _sum_rows(communicator, sparse)
+        _flush(pairs)
+
+
+def _flush(pairs: Sequence[tuple[str, Parameter]]) -> None:
+    """Start what is queued on a GPU: what travels is read by others than its queue."""
+    if any([parameter.device.is_cuda for _, parameter in pairs]):
+        queue().flush()
 
 
 def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) -> Array:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dynbatch import random
+from dynbatch.arguments import refused, shown
 from dynbatch.errors import NumericError, ParallelError
 from dynbatch.kernels.arrays import download
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
 from dynbatch.parallel import Communicator, balanced, sum_gradients
-from dynbatch.train.digest import array_digest
+from dynbatch.train.digest import array_digest, data_digest
 from dynbatch.train.interrupts import Terminated, noted_interrupts
 from dynbatch.train.metrics import Record
 from dynbatch.train.protocols import Example
@@ -67,6 +69,7 @@ class Ranks:
         alone = communicator is None or communicator.size == 1
         self._communicator = None if alone else communicator
         self._noted: list[int] = []
+        self._cuts: list[list[list[int]]] = []
         self._ending = 0
         self.is_first = communicator is None or communicator.rank == 0
         self.agree = alone
@@ -112,13 +115,31 @@ class Ranks:
     # An update ------------------------------------------------------------------------------------
 
     def shard(
-        self, batch: Sequence[Example], num_tokens: Callable[[Example], int] | None
+        self,
+        batch: Sequence[Example],
+        num_tokens: Callable[[Example], int] | None,
+        shards: Callable[[Sequence[Example], int], Sequence[Sequence[int]]] | None,
     ) -> Sequence[int]:
-        """The places of this rank's examples in a mini-batch of all ranks; there may be none."""
+        """The places of this rank's examples in a mini-batch of all ranks; there may be none.
+
+        Raises:
+            ArgumentError: `shards` leaves an example out, or has one twice.
+        """
         if self._communicator is None:
             return range(len(batch))
-        costs = [1 if num_tokens is None else num_tokens(example) for example in batch]
-        return balanced(costs, self._communicator.size)[self._communicator.rank]
+        size, rank = self._communicator.size, self._communicator.rank
+        if shards is None:
+            costs = [1 if num_tokens is None else num_tokens(example) for example in batch]
+            return balanced(costs, size)[rank]
+        places = [list(each) for each in shards(batch, size)]
+        if len(places) != size or sorted(chain.from_iterable(places)) != list(range(len(batch))):
+            raise refused(
+                "Trainer", f"shards gave {shown(places)} for {len(batch)} examples",
+                f"{size} lists, in which each place from 0 to {len(batch) - 1} stands once",
+                "parallel.balanced(costs, size) makes such lists",
+            )  # fmt: skip
+        self._cuts.append(places)
+        return places[rank]
 
     def sum_gradients(
         self, optimizer: Optimizer, record: Record, generator: np.random.Generator | None,
@@ -141,6 +162,9 @@ class Ranks:
                 raise failure
             return
         same: dict[str, object] = {name: record[name] for name in COUNTS if name in record}
+        if self._cuts:
+            same["digest of shards"] = data_digest(self._cuts)
+            self._cuts.clear()
         if generator is not None:
             same["state of random_state"] = str(generator.bit_generator.state)
         drawn, ending = random.get_state(), max(self._noted, default=0)

@@ -33,6 +33,7 @@ FUNCTIONS = {
     "validate": "validate(model) -> metric, or metrics by name",
     "padded_bytes": "padded_bytes(batch) -> bytes",
     "make_graph": "make_graph() -> Graph",
+    "shards": "shards(batch, size) -> for each of size processes, the places of its examples",
 }
 # The least that each count may be.
 COUNTS = {
@@ -87,6 +88,7 @@ class TrainerSettings(NamesChecked):
     other_data: Mapping[str, object] = field(default_factory=dict)
     make_graph: Callable[[], Graph] | None = None
     communicator: Communicator | None = None
+    shards: Callable[[Sequence[Example], int], Sequence[Sequence[int]]] | None = None
     show_progress: bool = True
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
 
@@ -107,7 +109,7 @@ class TrainerSettings(NamesChecked):
             for name, part in parts.items()
             if part is not None
         }
-        optional = ("num_tokens", "schedule", "average", "validate", "random_state")
+        optional = ("num_tokens", "shards", "schedule", "average", "validate", "random_state")
         return {
             **{name: getattr(self, name) for name in COMMON},
             **{name: type(getattr(self, name)).__name__ for name in ("optimizer", *optional)},

@@ -85,6 +85,8 @@ class Trainer(TrainerSettings):
                           optimizer's parameters are.
         communicator:     `parallel.connect()`: several processes train as one. Each differentiates
                           its shard of every mini-batch, and gradients are summed; see below.
+        shards:           shards(batch, size) -> the places of each process's examples in a
+                          mini-batch; by default shards have about as many tokens (or examples).
         show_progress:    a progress bar, with the time left of the whole run.
         resume_hint:      what to tell someone who interrupted the run.
 
@@ -102,11 +104,11 @@ class Trainer(TrainerSettings):
     `checkpoint_path`; see `train.locked`.
 
     **Several processes** make the updates that one would make of the same mini-batches, up to the
-    rounding of sums. All of them run this program; mini-batches are cut by `num_tokens`, and a
-    shard may be empty. Means are over the tokens or sentences of all ranks, dropout does not depend
-    on their number, and rank 0 alone writes files and shows progress. `validate` runs on all of
-    them (`parallel.spread` shares its work out), and what rank 0 gets decides. A signal on one ends
-    all after the same update. A run may go on with another number of processes.
+    rounding of sums. All of them run this program; a shard may be empty. Means are over the tokens
+    or sentences of all ranks, dropout does not depend on their number, and rank 0 alone writes
+    files and shows progress. `validate` runs on all of them (`parallel.spread` shares its work
+    out), and what rank 0 gets decides. A signal on one ends all after the same update. A run may go
+    on with another number of processes.
 
     **On a GPU** nothing waits for a mini-batch before the next one has been started: its loss and
     norm are read, written down, and counted in `step`, one update later.

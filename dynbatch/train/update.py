@@ -132,7 +132,7 @@ def _add_gradients(
         Its part of the loss; none of a shard without examples, whose graph still takes a seed.
     """
     with _graph(settings) as graph:
-        places = settings.ranks.shard(batch, settings.num_tokens)
+        places = settings.ranks.shard(batch, settings.num_tokens, settings.shards)
         if not places:
             return []
         losses = _losses(settings, graph, batch, places)

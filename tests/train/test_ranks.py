@@ -11,7 +11,6 @@ from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, ParallelError
 from dynbatch.parameter import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, read_metrics
-from dynbatch.train import ranks as module
 from dynbatch.train.interrupts import Terminated, noted_interrupts
 from tests.marks import quick
 from tests.parallel.ranks import on_ranks
@@ -90,9 +89,9 @@ def difference(found, wanted):
     return max([np.abs(found[name] - wanted[name]).max() for name in names]) / largest
 
 
-def uneven(costs, size):
+def uneven(batch, size):
     """Shards of 1 and 30 of 31 examples; of four ranks one has none."""
-    places = list(range(len(costs)))
+    places = list(range(len(batch)))
     return [places[:1], places[1:]] if size == 2 else [places[:1], [], places[1:9], places[9:]]
 
 
@@ -109,11 +108,10 @@ def fitted(communicator, epochs=25, **settings):
         [(size, *dtype) for size in (2, 4) for dtype in (("float32", 1e-6), ("float64", 1e-12))],
     ),
 )
-def test_uneven_shards_make_the_updates_of_one_process(size, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(module, "balanced", uneven)
+def test_uneven_shards_make_the_updates_of_one_process(size, dtype, tolerance):
     alone = fitted(None, dtype=dtype)
     assert alone.trainer.step == 50
-    runs = on_ranks(size, lambda communicator: fitted(communicator, dtype=dtype))
+    runs = on_ranks(size, lambda communicator: fitted(communicator, dtype=dtype, shards=uneven))
     for run in runs:
         assert run.weights().keys() == alone.weights().keys()
         for own, first in zip(run.weights().values(), runs[0].weights().values(), strict=True):
@@ -178,6 +176,23 @@ def test_a_signal_on_one_rank_ends_all_after_one_update_and_any_number_goes_on(t
     assert read_checkpoint(tmp_path / "run.safetensors").epoch == 2
     (last,) = on_ranks(1, resumed)
     assert difference(last.weights(), alone.weights()) <= 1e-4  # Adam divides by small numbers
+
+
+@pytest.mark.parametrize(
+    ("shards", "told"),
+    [
+        (lambda batch, size: [range(9), range(8, 31)], "each place from 0 to 30"),
+        (None, "digest of shards"),
+    ],
+)
+def test_shards_that_are_not_of_one_cut_are_refused(shards, told):
+    def do(communicator):
+        first = communicator.rank + 1
+        own = shards or (lambda batch, size: [range(first), range(first, len(batch))])
+        fitted(communicator, shards=own)
+
+    with pytest.raises((ArgumentError, ParallelError), match=told):  # its own or the other's
+        on_ranks(2, do)
 
 
 def test_a_rank_that_begins_otherwise_gets_the_parameters_of_rank_0():
