@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from dynbatch import backend, optim
+from dynbatch import backend, optim, parallel
 from dynbatch.errors import CheckpointError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
+from dynbatch.parallel.environment import place_in_run
 from dynbatch.random import seed
 from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
 from dynbatch.train import (
@@ -37,6 +39,9 @@ Item = TypeVar("Item")
 def prepared(settings: TrainingSettings) -> Iterator[None]:
     """Threads, precision and random numbers as the settings say; alone in the run's folder.
 
+    Of several processes that train as one, the first holds the folder, and the others print
+    nothing.
+
     Raises:
         CheckpointError: another process trains there, or nothing can be written.
         ArgumentError, ImportError: there is no such precision, or no such device.
@@ -45,6 +50,10 @@ def prepared(settings: TrainingSettings) -> Iterator[None]:
         set_num_threads(settings.threads)
     checked(settings.matmul, np.dtype(np.float32), backend.device(settings.device))
     seed(settings.seed)
+    if place_in_run().rank:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+            yield
+        return
     with locked(settings.checkpoint):
         yield
 
@@ -73,6 +82,8 @@ def train(
 ) -> TrainingResult:
     """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
 
+    Processes that a launcher started train as one.
+
     Args:
         loss:       loss(graph, model, example), of one example; with `num_tokens` its sum. With
                     `loss_of_batch` it takes the examples of a mini-batch.
@@ -93,26 +104,28 @@ def train(
     of_epochs = [batches.num_batches(epoch) for epoch in range(settings.epochs)]
     updates = sum([-(-number // accumulate) for number in of_epochs])
     warmup = min(settings.warmup, updates - 1)
-    trainer = Trainer(
-        model,
-        optimizer,
-        loss,
-        batches,
-        num_tokens=num_tokens,
-        accumulate=accumulate,
-        schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
-        clip_norm=settings.clip,
-        checkpoint_path=settings.checkpoint,
-        checkpoint_every=1000,
-        metrics_path=None if settings.output is None else Path(settings.output, METRICS),
-        extra={"settings": kept(settings), **(extra or {})},
-        make_graph=partial(Graph, backend.device(settings.device), matmul=settings.matmul),
-        show_progress=not settings.quiet,
-        resume_hint=hint,
-        **more,
-    )
-    _begin_or_go_on(trainer, settings)
-    return trainer.fit(settings.epochs)
+    with parallel.connect() as communicator:
+        trainer = Trainer(
+            model,
+            optimizer,
+            loss,
+            batches,
+            num_tokens=num_tokens,
+            accumulate=accumulate,
+            schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
+            clip_norm=settings.clip,
+            checkpoint_path=settings.checkpoint,
+            checkpoint_every=1000,
+            metrics_path=None if settings.output is None else Path(settings.output, METRICS),
+            extra={"settings": kept(settings), **(extra or {})},
+            make_graph=partial(Graph, backend.device(settings.device), matmul=settings.matmul),
+            communicator=communicator,
+            show_progress=not settings.quiet,
+            resume_hint=hint,
+            **more,
+        )
+        _begin_or_go_on(trainer, settings)
+        return trainer.fit(settings.epochs)
 
 
 def _begin_or_go_on(trainer: Trainer, settings: TrainingSettings) -> None:
@@ -158,4 +171,6 @@ def refuse_to_write_over_a_run(settings: TrainingSettings) -> None:
 def place(settings: TrainingSettings) -> str:
     """What a run is computed on, for its first line."""
     on_gpu = backend.device(settings.device).is_cuda
-    return "on a GPU" if on_gpu else f"{num_threads()} threads"
+    processes = place_in_run().size
+    on = "on a GPU" if on_gpu else f"{num_threads()} threads"
+    return on if processes == 1 else f"{processes} processes, each {on}"
