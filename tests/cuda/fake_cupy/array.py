@@ -77,16 +77,23 @@ class ndarray:
     def T(self) -> ndarray:
         return self._view(self._memory.T)
 
+    def _require_current(self) -> None:
+        if self.size:
+            require_device(self.data.ptr, self.itemsize)
+
     def fill(self, value: Any) -> None:
+        self._require_current()
         get_current_stream().enqueue(lambda: self._memory.fill(value))
 
     def set(self, arr: np.ndarray[Any, Any], stream: Stream | None = None) -> None:
         if arr.dtype != self.dtype or arr.shape != self.shape:
             raise ValueError(f"{arr.dtype} {arr.shape} into {self.dtype} {self.shape}")
+        self._require_current()
         snapshot = np.array(arr)
         (stream or get_current_stream()).enqueue(lambda: np.copyto(self._memory, snapshot))
 
     def get(self, stream: Stream | None = None, out: Any = None) -> np.ndarray[Any, Any]:
+        self._require_current()
         (stream or get_current_stream()).synchronize()
         if out is None:
             return self._memory.copy()

@@ -14,7 +14,7 @@ import numpy as np
 
 from dynbatch.kernels.runtime.precision import round_to
 from tests.cuda.fake_cupy.memory import buffers, require_current, require_device
-from tests.cuda.fake_cupy.stream import get_current_stream
+from tests.cuda.fake_cupy.stream import current_device, get_current_stream
 
 __all__ = [
     "CUBLAS_COMPUTE_32F_FAST_16BF",
@@ -52,7 +52,7 @@ NO_STREAM = -1  # a handle that no product has used yet
 
 _handles: dict[int, dict[str, int]] = {}
 _new_handle = itertools.count(1 << 40, 64)
-_of_device: list[int] = []
+_of_device: dict[int, int] = {}
 
 
 class CUBLASError(RuntimeError):
@@ -82,15 +82,17 @@ class _Matrix(NamedTuple):
 
 def get_cublas_handle() -> int:
     """`cupy.cuda.get_cublas_handle`: that of the current device."""
-    if not _of_device:
-        _of_device.append(create())
-    return _of_device[0]
+    device = current_device()
+    if device not in _of_device:
+        _of_device[device] = create()
+    return _of_device[device]
 
 
 def create() -> int:
     handle = next(_new_handle)
     _handles[handle] = {
-        "pointer": CUBLAS_POINTER_MODE_HOST, "math": CUBLAS_DEFAULT_MATH, "stream": NO_STREAM
+        "pointer": CUBLAS_POINTER_MODE_HOST, "math": CUBLAS_DEFAULT_MATH, "stream": NO_STREAM,
+        "device": current_device(),
     }  # fmt: skip
     return handle
 
@@ -252,6 +254,8 @@ def _require_one_stream(handle: int) -> None:
 def _state(handle: int) -> dict[str, int]:
     if handle not in _handles:
         raise CUBLASError(f"CUBLAS_STATUS_NOT_INITIALIZED: no handle {handle!r}")
+    if _handles[handle]["device"] != current_device():
+        raise CUBLASError(f"a handle of GPU {_handles[handle]['device']} is used on another")
     return _handles[handle]
 
 

@@ -22,6 +22,7 @@ from tests.cuda.fake_cupy.stream import (
     Stream,
     any_capturing,
     between_operations,
+    current_device,
     get_current_stream,
     settings,
     stream_of,
@@ -34,6 +35,7 @@ ALIGNMENT = 256
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 _live: dict[int, int] = {}  # address of every allocation -> bytes
+_device_of: dict[int, int] = {}  # its GPU
 _addresses: list[int] = []  # of every allocation, sorted
 _books = threading.RLock()  # of both; collecting garbage inside it may free memory
 _retired: dict[int, int] = {}  # of them, those whose contents nobody may read: bytes from there
@@ -55,7 +57,7 @@ class Memory:
     """`cupy.cuda.Memory`: one allocation, given back with the object, once the device is idle."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.device_id, self.ptr = size, 0, 0
+        self.size, self.device_id, self.ptr = size, current_device(), 0
         if size == 0:
             return
         if any_capturing():
@@ -66,12 +68,13 @@ class Memory:
         self.ptr = raw.ctypes.data + -raw.ctypes.data % ALIGNMENT
         with _books:
             _live[self.ptr] = size
+            _device_of[self.ptr] = self.device_id
             bisect.insort(_addresses, self.ptr)
         weakref.finalize(self, _free, self.ptr, raw)
 
     @property
     def device(self) -> Device:
-        return Device(0)
+        return Device(self.device_id)
 
 
 class UnownedMemory:
@@ -89,7 +92,7 @@ def _free(ptr: int, raw: Any) -> None:
 def _free_now(ptr: int, raw: Any) -> None:
     synchronize_all()
     with _books:
-        del _live[ptr], _addresses[bisect.bisect_left(_addresses, ptr)]
+        del _live[ptr], _device_of[ptr], _addresses[bisect.bisect_left(_addresses, ptr)]
     _retired.pop(ptr, None)
     raw.fill(POISON)
     _freed.append(raw)
@@ -137,8 +140,11 @@ def require_device(ptr: int, nbytes: int = 0) -> None:
         place = bisect.bisect_right(_addresses, ptr)
         low = _addresses[place - 1] if place else 0
         high = low + _live.get(low, 0)
+        device = _device_of.get(low, 0)
     if not low <= ptr <= ptr + nbytes <= high:
         raise ValueError(f"{ptr:#x} and the {nbytes} bytes from there are not device memory")
+    if device != current_device():
+        raise ValueError(f"{ptr:#x} is on GPU {device}, and GPU {current_device()} is current")
 
 
 class MemoryPointer:
@@ -243,12 +249,8 @@ def deviceSynchronize() -> None:
     synchronize_all()
 
 
-def getDevice() -> int:
-    return 0
-
-
 def getDeviceCount() -> int:
-    return 1
+    return settings.devices
 
 
 def _copy(dst: int, src: int, size: int, kind: int, stream: Stream | None) -> None:

@@ -25,6 +25,7 @@ class Settings:
     contracted:   multiplications and additions are fused, as a GPU's compiler does.
     asynchronous: work waits until the host asks for its result.
     memory_bytes: what the device has.
+    devices:      how many there are.
     """
 
     order: int = 0
@@ -32,6 +33,7 @@ class Settings:
     contracted: bool = False
     asynchronous: bool = False
     memory_bytes: int = 1 << 30
+    devices: int = 1
 
 
 settings = Settings()
@@ -101,6 +103,7 @@ class Stream:
         if ptds:
             raise NotImplementedError("per-thread default streams")
         self.ptr = 0 if null else next(_handles)
+        self.device_id = current_device()
         self.is_non_blocking = non_blocking
         self._last = Stream.null._last if null else Operation(None)
         self._previous: list[Stream] = []
@@ -125,6 +128,8 @@ class Stream:
 
     def enqueue(self, work: Callable[[], None], *, is_kernel: bool = False) -> None:
         """Not in CuPy: what every device operation of the stand-in goes through."""
+        if is_kernel and self.device_id != current_device():
+            raise RuntimeError(f"cudaErrorInvalidResourceHandle: a stream of GPU {self.device_id}")
         if self._captured is not None:
             if not is_kernel:  # copies too, in CUDA; here nobody captures one
                 raise RuntimeError("cudaErrorStreamCaptureUnsupported: no kernel")
@@ -132,9 +137,10 @@ class Stream:
             return
         after = [self._last]
         if self.ptr == 0:
-            after += [s._last for s in _all_streams.values() if not s.is_non_blocking]
+            own = [s for s in _all_streams.values() if s.device_id == self.device_id]
+            after += [s._last for s in own if not s.is_non_blocking]
         elif not self.is_non_blocking:
-            after.append(_all_streams[0]._last)
+            after.append(_null_stream(self.device_id)._last)
         self._last = Operation(work, after)
         if not settings.asynchronous:
             self._last.finish()
@@ -162,7 +168,9 @@ class Stream:
         self._last = Operation(_nothing, [self._last, event._operation])
 
     def use(self) -> Stream:
-        _current.stream = self
+        if self.device_id != current_device():
+            raise RuntimeError(f"the stream is of GPU {self.device_id}, which is not current")
+        _current.__dict__.setdefault("streams", {})[self.device_id] = self
         return self
 
     def __enter__(self) -> Stream:
@@ -230,12 +238,14 @@ def get_elapsed_time(start_event: Event, end_event: Event) -> float:
 
 
 def get_current_stream(device_id: int = -1) -> Stream:
-    return getattr(_current, "stream", Stream.null)
+    device = current_device() if device_id < 0 else device_id
+    found = _current.__dict__.get("streams", {}).get(device)
+    return _null_stream(device) if found is None else found
 
 
 def stream_of(handle: int) -> Stream:
-    """The stream with this `ptr`."""
-    return _all_streams[handle]
+    """The stream with this `ptr`; 0 is that of the current device."""
+    return _all_streams[handle] if handle else _null_stream(current_device())
 
 
 def synchronize_all() -> None:
@@ -244,16 +254,18 @@ def synchronize_all() -> None:
 
 
 class Device:
-    """`cupy.cuda.Device`: there is one, number 0."""
+    """`cupy.cuda.Device`: there are `settings.devices`, and one is a thread's current one."""
 
     def __init__(self, device: int | None = None) -> None:
-        if device not in (None, 0):
+        self.id = current_device() if device is None else device
+        if not 0 <= self.id < settings.devices:
             raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-        self.id = 0
+        self._previous: list[int] = []
         self.compute_capability = "90"
         self.attributes = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 232448}
 
     def use(self) -> Device:
+        _current.device = self.id
         return self
 
     def synchronize(self) -> None:
@@ -261,23 +273,31 @@ class Device:
         synchronize_all()
 
     def __enter__(self) -> Device:
-        return self
+        self._previous.append(current_device())
+        return self.use()
 
     def __exit__(self, *_: Any) -> None:
-        pass
+        _current.device = self._previous.pop()
 
 
 _current = threading.local()
 _all_streams: dict[int, Stream] = {}
 
 
-def _make_null_stream() -> Stream:
-    stream = Stream.__new__(Stream)
-    stream.ptr, stream.is_non_blocking = 0, False
-    stream._last, stream._previous = Operation(None), []
-    stream._captured = None
-    _all_streams[0] = stream
-    return stream
+def current_device() -> int:
+    """`cupy.cuda.runtime.getDevice`: each thread begins with 0."""
+    return getattr(_current, "device", 0)
 
 
-Stream.null = _make_null_stream()
+def _null_stream(device: int) -> Stream:
+    """The null stream of a device: all have the handle 0."""
+    if -device not in _all_streams:
+        stream = Stream.__new__(Stream)
+        stream.ptr, stream.device_id, stream.is_non_blocking = 0, device, False
+        stream._last, stream._previous = Operation(None), []
+        stream._captured = None
+        _all_streams[-device] = stream
+    return _all_streams[-device]
+
+
+Stream.null = _null_stream(0)
