@@ -105,6 +105,24 @@ def cupy() -> ArrayModule:
         ) from error
 
 
+def nccl() -> Any:
+    """CuPy's NCCL, or that of what `stand_in` put in its place.
+
+    Raises:
+        BackendError: CuPy or NCCL is not installed.
+    """
+    if _stand_in:
+        return _stand_in[-1].cuda.nccl
+    cupy()
+    found = importlib.import_module("cupy.cuda.nccl")
+    if not found.available:
+        raise BackendError(
+            "NCCL is not available: CuPy finds no libnccl.\n"
+            "  fix:  pip install nvidia-nccl-cu13 (or nvidia-nccl-cu12, as CuPy's CUDA is)"
+        )
+    return found
+
+
 def require_gpu(module: ArrayModule) -> None:
     """Raise BackendError unless this CuPy finds a GPU that it can compile for, and cuBLAS."""
     try:

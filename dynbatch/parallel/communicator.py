@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch.arguments import refused
 from dynbatch.backend import Array, DType, device_of
 from dynbatch.errors import ParallelError
+from dynbatch.kernels import arrays as kernels
 from dynbatch.parallel.transport import Transport
 
 DIRECT_BYTES = 1 << 16
@@ -27,7 +28,8 @@ class Communicator:
 
     Args:
         host:   moves arrays of the CPU; None for one process alone.
-        device: moves arrays of a GPU.
+        device: moves arrays of a GPU: float32 or float64, C-contiguous. The host does not wait for
+            them; what reads an array afterwards comes after its sum.
 
     Attributes:
         rank: of this process.
@@ -68,7 +70,7 @@ class Communicator:
         for group in _by_dtype(arrays):
             flat = _joined(group)
             if self.size == 2 or flat.nbytes <= DIRECT_BYTES:
-                flat[...] = self._summed([flat] * self.size, flat)
+                self._sum([flat] * self.size, flat)
             else:
                 bounds = self.bounds(flat.size)
                 self.reduce_scatter(flat, bounds)
@@ -87,18 +89,19 @@ class Communicator:
         _require_flat("reduce_scatter", array)
         if self.size > 1:
             parts = [array[bounds[r] : bounds[r + 1]] for r in range(self.size)]
-            parts[self.rank][...] = self._summed(parts, parts[self.rank])
+            self._sum(parts, parts[self.rank])
 
-    def _summed(self, sent: Sequence[Array], own: Array) -> Array:
-        """Own numbers and what all others send of them, added in the order of ranks."""
+    def _sum(self, sent: Sequence[Array], own: Array) -> None:
+        """Own numbers and what all others send of them, added in the order of ranks, in place."""
         xp = device_of(own).xp
-        others = range(self.size)
-        parts = [own if r == self.rank else xp.empty_like(own) for r in others]
-        self._exchange(own, [sent[r] for r in others], parts)
+        ranks = range(self.size)
+        parts = [own if r == self.rank else xp.empty(own.shape, own.dtype) for r in ranks]
+        self._exchange(own, sent, parts)
         total = parts[0]
         for part in parts[1:]:
-            total += part
-        return total
+            kernels.accumulate(part, total)
+        if total is not own:
+            kernels.copy(total, own)
 
     # Copies ---------------------------------------------------------------------------------------
 
@@ -192,7 +195,7 @@ class Communicator:
         Args:
             rank: the one that failed first; this one by default.
         """
-        for transport in (self._device, self._host):
+        for transport in (self._host, self._device):  # others wait for the second without a word
             if transport is not None:
                 transport.fail(message, self.rank if rank is None else rank)
 
@@ -252,18 +255,15 @@ def _joined(arrays: Sequence[Array]) -> Array:
     """All numbers of arrays of one dtype: one array itself, if it is alone and contiguous."""
     if len(arrays) == 1 and arrays[0].flags.c_contiguous:
         return arrays[0].reshape(-1)
-    xp = device_of(arrays[0]).xp
-    flat: Array = xp.concatenate([each.reshape(-1) for each in arrays])
-    return flat
+    return kernels.pack(arrays)
 
 
 def _write_back(flat: Array, arrays: Sequence[Array]) -> None:
     if len(arrays) == 1 and arrays[0].flags.c_contiguous:
         return
-    start = 0
-    for each in arrays:
-        each[...] = flat[start : start + each.size].reshape(each.shape)
-        start += each.size
+    parts = kernels.split(flat, [each.shape for each in arrays])
+    for each, part in zip(arrays, parts, strict=True):
+        kernels.copy(part, each)
 
 
 def _require_flat(what: str, array: Array) -> None:

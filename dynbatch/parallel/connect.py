@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dynbatch.errors import ParallelError
+from dynbatch import backend
+from dynbatch.errors import BackendError, ParallelError
 from dynbatch.parallel.communicator import Communicator
-from dynbatch.parallel.environment import place_in_run
-from dynbatch.parallel.mpi import joined_by_mpi
+from dynbatch.parallel.environment import PlaceInRun, place_in_run
+from dynbatch.parallel.mpi import MpiTransport, joined_by_mpi
+from dynbatch.parallel.nccl import joined_by_nccl
 from dynbatch.parallel.rendezvous import join
+from dynbatch.parallel.tcp import TcpTransport
 
 
-def connect(transport: str | None = None, timeout: float = 60.0) -> Communicator:
+def connect(
+    transport: str | None = None, timeout: float = 60.0, device: str = "cpu"
+) -> Communicator:
     """Join the run that this process was started for; without one it is rank 0 of 1.
 
     Args:
@@ -17,8 +22,12 @@ def connect(transport: str | None = None, timeout: float = 60.0) -> Communicator
             mpiexec or SLURM did; by default what the environment says. MPI is that of mpi4py:
             pip install 'dynbatch[mpi]'.
         timeout:   seconds until all other processes must have come; MPI's launcher has its own.
+        device:    "cuda" makes the GPU with this process's number on its machine (`LOCAL_RANK`)
+            CuPy's current one, and joins the GPUs of all ranks by NCCL: sums of their arrays stay
+            there. NCCL comes with `pip install nvidia-nccl-cu13`. It has not been run on cards yet.
 
     Raises:
+        BackendError:  there is no such GPU, or no NCCL.
         ParallelError: the environment is not whole, not all processes came in time, or there is
             no MPI where it is wanted.
 
@@ -30,15 +39,43 @@ def connect(transport: str | None = None, timeout: float = 60.0) -> Communicator
     place = place_in_run()
     if transport not in (None, "tcp", "mpi"):
         raise ParallelError(f"the transport {transport!r} is unknown: 'tcp' or 'mpi'.")
+    if device != "cpu":
+        _use_gpu(device, place.local_rank)
+    host = _host_transport(transport, place, timeout)
+    if host is None or device == "cpu":
+        return Communicator(host)
+    return joined_by_nccl(host)
+
+
+def _host_transport(
+    transport: str | None, place: PlaceInRun, timeout: float
+) -> TcpTransport | MpiTransport | None:
     if transport == "mpi" or (transport is None and place.by_mpi):
         joined = joined_by_mpi(place)
-        return Communicator(joined if joined.size > 1 else None)
+        return joined if joined.size > 1 else None
     if place.size == 1:
-        return Communicator()
+        return None
     if place.by_mpi:
         raise ParallelError(
             'transport="tcp" is given, and an MPI launcher started this process.\n'
             "  rule: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say where ranks meet by TCP\n"
             "  fix:  set them, or start with `dynbatch launch`"
         )
-    return Communicator(join(place, timeout))
+    return join(place, timeout)
+
+
+def _use_gpu(device: str, local_rank: int) -> None:
+    """Make a process's own GPU the current one; it may be the only one that the process sees.
+
+    Raises:
+        BackendError: there are fewer.
+    """
+    cuda = backend.device(device).xp.cuda
+    count = cuda.runtime.getDeviceCount()
+    if local_rank >= count > 1:
+        raise BackendError(
+            f"process {local_rank} of this machine has no GPU: there are {count}.\n"
+            "  rule: every process has a GPU of its own, that with its number (LOCAL_RANK)\n"
+            f"  fix:  start {count} on this machine"
+        )
+    cuda.Device(local_rank if count > 1 else 0).use()

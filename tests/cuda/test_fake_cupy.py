@@ -565,7 +565,7 @@ def test_every_name_of_the_stand_in_is_one_of_cupy():
         cupy = importlib.import_module("cupy")
     assert set(cp.__all__) - {"settings"} <= public(cupy)
     for name, ours in vars(cp.cuda).items():
-        if name == "cublas":  # see below
+        if name in ("cublas", "nccl"):  # see below
             continue
         lacks = public(ours) - public(getattr(cupy.cuda, name)) - {"enqueue"}
         assert not lacks, (name, lacks)
@@ -596,6 +596,24 @@ def test_every_function_of_cublas_is_one_of_cupy_with_the_same_parameters():
             assert f"{name}({parameters})".encode() in text, name
         else:
             assert re.search(rf"\b{name}\b".encode(), text), name
+
+
+def test_every_name_of_nccl_is_one_of_cupy_with_the_same_parameters():
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    # Importing it takes libnccl; its signatures are in its text.
+    spec = importlib.util.find_spec("cupy_backends.cuda.libs.nccl")
+    text = Path(spec.origin).read_bytes()
+    made = cp.cuda.nccl.NcclCommunicator
+    types = {"sendbuf": "intptr_t", "recvbuf": "intptr_t", "stream": "intptr_t", "count": "size_t"}
+    for name in ("send", "recv"):
+        parameters = list(inspect.signature(getattr(made, name)).parameters)[1:]
+        given = ", ".join([f"{types.get(each, 'int')} {each}" for each in parameters])
+        assert f"NcclCommunicator.{name}(self, {given})".encode() in text
+    for name in ("rank_id", "size", "destroy", "abort"):
+        assert f"NcclCommunicator.{name}(self)".encode() in text
+    for name in ("get_unique_id", "groupStart", "groupEnd", "NcclError", "NCCL_CHAR"):
+        assert hasattr(cp.cuda.nccl, name) and re.search(rf"\b{name}\b".encode(), text), name
 
 
 def _c_type(parameter):

@@ -6,7 +6,7 @@ Kernels run in the simulator. What the stand-in does not have, dynbatch does not
 
 from types import SimpleNamespace
 
-from tests.cuda.fake_cupy import cublas, memory, stream
+from tests.cuda.fake_cupy import cublas, memory, nccl, stream
 from tests.cuda.fake_cupy.array import asarray, ascontiguousarray, asnumpy, empty, ndarray, zeros
 from tests.cuda.fake_cupy.dlpack import from_dlpack
 from tests.cuda.fake_cupy.memory import get_default_memory_pool
@@ -61,6 +61,7 @@ cuda = SimpleNamespace(
     get_current_stream=stream.get_current_stream,
     get_elapsed_time=stream.get_elapsed_time,
     is_available=lambda: True,
+    nccl=nccl,
     memory=SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
     nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
     runtime=runtime,
