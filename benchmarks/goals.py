@@ -41,6 +41,7 @@ class Measurement(NamedTuple):
 LONG = "short sentences and a long one"
 SMALL = "little data, 1 thread"
 DEMO = "the demo, whole"
+PROCESSES = "two processes of one thread"
 TRANSFORMER = "transformer --heads 8"
 TWO_THREADS = "Transformer, 2 threads"
 ALIKE = {"pytorch-padded": Goal(0.95, 1.0)}
@@ -94,6 +95,7 @@ GAINS = (
     ("tagger, 2 threads", "tagger, 1 thread", Goal(1.6, 1.8)),
     (TWO_THREADS, "Transformer, 1 thread", Goal(1.6, 1.8)),
 )
+PROCESSES_FASTER = Goal(1.6, 1.8)  # than one
 DEMO_FASTER = Goal(1.6, 2.0)  # than the other checkout's
 MOST_HOST, MOST_NODES = 0.05, 10
 
@@ -115,6 +117,8 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
         found[LONG] = ["benchmarks.one_long", "--threads", "2", "--json"]
     if "small_data".startswith(options.only):
         found[SMALL] = ["benchmarks.small_data", "--rounds", str(options.rounds), "--json"]
+    if "parallel".startswith(options.only):
+        found[PROCESSES] = ["benchmarks.parallel", "--json"]
     if options.against:
         alone = {name: found[name] for name in WITHOUT_C if name in found}
         found |= {without_c(name): [*command, "--peers"] for name, command in alone.items()}
@@ -157,6 +161,9 @@ def goals(found: Found) -> Iterator[str]:
         if two in found and one in found:
             gain = found[one]["dynbatch_ms"] / found[two]["dynbatch_ms"]
             yield _towards(f"{two}: times one thread's speed", gain, goal)
+    for name, times in found.get(PROCESSES, {}).items():
+        what = f"{PROCESSES}, {name}: times one's speed"
+        yield _towards(what, times["times_as_fast"], PROCESSES_FASTER)
     if DEMO in found:
         ours, *others = [run["seconds"] for run in found[DEMO].values()]
         yield from [

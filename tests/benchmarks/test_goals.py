@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import demo, goals, one_long, run, small_data
+from benchmarks import demo, goals, one_long, parallel, run, small_data
 from benchmarks.goals import GAINS, MEASUREMENTS, WITHOUT_C
 from benchmarks.workloads import WORKLOADS
 
@@ -14,6 +14,8 @@ def measured(name, arguments):
     """What a benchmark would print: every peer takes 100 ms, we 50 on two threads and 80 on one."""
     if arguments[0] == "benchmarks.one_long":
         return {"time_ratio": 1.05, "memory_ratio": 1.2, "goal": 1.1}
+    if arguments[0] == "benchmarks.parallel":
+        return {name: {"times_as_fast": 1.7} for name in parallel.CHOICES}
     if arguments[0] == "benchmarks.small_data":
         return {side: {"seconds": 4.0 + k} for k, side in enumerate(small_data.SIDES)}
     if arguments[0] == "benchmarks.demo":
@@ -53,6 +55,8 @@ def test_every_goal_has_its_line(monkeypatch, capsys):
         "MISSED   short sentences and a long one: memory, together over apart 1.20 (goal <= 1.1)"
         in lines
     )
+    told = "two processes of one thread, transformer: times one's speed 1.70"
+    assert f"reached  {told} (goal >= 1.6, aim 1.8)" in lines
     best = "little data, 1 thread: times the best peer's speed 1.25 (goal >= 1)"
     assert f"reached  {best}" in lines
     assert not any("pytorch-nested" in line or "without C" in line for line in lines)
@@ -91,7 +95,7 @@ def test_one_workload_can_be_asked_for_alone(monkeypatch, capsys):
 def test_the_commands_are_those_of_the_benchmarks(against):
     for command in goals.commands(Namespace(only="", rounds=2, against=against)).values():
         module, *arguments = command
-        parsers = (run, one_long, small_data, demo)
+        parsers = (run, one_long, parallel, small_data, demo)
         parsed = {parser.__name__: parser.parse for parser in parsers}[module](arguments)
         assert parsed.json and getattr(parsed, "threads", 1) in (1, 2)
         assert getattr(parsed, "against", against) == against
