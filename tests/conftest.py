@@ -1,7 +1,8 @@
 """Settings of the whole test suite.
 
 Tests marked `exhaustive` are products and counts beyond what most changes need: all orders in which
-threads run, every architecture, thousands of random graphs. They are left out unless asked for:
+threads run, every architecture, thousands of random graphs. They are left out unless asked for, and
+so are products of the parameters of the others, of which each value is tried at least once:
 
     pytest                 all others
     pytest --all           all others and them
@@ -25,7 +26,7 @@ import dynbatch as db
 import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
 from dynbatch.kernels import segment
 from tests.cuda import devices
-from tests.marks import exhaustive
+from tests.marks import covering, exhaustive
 from tests.poison import poisoned_memory
 
 try:
@@ -62,11 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all") or config.pluginmanager.has_plugin("tests.cuda.on_gpu"):
         return
     part = config.getoption("--part")
+    plain = [item for item in items if item.get_closest_marker("exhaustive") is None]
+    quick = covering(plain)
     if part is None:
-        chosen = [item for item in items if item.get_closest_marker("exhaustive") is None]
+        chosen = [item for item in plain if item.nodeid in quick]
     else:
         number, count = map(int, part.split("/"))
-        hard = [item for item in items if item.get_closest_marker("exhaustive")]
+        hard = [item for item in items if item.nodeid not in quick]
         chosen = [item for item in hard if crc32(item.nodeid.encode()) % count == number % count]
     kept = set(map(id, chosen))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])

@@ -1,7 +1,9 @@
 """Parameters of tests that `make test` tries, and those that `make test-all` adds."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -19,3 +21,37 @@ def quick(some: Iterable[Any], of: Iterable[Any]) -> list[Any]:
         pytest.param(*group) if group in chosen or group[0] in chosen else exhaustive(*group)
         for group in groups
     ]
+
+
+def covering(items: Iterable[pytest.Item]) -> set[str]:
+    """Node ids that show each value of each parameter of each test at least once.
+
+    Of products of parameters these are few: as many as the longest list has values, or some more.
+    Which ones they are follows from their names alone.
+    """
+    tests: dict[str, list[tuple[str, set[Any]]]] = defaultdict(list)
+    for item in sorted(items, key=lambda item: crc32(item.nodeid.encode())):
+        tests[item.nodeid.partition("[")[0]].append((item.nodeid, set(_values(item))))
+    chosen = set()
+    for cases in tests.values():
+        seen: set[Any] = set()
+        for new in range(max(len(values) for _, values in cases), 0, -1):
+            for node_id, values in cases:
+                if len(values - seen) >= new:
+                    chosen.add(node_id)
+                    seen |= values
+        if not seen:
+            chosen.update(node_id for node_id, _ in cases)
+    return chosen
+
+
+def _values(item: pytest.Item) -> Iterable[Any]:
+    """What one case takes from each list of parameters and from each fixture that has some."""
+    given = dict(getattr(getattr(item, "callspec", None), "params", {}))
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        if isinstance(names, str):
+            names = [name.strip() for name in names.split(",")]
+        yield tuple(names), tuple([id(given.pop(name, None)) for name in names])
+    for name, value in given.items():
+        yield name, id(value)
