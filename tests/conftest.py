@@ -35,8 +35,9 @@ except ImportError:  # then only the files that need it cannot run
     pass
 else:
     # No test depends on how fast the machine is. In CI, hypothesis repeats the same examples.
-    settings.register_profile("dynbatch", settings(), deadline=None)
-    settings.load_profile("dynbatch")
+    settings.register_profile("all", settings(), deadline=None)
+    settings.register_profile("quick", settings(), deadline=None, max_examples=30)
+    settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Doctests of `dynbatch.torch` are collected where PyTorch is installed.
     """
+    if config.getoption("--all") and find_spec("hypothesis"):
+        settings.load_profile("all")
     if find_spec("torch") is None:
         bridge = config.rootpath / "dynbatch" / "torch"
         config.option.ignore = [*(config.option.ignore or []), str(bridge)]

@@ -16,7 +16,7 @@ def exhaustive(*values: Any) -> Any:
 def quick(some: Iterable[Any], of: Iterable[Any]) -> list[Any]:
     """All values `of`, of which `some` are always tried; tuples are several parameters each."""
     chosen = list(some)
-    groups = [value if isinstance(value, tuple) else (value,) for value in of]
+    groups = [value if type(value) is tuple else (value,) for value in of]
     return [
         pytest.param(*group) if group in chosen or group[0] in chosen else exhaustive(*group)
         for group in groups

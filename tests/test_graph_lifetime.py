@@ -11,6 +11,7 @@ from dynbatch import nodes as F
 from dynbatch.errors import GraphError, OutOfMemory
 from dynbatch.memory import Pool
 from dynbatch.testing import NanPool
+from tests.marks import exhaustive
 from tests.reference_models import Tagger, gradients, sentences, train
 
 BATCH = sentences([3, 1, 7, 0, 2])
@@ -88,10 +89,11 @@ def test_an_exception_in_the_block_gives_the_memory_back():
     assert pool.used_bytes == 0
 
 
-def test_a_thousand_steps_use_the_same_bytes():
+@pytest.mark.parametrize("steps", [200, exhaustive(1000)])
+def test_all_steps_use_the_same_bytes(steps):
     model, pool = Tagger(), Pool()
     batches = [sentences([3, 1, 5], seed) for seed in range(4)]
-    for step in range(1000):
+    for step in range(steps):
         train(model, batches[step % 4], pool=pool)
         for parameter in model.parameters():
             parameter.value -= np.float32(0.01) * (

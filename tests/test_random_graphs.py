@@ -11,14 +11,14 @@ from tests.poison import poisoned_memory
 WITHOUT_DROPOUT = [name for name in OPERATIONS if name != "dropout"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(strategies.random_graphs(most_instructions=9))
 def test_every_policy_equals_one_by_one(random_graph):
     with poisoned_memory():
         check_policies(random_graph)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(strategies.random_graphs(operations=WITHOUT_DROPOUT, most_instructions=8))
 def test_no_sentence_changes_another(random_graph):
     check_sentences(random_graph)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests import thread_steps, threads
+from tests.marks import exhaustive
 from tests.thread_steps import OWN, PERIOD, SHARED
 
 
@@ -14,14 +15,19 @@ def every_kind(seed):
     return lambda number: steps[number](0)
 
 
-@pytest.mark.parametrize("make", [OWN["lstm"], every_kind])
-def test_threads_with_models_of_their_own_take_the_steps_that_each_takes_alone(make):
-    assert threads.check_threads(make, steps=64) == (64, 0, "")
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [(OWN["lstm"], 32), (every_kind, 32), exhaustive(OWN["lstm"], 64), exhaustive(every_kind, 64)],
+)
+def test_threads_with_models_of_their_own_take_the_steps_that_each_takes_alone(make, steps):
+    assert threads.check_threads(make, steps=steps) == (steps, 0, "")
 
 
-def test_threads_that_read_one_model_get_what_it_gives_alone():
-    found = threads.check_threads(SHARED["shared_model"], steps=32, shared=True)
-    assert found == (32, 0, "")
+@pytest.mark.parametrize("count", [2, exhaustive(4)])
+def test_threads_that_read_one_model_get_what_it_gives_alone(count):
+    steps = count * PERIOD
+    found = threads.check_threads(SHARED["shared_model"], steps, count, shared=True)
+    assert found == (steps, 0, "")
 
 
 def test_a_step_that_others_change_is_counted():

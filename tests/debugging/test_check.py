@@ -11,8 +11,10 @@ from dynbatch.errors import CheckError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.testing.probe import backward, outputs_of, probe, random_like
+from tests.marks import quick
 from tests.messages import raised
-from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
+from tests.node_cases import CASES
+from tests.nodes.test_contract import as_nodes, over, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
 
 LENGTHS = [3, 1, 7, 0, 2]
@@ -83,7 +85,7 @@ def test_a_seq2seq_model_passes(device, attention):
             graph.backward(F.mean(losses))
 
 
-@every_case
+@over(quick(CASES[::3], CASES))
 def test_every_node_type_passes(case, device):
     parameters = parameters_of(case)
     for parameter in parameters:

@@ -31,7 +31,7 @@ SMALL = ["--epochs", "3", "--embed", "6", "--hidden", "8", "--batch-size", "16",
 def pairs(tmp_path):
     """Words to be reversed, in a file."""
     rng = np.random.default_rng(0)
-    words = sorted({"".join(rng.choice(list("abc"), rng.integers(1, 9))) for _ in range(150)})
+    words = sorted({"".join(rng.choice(list("abc"), rng.integers(1, 9))) for _ in range(80)})
     path = tmp_path / "reverse.tsv"
     path.write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
     return path
@@ -234,9 +234,8 @@ def test_a_corpus_without_development_set_is_trained_to_the_end(tmp_path, capsys
     assert read_checkpoint(output / "model.safetensors").epoch == 3
 
 
-def test_a_run_is_not_written_over(pairs, tmp_path, capsys):
-    output = tmp_path / "run"
-    assert main(command(pairs, output)) == 0
+def test_a_run_is_not_written_over(done, capsys):
+    pairs, output = done
     before = parameters(output / "model.safetensors")
     assert main(command(pairs, output)) == 1
     assert "there is a run already" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def steps_of(name, count, settings):
     return found
 
 
-@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize("name", quick(["gpt2", "t5", "lstm"], LAUNCHES))
 def test_a_step_is_one_upload_and_as_many_launches_for_any_number_of_prompts(name, cuda):
     few, many = [steps_of(name, count, {}) for count in (2, 7)]
     assert {*few, *many} == {(LAUNCHES[name], 1)}

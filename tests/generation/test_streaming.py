@@ -5,6 +5,7 @@ import pytest
 
 from dynbatch.generation.streaming import REPLACEMENT, TextStream
 from dynbatch.text import ByteTokenizer, HuggingFaceTokenizer
+from tests.marks import exhaustive
 
 TOKENIZER = ByteTokenizer()
 
@@ -18,9 +19,10 @@ def random_bytes(rng, kind):
     return np.delete(ids, rng.integers(0, ids.size)) if kind == 1 and ids.size else ids
 
 
-def test_pieces_joined_are_the_text_of_random_bytes():
+@pytest.mark.parametrize("count", [1_000, exhaustive(10_000)])
+def test_pieces_joined_are_the_text_of_random_bytes(count):
     rng = np.random.default_rng(0)
-    for number in range(10_000):
+    for number in range(count):
         ids = random_bytes(rng, number % 3)
         stream = TextStream(TOKENIZER)
         pieces = [stream.put(one) for one in ids]

@@ -94,7 +94,8 @@ def test_values_states_and_gradients_equal_torch(kind, layers, both, starts):
 
 
 @pytest.mark.parametrize(("kind", "layers", "both"), [("LSTM", 2, 1), exhaustive("GRU", 2, 1)])
-def test_gradients_equal_differences(kind, layers, both):
+@pytest.mark.parametrize("most", [6, exhaustive(20)])
+def test_gradients_equal_differences(kind, layers, both, most):
     model = build(kind, layers, both, rng=0)
 
     def outputs_and_states(graph, x, *starts):
@@ -103,7 +104,7 @@ def test_gradients_equal_differences(kind, layers, both):
         return [ys, *[part for state in last for part in parts(state)]]
 
     shapes = [(3, INPUT), *[(HIDDEN,)] * (2 if kind == "LSTM" else 1)]
-    check_gradient(outputs_and_states, shapes=shapes, parameters=model, most=20)
+    check_gradient(outputs_and_states, shapes=shapes, parameters=model, most=most)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])

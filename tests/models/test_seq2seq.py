@@ -62,9 +62,10 @@ def test_loss_and_gradients_equal_the_model_spelt_out_in_torch(layers, attention
 @pytest.mark.parametrize(
     "options", [exhaustive({"layers": 2}), {"attention": "general", "bridge": False}]
 )
-def test_gradients_equal_differences(options):
+@pytest.mark.parametrize("most", [4, exhaustive(12)])
+def test_gradients_equal_differences(options, most):
     model = small(**options)
-    check_gradient(lambda graph: model.loss(graph, *PAIRS[0]), parameters=model, most=12)
+    check_gradient(lambda graph: model.loss(graph, *PAIRS[0]), parameters=model, most=most)
 
 
 @pytest.mark.parametrize("options", [{}, {"layers": 2, "dropout": 0.4}])
@@ -93,11 +94,12 @@ def test_without_a_bridge_the_decoder_starts_from_zeros_and_has_fewer_parameters
         assert np.array_equal(found, wanted)
 
 
-def test_tied_weights_are_one_parameter_with_both_gradients():
+@pytest.mark.parametrize("most", [4, exhaustive(12)])
+def test_tied_weights_are_one_parameter_with_both_gradients(most):
     model = models.Seq2Seq(8, 9, embed=6, hidden=6, tie_weights=True, rng=0)
     names = [name for name, _ in model.named_parameters()]
     assert "target_embedding.weight" in names and "output.weight" not in names
-    check_gradient(lambda graph: model.loss(graph, *PAIRS[1]), parameters=model, most=12)
+    check_gradient(lambda graph: model.loss(graph, *PAIRS[1]), parameters=model, most=most)
     # Unread words have a gradient too, from the softmax.
     train_loss(model, PAIRS[:1])
     assert np.all(np.any(model.output.weight.grad != 0, axis=1))

@@ -10,6 +10,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError
 from dynbatch.testing import check_batching, check_gradient
+from tests.marks import exhaustive
 from tests.torch_parity import assert_equals_torch, import_torch
 
 INPUT, HIDDEN = 3, 4
@@ -93,14 +94,14 @@ def test_values_and_gradients_equal_torch(kind):
 
 
 @each_model
-@pytest.mark.parametrize("count", [1, 5])
-def test_gradients_equal_differences(kind, count):
+@pytest.mark.parametrize(("count", "most"), [(5, 5), exhaustive(1, 20), exhaustive(5, 20)])
+def test_gradients_equal_differences(kind, count, most):
     model = kind(INPUT, HIDDEN, rng=0)
 
     def hs_and_root(graph, x):
         return model(x, TREES[kind][count])
 
-    check_gradient(hs_and_root, shapes=[(count, INPUT)], parameters=model, most=20)
+    check_gradient(hs_and_root, shapes=[(count, INPUT)], parameters=model, most=most)
 
 
 @each_model

@@ -14,6 +14,7 @@ from dynbatch.nodes.sources import Input
 from dynbatch.testing import check_batching, check_device, check_gradient
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import backward, gradient_of, outputs_of, probe, random_like
+from tests.marks import exhaustive, quick
 from tests.node_cases import CASES, LENGTHS, Case
 from tests.poison import poisoned_memory
 
@@ -33,6 +34,8 @@ def over(cases: list[Case]) -> pytest.MarkDecorator:
 
 
 every_case = over(CASES)
+# Mini-batches of the others are compared with PyTorch's numbers, below.
+BATCHED = [case for k, case in enumerate(CASES) if case.torch is None or k % 3 == 0]
 
 
 def parameters_of(case: Case, dtype: str = "float64") -> list[db.Parameter]:
@@ -57,20 +60,23 @@ def is_float_array(x) -> bool:
     return isinstance(x, np.ndarray | np.floating) and x.dtype.kind == "f"
 
 
-@every_case
-def test_batched_equals_one_by_one_under_every_policy(case):
+@over(quick(BATCHED, CASES))
+@pytest.mark.parametrize("lengths", [(3, 0, 11), exhaustive(LENGTHS)], ids=str)
+def test_batched_equals_one_by_one_under_every_policy(case, lengths):
     parameters = parameters_of(case)
     with poisoned_memory():
         check_batching(
             lambda graph, *arguments: case.build(graph, *arguments, *parameters),
-            sentences_of(case),
+            sentences_of(case, lengths),
             parameters=parameters,
         )
 
 
 @every_case
-@pytest.mark.parametrize("length", [0, 1, 3])
-def test_backward_equals_central_differences(case, length):
+@pytest.mark.parametrize(
+    ("length", "most"), [(3, 10), exhaustive(3, 100), exhaustive(1, 100), exhaustive(0, 100)]
+)
+def test_backward_equals_central_differences(case, length, most):
     parameters = parameters_of(case)
     (arguments,) = sentences_of(case, [length])
     varied = [k for k, x in enumerate(arguments) if is_float_array(x)]
@@ -81,7 +87,8 @@ def test_backward_equals_central_differences(case, length):
             given[k] = node
         return case.build(graph, *given, *parameters)
 
-    check_gradient(build, inputs=[arguments[k] for k in varied], parameters=parameters)
+    inputs = [arguments[k] for k in varied]
+    check_gradient(build, inputs=inputs, parameters=parameters, most=most)
 
 
 # A single row of an input is no node before it is read.

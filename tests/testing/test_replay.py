@@ -21,6 +21,7 @@ from dynbatch.testing.__main__ import main
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
 from dynbatch.testing.random_graphs import draw
+from tests.marks import quick
 from tests.node_cases import CASES
 from tests.nodes.test_contract import as_nodes, over, parameters_of, sentences_of
 
@@ -47,7 +48,10 @@ class Tripled(db.Node):
 """
 
 
-@over([case for case in CASES if case.name != "block"])  # which comes back as its operators
+PLAIN = [case for case in CASES if case.name != "block"]  # which comes back as its operators
+
+
+@over(quick(PLAIN[::3], PLAIN))
 def test_every_node_type_comes_back(case, tmp_path):
     parameters = parameters_of(case)
     path = tmp_path / "graph.npz"

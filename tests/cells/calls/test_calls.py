@@ -24,6 +24,7 @@ from dynbatch.errors import (
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.marks import exhaustive
 from tests.poison import poisoned_memory
 
 D, H = 3, 4
@@ -332,8 +333,9 @@ def test_calls_know_parameters_by_what_was_read():
         assert graph.statistics.batches == 3
 
 
-def test_a_long_chain_needs_no_recursion(place):
-    length = 20_000 if place == "cpu" else 200
+@pytest.mark.parametrize("long", [4_000, exhaustive(20_000)])
+def test_a_long_chain_needs_no_recursion(place, long):
+    length = long if place == "cpu" else 200
 
     @db.cell
     def add(x, total):
