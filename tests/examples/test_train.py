@@ -27,14 +27,18 @@ from examples.seq2seq.train import DEMO, Settings, main
 SMALL = ["--epochs", "3", "--embed", "6", "--hidden", "8", "--batch-size", "16", "--quiet"]
 
 
-@pytest.fixture
-def pairs(tmp_path):
-    """Words to be reversed, in a file."""
-    rng = np.random.default_rng(0)
-    words = sorted({"".join(rng.choice(list("abc"), rng.integers(1, 9))) for _ in range(80)})
-    path = tmp_path / "reverse.tsv"
+def reversals(path, count, longest, seed=0):
+    """A file of about so many words to be reversed."""
+    rng = np.random.default_rng(seed)
+    lengths = [int(rng.integers(1, longest + 1)) for _ in range(count)]
+    words = sorted({"".join(rng.choice(list("abc"), length)) for length in lengths})
     path.write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
     return path
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return reversals(tmp_path / "reverse.tsv", 80, 8)
 
 
 pytestmark = pytest.mark.usefixtures("same_threads")
@@ -44,10 +48,7 @@ pytestmark = pytest.mark.usefixtures("same_threads")
 def first_run(tmp_path_factory):
     """A file of few pairs, and a run on them that is done; only copies of it go on."""
     folder = tmp_path_factory.mktemp("first")
-    path = folder / "reverse.tsv"
-    rng = np.random.default_rng(1)
-    words = sorted({"".join(rng.choice(list("abc"), rng.integers(1, 6))) for _ in range(40)})
-    path.write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
+    path = reversals(folder / "reverse.tsv", 40, 5, seed=1)
     assert main(command(path, folder / "run", "--epochs", "1")) == 0
     return path, folder / "run"
 
@@ -92,8 +93,10 @@ def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, t
     assert (translator.source_units, len(translator.source)) == ("characters", 6)
 
 
-def test_it_learns(pairs, tmp_path, capsys):
-    options = ["--epochs", "30", "--hidden", "24", "--lr", "0.02", "--attention", "general"]
+def test_it_learns(tmp_path, capsys):
+    pairs = reversals(tmp_path / "reverse.tsv", 150, 8)
+    options = ["--epochs", "16", "--batch-size", "8", "--hidden", "24", "--lr", "0.02"]
+    options += ["--attention", "general"]
     assert main(command(pairs, tmp_path / "run", *options)) == 0
     losses = [r["loss"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in r]
     assert losses[-1] < losses[0] / 5
@@ -397,8 +400,8 @@ def test_what_the_example_saved_and_is_damaged_is_one_message(done, capsys, chan
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no pairs. Each line holds source<TAB>target"),
-        (b"\n  \n\t\n", "no pairs. Each line holds source<TAB>target"),
+        (b"", "no pair.\n  rule: source<TAB>target on each line"),
+        (b"\n  \n\t\n", "no pair.\n  rule: source<TAB>target on each line"),
         (b"# a comment\n# and another\n", ":1: expected source<TAB>target, found no tab"),
         (b"source\n", ":1: expected source<TAB>target, found no tab"),
         (b"source\t\n", ":1: expected source<TAB>target, found nothing on one side"),
