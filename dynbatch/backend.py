@@ -20,6 +20,7 @@ ArrayModule = Any
 """NumPy or CuPy: the module whose functions make and read arrays."""
 
 NAMES = ("cpu", "cuda")
+"""What commands take for a device: CUDA_VISIBLE_DEVICES chooses theirs."""
 
 LEAST_CAPABILITY = {13: 75, 12: 60}
 """The oldest GPUs, by CUDA's version: Turing, where CUDA 13 begins, and Pascal under CUDA 12."""
@@ -30,34 +31,62 @@ _stand_in: list[ArrayModule] = []
 class Device:
     """Where the values of a graph, or the arrays of a model, live.
 
-    Attributes:
-        name: "cpu" or "cuda" (CuPy's current device).
-        xp:   its array module, NumPy or CuPy.
+    Args:
+        xp:      the array module, NumPy or CuPy.
         is_cuda: whether it is a GPU.
+        index:   its number; 0 on the CPU.
     """
 
-    __slots__ = ("is_cuda", "name", "xp")
+    __slots__ = ("_module", "index", "is_cuda")
 
-    def __init__(self, name: str, xp: ArrayModule) -> None:
-        self.name = name
-        self.xp = xp
-        self.is_cuda = name == "cuda"
+    def __init__(self, xp: ArrayModule, is_cuda: bool, index: int = 0) -> None:
+        self.is_cuda = is_cuda
+        self.index = index
+        self._module = xp
+
+    @property
+    def name(self) -> str:
+        """The name: "cpu", "cuda", or "cuda:1" for the second GPU where there are several."""
+        if not self.is_cuda:
+            return "cpu"
+        has_several = self.index or self._module.cuda.runtime.getDeviceCount() > 1
+        return f"cuda:{self.index}" if has_several else "cuda"
+
+    @property
+    def xp(self) -> ArrayModule:
+        """Its array module, NumPy or CuPy, of which it is the current device; see `use`."""
+        self.use()
+        return self._module
+
+    def use(self) -> None:
+        """Make a GPU CuPy's current device in this thread: arrays are made, and kernels run there.
+
+        Whatever works on a GPU begins so, and leaves it current.
+        """
+        if self.is_cuda:
+            cuda = self._module.cuda
+            if cuda.runtime.getDevice() != self.index:
+                cuda.Device(self.index).use()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and self.name == other.name
+        if not isinstance(other, Device):
+            return False
+        return self.is_cuda is other.is_cuda and self.index == other.index
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash((self.is_cuda, self.index))
 
     def __repr__(self) -> str:
         return f"Device({self.name!r})"
 
 
-CPU = Device("cpu", np)
+CPU = Device(np, False)
+
+_gpus: dict[int, Device] = {}  # of the module that stood in last, or CuPy
 
 
 def device(name: str | Device) -> Device:
-    """The device with a name.
+    """The device with a name: "cpu", "cuda:1", or "cuda", CuPy's current device in this thread.
 
     Raises:
         BackendError: there is no such device, CuPy is not installed, or it finds no GPU to use.
@@ -66,20 +95,32 @@ def device(name: str | Device) -> Device:
         return name
     if name == "cpu":
         return CPU
-    if name != "cuda":
+    kind, colon, number = str(name).partition(":")
+    if kind != "cuda" or bool(colon) is not number.isdecimal():
         raise BackendError(
-            f"device {name!r} is unknown.\n  rule: one of {', '.join(NAMES)}\n"
-            '  fix:  device="cuda"; cupy.cuda.Device(1).use() selects another GPU'
+            f"device {name!r} is unknown.\n  rule: cpu, cuda, or cuda:1, the second GPU\n"
+            '  fix:  device="cuda" is the GPU that CuPy works on now'
         )
     module = cupy()
+    index = int(number) if colon else None
     if not _stand_in:
-        require_gpu(module)
-    return Device("cuda", module)
+        require_gpu(module, index)
+    runtime = module.cuda.runtime
+    if index is not None and index >= runtime.getDeviceCount():
+        raise _no_gpu(index, runtime.getDeviceCount())
+    return _gpu(module, runtime.getDevice() if index is None else index)
 
 
-def device_of(array: object) -> Device:
+def device_of(array: Any) -> Device:
     """The device that holds an array. A GPU that holds arrays is not looked for again."""
-    return CPU if isinstance(array, np.ndarray) else Device("cuda", cupy())
+    return CPU if isinstance(array, np.ndarray) else _gpu(cupy(), array.data.device_id)
+
+
+def _gpu(module: ArrayModule, index: int) -> Device:
+    found = _gpus.get(index)
+    if found is None or found._module is not module:
+        found = _gpus[index] = Device(module, True, index)
+    return found
 
 
 def is_device_array(value: object) -> bool:
@@ -123,8 +164,12 @@ def nccl() -> Any:
     return found
 
 
-def require_gpu(module: ArrayModule) -> None:
-    """Raise BackendError unless this CuPy finds a GPU that it can compile for, and cuBLAS."""
+def require_gpu(module: ArrayModule, index: int | None = None) -> None:
+    """Raise BackendError unless this CuPy finds a GPU that it can compile for, and cuBLAS.
+
+    Args:
+        index: the GPU's number; None for CuPy's current one.
+    """
     try:
         count = module.cuda.runtime.getDeviceCount()
     except module.cuda.runtime.CUDARuntimeError as error:
@@ -143,13 +188,23 @@ def require_gpu(module: ArrayModule) -> None:
             "  fix:  install CUDA's libraries beside CuPy: pip install 'dynbatch[cuda13]' (or "
             'cuda12), or use device="cpu"'
         ) from error
-    _require_capability(module)
+    if index is not None and index >= count:
+        raise _no_gpu(index, count)
+    _require_capability(module, index)
 
 
-def _require_capability(module: ArrayModule) -> None:
+def _no_gpu(index: int, count: int) -> BackendError:
+    return BackendError(
+        f"device 'cuda:{index}': this machine has {count} GPU{'s' * (count > 1)}, counted from 0.\n"
+        f"  fix:  cuda:{count - 1} is the last; CUDA_VISIBLE_DEVICES hides others from a process"
+    )
+
+
+def _require_capability(module: ArrayModule, index: int | None) -> None:
     """Refuse older GPUs: CUDA 13's compiler would name neither them nor the reason."""
     cuda = min(module.cuda.runtime.runtimeGetVersion() // 1000, max(LEAST_CAPABILITY))
-    capability = int(module.cuda.Device().compute_capability)
+    device = module.cuda.Device() if index is None else module.cuda.Device(index)
+    capability = int(device.compute_capability)
     least = LEAST_CAPABILITY.get(cuda, 0)
     if capability < least:
         fits = capability >= LEAST_CAPABILITY[12]

@@ -38,7 +38,8 @@ class Graph(Runs, Introspection, NamesChecked):
     """One mini-batch. Nodes are made inside its `with` block; nothing runs until a value is asked.
 
     Args:
-        device: "cpu", or "cuda" for CuPy's current device; parameters must be there too.
+        device: "cpu", "cuda:1" for a GPU by its number, or "cuda" for CuPy's current one, which
+            a GPU becomes, in its thread, by work there. Parameters must be there too.
         dtype:  of every value, float32 or float64; parameters must have the same.
         policy: how nodes and calls are grouped: "by_bound", "by_agenda", "by_depth", "learned",
             "one_by_one" (see `dynbatch.batcher.schedule.policies`), or a function (see `Policy`).

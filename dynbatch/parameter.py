@@ -237,7 +237,7 @@ class Parameter(ParameterHabits):
         return device_of(self._value)
 
     def to(self, device: str | Device) -> Self:
-        """Move value and gradient to "cpu" or "cuda", in place.
+        """Move value and gradient to "cpu", "cuda" or "cuda:1", in place.
 
         Raises:
             BackendError: the device is not available.

@@ -67,10 +67,12 @@ def test_without_cublas_the_error_says_what_to_install():
 
 
 def test_a_stand_in_takes_the_place_of_cupy():
-    module = SimpleNamespace()
+    runtime = SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1)
+    module = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     with backend.stand_in(module):
         assert backend.device("cuda").xp is module
-        assert backend.device_of(object()).is_cuda
+        array = SimpleNamespace(data=SimpleNamespace(device_id=0))
+        assert backend.device_of(array).name == "cuda"
 
 
 def card(capability, cuda, count=1):

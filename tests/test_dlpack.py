@@ -190,7 +190,7 @@ def test_what_cannot_be_an_input_is_an_error_with_its_fix(cuda):
         assert F.input(graph, Tensor(cuda, np.zeros((1, 2, 3)))).shape == (1, 2, 3)
         with pytest.raises(DtypeError, match=r"use tensor.detach\(\)"):
             F.input(graph, Unshared(cuda, np.zeros(3)))
-        with pytest.raises(BackendError, match=r"on GPU 1, and CuPy works on GPU 0(.|\n)*cuda:0"):
+        with pytest.raises(BackendError, match="device 'cuda:1': this machine has 1 GPU, counted"):
             F.input(graph, Elsewhere(2, 1))
         node = F.constant(graph, 1.0)
         with pytest.raises(DtypeError, match="a node is not an array"):

@@ -223,7 +223,7 @@ def pool_of(device: backend.Device) -> Pool:
     if not device.is_cuda:
         return default_pool
     pools: dict[tuple[int, int], Pool] = _device_pools.__dict__.setdefault("pools", {})
-    key = (id(device.xp), device.xp.cuda.runtime.getDevice())
+    key = (id(device.xp), device.index)
     if key not in pools:
         pools[key] = Pool(upstream=DeviceMemory())
     return pools[key]

@@ -229,7 +229,7 @@ class Module:
         return self
 
     def to(self, device: str | Device) -> Self:
-        """Move every parameter, with its gradient, to "cpu" or "cuda" in place.
+        """Move every parameter, with its gradient, to "cpu", "cuda" or "cuda:1" in place.
 
         An optimizer follows at its next step, with its state.
 

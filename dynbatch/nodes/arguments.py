@@ -139,7 +139,7 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
-    if device is not None and isinstance(value, np.ndarray) is device.is_cuda:
+    if device is not None and source.device != device:
         own, theirs = source.device.name, device.name
         raise BackendError.at_caller(
             f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.rows import gather_rows
@@ -198,6 +199,12 @@ def _gpu_array(graph: Owner, array: Any) -> Array:
         )
     value = exchange.view("input", array)
     _require_numbers(value)
+    if device_of(value) != device:
+        raise BackendError.at_caller(
+            f"input: the array is on {device_of(value).name}, the graph on {device.name}.\n"
+            f"  fix:  db.Graph(device={device_of(value).name!r}), or move the array: "
+            f"tensor.to({device.name!r})"
+        )
     if value.dtype != graph.dtype:
         own, theirs = str(value.dtype), str(graph.dtype)
         raise DtypeError.at_caller(

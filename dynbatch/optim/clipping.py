@@ -91,10 +91,15 @@ def _gradients(owner: str, parameters: Parameters) -> list[NamedGradient]:
 
 
 def _is_on_device(what: str, gradients: list[NamedGradient]) -> bool:
-    devices = {device_of(each.values).name: each.name for each in gradients}
+    """Whether all are on a GPU, which is made the current one."""
+    devices = {device_of(each.values): each.name for each in gradients}
     if len(devices) > 1:
+        places = [f"of {name!r} is on {device.name}" for device, name in devices.items()]
         raise BackendError(
-            f"{what}: the gradient of {devices['cpu']!r} is on the cpu, of {devices['cuda']!r} on "
-            "cuda.\n  fix: move the whole model, or clip each part by itself."
+            f"{what}: the gradient {', '.join(places)}.\n"
+            "  fix: move the whole model, or clip each part by itself."
         )
-    return "cuda" in devices
+    for device in devices:
+        device.use()
+        return device.is_cuda
+    return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynbatch.backend import DType
+from dynbatch.backend import Device, DType, device_of
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda import optimizers
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -24,13 +24,15 @@ def run_updates(updates: Sequence[Update]) -> None:
     Raises:
         BackendError: the rule does not name a kernel that has a CUDA version.
     """
-    groups: dict[tuple[DType, int], list[Update]] = {}
+    groups: dict[tuple[Device, DType, int], list[Update]] = {}
     for part, norm in updates:
-        groups.setdefault((part.value.dtype, id(norm)), []).append((part, norm))
-    for group in groups.values():
+        key = device_of(part.value), part.value.dtype, id(norm)
+        groups.setdefault(key, []).append((part, norm))
+    for (device, *_), group in groups.items():
         (first, norm), parts = group[0], [part for part, _ in group]
+        device.use()
         optimizers.update(_kernel(first), parts, None if norm is None else norm.array)
-    queue().flush()
+        queue().flush()
 
 
 def _kernel(part: ParameterSlice) -> str:

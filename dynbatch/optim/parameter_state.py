@@ -55,7 +55,7 @@ class ParameterState:
             )
         values = gradient.values if isinstance(gradient, RowSparse) else gradient
         is_on_host = isinstance(self.parameter.value, np.ndarray)
-        if is_on_host is not isinstance(values, np.ndarray):
+        if device_of(values) != self.parameter.device:
             ours, theirs = self.parameter.device.name, device_of(values).name
             raise BackendError(
                 f"Parameter {self.name!r}: its gradient is on the {theirs}, its value on the "
@@ -95,7 +95,7 @@ class ParameterState:
             self.slots[slot] = array
         elif array.dtype != value.dtype:
             array = self.slots[slot] = transfer.convert(array, value.dtype)
-        if isinstance(array, np.ndarray) is not isinstance(value, np.ndarray):
+        if device_of(array) != device_of(value):
             self.slots[slot] = transfer.to_device(array, device_of(value))
 
     def download(self, slot: str) -> Array:

@@ -23,8 +23,9 @@ def connect(
             pip install 'dynbatch[mpi]'.
         timeout:   seconds until all other processes must have come; MPI's launcher has its own.
         device:    "cuda" makes the GPU with this process's number on its machine (`LOCAL_RANK`)
-            CuPy's current one, and joins the GPUs of all ranks by NCCL: sums of their arrays stay
-            there. NCCL comes with `pip install nvidia-nccl-cu13`. It has not been run on cards yet.
+            CuPy's current one, "cuda:1" that one, and joins the GPUs of all ranks by NCCL: sums of
+            their arrays stay there. NCCL comes with `pip install nvidia-nccl-cu13`. It has not been
+            run on cards yet.
 
     Raises:
         BackendError:  there is no such GPU, or no NCCL.
@@ -39,8 +40,10 @@ def connect(
     place = place_in_run()
     if transport not in (None, "tcp", "mpi"):
         raise ParallelError(f"the transport {transport!r} is unknown: 'tcp' or 'mpi'.")
-    if device != "cpu":
-        _use_gpu(device, place.local_rank)
+    if device not in ("cpu", "cuda"):
+        backend.device(device).use()
+    elif device == "cuda":
+        _use_gpu(place.local_rank)
     host = _host_transport(transport, place, timeout)
     if host is None or device == "cpu":
         return Communicator(host)
@@ -64,13 +67,13 @@ def _host_transport(
     return join(place, timeout)
 
 
-def _use_gpu(device: str, local_rank: int) -> None:
+def _use_gpu(local_rank: int) -> None:
     """Make a process's own GPU the current one; it may be the only one that the process sees.
 
     Raises:
         BackendError: there are fewer.
     """
-    cuda = backend.device(device).xp.cuda
+    cuda = backend.device("cuda").xp.cuda
     count = cuda.runtime.getDeviceCount()
     if local_rank >= count > 1:
         raise BackendError(
@@ -78,4 +81,4 @@ def _use_gpu(device: str, local_rank: int) -> None:
             "  rule: every process has a GPU of its own, that with its number (LOCAL_RANK)\n"
             f"  fix:  start {count} on this machine"
         )
-    cuda.Device(local_rank if count > 1 else 0).use()
+    backend.device(f"cuda:{local_rank if count > 1 else 0}").use()

@@ -150,7 +150,7 @@ def test_both_dtypes_have_one_norm(cuda):
 def test_parameters_of_both_devices_are_refused(cuda):
     here, there = parameters_with_gradients(), parameters_with_gradients(device="cuda")
     for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
-        with pytest.raises(BackendError, match=r"'\w+' is on the cpu, of '[\w.]+' on cuda"):
+        with pytest.raises(BackendError, match=r"of '\w+' is on cpu, of '[\w.]+' is on cuda"):
             clip(here + there, 1.0)
 
 

@@ -136,6 +136,7 @@ class Executor:
 
     def _try(self, request: Request) -> None:
         begin = time.perf_counter()
+        self._device.use()
         loss = request.loss
         self._run = run = Run(len(self.steps), len(self.plans), len(self._arenas))
         run.first = run.steps if loss is None else 0
@@ -189,6 +190,7 @@ class Executor:
             BackendError, OutOfMemory: the device failed. The graph is as it was before the run; of
                 parameters whose gradient may be half added it is forgotten.
         """
+        self._device.use()
         try:
             if add_gradients:
                 begin = time.perf_counter()

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, device_of
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.cuda.joined.chains import (
@@ -189,6 +189,7 @@ def _copy_parts(
 
 def download(array: Array) -> Array:
     """A copy on the host. It flushes the queue and waits for the device."""
+    device_of(array).use()
     queue().flush()
     return array.get()  # type: ignore[attr-defined, no-any-return]  # CuPy's
 

@@ -59,7 +59,7 @@ def view(what: str, value: Any) -> Array:
         value: an array of any library, or anything that NumPy converts.
 
     Raises:
-        BackendError: CuPy is missing, or the array is on another GPU than CuPy's current one.
+        BackendError: CuPy is missing, or there is no such GPU.
         DtypeError:   its library does not hand it out, or NumPy and CuPy have no such type.
         ValueError:   lists of different lengths.
     """
@@ -85,19 +85,12 @@ def _on_host(value: Any) -> Array:
 
 
 def _on_gpu(what: str, value: Any) -> Array:
-    cupy = backend.device("cuda").xp
     if not hasattr(value, "__dlpack_device__"):
-        interfaced: Array = cupy.asarray(value)
+        interfaced: Array = backend.device("cuda").xp.asarray(value)
         return interfaced
     device_type, number = value.__dlpack_device__()
-    current = cupy.cuda.runtime.getDevice()
-    if device_type == CUDA and number != current:
-        raise BackendError(
-            f"{what}: the array is on GPU {number}, and CuPy works on GPU {current}.\n"
-            f"  fix:  cupy.cuda.Device({number}).use() before graphs and parameters are made, or "
-            f"move the array: tensor.to('cuda:{current}')"
-        )
-    array: Array = cupy.from_dlpack(value)
+    device = backend.device(f"cuda:{number}" if device_type == CUDA else "cuda")
+    array: Array = device.xp.from_dlpack(value)
     return array
 
 
@@ -117,7 +110,7 @@ def writable(what: str, value: Any) -> Array:
 
 def dlpack_device(device: backend.Device) -> tuple[int, int]:
     """The result of `__dlpack_device__` for an array on a device: (type, number)."""
-    return (CUDA, device.xp.cuda.runtime.getDevice()) if device.is_cuda else (HOST, 0)
+    return (CUDA, device.index) if device.is_cuda else (HOST, 0)
 
 
 def capsule(array: Array, **options: Any) -> Any:

@@ -21,9 +21,10 @@ def to_host(array: Array) -> Array:
 
 def to_device(array: Array, device: Device) -> Array:
     """The array itself if it is on that device, else a copy there."""
-    if isinstance(array, np.ndarray):
-        return device.xp.asarray(array) if device.is_cuda else array
-    return array if device.is_cuda else to_host(array)
+    if device_of(array) == device:
+        return array
+    host = to_host(array)
+    return device.xp.asarray(host) if device.is_cuda else host
 
 
 def overwrite(out: Array, values: Array) -> None:
@@ -35,6 +36,7 @@ def overwrite(out: Array, values: Array) -> None:
     if isinstance(out, np.ndarray):
         np.copyto(out, values)
         return
+    device_of(out).use()
     queue().flush()
     out.set(np.asarray(values, order="C").astype(out.dtype, casting="same_kind", copy=False))
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """The work for CuPy's current device and stream that has not been started yet.
+    """The work for one GPU, CuPy's current one when it is made, that has not been started yet.
 
     Attributes:
         label:    what is running now; errors name it.
@@ -47,6 +47,7 @@ class Queue:
 
     def __init__(self, cupy: CupyModule) -> None:
         self.cupy = cupy
+        self._device = backend.Device(cupy, True, cupy.cuda.runtime.getDevice())
         self.label = ""
         self._at_once = False
         self.uploads = 0
@@ -207,6 +208,7 @@ class Queue:
             BackendError: the device refused something; says for which node and batch.
             OutOfMemory:  it had no memory for it.
         """
+        self._device.use()
         try:
             self.settle()
         except BaseException:
