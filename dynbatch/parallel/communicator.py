@@ -36,7 +36,8 @@ class Communicator:
         size: number of processes.
 
     As a context it is closed at the end. If the block ends with an error, all other ranks are told
-    so, and end with a `ParallelError` that names this one.
+    so, and end with a `ParallelError` that names this one; unless the error's `on_all_ranks` says
+    that all of them raise it.
 
     Raises:
         ParallelError: by every method: another rank failed or ended, or does something else.
@@ -215,6 +216,8 @@ class Communicator:
     ) -> None:  # fmt: skip
         if isinstance(error, ParallelError):
             self.fail(str(error), error.rank)  # whoever waits for this rank learns what it was
+        elif getattr(error, "on_all_ranks", False):
+            pass
         elif isinstance(error, KeyboardInterrupt):
             self.fail(f"rank {self.rank} was interrupted (Ctrl-C).")
         elif error is not None:

@@ -24,6 +24,7 @@ from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 
 Value = TypeVar("Value")
+Failure = TypeVar("Failure", bound=BaseException)
 
 LONGEST = 100
 """Characters of a value that an error shows."""
@@ -257,7 +258,14 @@ class Ranks:
         if self._ending:
             number, self._ending, self.agree = self._ending, 0, True
             self._noted.clear()
-            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+            is_key = number == signal.SIGINT
+            raise self.on_all(KeyboardInterrupt() if is_key else Terminated(number))
+
+    def on_all(self, error: Failure) -> Failure:
+        """An error that all ranks raise, so that none is told of another's."""
+        if self._communicator is not None:
+            error.on_all_ranks = True  # type: ignore[attr-defined]
+        return error
 
 
 def _shortened(value: object) -> str:

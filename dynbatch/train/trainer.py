@@ -345,8 +345,9 @@ class Trainer(TrainerSettings):
         """Undo what the update did before its step, and return the error to raise."""
         self.optimizer.zero_grad()
         self._marked.restore_buffers()
-        return NumericError(
+        failed = NumericError(
             f"step {self.step + 1} (epoch {self.epoch + 1}, mini-batch {self.position + 1}): "
             f"{error}\n  last good checkpoint: {self._checkpoints.last or 'none was saved'}; "
             "nothing was saved over it."
         )
+        return self.ranks.on_all(failed)

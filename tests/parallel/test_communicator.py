@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dynbatch.errors import ArgumentError, ParallelError
-from dynbatch.parallel.communicator import DIRECT_BYTES
-from tests.parallel.ranks import on_ranks
+from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
+from tests.parallel.ranks import on_ranks, transports
 
 LARGE = DIRECT_BYTES // 4 + 3  # floats, of which the parts are uneven
 
@@ -108,6 +108,19 @@ def test_an_error_of_one_rank_reaches_the_others():
         on_ranks(3, do)
     assert "rank 1 failed: ValueError: no such word" in seen
     assert all("rank 1" in each for each in seen)
+
+
+def test_an_error_that_all_ranks_raise_lets_a_slower_one_read_first():
+    first, second = [Communicator(transport) for transport in transports(2)]
+    failure = ValueError("of all")
+    failure.on_all_ranks = True
+    with pytest.raises(ValueError, match="of all"), second:
+        second.send(np.ones(1), to=0)
+        raise failure
+    received = np.zeros(1)
+    with first:
+        first.receive(received, source=1)
+    assert received == 1
 
 
 def test_a_closed_communicator_moves_nothing():
