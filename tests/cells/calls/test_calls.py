@@ -24,7 +24,7 @@ from dynbatch.errors import (
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
-from tests.marks import exhaustive
+from tests.marks import exhaustive, quick
 from tests.poison import poisoned_memory
 
 D, H = 3, 4
@@ -67,7 +67,7 @@ def test_calls_equal_the_function(name, place, monkeypatch):
     assert runs
 
 
-@every_cell
+@pytest.mark.parametrize("name", quick(list(CASES)[2::3], CASES))
 def test_values_are_the_same_before_backward(name, place):
     case = CASES[name]
     batch = case.batch()

@@ -20,9 +20,13 @@ from tests.cells.step_by_step import (
     sentences,
     step_by_step,
 )
+from tests.marks import quick
 from tests.poison import poisoned_memory
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+a_third = pytest.mark.parametrize(
+    "case", quick(list(CASES.values())[::3], CASES.values()), ids=list(CASES)
+)
 some_cases = pytest.mark.parametrize(
     "case",
     [
@@ -55,7 +59,7 @@ def test_scan_equals_the_cell_step_by_step(case, reverse):
         assert_scan_equals_steps(case.cell, batch)
 
 
-@each_case
+@a_third
 @pytest.mark.parametrize("count", [1, 2])
 def test_chunks_of_few_steps(case, count, threads, monkeypatch):
     monkeypatch.setattr(prefix, "LEAST_ROWS", 8)
@@ -86,7 +90,7 @@ def test_chunks_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypa
     assert not grad or rooms[0] == rooms[len(rooms) // 2]
 
 
-@each_case
+@a_third
 def test_initial_states_given_by_width_are_zeros(case):
     assert_scan_equals_steps(case.cell, case.batch(zeros=True))
 
@@ -135,7 +139,7 @@ def test_values_without_gradients(case):
         assert_equal_outcomes(outcome(db.scan, case.cell, batch, grad=False), expected, 1e-12)
 
 
-@each_case
+@a_third
 def test_float32_equals_float64_within_rounding(case):
     expected = outcome(db.scan, case.cell, case.batch())
     found = outcome(db.scan, case.cell, case.batch(dtype="float32"), dtype="float32")
