@@ -24,14 +24,15 @@ def run_updates(updates: Sequence[Update]) -> None:
     Raises:
         BackendError: the rule does not name a kernel that has a CUDA version.
     """
-    groups: dict[tuple[Device, DType, int], list[Update]] = {}
+    by_device: dict[Device, dict[tuple[DType, int], list[Update]]] = {}
     for part, norm in updates:
-        key = device_of(part.value), part.value.dtype, id(norm)
-        groups.setdefault(key, []).append((part, norm))
-    for (device, *_), group in groups.items():
-        (first, norm), parts = group[0], [part for part, _ in group]
+        groups = by_device.setdefault(device_of(part.value), {})
+        groups.setdefault((part.value.dtype, id(norm)), []).append((part, norm))
+    for device, groups in by_device.items():
         device.use()
-        optimizers.update(_kernel(first), parts, None if norm is None else norm.array)
+        for group in groups.values():
+            (first, norm), parts = group[0], [part for part, _ in group]
+            optimizers.update(_kernel(first), parts, None if norm is None else norm.array)
         queue().flush()
 
 
