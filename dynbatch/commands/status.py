@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from dynbatch.errors import DynbatchError
+from dynbatch.parallel.ending import is_told_here
 from dynbatch.train.interrupts import Terminated
 
 
@@ -25,7 +26,8 @@ def exit_status(run: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (DynbatchError, ImportError, OSError) as error:
-        print(f"error: {said(error)}", file=sys.stderr)
+        if is_told_here(error):
+            print(f"error: {said(error)}", file=sys.stderr)
         return 1
 
 

@@ -13,6 +13,7 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Array, DType, device_of
 from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
+from dynbatch.parallel.guard import RankGuard
 from dynbatch.parallel.transport import Transport
 
 DIRECT_BYTES = 1 << 16
@@ -55,6 +56,7 @@ class Communicator:
     def __init__(self, host: Transport | None = None, device: Transport | None = None) -> None:
         self._host = host
         self._device = device
+        self.guard: RankGuard | None = None
         self.rank = 0 if host is None else host.rank
         self.size = 1 if host is None else host.size
 
@@ -196,9 +198,34 @@ class Communicator:
         Args:
             rank: the one that failed first; this one by default.
         """
+        self._fail(message, self.rank if rank is None else rank)
+
+    def fail_by(self, error: BaseException) -> None:
+        """Tell all other ranks of an error that ends this one."""
+        if isinstance(error, ParallelError):  # whoever waits for this rank learns what it was
+            self._fail(str(error), self.rank if error.rank is None else error.rank)
+        elif getattr(error, "on_all_ranks", False):
+            pass
+        elif isinstance(error, KeyboardInterrupt):
+            self._fail(f"rank {self.rank} was interrupted (Ctrl-C).", self.rank, is_asked=True)
+        elif not isinstance(error, SystemExit):
+            self._fail(f"rank {self.rank} failed: {type(error).__name__}: {error}", self.rank)
+        elif error.code not in (None, 0):
+            is_asked = isinstance(error.code, int) and error.code > 128  # by a signal
+            self._fail(f"rank {self.rank} ended with status {error.code}.", self.rank, is_asked)
+
+    def _fail(self, message: str, rank: int, is_asked: bool = False) -> None:
+        if self.guard is not None:
+            self.guard.failed(message, rank, is_asked)
         for transport in (self._host, self._device):  # others wait for the second without a word
             if transport is not None:
-                transport.fail(message, self.rank if rank is None else rank)
+                transport.fail(message, rank)
+
+    def interrupt(self, message: str, rank: int) -> None:
+        """End the exchange that runs now, or the next one, by an error; from any thread."""
+        for transport in (self._device, self._host):
+            if transport is not None:
+                transport.interrupt(message, rank)
 
     def close(self) -> None:
         """End the connections; a second time it does nothing."""
@@ -206,6 +233,9 @@ class Communicator:
             if transport is not None:
                 transport.close()
         self._device = self._host = None
+        if self.guard is not None:
+            self.guard.close()
+            self.guard = None
 
     def __enter__(self) -> Self:
         return self
@@ -214,14 +244,8 @@ class Communicator:
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
-        if isinstance(error, ParallelError):
-            self.fail(str(error), error.rank)  # whoever waits for this rank learns what it was
-        elif getattr(error, "on_all_ranks", False):
-            pass
-        elif isinstance(error, KeyboardInterrupt):
-            self.fail(f"rank {self.rank} was interrupted (Ctrl-C).")
-        elif error is not None:
-            self.fail(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+        if error is not None:
+            self.fail_by(error)
         self.close()
 
     def __repr__(self) -> str:
@@ -241,10 +265,15 @@ class Communicator:
                 "communicator moves nothing"
             )
         own = self.rank
-        transport.exchange(
-            [None if r == own else each for r, each in enumerate(sent)],
-            [None if r == own else each for r, each in enumerate(received)],
-        )
+        try:
+            transport.exchange(
+                [None if r == own else each for r, each in enumerate(sent)],
+                [None if r == own else each for r, each in enumerate(received)],
+            )
+        except ParallelError:
+            if self.guard is not None:
+                self.guard.taken()
+            raise
 
 
 def _by_dtype(arrays: Sequence[Array]) -> list[list[Array]]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 from dynbatch import backend
 from dynbatch.errors import BackendError, ParallelError
+from dynbatch.kernels.runtime.parallel import share_processors
 from dynbatch.parallel.communicator import Communicator
+from dynbatch.parallel.ending import end_with_process
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
+from dynbatch.parallel.guard import RankGuard, beat_seconds
 from dynbatch.parallel.mpi import MpiTransport, joined_by_mpi
 from dynbatch.parallel.nccl import joined_by_nccl
-from dynbatch.parallel.rendezvous import join
+from dynbatch.parallel.rendezvous import join, join_guards
 from dynbatch.parallel.tcp import TcpTransport
 
 
@@ -26,6 +31,9 @@ def connect(
             CuPy's current one, "cuda:1" that one, and joins the GPUs of all ranks by NCCL: sums of
             their arrays stay there. NCCL comes with `pip install nvidia-nccl-cu13`. It has not been
             run on cards yet.
+
+    Beside each process of several a small one watches it; `DYNBATCH_GUARD=0` starts none. When this
+    process ends, the communicator is closed, and an uncaught error told to all others.
 
     Raises:
         BackendError:  there is no such GPU, or no NCCL.
@@ -45,9 +53,20 @@ def connect(
     elif device == "cuda":
         _use_gpu(place.local_rank)
     host = _host_transport(transport, place, timeout)
-    if host is None or device == "cpu":
-        return Communicator(host)
-    return joined_by_nccl(host)
+    communicator = Communicator(host) if host is None or device == "cpu" else joined_by_nccl(host)
+    if host is not None:
+        _guard(communicator, place._replace(by_mpi=host.name == "mpi"), timeout)
+    return communicator
+
+
+def _guard(communicator: Communicator, place: PlaceInRun, timeout: float) -> None:
+    """Let the ends of this process and of the others be noticed, and all share the processors."""
+    share_processors()
+    tick = communicator.broadcast_object(beat_seconds() if communicator.rank == 0 else None)
+    if tick:
+        links = join_guards(communicator, place, time.monotonic() + timeout)
+        communicator.guard = RankGuard(communicator.rank, links, tick, communicator.interrupt)
+    end_with_process(communicator)
 
 
 def _host_transport(

@@ -17,6 +17,11 @@ OF_MPI = (
 """Names of rank, size and rank on its machine, as MPI's launchers set them."""
 
 
+LISTENER = "DYNBATCH_LISTENER"
+"""Names the file descriptor of the socket on which rank 0 listens, where `dynbatch launch` has
+opened it: nobody can take the port meanwhile."""
+
+
 class PlaceInRun(NamedTuple):
     """Where a process stands in a run.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import secrets
 import socket
 import struct
@@ -13,7 +14,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.environment import PlaceInRun
+from dynbatch.parallel.communicator import Communicator
+from dynbatch.parallel.environment import LISTENER, PlaceInRun
 from dynbatch.parallel.tcp import TcpTransport
 
 NONCE_BYTES = 32
@@ -21,11 +23,14 @@ _LENGTH = struct.Struct("!I")
 _LINK = struct.Struct("!II")
 LARGEST_MESSAGE = 1 << 20
 
-DATA, VOICE = 0, 1
+DATA, VOICE, GUARD = 0, 1, 2
 """Channels: what the connections between two ranks are for."""
 
 Link = tuple[int, int]
 """A rank, and a channel to it."""
+
+Links = dict[int, socket.socket]
+"""A socket to each of some ranks."""
 
 
 def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
@@ -79,10 +84,46 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
     )
 
 
+def join_guards(communicator: Communicator, place: PlaceInRun, end: float) -> Links:
+    """Connect rank 0 to each other one, for their guards. Returns the sockets by rank.
+
+    Where rank 0 listens, and a secret, are told by the communicator, so it serves all transports.
+
+    Args:
+        end: when all must have come, in seconds of `time.monotonic`.
+
+    Raises:
+        ParallelError: the ranks cannot reach each other by TCP.
+    """
+    place = place._replace(rank=communicator.rank, size=communicator.size)
+    if place.rank:
+        name, port, secret = communicator.broadcast_object(None)
+        host = "127.0.0.1" if name == socket.gethostname() else name
+        address = (host if place.by_mpi else place.address[0]), port
+        return {0: _connected(place._replace(secret=secret), (0, GUARD), address, end)}
+    address = ("" if place.by_mpi else place.address[0]), 0
+    with ExitStack() as opened:
+        listener = opened.enter_context(_listener(place._replace(address=address)))
+        secret = secrets.token_hex(16)
+        told = socket.gethostname(), listener.getsockname()[1], secret
+        communicator.broadcast_object(told)
+        wanted = {(r, GUARD) for r in range(1, place.size)}
+        links = {}
+        while wanted:
+            link, peer = _accepted(place._replace(secret=secret), listener, wanted, end)
+            links[link[0]] = opened.enter_context(peer)
+            wanted.remove(link)
+        opened.pop_all()
+        listener.close()
+    return links
+
+
 def _listener(place: PlaceInRun) -> socket.socket:
     host, port = place.address
     if place.rank:
         host, port = host if host == "127.0.0.1" else "", 0
+    elif (inherited := _inherited_listener(port)) is not None:
+        return inherited
     try:
         return socket.create_server((host, port), backlog=256)
     except OSError as error:
@@ -90,6 +131,20 @@ def _listener(place: PlaceInRun) -> socket.socket:
             f"rank 0 cannot listen at {host}:{port}: {error}.\n"
             "  fix:  choose another MASTER_PORT; MASTER_ADDR is an address of rank 0's machine"
         ) from error
+
+
+def _inherited_listener(port: int) -> socket.socket | None:
+    """The socket that `dynbatch launch` has opened for rank 0, if it is there still."""
+    try:
+        listener = socket.socket(fileno=int(os.environ.get(LISTENER, "")))
+    except (ValueError, OSError):
+        return None
+    is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not is_listening or listener.getsockname()[1:2] != (port,):
+        listener.detach()  # the number is another file's by now
+        return None
+    listener.set_inheritable(False)
+    return listener
 
 
 def _connected(
@@ -109,11 +164,19 @@ def _connected(
             time.sleep(0.02)
             continue
         peer.settimeout(max(0.1, end - time.monotonic()))
-        nonce = _exactly(peer, NONCE_BYTES)
         own = secrets.token_bytes(NONCE_BYTES)
-        proof = _proof(place, nonce, (place.rank, channel))
-        peer.sendall(_LINK.pack(place.rank, channel) + own + proof)
-        if not hmac.compare_digest(_exactly(peer, NONCE_BYTES), _proof(place, own, link)):
+        try:
+            proof = _proof(place, _exactly(peer, NONCE_BYTES), (place.rank, channel))
+            peer.sendall(_LINK.pack(place.rank, channel) + own + proof)
+            answer = _exactly(peer, NONCE_BYTES)
+        except OSError as error:
+            peer.close()
+            raise ParallelError(
+                f"rank {rank} turned rank {place.rank} away, or failed while ranks met: {error}.\n"
+                "  rule: DYNBATCH_SECRET is the same for all ranks, and each rank is there once",
+                rank,
+            ) from error
+        if not hmac.compare_digest(answer, _proof(place, own, link)):
             peer.close()
             raise ParallelError(
                 f"what listens at {address[0]}:{address[1]} is not rank {rank} of this run.\n"

@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from dynbatch.commands.status import exit_status
-from dynbatch.errors import DataError
+from dynbatch.errors import DataError, ParallelError
 from dynbatch.train.interrupts import terminable
 
 
@@ -25,3 +25,19 @@ def test_the_exit_status_after_an_error_is_1_and_otherwise_0(capsys):
 
     assert (exit_status(lambda: None), exit_status(fail)) == (0, 1)
     assert capsys.readouterr().err == "error: line 3: wrong\n"
+
+
+def test_an_error_of_another_rank_is_printed_by_one(monkeypatch, capsys):
+    def run():
+        raise ParallelError("rank 1 was killed.", rank=1)
+
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    for rank, told in [("0", "error: rank 1 was killed.\n"), ("2", "")]:
+        monkeypatch.setenv("RANK", rank)
+        assert exit_status(run) == 1
+        assert capsys.readouterr().err == told
+    monkeypatch.setenv("DYNBATCH_REPORT", "9")  # dynbatch launch says it
+    monkeypatch.setenv("RANK", "0")
+    assert exit_status(run) == 1
+    assert capsys.readouterr().err == ""

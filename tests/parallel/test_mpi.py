@@ -96,7 +96,7 @@ def test_ranks_that_differ_are_told_so():
         "    communicator.all_reduce(np.zeros(3 + (communicator.rank > 0)))\n"
     )
     assert ended.returncode != 0
-    assert "bytes in its exchange 1, and this rank expected" in ended.stderr
+    assert "and this rank expected" in ended.stderr
 
 
 @needs_mpi

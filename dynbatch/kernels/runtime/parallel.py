@@ -21,7 +21,7 @@ from dynbatch.kernels.runtime.workers import Helper, Job, ThreadSpan, workers
 from dynbatch.recent import free_at_fork
 
 _local = threading.local()
-_settings = {"threads": 0}
+_settings = {"threads": 0, "default": 0}
 
 # How often each thread is inside of `one_blas_thread`, and how many BLAS used before the first.
 _in_blas: Counter[int] = Counter()
@@ -30,10 +30,18 @@ _blas_lock = free_at_fork(threading.Lock())
 
 
 def num_threads() -> int:
-    """The number of threads for `run`: from `set_num_threads`, else the available processors."""
-    if not _settings["threads"]:
-        _settings["threads"] = max(1, len(os.sched_getaffinity(0)))
-    return _settings["threads"]
+    """The number of threads for `run`: from `set_num_threads`, else the available processors, or
+    OMP_NUM_THREADS where several processes share them."""
+    if not _settings["default"]:
+        _settings["default"] = max(1, len(os.sched_getaffinity(0)))
+    return _settings["threads"] or _settings["default"]
+
+
+def share_processors() -> None:
+    """Take OMP_NUM_THREADS, if it is set, in place of all processors: others of a run need them."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given):
+        _settings["default"] = int(given)
 
 
 def set_num_threads(count: int) -> None:

@@ -1,0 +1,61 @@
+"""How a process of a run ends: the others learn it, and one of them says what happened."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+
+from dynbatch.errors import ParallelError
+from dynbatch.parallel.communicator import Communicator
+from dynbatch.parallel.environment import place_in_run
+from dynbatch.parallel.guard import REPORT
+
+
+def end_with_process(communicator: Communicator) -> None:
+    """Close the communicator when this process ends, and tell the others of an uncaught error.
+
+    An uncaught `ParallelError` about another rank is printed as one line, and by one rank only:
+    that other rank prints its own traceback. Ctrl-C, which all ranks of a terminal get, is rank
+    0's.
+    """
+    rank, pid, show = communicator.rank, os.getpid(), sys.excepthook
+
+    def show_once(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        communicator.fail_by(error)
+        if isinstance(error, ParallelError) and error.rank not in (None, rank):
+            if is_told_here(error, rank):
+                print(f"error: {error}", file=sys.stderr)
+        elif rank == 0 or not isinstance(error, KeyboardInterrupt):
+            show(kind, error, traceback)
+
+    def close() -> None:
+        if os.getpid() == pid:  # not in a fork
+            communicator.close()
+
+    sys.excepthook = show_once
+    atexit.register(close)
+
+
+def is_told_here(error: BaseException, rank: int | None = None) -> bool:
+    """Whether this rank prints an error. One of another rank is printed by the lowest of the
+    others, and by nobody under `dynbatch launch`, which says it itself.
+
+    Args:
+        rank: of this process; by default what the environment says.
+
+    Example:
+        >>> from dynbatch.errors import ParallelError
+        >>> error = ParallelError("rank 0 was killed.", rank=0)
+        >>> [is_told_here(error, rank) for rank in (0, 1, 2)]
+        [True, True, False]
+    """
+    if not isinstance(error, ParallelError) or error.rank is None:
+        return True
+    rank = place_in_run().rank if rank is None else rank
+    if error.rank == rank:
+        return True
+    return REPORT not in os.environ and rank == (1 if error.rank == 0 else 0)
