@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import dynbatch
-from dynbatch.commands import convert, explain, generate, memory, nodes, plot, train
+from dynbatch.commands import convert, explain, generate, launch, memory, nodes, plot, train
 from dynbatch.commands.status import exit_status, show_warning
 from dynbatch.train.progress import COLUMNS
 
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Any] = {
     "nodes": nodes,
     "plot": plot,
     "convert": convert,
+    "launch": launch,
 }
 """A module each: `SUMMARY`, `HELP` and `MORE` of --help, `add_options(parser)`, `run(options)`."""
 
@@ -67,7 +68,17 @@ class Parser(argparse.ArgumentParser):
         """Let "[options]" stand for the options, which are listed below."""
         given = [action for action in self._actions if not action.option_strings]
         names = [f"[{one.metavar} ...]" if one.nargs == "*" else str(one.metavar) for one in given]
-        self.usage = " ".join([self.prog, *names, "[options]"])
+        parts = ["[options]", *names] if self._has_program() else [*names, "[options]"]
+        self.usage = " ".join([self.prog, *parts])
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse options anywhere; before the program where the rest belongs to that."""
+        if self._has_program():
+            return self.parse_args(arguments)
+        return self.parse_intermixed_args(arguments)
+
+    def _has_program(self) -> bool:
+        return any([action.nargs == argparse.REMAINDER for action in self._actions])
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what was meant, in place of all options; the exit status is 2."""
@@ -116,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         command.add_options(parser)
     parser.shorten_usage()
-    options = parser.parse_intermixed_args(given[1:])
+    options = parser.parse(given[1:])
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         return exit_status(lambda: command.run(options))

@@ -1,0 +1,285 @@
+"""Starts the processes of a run on this machine, and waits until all have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import IO, Any, NamedTuple, TextIO
+
+from dynbatch.errors import ParallelError
+from dynbatch.parallel.environment import LISTENER
+from dynbatch.parallel.guard import REPORT
+
+POLL_SECONDS = 0.05
+TERMINATE_SECONDS, KILL_SECONDS = 6.0, 9.0
+"""After the first failure: for what has no guard, or not yet."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Nodes(NamedTuple):
+    """The machines of a run.
+
+    Args:
+        number:  of machines.
+        rank:    which of them this one is.
+        address: host and port where rank 0 listens; None on one machine, for a free port.
+    """
+
+    number: int = 1
+    rank: int = 0
+    address: tuple[str, int] | None = None
+
+
+ONE_MACHINE = Nodes()
+
+
+def launch(
+    command: Sequence[str], processes: int, nodes: Nodes = ONE_MACHINE, quiet: bool = False
+) -> int:  # fmt: skip
+    """Run a command in several processes, each with a rank. Returns the exit status.
+
+    Rank 0 has this process's input and output. Lines of the others are printed behind their rank.
+    SIGINT, SIGTERM and SIGHUP go to all ranks, and are waited for.
+
+    Args:
+        processes: on this machine.
+        quiet:     whether lines of other ranks' standard output are left out.
+
+    Returns:
+        0; or the exit status of the rank that failed first, 128 + N if signal N killed it; or
+        128 + N where signal N came here.
+
+    Raises:
+        ParallelError: rank 0 cannot listen.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    ranks: list[_Rank] = []
+    with open(reading, "rb") as report, _forwarding(ranks) as asked:
+        try:
+            _start(ranks, command, processes, nodes, writing, quiet)
+        finally:
+            os.close(writing)
+        verdict, earliest = _waited(ranks, report, asked)
+    for each in ranks:
+        each.finish()
+    return _said(ranks, verdict, earliest, asked[0] if asked else None)
+
+
+def _start(
+    ranks: list[_Rank], command: Sequence[str], processes: int, nodes: Nodes, report: int,
+    quiet: bool,
+) -> None:  # fmt: skip
+    listener = _listener(nodes)
+    fds = [report, *([] if listener is None else [listener.fileno()])]
+    try:
+        for each in environment_of_ranks(processes, nodes, listener, report):
+            ranks.append(_Rank(int(each["RANK"]), command, each, fds, quiet))
+    finally:
+        if listener is not None:
+            listener.close()
+
+
+def environment_of_ranks(
+    processes: int, nodes: Nodes, listener: socket.socket | None, report: int,
+    environment: Mapping[str, str] = os.environ,
+) -> list[dict[str, str]]:  # fmt: skip
+    """The environment of each process on this machine."""
+    address = nodes.address or ("127.0.0.1", 0)
+    port = address[1] if listener is None else listener.getsockname()[1]
+    threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
+    shared = {
+        "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads,
+        "DYNBATCH_SECRET": secrets.token_hex(16), **environment,
+        "WORLD_SIZE": str(nodes.number * processes), "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": address[0], "MASTER_PORT": str(port), REPORT: str(report),
+    }  # fmt: skip
+    shared.pop(LISTENER, None)
+    every = []
+    for local in range(processes):
+        rank = nodes.rank * processes + local
+        own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local)}
+        if rank:
+            own.setdefault("PYTHONUNBUFFERED", "1")  # its lines come when they are printed
+        elif listener is not None:
+            own[LISTENER] = str(listener.fileno())
+        every.append(own)
+    return every
+
+
+def _listener(nodes: Nodes) -> socket.socket | None:
+    """Where rank 0 will listen: it inherits the socket, so that nobody takes the port meanwhile."""
+    if nodes.rank:
+        return None
+    host, port = nodes.address or ("127.0.0.1", 0)
+    try:
+        return socket.create_server((host, port), backlog=256)
+    except OSError as error:
+        raise ParallelError(
+            f"rank 0 cannot listen at {host}:{port}: {error}.\n"
+            "  rule: --address is one of the first machine's, with a free port"
+        ) from error
+
+
+class _Rank:
+    """A process of the run, and threads that print what it prints."""
+
+    def __init__(
+        self, rank: int, command: Sequence[str], environment: Mapping[str, str],
+        fds: Sequence[int], quiet: bool,
+    ) -> None:  # fmt: skip
+        self.rank = rank
+        apart = subprocess.PIPE if rank else None
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, env=environment, pass_fds=fds[:1] if rank else fds, stdout=apart,
+            stderr=apart, stdin=subprocess.DEVNULL if rank else None,
+        )  # fmt: skip
+        prefix = f"[{rank}] "
+        streams = (
+            (self.process.stdout, None if quiet else sys.stdout), (self.process.stderr, sys.stderr)
+        )  # fmt: skip
+        self._threads = [
+            threading.Thread(target=copy_lines, args=(source, into, prefix), daemon=True)
+            for source, into in streams
+            if source is not None
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> None:
+        """Wait for the last lines; a child that outlives the rank may hold its output open."""
+        for thread in self._threads:
+            thread.join(2.0)
+
+
+def copy_lines(source: IO[bytes], into: TextIO | None, prefix: str) -> None:
+    """Print each line behind a prefix, when it is whole; lines written over, of bars, are left out.
+
+    Args:
+        into: nothing is printed where it is None.
+    """
+    rest = b""
+    while part := os.read(source.fileno(), 1 << 16):
+        *lines, rest = (rest + part).split(b"\n")
+        _print_lines(lines, into, prefix)
+        _, is_over, last = rest.rpartition(b"\r")
+        rest = is_over + last  # what a bar has shown before need not be kept
+    _print_lines([rest] if rest else [], into, prefix)
+    source.close()
+
+
+def _print_lines(lines: Sequence[bytes], into: TextIO | None, prefix: str) -> None:
+    whole = [line.removesuffix(b"\r").decode(errors="replace") for line in lines]
+    text = "".join([f"{prefix}{line}\n" for line in whole if "\r" not in line])
+    if text and into is not None:
+        with suppress(OSError, ValueError):  # nobody reads any more
+            into.write(text)
+            into.flush()
+
+
+@contextmanager
+def _forwarding(ranks: Sequence[_Rank]) -> Iterator[list[int]]:
+    """Send signals that end a process to all ranks. Yields the numbers of those that came."""
+    asked: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if number == signal.SIGINT and _is_in_foreground():
+            return  # the terminal has sent it to all
+        for each in ranks:
+            each.process.send_signal(number)
+
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, forward) for number in heard}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Whether Ctrl-C in a terminal reaches this process and its children."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _waited(
+    ranks: Sequence[_Rank], report: IO[bytes], asked: Sequence[int]
+) -> tuple[dict[str, Any] | None, _Rank | None]:
+    """Wait for all. Returns what guards say of who failed, and whose end was the first failure."""
+    verdict, earliest, failed_at, sent = None, None, 0.0, 0
+    while True:
+        ended = [each for each in ranks if each.process.poll() is not None]
+        if verdict is None and (line := report.readline()):
+            verdict = json.loads(line)
+        if earliest is None:
+            earliest = next((each for each in ended if each.process.returncode), None)
+            failed_at = time.monotonic()
+        if len(ended) == len(ranks):
+            if verdict is None and (line := report.readline()):
+                verdict = json.loads(line)
+            return verdict, earliest
+        limit = KILL_SECONDS if sent else TERMINATE_SECONDS
+        if earliest and not asked and sent < 2 and time.monotonic() > failed_at + limit:
+            for each in ranks:
+                each.process.send_signal(signal.SIGKILL if sent else signal.SIGTERM)
+            sent += 1
+        time.sleep(POLL_SECONDS)
+
+
+def _said(
+    ranks: Sequence[_Rank], verdict: dict[str, Any] | None, earliest: _Rank | None,
+    asked: int | None,
+) -> int:  # fmt: skip
+    """Print who failed, in a line. Returns the exit status of the run."""
+    if asked is not None and earliest is not None:
+        return 128 + asked
+    if earliest is None:
+        return 0
+    culprit = earliest
+    if verdict is not None:
+        culprit = next((each for each in ranks if each.rank == verdict["rank"]), earliest)
+    others = len([each for each in ranks if each is not culprit and each.process.returncode])
+    status = culprit.process.returncode
+    what = how_it_ended(culprit.rank, status)
+    if verdict is not None and (verdict["kind"] == "frozen" or verdict["rank"] != culprit.rank):
+        what = str(verdict["message"]).removesuffix(".")
+    ended = {0: "", 1: "; the other was ended"}.get(others, f"; the {others} others were ended")
+    print(f"error: {what}{ended}.", file=sys.stderr)
+    return 128 - status if status < 0 else status
+
+
+def how_it_ended(rank: int, status: int) -> str:
+    """What an exit status says.
+
+    Example:
+        >>> how_it_ended(1, -9)
+        'rank 1 was killed by signal 9 (SIGKILL)'
+        >>> how_it_ended(0, 3)
+        'rank 0 failed with exit status 3'
+    """
+    if status >= 0:
+        return f"rank {rank} failed with exit status {status}"
+    with suppress(ValueError):
+        return f"rank {rank} was killed by signal {-status} ({signal.Signals(-status).name})"
+    return f"rank {rank} was killed by signal {-status}"

@@ -1,0 +1,162 @@
+"""`dynbatch launch`: what ranks are given, what is printed of them, and how runs fail."""
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+
+from dynbatch.commands.launch import address_of
+from dynbatch.errors import ArgumentError
+from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
+
+BEAT = "0.1"
+"""Seconds, so that failures are noticed within the second."""
+
+
+def launched(tmp_path, program, *arguments):
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "-m", "dynbatch", "launch", "-n", "2", "program.py", *arguments]
+    environment = {**os.environ, "DYNBATCH_GUARD": BEAT, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stdout=-1, stderr=-1)
+
+
+def test_ranks_get_their_place_and_their_share_of_processors():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        given = environment_of_ranks(2, ONE_MACHINE, listener, 9, {"OMP_NUM_THREADS": "3"})
+        port = str(listener.getsockname()[1])
+    assert [each["RANK"] for each in given] == [each["LOCAL_RANK"] for each in given] == ["0", "1"]
+    for each in given:
+        assert (each["WORLD_SIZE"], each["MASTER_PORT"]) == ("2", port)
+        assert each["OMP_NUM_THREADS"] == "3"
+        assert each["DYNBATCH_SECRET"] == given[0]["DYNBATCH_SECRET"] != ""
+    assert "DYNBATCH_LISTENER" in given[0] and "DYNBATCH_LISTENER" not in given[1]
+
+
+def test_on_several_machines_ranks_are_counted_on():
+    (given,) = environment_of_ranks(1, Nodes(3, 2, ("node1", 29500)), None, 9, {})
+    assert (given["RANK"], given["LOCAL_RANK"], given["WORLD_SIZE"]) == ("2", "0", "3")
+    assert (given["MASTER_ADDR"], given["MASTER_PORT"]) == ("node1", "29500")
+
+
+def test_several_machines_need_an_address_and_a_secret(monkeypatch):
+    monkeypatch.delenv("DYNBATCH_SECRET", raising=False)
+    assert address_of(Namespace(address=None, nodes=1)) is None
+    with pytest.raises(ArgumentError, match="--address node1:29500"):
+        address_of(Namespace(address=None, nodes=2))
+    with pytest.raises(ArgumentError, match="DYNBATCH_SECRET is not set"):
+        address_of(Namespace(address="node1:29500", nodes=2))
+    monkeypatch.setenv("DYNBATCH_SECRET", "word")
+    assert address_of(Namespace(address="node1:29500", nodes=2)) == ("node1", 29500)
+
+
+def test_lines_are_printed_whole_and_bars_left_out():
+    reading, writing = os.pipe()
+    os.write(writing, b"one\r\n\r 10%|#   |\r100%|####|\ntw\xc3\xa4\n\r 5%|    |")
+    os.close(writing)
+    printed = io.StringIO()
+    copy_lines(open(reading, "rb"), printed, "[1] ")
+    assert printed.getvalue() == "[1] one\n[1] twä\n"
+
+
+def test_a_call_that_holds_pythons_lock_is_no_failure(tmp_path):
+    program = """
+import ctypes, sys
+import dynbatch as db
+from dynbatch import parallel
+with parallel.connect() as communicator:
+    if communicator.rank == 1:
+        ctypes.PyDLL(None).usleep(2_500_000)  # longer than any rank may be silent
+    ranks = communicator.gather_objects(communicator.rank)
+    print(ranks, sys.argv[1:])
+"""
+    out, err = launched(tmp_path, program, "--lr", "3").communicate(timeout=120)
+    assert sorted(out.splitlines()) == ["[0, 1] ['--lr', '3']", "[1] [0, 1] ['--lr', '3']"], err
+
+
+def test_a_killed_rank_ends_another_that_computes(tmp_path):
+    program = """
+import os, time
+from dynbatch import parallel
+with parallel.connect() as communicator:
+    communicator.barrier()
+    if communicator.rank == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(100)
+"""
+    run = launched(tmp_path, program)
+    _, err = run.communicate(timeout=120)
+    told = "error: rank 1 was killed by signal 9 (SIGKILL); the other was ended.\n"
+    assert (run.returncode, err) == (128 + 9, told)
+
+
+def test_an_exception_is_printed_once_and_ends_the_others(tmp_path):
+    program = """
+import sys
+from dynbatch import parallel
+communicator = parallel.connect()
+if communicator.rank == 1:
+    raise ValueError("no such word")
+communicator.barrier()
+"""
+    run = launched(tmp_path, program)
+    _, err = run.communicate(timeout=120)
+    *traceback, last, told = err.splitlines()
+    assert run.returncode == 1
+    assert last == "[1] ValueError: no such word"
+    assert told == "error: rank 1 failed with exit status 1; the other was ended."
+    assert traceback and all([line.startswith("[1] ") for line in traceback])
+
+
+def test_a_frozen_rank_ends_another_without_the_launcher(tmp_path):
+    program = """
+import os, signal
+from dynbatch import parallel
+communicator = parallel.connect()
+communicator.barrier()
+if communicator.rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    while True:
+        pass
+finally:
+    print("unwound")
+"""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_PORT": port, "DYNBATCH_GUARD": BEAT}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], text=True, stdout=-1, stderr=-1,
+            env={**environment, "RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [each.communicate(timeout=120) for each in ranks]
+    assert [each.returncode for each in ranks] == [1, -signal.SIGKILL], told
+    (out, err), others = told
+    assert out == "unwound\n" and others == ("", "")
+    assert err.startswith("error: rank 1 is frozen") and err.count("\n") == 1
+
+
+def test_sigterm_goes_to_all_ranks_and_is_waited_for(tmp_path):
+    program = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(0.1)
+    print("saved", flush=True)
+    sys.exit(128 + number)
+signal.signal(signal.SIGTERM, end)
+print("begun", flush=True)
+time.sleep(100)
+"""
+    run = launched(tmp_path, program)
+    assert sorted([run.stdout.readline(), run.stdout.readline()]) == ["[1] begun\n", "begun\n"]
+    run.send_signal(signal.SIGTERM)
+    out, err = run.communicate(timeout=120)
+    assert (run.returncode, err) == (128 + signal.SIGTERM, "")
+    assert sorted(out.splitlines()) == ["[1] saved", "saved"]
