@@ -31,7 +31,7 @@ PUBLIC = {
         where windows
     """,
     "dynbatch.parallel": """
-        Communicator PipelineResult balanced connect pipeline spread sum_gradients
+        Communicator Cost PipelineResult balanced connect pipeline spread sum_gradients
     """,
     "dynbatch.pictures": """
         Picture generation memory padding sentence timeline training

@@ -2,6 +2,7 @@
 
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.connect import connect
+from dynbatch.parallel.cost import Cost
 from dynbatch.parallel.gradients import sum_gradients
 from dynbatch.parallel.pipeline import PipelineResult, pipeline
 from dynbatch.parallel.shards import balanced
@@ -9,6 +10,7 @@ from dynbatch.parallel.spread import spread
 
 __all__ = [
     "Communicator",
+    "Cost",
     "PipelineResult",
     "balanced",
     "connect",

@@ -1,0 +1,210 @@
+"""`Cost`: the seconds that a shard will take, from the lengths of its examples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dynbatch.arguments import refused
+from dynbatch.backend import Array
+from dynbatch.parallel.shards import balanced
+
+Example = TypeVar("Example")
+
+COUNT, REPEATS = 24, 3
+"""Shards that `Cost.measured` takes, and how often it times each."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a shard, linear in what the lengths of its examples say of its work.
+
+    With lengths n_ik of example i, one (K = 1) or several, such as source and target, a shard S of
+    B examples costs
+        fixed + sentence B + Σ_k token_k Σ_i n_ik + Σ_{j<=k} product_jk Σ_i n_ij n_ik
+              + Σ_k longest_k max_i n_ik
+    in seconds: nodes are made and gathered for each example, rows computed for each token, scores
+    of attention for each pair of tokens, and a recurrence has the steps of its longest example,
+    each a launch or more, however many take part.
+
+    A cost is plain numbers, which all ranks must share: give them the same, or rank 0's, by
+    `communicator.broadcast_object(cost)`. Without arguments a token costs 1, and nothing else does.
+
+    Args:
+        token:    for each token of each length.
+        product:  for each pair: of two lengths, those of (0, 0), (0, 1) and (1, 1); () for none.
+        longest:  for each token of the longest example; () for none.
+        sentence: for each example.
+        fixed:    for a shard that is not empty.
+
+    Raises:
+        ArgumentError: numbers of other lengths than K, K (K + 1) / 2 and K are given.
+
+    Example:
+        >>> from dynbatch import parallel
+        >>> cost = parallel.Cost(token=(2.0,), longest=(3.0,), fixed=1.0)
+        >>> cost.of([5, 1])
+        28.0
+        >>> cost.shards([5, 1, 2, 2, 2], size=2)
+        [[0], [1, 2, 3, 4]]
+    """
+
+    token: tuple[float, ...] = (1.0,)
+    product: tuple[float, ...] = ()
+    longest: tuple[float, ...] = ()
+    sentence: float = 0.0
+    fixed: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = len(self.token)
+        wanted = {"product": count * (count + 1) // 2, "longest": count}
+        for name, number in wanted.items():
+            given = len(getattr(self, name))
+            if given not in (0, number):
+                raise refused(
+                    "Cost", f"{name} has {given} numbers for {count} lengths",
+                    f"{number} of them, or none", f"{name}=({', '.join(['0.0'] * number)},)",
+                )  # fmt: skip
+
+    @classmethod
+    def fitted(cls, shards: Sequence[Any], seconds: Sequence[float]) -> Cost:
+        """The cost that comes nearest to the measured seconds of shards, in relative terms.
+
+        Least squares of predicted / measured - 1. Numbers that would be negative are left out, the
+        most negative first.
+
+        Args:
+            shards:  (B,) or (B, K) lengths of each shard's examples.
+            seconds: of each.
+        """
+        lengths = [_lengths(shard) for shard in shards]
+        measured = np.asarray(seconds, np.float64)
+        rows = np.array([_features(each) for each in lengths]) / measured[:, None]
+        rates = _least_squares(rows, np.ones(len(rows)))
+        count = lengths[0].shape[1]
+        sentence, fixed, *others = rates.tolist()
+        pairs = count * (count + 1) // 2
+        return cls(
+            tuple(others[:count]), tuple(others[count : count + pairs]),
+            tuple(others[count + pairs :]), sentence, fixed,
+        )  # fmt: skip
+
+    @classmethod
+    def measured(
+        cls,
+        step: Callable[[list[Example]], object],
+        examples: Sequence[Example],
+        lengths: Any,
+        size: int,
+        seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> Cost:
+        """The cost of a model on this machine, from 24 shards, each timed three times.
+
+        Shards hold a quarter to one and a half times `size` examples; every other one is of
+        examples of like length. The least time of each counts. One rank measures, for all.
+
+        Args:
+            step:     step(shard) is timed: a graph, its loss and backward; on a GPU it waits.
+            examples: to draw shards from, some hundreds or more.
+            lengths:  (N,) or (N, K) of each example.
+            size:     examples in a shard, about.
+            seed:     decides which examples are drawn.
+            clock:    tells seconds.
+        """
+        all_lengths = _lengths(lengths)
+        drawn = _drawn(all_lengths, size, np.random.default_rng(seed))
+        step([examples[i] for i in drawn[-1]])  # what is compiled and planned once
+        seconds = np.full(len(drawn), np.inf)
+        for _ in range(REPEATS):
+            for k, places in enumerate(drawn):
+                shard = [examples[i] for i in places]
+                begin = clock()
+                step(shard)
+                seconds[k] = min(seconds[k], clock() - begin)
+        return cls.fitted([all_lengths[places] for places in drawn], seconds.tolist())
+
+    def of(self, lengths: Any) -> float:
+        """The predicted cost of one shard with examples of these (B,) or (B, K) lengths."""
+        given = self._checked(lengths)
+        return float(self._rates() @ _features(given)) if len(given) else 0.0
+
+    def shards(self, lengths: Any, size: int) -> list[list[int]]:
+        """Cut examples of these (N,) or (N, K) lengths into shards of equal cost: `balanced`."""
+        given = self._checked(lengths)
+        token, product, longest = self._parts()
+        own = self.sentence + given @ token + _products(given) @ product
+        return balanced(own, size, given * longest if longest.any() else None)
+
+    def _parts(self) -> tuple[Array, Array, Array]:
+        count = len(self.token)
+        none = (0.0,) * (count * (count + 1) // 2)
+        return (
+            np.array(self.token), np.array(self.product or none),
+            np.array(self.longest or none[:count]),
+        )  # fmt: skip
+
+    def _rates(self) -> Array:
+        return np.concatenate([[self.sentence, self.fixed], *self._parts()])
+
+    def _checked(self, lengths: Any) -> Array:
+        given = _lengths(lengths)
+        if given.shape[1] != len(self.token):
+            raise refused(
+                "Cost", f"lengths have the shape {np.shape(lengths)}",
+                f"(N, {len(self.token)}): as many lengths an example as numbers in token",
+                "give the lengths that it was fitted to",
+            )  # fmt: skip
+        return given
+
+
+def _lengths(given: Any) -> Array:
+    """(N, K) float64."""
+    lengths = np.asarray(given, np.float64)
+    return lengths[:, None] if lengths.ndim == 1 else lengths
+
+
+def _products(lengths: Array) -> Array:
+    """(N, K (K + 1) / 2): products of each two lengths of an example."""
+    first, second = np.triu_indices(lengths.shape[1])
+    products: Array = lengths[:, first] * lengths[:, second]
+    return products
+
+
+def _features(lengths: Array) -> Array:
+    """What each number of a `Cost` is multiplied by, for one shard, in the order of `_rates`."""
+    sums = [lengths.sum(axis=0), _products(lengths).sum(axis=0), lengths.max(axis=0)]
+    return np.concatenate([[len(lengths), 1.0], *sums])
+
+
+def _least_squares(rows: Array, wanted: Array) -> Array:
+    """Numbers >= 0 with rows · numbers near `wanted`."""
+    numbers = np.zeros(rows.shape[1])
+    scale = np.sqrt((rows * rows).sum(axis=0))
+    left = np.flatnonzero(scale).tolist()
+    while left:
+        found = np.linalg.lstsq(rows[:, left] / scale[left], wanted, rcond=1e-9)[0]
+        if (found >= 0).all():
+            numbers[left] = found / scale[left]
+            break
+        del left[int(found.argmin())]
+    return numbers
+
+
+def _drawn(lengths: Array, size: int, rng: np.random.Generator) -> list[Array]:
+    """Places of the examples of each shard that is measured."""
+    by_length = lengths.sum(axis=1).argsort(kind="stable")
+    count = len(lengths)
+    drawn = []
+    for k in range(COUNT):
+        number = min(count, max(1, round(size * (0.25 + 1.25 * (k // 2) / (COUNT // 2 - 1)))))
+        if k % 2:
+            drawn.append(rng.choice(count, number, replace=False))
+        else:
+            begin = int(rng.integers(count - number + 1))
+            drawn.append(by_length[begin : begin + number])
+    return drawn
