@@ -35,7 +35,7 @@ COMMON = ["-std=c++17", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-w"]
 CONTRACTED = ["-ffp-contract=fast", "-mfma", "-O2"]
 PLAIN = ["-O0"]  # compiles in half the time of -O2, and the tests' arrays are small
 RUNTIME = ["-O2"]  # the checker sees every access: it is built once and runs long
-CHECKED = ["-O1", "-gdwarf-4", "-fsanitize=thread"]
+CHECKED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread"]  # of debugging, lines alone
 # ctypes lets other threads run during a call, and the scheduler's state is global.
 _one_at_a_time = threading.Lock()
 COUNTER = re.compile(r"\[pc 0x([0-9a-f]+)\]")
