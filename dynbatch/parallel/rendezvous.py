@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Set
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 from dynbatch.errors import ParallelError
@@ -46,6 +47,8 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
         ParallelError: not all came in time, or one does not know the secret.
     """
     end = time.monotonic() + timeout
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        place = meet_by_torchrun(place, timeout)
     with ExitStack() as opened:
         listener = opened.enter_context(_listener(place))
         links: dict[Link, socket.socket] = {}
@@ -116,6 +119,20 @@ def join_guards(communicator: Communicator, place: PlaceInRun, end: float) -> Li
         opened.pop_all()
         listener.close()
     return links
+
+
+def meet_by_torchrun(place: PlaceInRun, timeout: float) -> PlaceInRun:
+    """The place with a port of its own: torchrun itself listens at MASTER_PORT, with a store of
+    PyTorch's, in which rank 0 says where the others find it."""
+    from torch.distributed import TCPStore  # where torchrun is, PyTorch is
+
+    store = TCPStore(*place.address, is_master=False, timeout=timedelta(seconds=timeout))
+    key = f"dynbatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if place.rank == 0:
+        with socket.create_server((place.address[0], 0)) as free:
+            store.set(key, f"{free.getsockname()[1]} {secrets.token_hex(16)}")
+    port, secret = store.get(key).decode().split()
+    return place._replace(address=(place.address[0], int(port)), secret=secret)
 
 
 def _listener(place: PlaceInRun) -> socket.socket:

@@ -4,11 +4,13 @@ import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
+from dynbatch.parallel.rendezvous import meet_by_torchrun
 
 PROGRAM = """
 import numpy as np
@@ -42,6 +44,27 @@ def test_the_environment_says_which_rank_this_is():
 def test_an_environment_that_is_not_whole_is_refused(environment, told):
     with pytest.raises(ParallelError, match=told):
         place_in_run(environment)
+
+
+def test_under_torchrun_which_takes_the_port_itself_rank_0_says_where_it_listens(monkeypatch):
+    said = {}
+
+    class TCPStore:
+        def __init__(self, host, port, is_master, timeout):
+            assert (host, port, is_master) == ("127.0.0.1", 29500, False)
+
+        def set(self, key, value):
+            said[key] = value.encode()
+
+        def get(self, key):
+            return said[key]
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(TCPStore=TCPStore))
+    given = [PlaceInRun(rank, 2, rank, address=("127.0.0.1", 29500)) for rank in range(2)]
+    first, second = [meet_by_torchrun(place, 5.0) for place in given]
+    assert first.address == second.address != ("127.0.0.1", 29500)
+    assert first.secret == second.secret != ""
 
 
 def started(environment, rank, secret="ours"):
