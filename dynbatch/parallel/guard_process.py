@@ -211,7 +211,7 @@ def state_of(pid: int) -> str:
 
 
 def main() -> None:
-    """RankGuard the process that has started this one, which ends for no signal of a terminal."""
+    """Guard the process that has started this one, which ends for no signal of a terminal."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
