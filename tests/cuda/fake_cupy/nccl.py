@@ -69,11 +69,11 @@ class NcclCommunicator:
             raise AssertionError("a unique id has 128 numbers")
         world = self._world = _worlds.setdefault(commId, World())
         self._rank, self._size = rank, ndev
-        if current_device() in world.devices.values():
-            raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
         world.devices[rank] = current_device()
         one_at_a_time.notify_all()
         wait_for(lambda: len(world.devices) == ndev, f"{ndev} ranks")
+        if len(set(world.devices.values())) < ndev:
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
 
     def rank_id(self) -> int:
         return self._rank
