@@ -270,7 +270,7 @@ def test_every_exception_is_a_dynbatch_error_and_a_built_in_one():
         for kind in vars(errors).values()
         if inspect.isclass(kind) and kind is not errors.DynbatchError
     ]
-    assert len(kinds) == 20
+    assert len(kinds) == 21
     built_in = (
         ValueError,
         TypeError,

@@ -49,7 +49,8 @@ def launch(
 ) -> int:  # fmt: skip
     """Run a command in several processes, each with a rank. Returns the exit status.
 
-    Rank 0 has this process's input and output. Lines of the others are printed behind their rank.
+    Rank 0 has this process's input and output; what is no terminal gets its output by whole lines.
+    Lines of the others are printed behind their rank.
     SIGINT, SIGTERM and SIGHUP go to all ranks, and are waited for.
 
     Args:
@@ -141,14 +142,16 @@ class _Rank:
     ) -> None:  # fmt: skip
         self.rank = rank
         apart = subprocess.PIPE if rank else None
+        # A terminal is rank 0's own. In a file its lines, too, are printed when they are whole, or
+        # another's would come in their midst.
+        out = subprocess.PIPE if rank or not sys.stdout.isatty() else None
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            command, env=environment, pass_fds=fds[:1] if rank else fds, stdout=apart,
+            command, env=environment, pass_fds=fds[:1] if rank else fds, stdout=out,
             stderr=apart, stdin=subprocess.DEVNULL if rank else None,
         )  # fmt: skip
-        prefix = f"[{rank}] "
-        streams = (
-            (self.process.stdout, None if quiet else sys.stdout), (self.process.stderr, sys.stderr)
-        )  # fmt: skip
+        prefix = f"[{rank}] " if rank else ""
+        printed = None if quiet and rank else sys.stdout
+        streams = ((self.process.stdout, printed), (self.process.stderr, sys.stderr))
         self._threads = [
             threading.Thread(target=copy_lines, args=(source, into, prefix), daemon=True)
             for source, into in streams

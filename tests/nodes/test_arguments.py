@@ -39,6 +39,7 @@ FUNCTIONS = {
     "general_attention": [lambda x, it: F.general_attention(it, x, x, SQUARE)],
     "huber_loss": [lambda x, it: F.huber_loss(it, x)],
     "kl_div": [lambda x, it: F.kl_div(it, x)],
+    "kmax_pool": [lambda x, it: F.kmax_pool(it, 2)],
     "l1_loss": [lambda x, it: F.l1_loss(it, x)],
     "linear": [lambda x, it: F.linear(it, SQUARE)],
     "matmul": [lambda x, it: F.matmul(it, x), lambda x, it: F.matmul(x, it)],

@@ -95,7 +95,7 @@ def test_large_parameters_are_shared_between_threads(monkeypatch):
             return update
 
     both = threading.Barrier(2)
-    monkeypatch.setattr(parallel, "_settings", {"threads": 2})
+    monkeypatch.setitem(parallel._settings, "threads", 2)
     parameter = Parameter(np.zeros(1 << 18, np.float32))
     parameter.grad = np.ones(1 << 18, np.float32)
     Spy([parameter], lr=1.0).step()

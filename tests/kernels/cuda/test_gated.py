@@ -71,9 +71,12 @@ def test_backward_of_two_arrays(cupy, dtype, function, wanted):
 def test_generated_kernels_compile_within_the_budget(real, architecture):
     taken = nvrtc.compile_kernels(SOURCE.text, SOURCE.name, architecture, (f"-DREAL={real}",))
     assert set(taken) == set(SOURCE.kernels)
+    angles = {f"gated_{name}{way}" for name in ("sin", "cos", "tan") for way in ("", "_backward")}
     for kernel, resources in taken.items():
         assert resources.registers <= 64, kernel
-        assert resources.spilled_bytes == resources.stack_bytes == 0, kernel
+        assert resources.spilled_bytes == 0, kernel
+        # A large angle is brought near 0 with a table on the stack.
+        assert resources.stack_bytes <= (40 if kernel in angles else 0), kernel
 
 
 def test_in_place(cupy, dtype):

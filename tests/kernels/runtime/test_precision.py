@@ -155,7 +155,9 @@ def test_factors_of_float64_are_not_rounded():
 @pytest.mark.parametrize(("capability", "is_enough"), [("75", False), ("80", True), ("120", True)])
 def test_a_gpu_without_tensor_cores_for_it_is_refused(capability, is_enough):
     named = SimpleNamespace(compute_capability=capability)
-    device = Device("cuda", SimpleNamespace(cuda=SimpleNamespace(Device=lambda: named)))
+    runtime = SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1)
+    cuda = SimpleNamespace(Device=lambda: named, runtime=runtime)
+    device = Device(SimpleNamespace(cuda=cuda), is_cuda=True)
     if is_enough:
         assert checked("bfloat16", np.dtype(np.float32), device) == "bfloat16"
     else:
