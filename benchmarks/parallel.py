@@ -34,6 +34,7 @@ from dynbatch.testing.precision import dense_gradient
 
 MOST_APART = 1e-5  # of the gradients, of the largest
 CHOICES = ("tagger", "transformer")
+TURN = 4  # steps that a side makes before the other one: who has waited begins with cold caches
 
 
 class Step(NamedTuple):
@@ -116,21 +117,27 @@ def measure(communicator: parallel.Communicator, name: str, rounds: int, seed: i
     values = initial_values(workload.sizes, rng)
     together = Side(workload.ours(workload.sizes, values, "cpu"), communicator)
     alone = Side(workload.ours(workload.sizes, values, "cpu"), parallel.Communicator())
-    batches = workload.corpus(workload.sigma).random_batches(rng, rounds + 1, workload.batch)
-    steps: list[tuple[float, list[Step]]] = []
+    batches = workload.corpus(workload.sigma).random_batches(
+        rng, TURN * (rounds + 1), workload.batch
+    )
+    steps: list[Any] = []
     counted = communicator._host = Counted(communicator._host)
     exchanges, sent = 0, 0
     apart = difference(together.gradients(batches[0]), alone.gradients(batches[0]))
     if apart > MOST_APART:
         raise ArithmeticError(f"{name}: the gradients differ by {apart:.1e} of the largest")
-    for batch in batches:
-        seconds = alone.train(batch).whole if communicator.rank == 0 else 0.0
+    for begin in range(0, len(batches), TURN):
+        turn = batches[begin : begin + TURN]
+        is_first = communicator.rank == 0
+        seconds = [alone.train(batch).whole if is_first else 0.0 for batch in turn]
         communicator.barrier()
         before = counted.exchanges, counted.bytes
-        step = together.train(batch)
-        exchanges, sent = counted.exchanges - before[0], counted.bytes - before[1]
-        steps.append(communicator.gather_objects((seconds, step)))  # type: ignore[arg-type]
-    found = summary(steps[1:], exchanges, sent)  # the first is not counted
+        shards = [together.train(batch) for batch in turn]
+        exchanges = (counted.exchanges - before[0]) // len(turn)
+        sent = (counted.bytes - before[1]) // len(turn)
+        measured = list(zip(seconds, shards, strict=True))
+        steps += zip(*communicator.gather_objects(measured), strict=True)
+    found = summary(steps[TURN:], exchanges, sent)  # the first turn is not counted
     later = difference(together.weights(), alone.weights()) if communicator.rank == 0 else 0.0
     return {**found, "gradients_differ": apart, "parameters_differ": later}
 
@@ -212,7 +219,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=__doc__)
     parser.add_argument("workloads", nargs="*", help=", ".join(CHOICES))
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15, help="batches that are timed")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side that are timed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     return parser.parse_args(arguments)
