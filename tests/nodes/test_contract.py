@@ -224,7 +224,8 @@ def test_one_batch_whatever_the_lengths(case):
 def test_every_node_type_has_a_case():
     covered = {kind for case in CASES for kind in kinds_in(case)}
     for module in pkgutil.walk_packages(db.__path__, "dynbatch."):
-        importlib.import_module(module.name)
+        if not module.name.startswith("dynbatch.torch"):  # has none, and needs PyTorch
+            importlib.import_module(module.name)
     missing = sorted(
         kind.__name__
         for kind in concrete_subclasses(Node)
