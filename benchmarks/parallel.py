@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -30,6 +27,7 @@ from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
 from dynbatch import nodes as F
 from dynbatch import optim, parallel
+from dynbatch.parallel.launcher import launch
 from dynbatch.testing.precision import dense_gradient
 
 MOST_APART = 1e-5  # of the gradients, of the largest
@@ -198,22 +196,6 @@ def as_text(found: dict[str, Any], size: int) -> str:
     return "\n".join(lines)
 
 
-def launch(arguments: Sequence[str], processes: int) -> int:
-    """Start the ranks with these arguments. The exit status is the first that is not 0."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shared = {
-        **os.environ, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "DYNBATCH_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.parallel", *arguments]
-    ranks = [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in range(processes)
-    ]
-    return max([rank.wait() for rank in ranks], key=bool)
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=__doc__)
@@ -230,4 +212,6 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         work(chosen)
     else:
-        sys.exit(launch(sys.argv[1:], chosen.processes))
+        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        command = [sys.executable, "-m", "benchmarks.parallel", *sys.argv[1:]]
+        sys.exit(launch(command, chosen.processes))
