@@ -14,7 +14,7 @@ from dynbatch.arguments import row_mask
 from dynbatch.backend import Array as Array
 from dynbatch.backend import Device, DType, device_of
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
-from dynbatch.kernels.arrays import download
+from dynbatch.kernels.arrays import copy, download
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.rows import add_rows, scatter_rows
 from dynbatch.kernels.runtime import dlpack as exchange
@@ -324,6 +324,19 @@ class Parameter(ParameterHabits):
         self.grad, buffer = state
         if self.grad is not None:
             self._buffer = buffer
+
+    def keep_gradient_in(self, memory: Array | None) -> None:
+        """Move a dense gradient into this array, to which later ones are written, too.
+
+        Args:
+            memory: of the parameter's shape and dtype; None takes an array of its own.
+        """
+        grad = self.grad
+        if grad is not None and not isinstance(grad, RowSparse) and grad is not memory:
+            kept = self.empty_like() if memory is None else memory
+            copy(grad, kept)
+            self.grad = kept
+        self._buffer = memory
 
     def gradient_buffer(self) -> Array:
         """An uninitialised array of the parameter's shape, reused from step to step."""

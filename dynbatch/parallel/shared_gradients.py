@@ -1,0 +1,140 @@
+"""`SharedGradients`: dense gradients in memory that all ranks of one machine have."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+from dynbatch.backend import Array, DType
+from dynbatch.kernels import arrays as kernels
+from dynbatch.parallel.communicator import Communicator
+from dynbatch.parallel.shared_memory import shared_blocks
+from dynbatch.parameter import Parameter
+
+ALIGNMENT = 64
+"""Bytes: a line of the processor's cache."""
+
+CHUNK_BYTES = 1 << 18
+"""Of all ranks together, summed at once: as much as stays in a processor's own cache."""
+
+
+class GradientPlace(NamedTuple):
+    """Where the gradients of a parameter lie: all ranks' blocks, and a range of bytes of each."""
+
+    blocks: Sequence[Array]
+    first: int
+    end: int
+    dtype: DType
+    own: Array
+
+    def follows(self, other: GradientPlace) -> bool:
+        """Whether it begins where the other one ends, but for alignment."""
+        return (
+            self.blocks is other.blocks
+            and self.dtype == other.dtype
+            and self.first == _aligned(other.end)
+        )
+
+
+class SharedGradients:
+    """Dense gradients of parameters, in memory that all ranks of one machine have.
+
+    A parameter's gradient is moved there when it is summed first, and later backwards write it
+    there: nothing is packed or sent any more. Each rank then adds one part of all gradients, in
+    the order of ranks, and writes the sum to all of them.
+    """
+
+    def __init__(self) -> None:
+        self._places: WeakKeyDictionary[Parameter, GradientPlace] = WeakKeyDictionary()
+        self._have_memory = True
+
+    def sum(self, communicator: Communicator, parameters: Sequence[Parameter]) -> bool:
+        """Replace dense gradients on the host by their sums over all ranks.
+
+        Args:
+            communicator: the same at all times.
+            parameters:   the same on all ranks; each has a dense gradient.
+
+        Returns:
+            Whether it was done; if not, on no rank, as they have no memory in common.
+        """
+        self._place(communicator, [each for each in parameters if not self._has_place(each)])
+        if not self._have_memory:
+            return False
+        places = []
+        for parameter in parameters:
+            place = self._places[parameter]
+            parameter.keep_gradient_in(place.own)
+            places.append(place)
+        communicator.barrier()  # all gradients are there
+        for blocks, first, end, dtype in _ranges(places):
+            _sum_part(communicator, [block[first:end].view(dtype) for block in blocks])
+        communicator.barrier()  # all sums are there
+        return True
+
+    def _place(self, communicator: Communicator, parameters: Sequence[Parameter]) -> None:
+        """Give parameters places, in one piece of memory."""
+        if not parameters or not self._have_memory:
+            return
+        ends, end = [], 0
+        for parameter in parameters:
+            end = _aligned(end) + parameter.value.nbytes
+            ends.append(end)
+        blocks = shared_blocks(communicator, end)
+        if blocks is None:
+            self._have_memory = False
+            return
+        own = blocks[communicator.rank]
+        for parameter, end in zip(parameters, ends, strict=True):
+            first = end - parameter.value.nbytes
+            array = own[first:end].view(parameter.dtype).reshape(parameter.shape)
+            self._places[parameter] = GradientPlace(blocks, first, end, parameter.dtype, array)
+        _placed.update(parameters)
+
+    def _has_place(self, parameter: Parameter) -> bool:
+        place = self._places.get(parameter)
+        return place is not None and place.dtype == parameter.dtype
+
+
+def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
+    """Add this rank's part of all ranks' gradients, and write the sum to all of them."""
+    bounds = communicator.bounds(gradients[0].size)
+    start, stop = bounds[communicator.rank :][:2]
+    chunk = CHUNK_BYTES // (communicator.size * gradients[0].itemsize)
+    for first in range(start, stop, chunk):
+        parts = [each[first : min(first + chunk, stop)] for each in gradients]
+        for part in parts[1:]:
+            kernels.accumulate(part, parts[0])
+        for part in parts[1:]:
+            kernels.copy(parts[0], part)
+
+
+_placed: WeakSet[Parameter] = WeakSet()
+
+
+def _leave_shared_memory() -> None:
+    """Have a forked process write gradients to memory of its own, not into its parent's."""
+    for parameter in list(_placed):
+        parameter.keep_gradient_in(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_shared_memory)
+
+
+def _aligned(place: int) -> int:
+    return math.ceil(place / ALIGNMENT) * ALIGNMENT
+
+
+def _ranges(places: Sequence[GradientPlace]) -> list[tuple[Sequence[Array], int, int, DType]]:
+    """Blocks and bytes of neighbouring places together: what lies between them is zero."""
+    runs: list[list[GradientPlace]] = []
+    for place in places:
+        if runs and place.follows(runs[-1][-1]):
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return [(run[0].blocks, run[0].first, run[-1].end, run[0].dtype) for run in runs]

@@ -1,0 +1,173 @@
+"""Gradients of ranks on one machine lie in memory that all have: nothing is packed or sent."""
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch import parallel
+from dynbatch.parallel import shared_gradients, shared_memory
+from dynbatch.parameter import Parameter
+from tests.forks import in_child
+from tests.parallel.ranks import count_messages, on_ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux alone has it")
+
+SHAPES = {"wide": (300, 80), "odd": (7, 3), "double": (200, 101), "long": (20_001,)}
+
+
+def parameters():
+    own = {name: Parameter(np.zeros(shape, np.float32), name) for name, shape in SHAPES.items()}
+    own["double"].replace(np.zeros(SHAPES["double"]))
+    return own
+
+
+def gradient(name, rank, step):
+    """What a rank's backward leaves: numbers whose sum depends on the order."""
+    rng = np.random.default_rng([rank, step, len(name)])
+    dtype = np.float64 if name == "double" else np.float32
+    return (rng.standard_normal(SHAPES[name]) * 10.0 ** rng.integers(-3, 4)).astype(dtype)
+
+
+def wanted(name, size, step):
+    """The sum in the order of ranks."""
+    total = gradient(name, 0, step)
+    for rank in range(1, size):
+        total = total + gradient(name, rank, step)
+    return total
+
+
+def summed(communicator, steps=3, without=()):
+    """Gradients of all parameters after each of some sums; and what was sent for the last one."""
+    own = parameters()
+    found, sent = [], count_messages(communicator)
+    for step in range(steps):
+        for name, each in own.items():
+            if not (name in without and step == 0):
+                np.copyto(each.gradient_buffer(), gradient(name, communicator.rank, step))
+                each.grad = each.gradient_buffer()
+        sent.clear()
+        parallel.sum_gradients(communicator, own.values())
+        found.append({name: None if p.grad is None else p.grad.copy() for name, p in own.items()})
+        for each in own.values():
+            each.zero_grad()
+    return found, list(sent)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_sums_have_the_bits_of_messages_and_nothing_large_is_sent(size):
+    for found, sent in on_ranks(size, summed):
+        for step, gradients in enumerate(found):
+            for name, grad in gradients.items():
+                np.testing.assert_array_equal(grad, wanted(name, size, step), err_msg=name)
+        assert sum(sent) < 1000 * size  # of 337,000 bytes
+
+
+def test_a_parameter_that_has_its_first_gradient_later_gets_a_place_then():
+    for found, _ in on_ranks(2, lambda communicator: summed(communicator, without=("wide", "odd"))):
+        assert found[0]["wide"] is None
+        for step, gradients in enumerate(found):
+            for name, grad in gradients.items():
+                if grad is not None:
+                    np.testing.assert_array_equal(grad, wanted(name, 2, step), err_msg=name)
+
+
+def test_backward_writes_gradients_where_they_are_summed(monkeypatch):
+    """From the second step on no gradient is copied."""
+    copied = []
+
+    def do(communicator):
+        weight = Parameter(np.ones((200, 200), np.float32))
+        grads = []
+        for step in range(3):
+            with db.Graph() as graph:
+                x = F.input(graph, np.full((2, 200), 1.0 + step, np.float32))
+                graph.backward(F.sum(F.linear(x, weight)))
+            if communicator.rank == 0 and step == 2:
+                monkeypatch.setattr(Parameter, "keep_gradient_in", noted)
+            parallel.sum_gradients(communicator, [weight])
+            grads.append(weight.grad)
+            np.testing.assert_array_equal(weight.grad, np.full((200, 200), 4.0 * (1 + step)))
+            weight.zero_grad()
+            communicator.barrier()
+        return all(grad is grads[0] for grad in grads)
+
+    keep = Parameter.keep_gradient_in
+
+    def noted(parameter, memory):
+        copied.append(parameter.grad is not memory)
+        keep(parameter, memory)
+
+    assert on_ranks(2, do) == [True, True]
+    assert copied in ([False], [False, False])
+
+
+@pytest.mark.parametrize("missing", ["room", "right"])
+def test_without_common_memory_messages_are_sent(missing, monkeypatch):
+    """One rank's failure is all ranks' way."""
+    if missing == "room":
+
+        def full(*arguments):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    else:
+        opened, calls = shared_memory._opened, []
+
+        def once(*there):
+            calls.append(there)
+            return None if len(calls) == 1 else opened(*there)
+
+        monkeypatch.setattr(shared_memory, "_opened", once)
+    before = len(os.listdir("/proc/self/fd"))
+    for found, sent in on_ranks(2, summed):
+        for step, gradients in enumerate(found):
+            for name, grad in gradients.items():
+                np.testing.assert_array_equal(grad, wanted(name, 2, step), err_msg=name)
+        assert sum(sent) > 4 * 300 * 80
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_forked_process_writes_gradients_to_memory_of_its_own():
+    def do(communicator):
+        weight = Parameter(np.ones((200, 200), np.float32))
+        weight.grad = np.ones((200, 200), np.float32)
+        parallel.sum_gradients(communicator, [weight])
+        communicator.barrier()
+        if communicator.rank == 0:
+
+            def check():
+                kept = (weight.grad == 2).all()
+                weight.grad[:] = 7
+                weight.gradient_buffer()[:] = 7
+                return bool(kept)
+
+            assert in_child(check)
+        communicator.barrier()
+        return float(weight.grad.max())
+
+    assert on_ranks(2, do) == [2.0, 2.0]
+
+
+def test_memory_is_given_back_with_the_parameters():
+    def mapped():
+        return Path("/proc/self/maps").read_text("ascii").count(f"memfd:{shared_memory.NAME}")
+
+    def do(communicator):
+        weight = Parameter(np.ones((200, 200), np.float32))
+        weight.grad = np.ones((200, 200), np.float32)
+        parallel.sum_gradients(communicator, [weight])
+        communicator.barrier()
+        found = mapped()
+        communicator.barrier()
+        return found
+
+    assert min(on_ranks(2, do)) == 2  # both ranks are of one process here
+    gc.collect()
+    assert mapped() == 0
+    assert not shared_gradients._placed
