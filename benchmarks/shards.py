@@ -5,10 +5,11 @@ into shards by that cost, by tokens and by sentences, and all shards really run 
 after the other: graph, loss and backward. Two tables tell how near the predicted cost of a shard is
 to its time, and the dearest shard's time over the mean: how long the other ranks would wait.
 
-Times are of the processor, the least of several rounds in which all shards take turns; `--wall`
-takes those of the clock. A busy machine changes both, by a fifth from one minute to the next. For
-the first table the shards of `Cost.measured` take turns with the new ones, and the cost is fitted
-to their times anew.
+Times are of the processor, the least of several rounds in which all shards take turns, each round
+in another order; `--wall` takes those of the clock. A busy machine changes both, by a fifth from
+one minute to the next: how far the least times of two halves of the rounds are apart stands beside
+the errors. For the first table the shards of `Cost.measured` take turns with the new ones, and the
+cost is fitted to their times anew.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Found(NamedTuple):
     Args:
         cost:      as it was measured.
         errors:    of each shard that was not seen before: predicted over measured seconds, minus 1.
+        repeated:  of each one: its time in every other round over that in the rest, minus 1.
         imbalance: for each way of cutting, the dearest shard over the mean, of each mini-batch.
         seconds:   for each way, the dearest shard's, of each mini-batch.
     """
@@ -56,6 +58,7 @@ class Found(NamedTuple):
     lengths: str
     cost: dict[str, Any]
     errors: list[float]
+    repeated: list[float]
     imbalance: dict[str, list[float]]
     seconds: dict[str, list[float]]
 
@@ -108,7 +111,7 @@ def measure(model: str, kind: str, options: argparse.Namespace) -> Found:
 
         places, known = range(POOL), pool[:POOL, :sides]
         cost = Cost.measured(noted, places, known, options.sentences, options.seed, clock)
-    found = Found(model, kind, asdict(cost), [], {}, {})
+    found = Found(model, kind, asdict(cost), [], [], {}, {})
     for k in range(options.batches):
         first = POOL + k * count
         lengths = pool[first : first + count, :sides]
@@ -116,11 +119,15 @@ def measure(model: str, kind: str, options: argparse.Namespace) -> Found:
         new = [[first + i for i in shard] for cut in of_each.values() for shard in cut]
         name = f"{model}, {kind}: mini-batch {k + 1} of {options.batches}"
         shards = [[sentences[i] for i in shard] for shard in seen[1 : 1 + COUNT] + new]
-        took = _seconds(step, shards, clock, options.rounds, name)
+        rounds = _seconds(step, shards, clock, options.rounds, name)
+        took = rounds.min(axis=0)
         refitted = Cost.fitted(
             [pool[s, :sides] for s in seen[1 : 1 + COUNT]], took[:COUNT].tolist()
         )
         took = took[COUNT:]
+        if options.rounds > 1:
+            halves = [rounds[half::2, COUNT:].min(axis=0) for half in (0, 1)]
+            found.repeated.extend((halves[0] / halves[1] - 1).tolist())
         found.errors.extend(
             [refitted.of(pool[s, :sides]) / t - 1 for s, t in zip(new, took, strict=True) if s]
         )
@@ -153,25 +160,32 @@ def _seconds(
     step: Callable[[Sequence[Any]], None], shards: Sequence[Sequence[Any]],
     clock: Callable[[], float], rounds: int, name: str,
 ) -> Array:  # fmt: skip
-    """The least seconds of each shard, over rounds in which all take turns."""
-    least = np.full(len(shards), np.inf)
-    with tqdm(desc=name, total=rounds * len(shards), unit="shard", ncols=79) as bar:
-        for _ in range(rounds):
-            for k, shard in enumerate(shards):
+    """(rounds, shards) seconds: all shards take turns, in each round in another order."""
+    seconds = np.empty((rounds, len(shards)))
+    orders = np.random.default_rng(0)
+    with tqdm(desc=name, total=seconds.size, unit="shard", ncols=79) as bar:
+        for one in seconds:
+            for k in orders.permutation(len(shards)).tolist():
                 begin = clock()
-                step(shard)
-                least[k] = min(least[k], clock() - begin)
+                step(shards[k])
+                one[k] = clock() - begin
                 bar.update()
-    return least
+    return seconds
 
 
 def as_text(found: Sequence[Found]) -> str:
     """Both tables."""
     lines = ["predicted over measured seconds of a shard, minus 1, absolute"]
-    lines += ["model        lengths      shards   mean  median   90 %   most"]
+    lines += [
+        "model        lengths      shards   mean  median   90 %   most  repeated: mean   90 %"
+    ]
     for each in found:
-        errors = np.abs(each.errors)
-        marks = np.percentile(errors, [50, 90, 100])
+        errors, repeated = np.abs(each.errors), np.abs(each.repeated or [np.nan])
+        marks = [
+            *np.percentile(errors, [50, 90, 100]),
+            repeated.mean(),
+            np.percentile(repeated, 90),
+        ]
         numbers = "  ".join([f"{value:>5.1%}" for value in (errors.mean(), *marks)])
         lines.append(f"{each.model:<12} {each.lengths:<12} {len(errors):>6}  {numbers}")
     lines += ["", "the dearest shard over the mean, by what the shards are equal in;"]
@@ -195,7 +209,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=8, help="shards of a mini-batch")
     parser.add_argument("--sentences", type=int, default=64, help="in a shard, on average")
     parser.add_argument("--batches", type=int, default=2, help="mini-batches that are cut")
-    parser.add_argument("--rounds", type=int, default=3, help="times that each shard runs")
+    parser.add_argument("--rounds", type=int, default=6, help="times that each shard runs")
     parser.add_argument("--wall", action="store_true", help="the clock's seconds")
     parser.add_argument("--folder", help="of LibreOffice's unpacked package; fetched by default")
     parser.add_argument("--seed", type=int, default=1)

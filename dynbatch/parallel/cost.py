@@ -106,7 +106,9 @@ class Cost:
         """The cost of a model on this machine, from 24 shards, each timed three times.
 
         Shards hold a quarter to one and a half times `size` examples; every other one is of
-        examples of like length. The least time of each counts. One rank measures, for all.
+        examples of like length. Each time they take turns in another order, as a machine gets
+        slower and faster for seconds, and the least time of each counts. One rank measures, for
+        all.
 
         Args:
             step:     step(shard) is timed: a graph, its loss and backward; on a GPU it waits.
@@ -117,12 +119,13 @@ class Cost:
             clock:    tells seconds.
         """
         all_lengths = _lengths(lengths)
-        drawn = _drawn(all_lengths, size, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        drawn = _drawn(all_lengths, size, rng)
         step([examples[i] for i in drawn[-1]])  # what is compiled and planned once
         seconds = np.full(len(drawn), np.inf)
         for _ in range(REPEATS):
-            for k, places in enumerate(drawn):
-                shard = [examples[i] for i in places]
+            for k in rng.permutation(len(drawn)).tolist():
+                shard = [examples[i] for i in drawn[k]]
                 begin = clock()
                 step(shard)
                 seconds[k] = min(seconds[k], clock() - begin)
