@@ -577,6 +577,12 @@ CASES = [
     Case("conv1d", lambda graph, x, w: F.conv1d(x, w, stride=2, padding=1), at_least(1),
          [(3, 4, 2)], lambda torch, x, w: torch.conv1d(x.T[None], w, None, 2, 1)[0].T,
          {"Convolution": 1}),
+    Case("conv2d, groups", lambda graph, x, w, b: F.conv2d(x, w, b, 2, 1, groups=2), image,
+         [(4, 2, 2, 3), (4,)], lambda torch, x, w, b: last(torch.conv2d(
+             first(x), w, b, 2, 1, groups=2)), {"Convolution": 1}),
+    Case("conv1d, depthwise", lambda graph, x, w: F.conv1d(x, w, padding=1, groups=4), at_least(1),
+         [(8, 1, 3)], lambda torch, x, w: torch.conv1d(x.T[None], w, None, 1, 1, groups=4)[0].T,
+         {"Convolution": 1}),
     Case("max_pool2d", lambda graph, x: F.max_pool2d(x, (2, 3), (1, 2), (1, 1)), image, (),
          lambda torch, x: last(torch.nn.functional.max_pool2d(first(x), (2, 3), (1, 2), (1, 1))),
          {"MaxPooling2d": 1}),

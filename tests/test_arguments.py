@@ -70,7 +70,7 @@ SIZED = {
     models.TransformerEncoder: ("layers", "dim", "heads"),
     models.TransformerDecoder: ("layers", "dim", "heads"),
     models.EmbeddingBag: ("num_embeddings", "dim"),
-    models.Conv1d: ("in_channels", "out_channels", "kernel_size"),
+    models.Conv1d: ("in_channels", "out_channels", "kernel_size", "groups"),
     models.Transformer: ("dim", "heads", "encoder_layers", "decoder_layers"),
 }
 WITHOUT_SIZES = {

@@ -94,6 +94,7 @@ def images() -> tuple[models.Embedding, Loss]:
     words, output = models.Embedding(WORDS, EMBED, rng=1), models.Linear(9, TAGS, rng=3)
     layers = models.Sequential(
         models.Conv2d(6, 70, 3, padding=1, rng=2), models.MaxPool2d((1, 2)), F.relu,
+        models.Conv2d(70, 70, 3, padding=1, groups=35, rng=5),
         models.Conv2d(70, 9, (2, 1), stride=(2, 1), padding=(1, 0), rng=4),
         models.AvgPool2d((1, 2)),
     )  # fmt: skip

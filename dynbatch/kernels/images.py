@@ -118,23 +118,26 @@ def _placed(numbers: Array, divisor: int, size: Array) -> tuple[Array, Array]:
 
 @has_cuda()
 @has_c
-def unfold(x: Array, patches: Patches, first: int, out: Array) -> None:
+def unfold(x: Array, patches: Patches, first: int, out: Array, groups: int = 1) -> None:
     """out[m] = the rows of patch first + m side by side; zeros where there is none.
 
     Args:
-        x:   (N, C).
-        out: (n, positions · C), n at most M - first.
+        x:      (N, C).
+        out:    (n, positions · C), n at most M - first.
+        groups: of columns of x. The first group of all positions comes first, then the second.
     """
-    parts = out.reshape(len(out), patches.positions, x.shape[1])
-    for part in blocks(len(out), x.shape[1]):
+    width = x.shape[1] // groups
+    parts = out.reshape(len(out), groups, patches.positions, width)
+    x = x.reshape(len(x), groups, width)
+    for part in blocks(len(out), groups * width):
         into = parts[part]
         for position, rows in enumerate(patches.rows(slice(first + part.start, first + part.stop))):
             held = rows >= 0
             if held.all():
-                into[:, position] = x[rows]
+                into[:, :, position] = x[rows]
             else:
-                into[:, position] = 0
-                into[held, position] = x[rows[held]]
+                into[:, :, position] = 0
+                into[held, :, position] = x[rows[held]]
 
 
 @has_cuda()

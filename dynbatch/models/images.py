@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from dynbatch import nodes as F
-from dynbatch.arguments import size, sizes, switch
+from dynbatch.arguments import refused, size, sizes, switch
 from dynbatch.kernels.images import Pair
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
@@ -20,10 +20,15 @@ class Conv2d(Module):
         in_channels, out_channels: I and O.
         kernel_size: of a window, h and w: one number, or (height, width).
         stride, padding, dilation: likewise.
+        groups: of channels, which divides I and O; I for a depthwise convolution.
         bias: whether b is there.
-        rng:  generator or seed of the initial values, uniform in ±1/√(I · h · w) as PyTorch's.
+        rng:  generator or seed of the initial values, uniform in ±1/√(I / groups · h · w) as
+            PyTorch's.
 
-    Parameters: weight (O, I, h, w), bias (O,).
+    Parameters: weight (O, I / groups, h, w), bias (O,).
+
+    Raises:
+        ArgumentError: a size is below 1, or groups does not divide I or O.
 
     Example:
         >>> import dynbatch as db
@@ -37,20 +42,24 @@ class Conv2d(Module):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int | Pair,
         stride: int | Pair = 1, padding: int | Pair = 0, dilation: int | Pair = 1,
-        *, bias: bool = True, rng: Rng = None,
+        groups: int = 1, *, bias: bool = True, rng: Rng = None,
     ) -> None:  # fmt: skip
         sizes(self, in_channels=in_channels, out_channels=out_channels)
+        self.groups = _groups(self, groups, in_channels, out_channels)
         switch(self, "bias", bias)
         kernel = pair("Conv2d", "kernel_size", kernel_size, 1)
         self.stride = pair("Conv2d", "stride", stride, 1)
         self.padding = pair("Conv2d", "padding", padding, 0)
         self.dilation = pair("Conv2d", "dilation", dilation, 1)
-        rng, fan = generator(rng), in_channels * prod(kernel)
-        self.weight = uniform(rng, (out_channels, in_channels, *kernel), fan)
+        inputs = in_channels // self.groups
+        rng, fan = generator(rng), inputs * prod(kernel)
+        self.weight = uniform(rng, (out_channels, inputs, *kernel), fan)
         self.bias = uniform(rng, (out_channels,), fan) if bias else None
 
     def __call__(self, x: Node) -> Node:
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+        return F.conv2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
 
 
 class Conv1d(Module):
@@ -60,28 +69,36 @@ class Conv1d(Module):
         in_channels, out_channels: I and O.
         kernel_size: of a window, k.
         stride, padding, dilation: in tokens.
+        groups: of features, which divides I and O.
         bias: whether b is there.
-        rng:  generator or seed of the initial values, uniform in ±1/√(I · k) as PyTorch's.
+        rng:  generator or seed of the initial values, uniform in ±1/√(I / groups · k) as PyTorch's.
 
-    Parameters: weight (O, I, k), bias (O,).
+    Parameters: weight (O, I / groups, k), bias (O,).
+
+    Raises:
+        ArgumentError: a size is below 1, or groups does not divide I or O.
     """
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int,
-        stride: int = 1, padding: int = 0, dilation: int = 1,
+        stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1,
         *, bias: bool = True, rng: Rng = None,
     ) -> None:  # fmt: skip
         sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
         switch(self, "bias", bias)
+        self.groups = _groups(self, groups, in_channels, out_channels)
         self.stride = size(self, "stride", stride)
         self.padding = size(self, "padding", padding, least=0)
         self.dilation = size(self, "dilation", dilation)
-        rng, fan = generator(rng), in_channels * kernel_size
-        self.weight = uniform(rng, (out_channels, in_channels, kernel_size), fan)
+        inputs = in_channels // self.groups
+        rng, fan = generator(rng), inputs * kernel_size
+        self.weight = uniform(rng, (out_channels, inputs, kernel_size), fan)
         self.bias = uniform(rng, (out_channels,), fan) if bias else None
 
     def __call__(self, x: Node) -> Node:
-        return F.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+        return F.conv1d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
 
 
 class MaxPool2d(Module):
@@ -127,6 +144,18 @@ class Flatten(Module):
     def __call__(self, x: Node) -> Node:
         channels_first = F.transpose(F.reshape(x, (-1, x.width))) if x.ndim > 1 else x
         return F.reshape(channels_first, (x.rows * x.width,))
+
+
+def _groups(owner: Module, groups: int, inputs: int, outputs: int) -> int:
+    """The groups of channels, checked."""
+    groups = size(owner, "groups", groups)
+    if inputs % groups or outputs % groups:
+        raise refused(
+            type(owner).__name__, f"groups is {groups} for {inputs} and {outputs} channels",
+            "groups divides in_channels and out_channels",
+            f"groups={gcd(groups, inputs, outputs)}, or other numbers of channels",
+        )  # fmt: skip
+    return groups
 
 
 def _pool(

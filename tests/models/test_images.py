@@ -14,6 +14,7 @@ from tests.torch_parity import import_torch
 def network():
     return models.Sequential(
         models.Conv2d(3, 4, 3, padding=1, rng=0), F.relu, models.MaxPool2d(2),
+        models.Conv2d(4, 4, 3, padding=1, groups=4),
         models.Conv2d(4, 5, (2, 3), stride=(1, 2), dilation=(2, 1), bias=False, rng=1),
         models.AvgPool2d(2, 1, 1), models.Flatten(), models.Linear(5 * 3 * 4, 6, rng=2),
     )  # fmt: skip
@@ -23,6 +24,7 @@ def torch_network(torch):
     nn = torch.nn
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4),
         nn.Conv2d(4, 5, (2, 3), stride=(1, 2), dilation=(2, 1), bias=False),
         nn.AvgPool2d(2, 1, 1), nn.Flatten(), nn.Linear(5 * 3 * 4, 6),
     )  # fmt: skip
@@ -64,6 +66,8 @@ def test_names_and_first_values_are_pytorchs():
     for ours, theirs in (
         (models.Conv2d(6, 50, (3, 2), rng=0), torch.nn.Conv2d(6, 50, (3, 2))),
         (models.Conv1d(6, 50, 4, rng=0), torch.nn.Conv1d(6, 50, 4)),
+        (models.Conv2d(6, 90, 3, groups=3, rng=0), torch.nn.Conv2d(6, 90, 3, groups=3)),
+        (models.Conv1d(6, 90, 4, groups=2, rng=0), torch.nn.Conv1d(6, 90, 4, groups=2)),
     ):
         for name, parameter in ours.named_parameters():
             twin = theirs.get_parameter(name).detach().numpy()
@@ -122,7 +126,7 @@ def test_launches_do_not_grow_with_the_images():
 
 def test_layers_are_found_by_place():
     net = network()
-    assert len(net) == 7
+    assert len(net) == 8
     assert net[1] is F.relu
     assert isinstance(net[-1], models.Linear)
     assert [type(layer).__name__ for _, layer in net.children()][:2] == ["Conv2d", "MaxPool2d"]
@@ -136,6 +140,9 @@ def test_arguments_that_do_not_fit_are_refused_when_the_layer_is_made():
         models.Conv2d(3, 4, (3, 3, 3))
     with pytest.raises(ArgumentError, match="Conv1d: padding is -1"):
         models.Conv1d(3, 4, 3, padding=-1)
+    with pytest.raises(ArgumentError, match="Conv2d: groups is 4 for 6 and 8 channels") as raised:
+        models.Conv2d(6, 8, 3, groups=4)
+    assert "groups=2" in str(raised.value)
     with pytest.raises(ArgumentError, match="in_channels"):
         models.Conv2d(0, 4, 3)
     with pytest.raises(ArgumentError, match=r"MaxPool2d: kernel_size is 2\.5"):

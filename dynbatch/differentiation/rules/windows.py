@@ -107,6 +107,15 @@ def _kmax_pool(y: KMaxPool, dy: Node) -> tuple[Made, ...]:
     return (of_places,)
 
 
+def _by_group(x: Node, groups: int) -> list[Node]:
+    """The columns of each group."""
+    return [x] if groups == 1 else list(F.chunk(x, groups))
+
+
+def _joined(parts: list[Node], dim: int) -> Node:
+    return parts[0] if len(parts) == 1 else F.concat(parts, dim=dim)
+
+
 @rule(Convolution)
 def _convolution(y: Convolution, dy: Node) -> tuple[Made, ...]:
     def of_windows() -> Node:
@@ -115,8 +124,12 @@ def _convolution(y: Convolution, dy: Node) -> tuple[Made, ...]:
         weight = F.parameter(y.graph, y.weight)
         order = (0, *range(2, weight.ndim), 1)  # channels last, as in windows
         matrix = F.reshape(F.permute(weight, order), (weight.shape[0], -1))
-        of_places = F.reshape(rows_of(dy) @ matrix, (places.size, x.width))
-        return _added_back(of_places, places, x)
+        outputs, inputs = weight.shape[0] // y.groups, weight.shape[1]
+        of_places = [
+            F.reshape(part @ matrix[g * outputs : (g + 1) * outputs], (places.size, inputs))
+            for g, part in enumerate(_by_group(rows_of(dy), y.groups))
+        ]
+        return _added_back(_joined(of_places, -1), places, x)
 
     return (of_windows,)
 
@@ -127,9 +140,13 @@ def _of_convolution(y: Convolution, dy: Node) -> Mapping[str, Callable[[], Node]
         (x,) = y.inputs
         places = _places(y)
         rows = F.gather_rows(_with_padding(x), places.reshape(-1))
-        windows = F.reshape(rows, (y.rows, places.shape[1] * x.width))
         outputs, inputs, *kernel = y.weight.shape
-        product = F.reshape(F.transpose(rows_of(dy)) @ windows, (outputs, *kernel, inputs))
+        pairs = zip(_by_group(rows_of(dy), y.groups), _by_group(rows, y.groups), strict=True)
+        products = [
+            F.transpose(dy_g) @ F.reshape(x_g, (y.rows, places.shape[1] * inputs))
+            for dy_g, x_g in pairs
+        ]
+        product = F.reshape(_joined(products, 0), (outputs, *kernel, inputs))
         return F.permute(product, (0, product.ndim - 1, *range(1, product.ndim - 1)))
 
     return {"weight": of_weight, "bias": lambda: sum_of_rows(dy)}

@@ -15,8 +15,8 @@ from dynbatch.kernels.images import Patches
 _library = Library("images.c")
 
 
-def unfold(x: Array, patches: Patches, first: int, out: Array) -> Any:
-    return _over_patches("unfold", x, patches, out, first)
+def unfold(x: Array, patches: Patches, first: int, out: Array, groups: int = 1) -> Any:
+    return _over_patches("unfold", x, patches, out, first, groups)
 
 
 def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dynbatch.backend import Array
@@ -46,6 +48,22 @@ def product(a: Array, b: Array, out: Array, beta: int = 0) -> None:
     queue().cublas(out.dtype).gemm(
         transpose_a, transpose_b, m, n, k, device_address(a), lda, device_address(b), ldb,
         beta, device_address(out), _row_step(out),
+    )  # fmt: skip
+
+
+def products(a: Sequence[Array], b: Sequence[Array], out: Sequence[Array], beta: int = 0) -> None:
+    """out[i] = a[i] @ b[i] + beta out[i] in one call; see `product`.
+
+    The matrices of a sequence have one shape and one layout.
+    """
+    m, n, k = _sizes(a[0], b[0], out[0])
+    transpose_a, lda = _layout(a[0])
+    transpose_b, ldb = _layout(b[0])
+    queue().keep(*a, *b, *out)
+    addresses = [[device_address(matrix) for matrix in each] for each in (a, b, out)]
+    queue().cublas(out[0].dtype).gemm_batched(
+        transpose_a, transpose_b, m, n, k, addresses[0], lda, addresses[1], ldb,
+        beta, addresses[2], _row_step(out[0]),
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from dynbatch.kernels.cuda.walks import over_elements
 from dynbatch.kernels.images import Patches
 
 
-def unfold(x: Array, patches: Patches, first: int, out: Array) -> None:
-    """out[m] = the rows of patch first + m side by side; zeros where there is none."""
-    _over_patches("unfold_patches", (x,), patches, first, out)
+def unfold(x: Array, patches: Patches, first: int, out: Array, groups: int = 1) -> None:
+    """out[m] = the rows of patch first + m side by side, group by group; zeros for none."""
+    _over_patches("unfold_patches", (x,), patches, first, out, groups)
 
 
 def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import gcd
+
+from dynbatch.arguments import size
 from dynbatch.kernels import arrays
 from dynbatch.kernels import convolution as kernels
 from dynbatch.kernels.images import Pair
@@ -17,19 +20,24 @@ from dynbatch.ragged import Ragged
 class Convolution(Sliding):
     """y_m = Σ W_ij x_(m · stride - padding + (i, j) · dilation) + b, beyond the edge 0.
 
-    Shape:  x (H, W, I), W (O, I, h, w), b (O,) -> (H', W', O);
-            x (T, I), W (O, I, k), b (O,) -> (T', O).
-    Batches with:  every other one of its W, b, stride, padding and dilation, whatever the sizes.
+    Each of G groups of O / G outputs reads its own I / G features of x.
+
+    Shape:  x (H, W, I), W (O, I / G, h, w), b (O,) -> (H', W', O);
+            x (T, I), W (O, I / G, k), b (O,) -> (T', O).
+    Batches with:  every other one of its W, b, stride, padding, dilation and groups, whatever the
+        sizes.
     Backward:  dx = Σ Wᵀ dy over the windows that hold a pixel;  dW = Σ_m dy_m window_mᵀ, whose
         windows are unfolded again;  db = Σ dy.
-    Cost:  windows are unfolded in chunks (see `kernels.convolution`), each of which is one product.
+    Cost:  windows are unfolded in chunks (see `kernels.convolution`), each of which is one product
+        a group; on a GPU those of all groups are one call.
     """
 
-    __slots__ = ("bias", "dilation", "weight")
-    static = ("weight", "bias", "stride", "padding", "dilation")
+    __slots__ = ("bias", "dilation", "groups", "weight")
+    static = ("weight", "bias", "stride", "padding", "dilation", "groups")
     retains = Retain(inputs=True)
     bias: Parameter | None
     dilation: Pair
+    groups: int
     weight: Parameter
 
     def kernel_size(self) -> Pair:
@@ -46,31 +54,44 @@ class Convolution(Sliding):
                 f"make the bias of {outputs} elements",
             )
         sides = self.slid(x, len(kernel))
-        if x[-1] != inputs:
-            name = self.weight.name
+        name, groups = self.weight.name, self.groups
+        if x[-1] != inputs * groups:
+            times, of_weight = (f" * {groups}", f"{groups} * ") if groups > 1 else ("", "")
             self.refuse(
-                f"channels of input and weight differ ({x[-1]} != {inputs})",
-                f"x.shape[-1] == {name}.shape[1]: channels stand last in x, second in a weight",
+                f"channels of input and weight differ ({x[-1]} != {inputs}{times})",
+                f"x.shape[-1] == {of_weight}{name}.shape[1]: channels stand last in x, second in a"
+                " weight",
                 "F.permute(x, (1, 2, 0)) if they stand first in x, as in PyTorch",
+            )
+        if outputs % groups:
+            self.refuse(
+                f"{outputs} outputs in {groups} groups",
+                f"{name}.shape[0] is a multiple of groups",
+                f"groups={gcd(outputs, groups)}, or a weight of more outputs",
             )
         return (*sides, outputs)
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return kernels.workspace(batch.first.weight.value, cls.patches(batch))
+        node = batch.first
+        return kernels.workspace(node.weight.value, cls.patches(batch), node.groups)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         weight, windows = batch.first.weight.value, cls.patches(batch)
-        pixels = windows.reversed()
-        return max(kernels.workspace(weight, windows), kernels.workspace_backward(weight, pixels))
+        return max(
+            kernels.workspace(weight, windows, batch.first.groups),
+            kernels.workspace_backward(weight, windows.reversed()),
+        )
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node = batch.first
         bias = None if node.bias is None else node.bias.value
         windows = cls.patches(batch)
-        kernels.convolve(xs[0].values, windows, node.weight.value, bias, batch.scratch, y.values)
+        kernels.convolve(
+            xs[0].values, windows, node.weight.value, bias, batch.scratch, y.values, node.groups
+        )
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -78,12 +99,12 @@ class Convolution(Sliding):
         if dxs[0] is not None:
             pixels = windows.reversed()
             kernels.convolve_backward(
-                dy.values, pixels, node.weight.value, batch.scratch, dxs[0].values
+                dy.values, pixels, node.weight.value, batch.scratch, dxs[0].values, node.groups
             )
         if not node.weight.frozen:
             into = gradients.buffer(node.weight)
             x = batch.input(0).values
-            kernels.weight_gradient(x, windows, dy.values, batch.scratch, into)
+            kernels.weight_gradient(x, windows, dy.values, batch.scratch, into, node.groups)
         if node.bias is not None and not node.bias.frozen:
             arrays.sum_rows(dy.values, gradients.buffer(node.bias), gradients.later)
 
@@ -95,6 +116,7 @@ def conv2d(
     stride: int | Pair = 1,
     padding: int | Pair = 0,
     dilation: int | Pair = 1,
+    groups: int = 1,
 ) -> Node:
     """Convolution of an image (H, W, I) -> (H', W', O), as `torch.nn.functional.conv2d`.
 
@@ -102,15 +124,18 @@ def conv2d(
     weight is PyTorch's. H' = (H + 2 · padding - dilation · (h - 1) - 1) // stride + 1, W' likewise.
 
     Args:
-        weight:   (O, I, h, w).
+        weight:   (O, I / groups, h, w).
         bias:     (O,).
         stride, padding, dilation: one number, or (of the height, of the width). `padding` pixels of
             zeros count on either side.
+        groups:   of channels: output o reads those of its group alone, the (o · groups // O)-th.
+            With groups=I each channel has windows of its own: a depthwise convolution.
 
     Raises:
         ShapeError:    x is no image of I channels, or smaller than the window: the result would be
-            empty, which is an error in PyTorch too. Or a parameter has another shape.
-        ArgumentError: stride or dilation is below 1, or padding below 0.
+            empty, which is an error in PyTorch too. Or a parameter has another shape, or groups
+            does not divide O.
+        ArgumentError: stride, dilation or groups is below 1, or padding below 0.
 
     Example:
         >>> import numpy as np, dynbatch as db
@@ -121,7 +146,7 @@ def conv2d(
         ...     [F.conv2d(x, edges, padding=1, stride=2).shape for x in images]
         [(2, 3, 8), (5, 3, 8)]
     """
-    return _convolved("conv2d", 2, x, weight, bias, stride, padding, dilation)
+    return _convolved("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
 
 
 def conv1d(
@@ -131,27 +156,30 @@ def conv1d(
     stride: int = 1,
     padding: int = 0,
     dilation: int = 1,
+    groups: int = 1,
 ) -> Node:
     """Convolution of a sentence (T, I) -> (T', O), as `torch.nn.functional.conv1d`.
 
     T' = (T + 2 · padding - dilation · (k - 1) - 1) // stride + 1.
 
     Args:
-        weight:  (O, I, k), as PyTorch's.
+        weight:  (O, I / groups, k), as PyTorch's.
         bias:    (O,).
         padding: tokens of zeros on either side.
+        groups:  of features, as in `conv2d`.
 
     Raises:
         ShapeError:    x is no sentence of I features, or shorter than the window: `F.windows` gives
-            such sentences no rows instead. Or a parameter has another shape.
-        ArgumentError: stride or dilation is below 1, or padding below 0.
+            such sentences no rows instead. Or a parameter has another shape, or groups does not
+            divide O.
+        ArgumentError: stride, dilation or groups is below 1, or padding below 0.
     """
-    return _convolved("conv1d", 1, x, weight, bias, stride, padding, dilation)
+    return _convolved("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
 
 
 def _convolved(
     what: str, dims: int, x: Node, weight: Parameter, bias: Parameter | None,
-    stride: int | Pair, padding: int | Pair, dilation: int | Pair,
+    stride: int | Pair, padding: int | Pair, dilation: int | Pair, groups: int,
 ) -> Node:  # fmt: skip
     require_nodes(what, x)
     check_parameter(what, weight, x.graph)
@@ -160,11 +188,11 @@ def _convolved(
     if len(weight.shape) != dims + 2:
         x.refuse(
             f"{what} with weight {weight.name!r} of shape {weight.shape}",
-            "a weight is (O, I, h, w)" if dims == 2 else "a weight is (O, I, k)",
-            "groups of channels have no argument here; F.linear takes a weight (O, I)",
+            f"a weight is {'(O, I / groups, h, w)' if dims == 2 else '(O, I / groups, k)'}",
+            "F.linear takes a weight (O, I)",
         )
     return Convolution(
         x, weight=weight, bias=bias, stride=pair(what, "stride", stride, 1, dims),
         padding=pair(what, "padding", padding, 0, dims),
-        dilation=pair(what, "dilation", dilation, 1, dims),
+        dilation=pair(what, "dilation", dilation, 1, dims), groups=size(what, "groups", groups),
     )  # fmt: skip

@@ -24,6 +24,15 @@ def case(how, width, dtype):
 
 
 @HOW
+@pytest.mark.parametrize("width", [18, 34])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_patches_of_two_groups_are_unfolded_as_by_numpy(how, width, dtype):
+    patches, x, y = case(how, width, dtype)
+    unfolded = np.ones((len(y) - 2, patches.positions * width), dtype)
+    assert_same(kernels.unfold, x, patches, 2, unfolded, groups=2)
+
+
+@HOW
 @pytest.mark.parametrize("width", [1, 16, 37])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_patches_are_unfolded_and_pooled_as_by_numpy(how, width, dtype):
@@ -32,6 +41,7 @@ def test_patches_are_unfolded_and_pooled_as_by_numpy(how, width, dtype):
         for first in (0, 1, len(out) // 2):
             unfolded = np.ones((len(out) - first, each.positions * width), dtype)
             assert_same(kernels.unfold, source, each, first, unfolded)
+            assert_same(kernels.unfold, source, each, first, unfolded, groups=width)
         assert_same(kernels.sum_patches, source, each, 0.25, out)
     x[...] = np.round(x)  # ties
     x[3::11, 0], x[5::7] = np.nan, -np.inf

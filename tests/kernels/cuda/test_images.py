@@ -37,6 +37,15 @@ def test_unfolding_all_and_some(cupy, dtype, sides, how, width):
                 assert_versions_agree(kernels.unfold, source, each, first, out, rtol=0, atol=0)
 
 
+@HOW
+@pytest.mark.parametrize(("width", "groups"), [(6, 2), (5, 5)])
+def test_unfolding_by_group(cupy, dtype, how, width, groups):
+    patches, rows, count = patches_of(SIDES["uneven"], how)
+    x, out = normal(dtype, rows, width), normal(dtype, count - 1, patches.positions * width)
+    with launches(1):
+        assert_versions_agree(kernels.unfold, x, patches, 1, out, rtol=0, atol=0, groups=groups)
+
+
 @IMAGES
 @HOW
 @pytest.mark.parametrize("width", [1, 33])
@@ -66,23 +75,26 @@ def test_swapping(cupy, dtype):
 
 
 @HOW
-def test_convolutions_in_chunks(cupy, dtype, how, monkeypatch):
+@pytest.mark.parametrize("groups", [1, 3])
+def test_convolutions_in_chunks(cupy, dtype, how, groups, monkeypatch):
     """All of a convolution, whose kernels are those above and products."""
     monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
     monkeypatch.setattr(convolution, "LEAST_ROWS", 50)
     patches, rows, count = patches_of(SIDES["uneven"], how)
-    x, dy = normal(dtype, rows, 3), normal(dtype, count, 4)
-    weight = Values(np.random.default_rng(3).normal(size=(4, 3, *how[0])).astype(dtype))
+    x, dy = normal(dtype, rows, 3), normal(dtype, count, 6)
+    shape = (6, 3 // groups, *how[0])
+    weight = Values(np.random.default_rng(3).normal(size=shape).astype(dtype))
     assert count > 50
-    scratch = Values(np.zeros(convolution.workspace(weight.array, patches), dtype))
+    scratch = Values(np.zeros(convolution.workspace(weight.array, patches, groups), dtype))
     back = Values(np.zeros(convolution.workspace_backward(weight.array, patches.reversed()), dtype))
     assert_versions_agree(
-        convolution.convolve, x, patches, weight, normal(dtype, 4), scratch, dy, rtol=1e-4,
+        convolution.convolve, x, patches, weight, normal(dtype, 6), scratch, dy, groups, rtol=1e-4,
         atol=1e-4,
     )  # fmt: skip
     assert_versions_agree(
-        convolution.convolve_backward, dy, patches.reversed(), weight, back, x, rtol=1e-4, atol=1e-4
-    )
+        convolution.convolve_backward, dy, patches.reversed(), weight, back, x, groups, rtol=1e-4,
+        atol=1e-4,
+    )  # fmt: skip
     assert_versions_agree(
-        convolution.weight_gradient, x, patches, dy, scratch, weight, rtol=1e-4, atol=1e-3
+        convolution.weight_gradient, x, patches, dy, scratch, weight, groups, rtol=1e-4, atol=1e-3
     )

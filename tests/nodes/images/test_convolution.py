@@ -47,6 +47,40 @@ def test_conv2d_equals_torch_image_by_image(dtype, how, kernel):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("groups", "outputs", "kernel"), [(2, 6, (3, 2)), (4, 8, 3), (4, 4, 1)])
+def test_groups_of_channels_equal_torchs(dtype, groups, outputs, kernel):
+    torch = import_torch()
+    how = (2, 1), (1, 2), (1, 2), groups
+    window = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+
+    def reference(x, w, b):
+        return torch.conv2d(x.permute(2, 0, 1)[None], w, b, *how)[0].permute(1, 2, 0) * 0.1
+
+    assert_equals_torch(
+        lambda x, w, b: F.conv2d(x, w, b, *how) * 0.1,
+        reference,
+        shapes_of(20, 4),
+        parameters=[(outputs, 4 // groups, *window), (outputs,)],
+        dtype=dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_groups_of_features_equal_torchs(dtype):
+    torch = import_torch()
+    for groups, stride in ((2, 1), (4, 2)):
+        assert_equals_torch(
+            lambda x, w, b, how=(stride, 1, 1, groups): F.conv1d(x, w, b, *how) * 0.1,
+            lambda x, w, b, how=(stride, 1, 1, groups): (
+                torch.conv1d(x.T[None], w, b, *how)[0].T * 0.1
+            ),
+            [(7 + n, 4) for n in range(20)],
+            parameters=[(8, 4 // groups, 3), (8,)],
+            dtype=dtype,
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_conv1d_equals_torch_sentence_by_sentence(dtype):
     torch = import_torch()
     generator = np.random.default_rng(0)
@@ -86,20 +120,26 @@ def test_networks_of_images_equal_torch_at_random_strides_and_paddings():
 def test_launches_are_as_many_for_two_images_as_for_twenty():
     weight = db.Parameter(np.ones((4, 3, 3, 3), np.float32))
 
+    depthwise = db.Parameter(np.ones((4, 1, 2, 2), np.float32))
+
     def counts(count):
         with db.Graph() as graph:
             xs = [F.input(graph, np.ones(shape, np.float32)) for shape in shapes_of(count)]
-            pooled = [F.avg_pool2d(F.max_pool2d(F.conv2d(x, weight), 2), 1) for x in xs]
+            convolved = [F.conv2d(F.conv2d(x, weight), depthwise, groups=4) for x in xs]
+            pooled = [F.avg_pool2d(F.max_pool2d(y, 2), 1) for y in convolved]
             graph.backward(F.sum([F.sum(y) for y in pooled]))
             return graph.statistics.launches, graph.statistics.batches
 
     assert counts(2) == counts(20)
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [*HOW, (1, 1, 1, 2)])
 def test_windows_in_chunks_give_what_one_chunk_gives(how, monkeypatch):
+    inputs = 1 if len(how) > 3 else 2
+
     def results():
-        weight, bias = db.Parameter(np.arange(36.0).reshape(2, 2, 3, 3)), db.Parameter(np.ones(2))
+        weight = db.Parameter(np.arange(18.0 * inputs).reshape(2, inputs, 3, 3))
+        bias = db.Parameter(np.ones(2))
         generator = np.random.default_rng(0)
         with db.Graph(dtype="float64") as graph:
             xs = [F.input(graph, generator.normal(size=s)).keep() for s in shapes_of(6, 2)]
@@ -117,17 +157,32 @@ def test_windows_in_chunks_give_what_one_chunk_gives(how, monkeypatch):
 def test_chunks_bound_the_memory_of_windows():
     assert kernels.chunk_rows(100, 9 * 64, 4) == 100
     assert kernels.chunk_rows(10**6, 10**9, 4) <= kernels.LEAST_ROWS
-    weight, sides = np.empty((8, 64, 3, 3), np.float32), np.array([(1000, 1000)] * 3)
+    weight, sides = np.empty((64, 64, 3, 3), np.float32), np.array([(1000, 1000)] * 3)
     patches = window_patches(sides, (3, 3), (1, 1), (1, 1))
     for elements in (
         kernels.workspace(weight, patches),
         kernels.workspace_backward(weight, patches.reversed()),
     ):
         assert 0.9 * kernels.CHUNK_BYTES < 4 * (elements - weight.size) <= kernels.CHUNK_BYTES
+    depthwise = np.empty((64, 1, 3, 3), np.float32)
+    both = kernels.workspace(depthwise, patches, 64) - depthwise.size, elements - weight.size
+    assert both[0] == both[1]
     pixels = window_patches(sides, (1, 1), (1, 1), (0, 0))
     weight = np.empty((8, 64, 1, 1), np.float32)
     assert kernels.workspace(weight, pixels) == weight.size
     assert kernels.workspace_backward(weight, pixels.reversed()) == weight.size
+
+
+def test_two_groups_are_two_convolutions_side_by_side():
+    generator = np.random.default_rng(0)
+    value = generator.normal(size=(6, 2, 3, 3))
+    whole, low, high = [db.Parameter(w.copy()) for w in (value, value[:3], value[3:])]
+    with db.Graph(dtype="float64") as graph:
+        x = generator.normal(size=(5, 7, 4))
+        left, right = [F.input(graph, x[:, :, k : k + 2]) for k in (0, 2)]
+        expected = np.dstack([F.conv2d(left, low).value, F.conv2d(right, high).value])
+        y = F.conv2d(F.input(graph, x), whole, groups=2)
+        np.testing.assert_allclose(y.value, expected, atol=1e-12)
 
 
 def test_images_are_batched_as_one_by_one_and_a_frozen_weight_stays():
@@ -180,7 +235,7 @@ def test_wrong_arguments_are_refused():
             F.conv2d(F.input(graph, np.ones((3, 5, 5), np.float32)), weight)
         with pytest.raises(ShapeError, match=r"an image is \(H, W, C\)"):
             F.conv2d(x[0], weight)
-        with pytest.raises(ShapeError, match=r"a weight is \(O, I, k\)"):
+        with pytest.raises(ShapeError, match=r"a weight is \(O, I / groups, k\)"):
             F.conv1d(x[0], weight)
         with pytest.raises(ShapeError, match="make the bias of 2 elements"):
             F.conv2d(x, weight, db.Parameter(np.ones(3, np.float32)))
@@ -192,6 +247,13 @@ def test_wrong_arguments_are_refused():
             F.conv2d(x, weight, dilation=(1, 2, 3))
         with pytest.raises(DtypeError, match="a parameter expected"):
             F.conv2d(x, np.ones((2, 3, 3, 3)))
+        with pytest.raises(ArgumentError, match="groups is 0"):
+            F.conv2d(x, weight, groups=0)
+        with pytest.raises(ShapeError, match=r"input and weight differ \(3 != 3 \* 2\)"):
+            F.conv2d(x, weight, groups=2)
+        with pytest.raises(ShapeError, match="2 outputs in 3 groups") as raised:
+            F.conv2d(x, db.Parameter(np.ones((2, 1, 3, 3), np.float32)), groups=3)
+        assert "groups=1" in str(raised.value)
 
 
 def test_windows_of_different_strides_paddings_or_weights_stay_apart():

@@ -45,23 +45,28 @@ INLINE ptrdiff_t row_of(spot at, ptrdiff_t line, ptrdiff_t column) {
             for (ptrdiff_t j = 0, column; j < how[KERNEL + 1]; j++) \
                 if ((column = column_of(at, how, j)) >= 0)
 
-// Rows first, …, last - 1 of `out`: the rows of patch begin + m side by side, zeros for none.
+// Rows first, …, last - 1 of `out`: the rows of patch begin + m side by side, zeros for none; of
+// each group of columns those of all positions.
 EXPORT void unfold(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* images,
     const int64_t* how, const REAL* x, ptrdiff_t x_row, REAL* out, ptrdiff_t out_row,
-    ptrdiff_t begin) {
+    ptrdiff_t begin, ptrdiff_t groups) {
     spot at = {images, 0, 0};
+    const ptrdiff_t part = width / groups, step = how[KERNEL] * how[KERNEL + 1] * part;
     for (ptrdiff_t m = first; m < last; m++) {
         at = spot_of(at.image, begin + m);
         REAL* to = out + m * out_row;
         for (ptrdiff_t i = 0; i < how[KERNEL]; i++) {
             ptrdiff_t line = line_of(at, how, i);
-            for (ptrdiff_t j = 0; j < how[KERNEL + 1]; j++, to += width) {
+            for (ptrdiff_t j = 0; j < how[KERNEL + 1]; j++, to += part) {
                 ptrdiff_t column = line < 0 ? -1 : column_of(at, how, j);
-                if (column < 0) {
-                    memset(to, 0, (size_t)width * sizeof(REAL));
-                } else {
-                    const REAL* from = x + row_of(at, line, column) * x_row;
-                    EACH_VECTOR(c, n, width) put(to + c, get(from + c, n), n);
+                const REAL* from = column < 0 ? NULL : x + row_of(at, line, column) * x_row;
+                for (ptrdiff_t g = 0; g < groups; g++) {
+                    REAL* into = to + g * step;
+                    if (from) {
+                        EACH_VECTOR(c, n, part) put(into + c, get(from + g * part + c, n), n);
+                    } else {
+                        memset(into, 0, (size_t)part * sizeof(REAL));
+                    }
                 }
             }
         }

@@ -46,14 +46,17 @@ struct Patches {
     }
 };
 
-// out[m] = the rows of patch m side by side, `width` elements in all; zeros where there is none.
+// out[m] = the rows of patch m side by side, `width` elements in all; zeros where there is none. Of
+// each group of columns those of all positions stand together.
 extern "C" __global__ void unfold_patches(const REAL* x, REAL* out, const int* offsets, int length,
-    int count, int width, long long total, const int* images, const int* how) {
+    int count, int width, long long total, const int* images, const int* how, int groups) {
     const Patches patches = {{offsets, length, count, width}, images, how};
-    const int features = width / patches.positions();
+    const int positions = patches.positions(), features = width / positions;
+    const int part = features / groups;
     over_elements(patches.rows, total, [&](int k, long long m, int column, long long i) {
-        const long long row = patches.row(k, m, column / features);
-        out[i] = row < 0 ? (REAL)0 : x[row * features + column % features];
+        const int across = column / part, group = across / positions;
+        const long long row = patches.row(k, m, across % positions);
+        out[i] = row < 0 ? (REAL)0 : x[row * features + group * part + column % part];
     });
 }
 
