@@ -21,6 +21,7 @@ from dynbatch.padding.forms import (
     UNPADDED_RANDOM,
     Cause,
     Form,
+    is_padded,
     megabytes,
 )
 from dynbatch.padding.limited import WithinLimit, limits_as_text
@@ -170,7 +171,7 @@ def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = mega
 def _savings(comparison: Comparison) -> list[str]:
     """How much less each unpadded form takes: of random batches, then of those by tokens."""
     forms = comparison.forms
-    others = [each for each in forms.values() if not each.name.startswith("unpadded")]
+    others = [each for each in forms.values() if is_padded(each.name)]
     lines = [f"{UNPADDED_RANDOM}: memory at the peak"]
     for other in [*others, *comparison.peers]:
         lines += _saving(forms[UNPADDED_RANDOM], other, other not in comparison.peers)

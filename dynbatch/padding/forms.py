@@ -20,6 +20,12 @@ FORMS = (
     UNPADDED_RANDOM, UNPADDED_BUCKETED, UNPADDED_BY_TOKENS,
 )  # fmt: skip
 
+
+def is_padded(name: str) -> bool:
+    """Whether a form of `FORMS` pads."""
+    return name.startswith("padded")
+
+
 CURVES = (PADDED_RANDOM, PADDED_BUCKETED, PADDED_BY_TOKENS, UNPADDED_RANDOM)
 """Forms whose peak against batch size is estimated and drawn."""
 

@@ -34,6 +34,7 @@ from dynbatch.padding.forms import (
     VALUES,
     Cause,
     Form,
+    is_padded,
 )
 from dynbatch.padding.limited import WithinLimit
 from dynbatch.padding.measure import Examples, Step, Stepper
@@ -248,11 +249,6 @@ def recomputing(model: Module) -> Iterator[None]:
     finally:
         for module in modules:
             vars(module)["recompute"] = None
-
-
-def is_padded(name: str) -> bool:
-    """Whether a form of `FORMS` pads."""
-    return name.startswith("padded")
 
 
 def _lengths(padded: PaddedModel, examples: Sequence[Example]) -> list[tuple[int, ...]]:
