@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dynbatch.kernels import binary
 from dynbatch.nodes.arithmetic import Binary, Scalar
-from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.selection import Where
+from dynbatch.nodes.unary.node_types import Unary
 
 if TYPE_CHECKING:
     from dynbatch.parameter import Array, Parameter

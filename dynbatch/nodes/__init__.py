@@ -7,8 +7,6 @@ from dynbatch.nodes.attention.additive import additive_attention
 from dynbatch.nodes.attention.bias import alibi, relative_bias, t5_bias
 from dynbatch.nodes.attention.dot_product import attention, general_attention
 from dynbatch.nodes.dropout import dropout
-from dynbatch.nodes.elementwise import *  # noqa: F403
-from dynbatch.nodes.elementwise import __all__  # type checkers follow it so
 from dynbatch.nodes.extremum import argmax, max, min
 from dynbatch.nodes.gated import geglu, glu, reglu, swiglu
 from dynbatch.nodes.images.convolution import conv1d, conv2d
@@ -55,20 +53,38 @@ from dynbatch.nodes.sources import constant, input, lookup, parameter
 from dynbatch.nodes.statistics import cumsum, std, var
 from dynbatch.nodes.syntax.other_names import missing as _missing
 from dynbatch.nodes.syntax.registry import FUNCTIONS
+from dynbatch.nodes.unary.activations import *  # noqa: F403
+from dynbatch.nodes.unary.activations import __all__  # type checkers follow it so
+from dynbatch.nodes.unary.arithmetic import abs, clamp, clip, detach, exp, log, negative, sign, sqrt
+from dynbatch.nodes.unary.trigonometric import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    cosh,
+    erf,
+    sin,
+    sinh,
+    tan,
+)
 
 __all__ = [
-    *__all__, "add", "additive_attention", "affine", "alibi", "argmax", "attention", "avg_pool2d",
-    "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "conv1d", "conv2d", "crf",
-    "cross_entropy", "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows",
-    "geglu", "general_attention", "glu", "greater", "greater_equal", "huber_loss", "input",
-    "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log_softmax",
-    "logsumexp", "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean",
-    "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply", "nll_loss",
-    "not_equal", "parameter", "permute", "pick", "pointer_loss", "positions", "pow", "reglu",
-    "relative_bias", "repeat", "reshape", "reverse", "rms_norm", "rotary", "segment_mean",
-    "segment_sum", "sinusoidal", "slice", "softmax", "sparsemax", "split", "squeeze", "stack",
-    "std", "subtract", "sum", "swiglu", "t5_bias", "transpose", "unsqueeze", "var", "viterbi",
-    "where", "windows",
+    *__all__, "abs", "acos", "acosh", "add", "additive_attention", "affine", "alibi", "argmax",
+    "asin", "asinh", "atan", "atanh", "attention", "avg_pool2d", "binary_cross_entropy_with_logits",
+    "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "cos", "cosh", "crf",
+    "cross_entropy", "cumsum", "detach", "divide", "dot", "dropout", "equal", "erf", "exp",
+    "expand", "gather_rows", "geglu", "general_attention", "glu", "greater", "greater_equal",
+    "huber_loss", "input", "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal",
+    "linear", "log", "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool",
+    "max_pool2d", "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss",
+    "multiply", "negative", "nll_loss", "not_equal", "parameter", "permute", "pick", "pointer_loss",
+    "positions", "pow", "reglu", "relative_bias", "repeat", "reshape", "reverse", "rms_norm",
+    "rotary", "segment_mean", "segment_sum", "sign", "sin", "sinh", "sinusoidal", "slice",
+    "softmax", "sparsemax", "split", "sqrt", "squeeze", "stack", "std", "subtract", "sum", "swiglu",
+    "t5_bias", "tan", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

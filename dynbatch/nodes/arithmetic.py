@@ -10,11 +10,11 @@ from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.elementwise import Negative, Power
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import parameter
+from dynbatch.nodes.unary.node_types import Negative, Power
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 

@@ -8,10 +8,10 @@ from dynbatch.kernels import gated as kernels
 from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction, activations
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.elementwise import require_approximation
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import FEATURES, axis
+from dynbatch.nodes.unary.activations import require_approximation
 from dynbatch.ragged import Ragged
 
 

@@ -8,7 +8,7 @@ from dynbatch import nodes as F
 from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard
 from dynbatch.errors import CheckError, NumericError
-from dynbatch.nodes.elementwise import Tanh
+from dynbatch.nodes.unary.node_types import Tanh
 from tests.messages import raised
 from tests.reference_models import Tagger, gradients, sentences, train
 

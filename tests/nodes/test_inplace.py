@@ -8,8 +8,8 @@ from dynbatch import nodes as F
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.elementwise import NODE_TYPES, Tanh
 from dynbatch.nodes.operation import Retain
+from dynbatch.nodes.unary.node_types import NODE_TYPES, Tanh
 from dynbatch.ragged import packed
 from tests.marks import exhaustive
 from tests.node_cases import CASES

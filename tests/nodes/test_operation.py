@@ -5,8 +5,8 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import EmptyBatchError
 from dynbatch.nodes.arithmetic import Add
-from dynbatch.nodes.elementwise import Tanh
 from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.unary.node_types import Tanh
 
 
 def matrix(graph, length, width=4):

@@ -4,7 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.elementwise import Tanh
+from dynbatch.nodes.unary.node_types import Tanh
 
 
 def parameter(*shape):

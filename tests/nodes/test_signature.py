@@ -2,8 +2,8 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.nodes.elementwise import Tanh
 from dynbatch.nodes.operation import signature_type
+from dynbatch.nodes.unary.node_types import Tanh
 
 
 def signatures(*builds):

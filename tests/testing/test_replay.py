@@ -15,7 +15,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.cells.calls import group_run
 from dynbatch.errors import CheckError, GraphError, NumericError
-from dynbatch.nodes.elementwise import Tanh
+from dynbatch.nodes.unary.node_types import Tanh
 from dynbatch.testing import load_graph, replay
 from dynbatch.testing.__main__ import main
 from dynbatch.testing.precision import dense_gradient

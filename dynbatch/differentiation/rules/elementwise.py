@@ -11,8 +11,8 @@ from dynbatch.differentiation.table import Made, rule
 from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic, trigonometric
 from dynbatch.kernels.unary.activations import GELU_CUBIC, ROOT_2_OVER_PI
 from dynbatch.kernels.unary.trigonometric import TWO_OVER_ROOT_PI
-from dynbatch.nodes.elementwise import NODE_TYPES, Unary
 from dynbatch.nodes.node import Node
+from dynbatch.nodes.unary.node_types import NODE_TYPES, Unary
 
 Slope = Callable[[Any, Node], Node]
 """(y, x) -> f'(x), for y = f(x)."""

@@ -8,10 +8,10 @@ from dynbatch import nodes as F
 from dynbatch.differentiation.rules.elementwise import SLOPES
 from dynbatch.differentiation.table import Made, rule
 from dynbatch.kernels.unary import FUNCTIONS
-from dynbatch.nodes.elementwise import NODE_TYPES
 from dynbatch.nodes.gated import Gated, GatedHalves, GatedUnit
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.indexing import Slice
+from dynbatch.nodes.unary.node_types import NODE_TYPES
 
 
 def _of_gate(y: Gated, gate: Node, value: Node, dy: Node) -> Node:

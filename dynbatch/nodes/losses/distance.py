@@ -9,12 +9,13 @@ import numpy as np
 from dynbatch.arguments import number
 from dynbatch.errors import ShapeError
 from dynbatch.nodes.arguments import require_nodes
-from dynbatch.nodes.elementwise import abs, relu
 from dynbatch.nodes.losses.targets import check_reduction, class_targets
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reduce import mean, sum
 from dynbatch.nodes.selection import minimum, where
 from dynbatch.nodes.sources import input
+from dynbatch.nodes.unary.activations import relu
+from dynbatch.nodes.unary.arithmetic import abs
 
 
 def l1_loss(x: Node, target: Any, reduction: str = "mean") -> Node:

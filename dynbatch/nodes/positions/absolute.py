@@ -13,10 +13,10 @@ from dynbatch.kernels.move import row_index
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.elementwise import detach
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
 from dynbatch.nodes.positions.base import Positioned, position_attributes
+from dynbatch.nodes.unary.arithmetic import detach
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 

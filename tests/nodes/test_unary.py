@@ -14,7 +14,7 @@ import dynbatch
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.unary import FUNCTIONS
-from dynbatch.nodes import elementwise
+from dynbatch.nodes.unary import node_types
 from tests.messages import raised
 
 PACKAGE = Path(dynbatch.__file__).parent
@@ -63,16 +63,16 @@ def test_an_activation_is_named_four_times_at_most(activation):
 
 
 def test_each_function_has_a_node_type_which_a_dump_finds_by_name():
-    assert {*elementwise.NODE_TYPES} == {*FUNCTIONS.values()}
-    for function, node_type in elementwise.NODE_TYPES.items():
-        assert getattr(elementwise, node_type.__name__) is node_type
+    assert {*node_types.NODE_TYPES} == {*FUNCTIONS.values()}
+    for function, node_type in node_types.NODE_TYPES.items():
+        assert getattr(node_types, node_type.__name__) is node_type
         assert node_type.kernel is function and node_type.static == function.arguments
         assert node_type.__doc__
 
 
 def test_a_function_of_the_user_has_its_own_signature_and_help():
     assert str(inspect.signature(F.gelu)) == "(x: 'Node', approximate: 'str' = 'none') -> 'Node'"
-    assert all([inspect.getdoc(getattr(F, name)) for name in elementwise.__all__])
+    assert all([inspect.getdoc(getattr(F, name)) for name in F.__all__])
 
 
 def test_an_unknown_form_of_gelu_is_refused():
