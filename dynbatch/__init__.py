@@ -32,11 +32,12 @@ from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.syntax.other_names import OF_DYNBATCH, missing
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
 from dynbatch.reporting.backends import backends
 from dynbatch.reporting.node_types import NodeType, node_types
+from dynbatch.row_sparse import RowSparse
 
 __version__ = "0.1.0"
 

@@ -1,13 +1,11 @@
-"""Parameters and their gradients: the arrays that outlive every graph."""
+"""Parameters: the arrays that outlive every graph."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from dynbatch import backend
 from dynbatch.arguments import row_mask
@@ -16,59 +14,16 @@ from dynbatch.backend import Device, DType, device_of
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import copy, download
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.rows import add_rows, scatter_rows
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter_habits import ParameterHabits
+from dynbatch.row_sparse import Gradient, moved_gradient
+from dynbatch.row_sparse import RowSparse as RowSparse
 
 _uids = itertools.count()
 
 UNNAMED = "parameter"
 """A parameter's name until it becomes an attribute of a module."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowSparse:
-    """A gradient in which only some rows of a matrix are non-zero.
-
-    Args:
-        rows:   (K,) int64, strictly increasing; on the host.
-        values: (K, width), the rows' gradients; where the matrix is.
-        shape:  shape of the whole matrix, (num_rows, width).
-    """
-
-    rows: Array
-    values: Array
-    shape: tuple[int, int]
-
-    def dense(self) -> Array:
-        """The gradient as one (num_rows, width) array."""
-        full = _empty(self.values, self.shape)
-        scatter_rows(self.values, self.rows, full)
-        return full
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """`np.asarray(gradient)` is `dense()`, on the host."""
-        return np.asarray(transfer.to_host(self.dense()), dtype)
-
-    def to(self, device: str | Device) -> RowSparse:
-        """The gradient on a device."""
-        return replace(self, values=transfer.to_device(self.values, backend.device(device)))
-
-    def __add__(self, other: RowSparse) -> RowSparse:
-        rows = np.union1d(self.rows, other.rows)
-        values = _empty(self.values, (rows.size, self.shape[1]))
-        scatter_rows(self.values, np.searchsorted(rows, self.rows), values)
-        add_rows(other.values, np.searchsorted(rows, other.rows), values)
-        return RowSparse(rows, values, self.shape)
-
-
-def _empty(like: Array, shape: tuple[int, ...]) -> Array:
-    array: Array = device_of(like).xp.empty(shape, like.dtype)
-    return array
-
-
-Gradient = Array | RowSparse
 
 
 class Parameter(ParameterHabits):
@@ -127,7 +82,7 @@ class Parameter(ParameterHabits):
         """Host arrays, which load without a GPU too, and the device to put them on."""
         return {
             "value": transfer.to_host(self.value),
-            "grad": _moved(self.grad, backend.CPU),
+            "grad": moved_gradient(self.grad, backend.CPU),
             "name": self.name,
             "frozen": self.frozen,
             "frozen_rows": self.frozen_rows,
@@ -245,7 +200,7 @@ class Parameter(ParameterHabits):
         where = backend.device(device)
         if where != self.device:
             self._value = transfer.to_device(self.value, where)
-            self.grad = _moved(self.grad, where)
+            self.grad = moved_gradient(self.grad, where)
             self._buffer = None
         return self
 
@@ -347,7 +302,8 @@ class Parameter(ParameterHabits):
 
     def empty_like(self) -> Array:
         """An uninitialised array of the parameter's shape, dtype and device."""
-        return _empty(self._value, self.shape)
+        array: Array = device_of(self._value).xp.empty(self.shape, self.dtype)
+        return array
 
     def __repr__(self) -> str:
         where = "" if isinstance(self._value, np.ndarray) else ", cuda"
@@ -399,10 +355,3 @@ def _as_array(name: str, value: object) -> Array:
         )
     contiguous: Array = device_of(array).xp.ascontiguousarray(array)
     return contiguous
-
-
-def _moved(grad: Gradient | None, device: Device) -> Gradient | None:
-    if grad is None or isinstance(grad, RowSparse):
-        return grad and grad.to(device)
-    moved: Array = transfer.to_device(grad, device)
-    return moved

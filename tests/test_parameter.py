@@ -87,25 +87,6 @@ def test_a_copy_of_a_model_is_on_its_device(cuda):
         assert other.weight.grad.get().tolist() == [[1] * 3] * 2
 
 
-def test_a_row_sparse_gradient_is_summed_and_made_dense_anywhere(device):
-    one = db.RowSparse(np.array([1, 4]), matrix(2, 3) + 1, (6, 3)).to(device)
-    other = db.RowSparse(np.array([0, 4, 5]), matrix(3, 3) - 9, (6, 3)).to(device)
-    total = one + other
-    expected = np.zeros((6, 3), np.float32)
-    expected[[1, 4]] += matrix(2, 3) + 1
-    expected[[0, 4, 5]] += matrix(3, 3) - 9
-    assert total.rows.tolist() == [0, 1, 4, 5]
-    dense = total.dense()
-    assert isinstance(dense, np.ndarray) is (device == "cpu")
-    assert np.array_equal(db.Parameter(dense).numpy(), expected)
-    assert np.array_equal(np.asarray(total), expected)
-    assert np.array_equal(
-        db.Parameter((one + one).to("cpu").dense()).value[4], 2 * matrix(2, 3)[1] + 2
-    )
-    nothing = db.RowSparse(np.zeros(0, np.int64), matrix(0, 3), (6, 3)).to(device)
-    assert not db.Parameter(nothing.dense()).numpy().any()
-
-
 def test_a_model_moves_and_its_state_stays_on_the_host(device):
     model = models.LSTM(3, 4)
     before = model.state_dict()

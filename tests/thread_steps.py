@@ -19,7 +19,8 @@ from dynbatch.driver import drive
 from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
+from dynbatch.row_sparse import RowSparse
 
 Step = Callable[[int], list[bytes]]
 """Takes the step of a number below `PERIOD`; gives the bytes of its results."""

@@ -39,7 +39,8 @@ from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.nodes.node import Node, heading
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
+from dynbatch.row_sparse import RowSparse
 
 CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls: StackCheck}
 

@@ -19,8 +19,9 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import PortPlace, Rectangle
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged, packed
+from dynbatch.row_sparse import RowSparse
 
 Flats = Sequence[Array | None]
 """For each input of a batch step its elements, node after node; None where it was freed."""

@@ -12,7 +12,7 @@ from dynbatch.kernels.cuda import clipping as on_device
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.optim.norm import GradientNorm, NamedGradient, by_dtype, not_finite
-from dynbatch.parameter import RowSparse
+from dynbatch.row_sparse import RowSparse
 
 
 def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float | GradientNorm:

@@ -21,7 +21,8 @@ from dynbatch.optim.parameter_state import ParameterState
 from dynbatch.optim.saved_state import names_array, require_fitting
 from dynbatch.optim.sharding import gather_parts, part_of, slices_of
 from dynbatch.parallel import Communicator
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
+from dynbatch.row_sparse import RowSparse
 
 
 class Optimizer(NamesChecked):

@@ -9,7 +9,8 @@ from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.rows import taken_rows
 from dynbatch.kernels.runtime import transfer
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
+from dynbatch.row_sparse import RowSparse
 
 
 class ParameterState:

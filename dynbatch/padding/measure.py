@@ -18,7 +18,8 @@ from dynbatch.memory.upstream import DeviceMemory
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Optimizer
 from dynbatch.padding.padded_model import Loss, PaddedExample
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 
 Examples = Sequence[PaddedExample]
 

@@ -10,7 +10,8 @@ import numpy as np
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
 from dynbatch.models.module import Module
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
+from dynbatch.row_sparse import RowSparse
 
 Parameters = Iterable[Parameter] | Module
 

@@ -18,7 +18,8 @@ from dynbatch.errors import BackendError, DtypeError, GraphError, NoGradientErro
 from dynbatch.graph import Graph
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from dynbatch.torch.sharing import FLOATS, tensor_of
 
 Sentence = tuple[Any, ...]

@@ -5,7 +5,8 @@ from dynbatch import backend, optim
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.models.module import Module
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 
 
 class Model(Module):

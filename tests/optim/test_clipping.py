@@ -7,7 +7,8 @@ from dynbatch import optim
 from dynbatch.errors import BackendError, NumericError
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from tests.cuda import devices
 
 

@@ -4,7 +4,8 @@ import pytest
 from dynbatch import backend, optim
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.runtime.transfer import to_device
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

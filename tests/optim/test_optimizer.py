@@ -9,7 +9,8 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.models.module import Module
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from tests.cuda import devices
 
 ALGORITHMS = {

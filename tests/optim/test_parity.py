@@ -5,7 +5,8 @@ import pytest
 
 from dynbatch import backend, optim
 from dynbatch.kernels.runtime.transfer import to_device
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from tests.marks import exhaustive
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")

@@ -8,7 +8,8 @@ from dynbatch.errors import ArgumentError
 from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.optim import sharding
 from dynbatch.parallel import Communicator
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from tests.parallel.ranks import on_ranks
 
 SHAPES = {

@@ -6,7 +6,8 @@ import pytest
 from dynbatch import parallel
 from dynbatch.errors import ParallelError
 from dynbatch.parallel import gradients
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from tests.parallel.ranks import on_ranks
 
 SHAPES = {"every": (3, 4), "second": (5,), "never": (2, 2), "fixed": (2,), "table": (9, 3),

@@ -8,7 +8,7 @@ from dynbatch import models, parallel
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, DtypeError, ParallelError
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.parameter import RowSparse
+from dynbatch.row_sparse import RowSparse
 from tests.parallel.ranks import count_messages, on_ranks
 
 SENTENCES = [np.arange(length) % 7 for length in (3, 1, 12, 5, 2, 8, 4, 4, 1)]

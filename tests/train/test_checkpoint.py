@@ -12,7 +12,8 @@ from dynbatch import optim, random
 from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.models.module import Module
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from dynbatch.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 
 

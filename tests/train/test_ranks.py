@@ -9,7 +9,7 @@ import dynbatch as db
 from dynbatch import models, optim, random
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, ParallelError
-from dynbatch.parameter import RowSparse
+from dynbatch.row_sparse import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, read_metrics
 from dynbatch.train.interrupts import Terminated, noted_interrupts
 from tests.marks import quick

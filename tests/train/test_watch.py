@@ -7,7 +7,8 @@ from dynbatch import Graph, optim, random
 from dynbatch import nodes as F
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.models.module import Module
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_metrics
 from dynbatch.train.watch import Watched
 from tests.cuda import devices

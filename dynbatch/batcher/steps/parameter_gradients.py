@@ -12,8 +12,9 @@ import numpy as np
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
-from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
+from dynbatch.parameter import Array, Parameter
 from dynbatch.recent import free_at_fork
+from dynbatch.row_sparse import Gradient, RowSparse
 
 TOGETHER = 512
 """From this many rows on, more rows do not make a product faster."""
