@@ -10,11 +10,8 @@ that was waited, of both processes together, is reported beside it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +25,7 @@ from benchmarks.lengths import Corpus
 from benchmarks.report import show
 from dynbatch import models, parallel
 from dynbatch import nodes as F
+from dynbatch.parallel.launcher import launch
 
 RANKS = 2
 WORDS, TAGS = 2_000, 45
@@ -122,25 +120,6 @@ def as_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(arguments: Sequence[str]) -> dict[str, Any]:
-    """Start the processes, and read what rank 0 prints."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    place = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "benchmarks.pipeline", *arguments]
-    processes = [
-        subprocess.Popen(
-            command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE
-        )
-        for rank in range(RANKS)
-    ]
-    printed = [process.communicate()[0] for process in processes]
-    if any([process.returncode for process in processes]):
-        raise SystemExit("benchmarks.pipeline: a process failed; its error stands above.")
-    found: dict[str, Any] = json.loads(printed[0])
-    return found
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
@@ -155,19 +134,21 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure as a rank of a run, or start one."""
+def main(arguments: Sequence[str]) -> int:
+    """Measure as a rank of a run, of which the first one prints, or start one."""
     options = parse(arguments)
-    if "RANK" in os.environ:
-        with parallel.connect() as communicator:
-            found = measure(communicator, options)
-        if found is not None:
-            print(json.dumps(found))
-        return
-    other = OtherWork()
-    found = run(arguments)
-    show("\n".join([as_text(found), other.warning()]).rstrip(), found, options.json)
+    if "RANK" not in os.environ:
+        other = OtherWork()
+        status = launch([sys.executable, "-m", "benchmarks.pipeline", *arguments], RANKS)
+        if warning := other.warning():
+            print(warning, file=sys.stderr)
+        return status
+    with parallel.connect() as communicator:
+        found = measure(communicator, options)
+    if found is not None:
+        show(as_text(found), found, options.json)
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
