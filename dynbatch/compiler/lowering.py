@@ -15,7 +15,7 @@ from dynbatch.nodes.arithmetic import Multiply
 from dynbatch.nodes.dropout import InvertedDropout, Ones
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import Slice
+from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.shape.structure import Structural
 
 

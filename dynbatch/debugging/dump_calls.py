@@ -19,7 +19,7 @@ from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.traced import Way
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.indexing import Row, row_of
+from dynbatch.nodes.shape.row import Row, row_of
 
 Document = dict[str, Any]
 """A JSON object."""

@@ -12,7 +12,7 @@ from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.shape.row import Row
 from dynbatch.nodes.sources import ParameterNode
 from dynbatch.pictures.boxes import Boxes, NodeBox, narrow, shallow
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing

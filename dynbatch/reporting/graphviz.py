@@ -10,7 +10,7 @@ from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.shape.row import Row
 from dynbatch.nodes.stream import Sentences
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.nodes.shape.indexing import is_all
+from dynbatch.nodes.shape.slice import covers
 
 
 def moves_all(step: StepRun, block: Block, source: BatchInput) -> bool:
@@ -25,4 +25,4 @@ def tiled(step: StepRun) -> list[Block]:
         if source.is_view and not source.covers:
             for block in source.gradient_blocks:
                 views.setdefault(block, []).append((source.start, source.size))
-    return [block for block, parts in views.items() if is_all(sorted(parts), block.size)]
+    return [block for block, parts in views.items() if covers(sorted(parts), block.size)]

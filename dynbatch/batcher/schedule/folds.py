@@ -20,7 +20,7 @@ from dynbatch.errors import GraphError
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.node import Node, heading
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.shape.row import Row
 
 
 class Folds:

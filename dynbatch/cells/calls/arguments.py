@@ -13,7 +13,7 @@ from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.table import CallGraph, CallTable, Several, ValueHandle
 from dynbatch.nodes.arguments import refuse_dimensions
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.shape.row import Row
 from dynbatch.nodes.sources import constant
 from dynbatch.parameter import Parameter
 

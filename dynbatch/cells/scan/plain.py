@@ -8,9 +8,9 @@ from typing import Any
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import run_traced
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import row_of
 from dynbatch.nodes.shape.join import concat
 from dynbatch.nodes.shape.reshape import unsqueeze
+from dynbatch.nodes.shape.row import row_of
 from dynbatch.nodes.sources import constant
 
 

@@ -17,9 +17,9 @@ from dynbatch.nodes.attention.base import AttentionBase
 from dynbatch.nodes.attention.bias import ClippedDistance, DistanceBuckets, DistanceSlopes
 from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
-from dynbatch.nodes.shape.indexing import Slice
 from dynbatch.nodes.shape.reshape import Reshape
 from dynbatch.nodes.shape.scatter import scattered
+from dynbatch.nodes.shape.slice import Slice
 from dynbatch.parameter import Array
 
 HIDDEN = -1e30

@@ -10,7 +10,7 @@ from dynbatch.differentiation.table import Made, rule
 from dynbatch.kernels.unary import FUNCTIONS
 from dynbatch.nodes.gated import Gated, GatedHalves, GatedUnit
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import Slice
+from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.unary.node_types import NODE_TYPES
 
 

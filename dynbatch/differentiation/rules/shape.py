@@ -12,11 +12,12 @@ from dynbatch.differentiation.table import Made, rule
 from dynbatch.nodes.node import WIDTH, Node
 from dynbatch.nodes.shape.expand import Expand, ExpandToLength, Repeated
 from dynbatch.nodes.shape.gather import GatherRows, Transpose
-from dynbatch.nodes.shape.indexing import Row, Slice
 from dynbatch.nodes.shape.join import Concat
 from dynbatch.nodes.shape.permute import Permute
 from dynbatch.nodes.shape.reshape import Reshape
+from dynbatch.nodes.shape.row import Row
 from dynbatch.nodes.shape.scatter import ScatterRows, scattered
+from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.shape.structure import Reverse
 
 

@@ -17,9 +17,9 @@ from dynbatch.nodes.images.convolution import Convolution
 from dynbatch.nodes.images.pooling import AvgPooling2d, MaxPooling2d
 from dynbatch.nodes.images.windows import Sliding
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import Slice
 from dynbatch.nodes.shape.kmax_pool import KMaxPool
 from dynbatch.nodes.shape.scatter import scattered
+from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.shape.windows import MaxPool, MeanPool, Windowed, Windows
 from dynbatch.parameter import Array
 

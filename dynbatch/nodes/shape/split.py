@@ -8,7 +8,7 @@ from typing import Never
 
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.axes import TOKENS, axis
-from dynbatch.nodes.shape.indexing import Slice
+from dynbatch.nodes.shape.slice import Slice
 
 
 def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -> list[Node]:
