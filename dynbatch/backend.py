@@ -20,7 +20,7 @@ ArrayModule = Any
 """NumPy or CuPy: the module whose functions make and read arrays."""
 
 NAMES = ("cpu", "cuda")
-"""What commands take for a device: CUDA_VISIBLE_DEVICES chooses theirs."""
+"""The kinds of devices. GPUs are counted: "cuda:1" is the second one."""
 
 LEAST_CAPABILITY = {13: 75, 12: 60}
 """The oldest GPUs, by CUDA's version: Turing, where CUDA 13 begins, and Pascal under CUDA 12."""

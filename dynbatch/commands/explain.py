@@ -17,7 +17,7 @@ from dynbatch.errors import CheckpointError, DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.optim import Optimizer
-from dynbatch.tasks.options import positive
+from dynbatch.tasks.options import device_name, positive
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.settings import TaskSettings, saved_settings
 from dynbatch.tasks.task import Task
@@ -67,7 +67,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "over the file (%(default)s)")  # fmt: skip
     add("--html", metavar="FILE", help="write a page with every batch on a timeline")
     add("--trace", metavar="FILE", help="write the timeline for ui.perfetto.dev")
-    add("--device", choices=backend.NAMES, default="cpu", help="where to train (%(default)s)")
+    add("--device", type=device_name, default="cpu", metavar="NAME", help="where to train: cpu, "
+        "cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dynbatch.backend import NAMES
 from dynbatch.commands.loading import TextModel, load
 from dynbatch.commands.writing import Writing
 from dynbatch.errors import ArgumentError, DataError
@@ -24,7 +23,7 @@ from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.fine_tuning import FineTuning
-from dynbatch.tasks.options import positive
+from dynbatch.tasks.options import device_name, positive
 from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import COLUMNS, tell_backend
@@ -111,7 +110,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=positive, default=64, metavar="N", help="most prompts side by side "
         "(%(default)s)")  # fmt: skip
     add("--memory-limit", metavar="SIZE", help='most bytes of caches, such as "2GB"')
-    add("--device", choices=NAMES, default="cpu", help="where the model runs (%(default)s)")
+    add("--device", type=device_name, default="cpu", metavar="NAME", help="where the model runs: "
+        "cpu, cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
     add("--scores", action="store_true", help="before each result its log-probability in nats and "
         "a tab")  # fmt: skip

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dynbatch.backend import NAMES
 from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import DataError
 from dynbatch.kernels.runtime.parallel import set_num_threads
@@ -26,7 +25,7 @@ from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
 from dynbatch.parameter import Array
 from dynbatch.tasks.forms import task_of
-from dynbatch.tasks.options import positive
+from dynbatch.tasks.options import device_name, positive
 from dynbatch.text import read_labelled, read_tagged
 
 MODELS = ("seq2seq", "tagger", "language-model")
@@ -111,7 +110,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-sizes", type=positive, nargs="*", default=list(BATCH_SIZES), metavar="N",
         help="sizes to estimate the peak for, but for those above the number of "
         "sentences (8 16 32 64 128)")  # fmt: skip
-    add("--device", choices=NAMES, default="cpu", help="where to measure (%(default)s)")
+    add("--device", type=device_name, default="cpu", metavar="NAME", help="where to measure: cpu, "
+        "cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
     add("--memory-limit", metavar="SIZE", help="plan each form within so many bytes, such as 2GB: "

@@ -67,6 +67,16 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return chosen
 
 
+def device_name(text: str) -> str:
+    """The name of a device. Whether there is one, `backend.device` says when it is used."""
+    kind, colon, number = text.partition(":")
+    if text == "cpu" or (kind == "cuda" and bool(colon) is number.isdecimal()):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not one of cpu, cuda, cuda:N; GPUs are counted from 0"
+    )
+
+
 def option(
     default: Any, what: str, kind: Callable[[str], Any] = positive, *, is_first: bool = False,
     is_kept: bool = True,

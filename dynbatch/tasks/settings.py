@@ -7,14 +7,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dynbatch.backend import NAMES
 from dynbatch.errors import CheckpointError
 from dynbatch.tasks.options import (
     above_zero,
+    device_name,
     flag_of,
     from_json,
     not_negative,
-    one_of,
     option,
     passes,
     share,
@@ -37,7 +36,7 @@ class TrainingSettings:
     matmul: str = option("float32", "what products' factors are rounded to: tf32, bfloat16", str)
     seed: int = option(0, "of all that is drawn", not_negative)
     threads: int | None = option(None, "threads (one a processor)", is_kept=False)
-    device: str = option("cpu", "cpu or cuda", one_of(*NAMES), is_kept=False)
+    device: str = option("cpu", "cpu, cuda or cuda:N", device_name, is_kept=False)
     output: str | None = option(
         None, "folder for checkpoint and metrics (none is saved)", str, is_kept=False
     )

@@ -98,13 +98,13 @@ def train(
     Raises:
         CheckpointError: the run cannot go on so; see `refuse_other_settings` and `Trainer.resume`.
     """
-    model.to(settings.device)
     batches = batches or SentenceBatches(examples, settings.batch_size, settings.seed)
-    optimizer = optimizer or optim.Adam(model, lr=settings.lr)
     of_epochs = [batches.num_batches(epoch) for epoch in range(settings.epochs)]
     updates = sum([-(-number // accumulate) for number in of_epochs])
     warmup = min(settings.warmup, updates - 1)
-    with parallel.connect() as communicator:
+    with parallel.connect(device=settings.device) as communicator:
+        model.to(settings.device)  # of several processes "cuda" is a GPU for each
+        optimizer = optimizer or optim.Adam(model, lr=settings.lr)
         trainer = Trainer(
             model,
             optimizer,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dynbatch import optim
+from dynbatch import optim, parallel
 from dynbatch.tasks.options import given
 from dynbatch.tasks.settings import settings_of
 from dynbatch.tasks.translation.translator import Translator
@@ -23,6 +23,7 @@ from dynbatch.train import (
     save_checkpoint,
 )
 from examples.seq2seq.train import DEMO, Settings, main
+from tests.cuda.fake_cupy import settings as gpus
 
 SMALL = ["--epochs", "3", "--embed", "6", "--hidden", "8", "--batch-size", "16", "--quiet"]
 
@@ -123,6 +124,24 @@ def test_a_gpu_that_is_not_there_is_one_message_and_status_1(pairs, tmp_path, ca
     error = capsys.readouterr().err
     assert error.startswith("error: CUDA is not available") and "dynbatch[cuda13]" in error
     assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_is_chosen_by_its_number(pairs, tmp_path, capsys, cuda, monkeypatch):
+    """Where several processes train, `connect` gives each one its own."""
+    connected, connect = [], parallel.connect
+    monkeypatch.setattr(
+        parallel, "connect", lambda device: connected.append(device) or connect(device=device)
+    )
+    command_line = command(pairs, tmp_path / "run", "--limit", "16", "--epochs", "1", "--device")
+    gpus.devices = 2
+    try:
+        assert main([*command_line, "cuda:2"]) == 1
+        assert capsys.readouterr().err.startswith("error: device 'cuda:2': this machine has 2 GPUs")
+        assert main([*command_line, "cuda:1"]) == 0
+        assert connected == ["cuda:1"] and cuda.cuda.runtime.getDevice() == 1
+    finally:
+        gpus.devices = 1
+        cuda.cuda.Device(0).use()
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_then_ends_as_if_never_interrupted(

@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dynbatch.tasks.options import from_json, given, option, share
+from dynbatch.tasks.options import device_name, from_json, given, option, share
 
 
 @dataclass
@@ -11,6 +11,7 @@ class Sizes:
     dropout: float = option(0.5, "share of features", share)
     data: str | None = option(None, "a file", str)
     crf: bool = option(False, "score transitions")
+    device: str = option("cpu", "where", device_name)
 
 
 def settings(*argv):
@@ -23,7 +24,20 @@ def test_a_dataclass_is_a_command_line():
     assert given == Sizes(7, 0.0, "x.tgz", True)
 
 
-@pytest.mark.parametrize("argv", [["--hidden-size", "0"], ["--dropout", "1"], ["--crf", "yes"]])
+def test_a_device_has_a_name_and_maybe_a_number():
+    for name in ("cpu", "cuda", "cuda:0", "cuda:12"):
+        assert settings("--device", name).device == name
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--hidden-size", "0"],
+        ["--dropout", "1"],
+        ["--crf", "yes"],
+        *[["--device", name] for name in ("gpu", "cpu:0", "cuda:", "cuda:-1", "cuda1")],
+    ],
+)
 def test_what_is_out_of_range_is_refused_with_the_usage(argv, capsys):
     with pytest.raises(SystemExit) as caught:
         settings(*argv)
