@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from dynbatch.arguments import refused
+from dynbatch import random
+from dynbatch.arguments import number, refused
+from dynbatch.atomic import replacing
 from dynbatch.backend import Array
+from dynbatch.errors import DataError
+from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.shards import balanced
 
 Example = TypeVar("Example")
@@ -31,8 +38,8 @@ class Cost:
     of attention for each pair of tokens, and a recurrence has the steps of its longest example,
     each a launch or more, however many take part.
 
-    A cost is plain numbers, which all ranks must share: give them the same, or rank 0's, by
-    `communicator.broadcast_object(cost)`. Without arguments a token costs 1, and nothing else does.
+    A cost is plain numbers >= 0, which all ranks must share, and a run keeps when it is resumed:
+    `Cost.kept` gives them those of a file. Without arguments a token costs 1, and nothing else.
 
     Args:
         token:    for each token of each length.
@@ -42,7 +49,8 @@ class Cost:
         fixed:    for a shard that is not empty.
 
     Raises:
-        ArgumentError: numbers of other lengths than K, K (K + 1) / 2 and K are given.
+        ArgumentError: numbers of other lengths than K, K (K + 1) / 2 and K are given, or one that
+            is negative, infinite or NaN.
 
     Example:
         >>> from dynbatch import parallel
@@ -60,14 +68,19 @@ class Cost:
     fixed: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("token", "product", "longest"):
+            numbers = [number("Cost", name, each, "[0, inf)") for each in getattr(self, name)]
+            object.__setattr__(self, name, tuple(numbers))  # a list, as JSON gives it, too
+        for name in ("sentence", "fixed"):
+            number("Cost", name, getattr(self, name), "[0, inf)")
         count = len(self.token)
         wanted = {"product": count * (count + 1) // 2, "longest": count}
-        for name, number in wanted.items():
+        for name, least in wanted.items():
             given = len(getattr(self, name))
-            if given not in (0, number):
+            if given not in (0, least):
                 raise refused(
                     "Cost", f"{name} has {given} numbers for {count} lengths",
-                    f"{number} of them, or none", f"{name}=({', '.join(['0.0'] * number)},)",
+                    f"{least} of them, or none", f"{name}=({', '.join(['0.0'] * least)},)",
                 )  # fmt: skip
 
     @classmethod
@@ -108,10 +121,11 @@ class Cost:
         Shards hold a quarter to one and a half times `size` examples; every other one is of
         examples of like length. Each time they take turns in another order, as a machine gets
         slower and faster for seconds, and the least time of each counts. One rank measures, for
-        all.
+        all: see `kept`. Seeds of graphs are drawn as if nothing had been measured.
 
         Args:
-            step:     step(shard) is timed: a graph, its loss and backward; on a GPU it waits.
+            step:     step(shard) is timed: a graph, its loss and backward; on a GPU it waits. It
+                leaves no gradients.
             examples: to draw shards from, some hundreds or more.
             lengths:  (N,) or (N, K) of each example.
             size:     examples in a shard, about.
@@ -121,15 +135,75 @@ class Cost:
         all_lengths = _lengths(lengths)
         rng = np.random.default_rng(seed)
         drawn = _drawn(all_lengths, size, rng)
-        step([examples[i] for i in drawn[-1]])  # what is compiled and planned once
         seconds = np.full(len(drawn), np.inf)
-        for _ in range(REPEATS):
-            for k in rng.permutation(len(drawn)).tolist():
-                shard = [examples[i] for i in drawn[k]]
-                begin = clock()
-                step(shard)
-                seconds[k] = min(seconds[k], clock() - begin)
+        state = random.get_state()
+        try:
+            step([examples[i] for i in drawn[-1]])  # what is compiled and planned once
+            for _ in range(REPEATS):
+                for k in rng.permutation(len(drawn)).tolist():
+                    shard = [examples[i] for i in drawn[k]]
+                    begin = clock()
+                    step(shard)
+                    seconds[k] = min(seconds[k], clock() - begin)
+        finally:
+            random.set_state(state)
         return cls.fitted([all_lengths[places] for places in drawn], seconds.tolist())
+
+    @classmethod
+    def kept(
+        cls,
+        path: str | os.PathLike[str],
+        measure: Callable[[], Cost],
+        communicator: Communicator | None = None,
+    ) -> Cost:
+        """The cost that a file has, on all ranks; without the file, rank 0 measures and writes it.
+
+        So a run that is resumed, or repeated, cuts as before. The file is an object of JSON.
+
+        Args:
+            path:         on rank 0; others do not look.
+            measure:      measure() -> Cost, called on rank 0 while the others wait.
+            communicator: joins the ranks; without it this process is alone.
+
+        Raises:
+            DataError: the file holds something else.
+            OSError:   it cannot be read or written.
+
+        Example:
+            >>> import tempfile
+            >>> from dynbatch.parallel import Cost
+            >>> path = tempfile.mkdtemp() + "/cost.json"
+            >>> Cost.kept(path, lambda: Cost(token=(2.0,), fixed=1.0))
+            Cost(token=(2.0,), product=(), longest=(), sentence=0.0, fixed=1.0)
+            >>> Cost.kept(path, lambda: Cost(token=(3.0,))).fixed
+            1.0
+        """
+        cost = None
+        if communicator is None or communicator.rank == 0:
+            file = Path(path)
+            if file.exists():
+                cost = _read(file)
+            else:
+                cost = measure()
+                with replacing(file) as temporary:
+                    temporary.write_text(json.dumps(asdict(cost), indent=1), encoding="utf-8")
+        if communicator is not None:
+            cost = communicator.broadcast_object(cost)
+        assert cost is not None
+        return cost
+
+    def cut(self, lengths: Callable[[Example], Any]) -> CutByCost[Example]:
+        """Cuts mini-batches by this cost: `Trainer(shards=cost.cut(lengths))`.
+
+        Args:
+            lengths: lengths(example) -> its length, or K of them.
+
+        Example:
+            >>> from dynbatch.parallel import Cost
+            >>> Cost(longest=(3.0,)).cut(len)(["abcde", "a", "ab", "ab", "ab"], 2)
+            [[0], [1, 2, 3, 4]]
+        """
+        return CutByCost(self, lengths)
 
     def of(self, lengths: Any) -> float:
         """The predicted cost of one shard with examples of these (B,) or (B, K) lengths."""
@@ -163,6 +237,38 @@ class Cost:
                 "give the lengths that it was fitted to",
             )  # fmt: skip
         return given
+
+
+@dataclass(frozen=True)
+class CutByCost(Generic[Example]):
+    """Cuts mini-batches into shards of equal cost; `Cost.cut` makes one.
+
+    Args:
+        cost:    of a shard.
+        lengths: lengths(example) -> its length, or several.
+    """
+
+    cost: Cost
+    lengths: Callable[[Example], Any]
+
+    def __call__(self, batch: Sequence[Example], size: int) -> list[list[int]]:
+        """The places of each shard's examples in a mini-batch."""
+        return self.cost.shards([self.lengths(example) for example in batch], size)
+
+    def summary(self) -> dict[str, str]:
+        """What decides the cuts: a `Trainer` compares it between ranks, and with its checkpoint."""
+        return {"cost of a shard": json.dumps(asdict(self.cost))}
+
+
+def _read(path: Path) -> Cost:
+    try:
+        return Cost(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:  # other text, other names, other numbers
+        raise DataError(
+            f"{path}: not a cost of shards: {error}\n"
+            "  rule: an object of JSON with the numbers of parallel.Cost, as Cost.kept writes it\n"
+            "  fix:  give another path; or remove the file, and the cost is measured anew"
+        ) from error
 
 
 def _lengths(given: Any) -> Array:

@@ -118,12 +118,14 @@ class SavedRun:
         return info, saved
 
     def data(self) -> Summary:
-        """What decides the run's updates: its mini-batches, if known, and its other data."""
+        """What decides the run's updates: its mini-batches and shards, if known, and other data."""
         if self._summary is None:
             run = self._run
-            summary = getattr(run.batches, "summary", dict)
+            batches: Summary = getattr(run.batches, "summary", dict)()
+            shards: Summary = getattr(run.shards, "summary", dict)()
             digests = {name: data_digest(data) for name, data in run.other_data.items()}
-            self._summary = {**summary(), "mini-batches of an update": run.accumulate, **digests}
+            updates = {"mini-batches of an update": run.accumulate}
+            self._summary = {**batches, **shards, **updates, **digests}
         return self._summary
 
 

@@ -87,6 +87,8 @@ class Trainer(TrainerSettings):
                           its shard of every mini-batch, and gradients are summed; see below.
         shards:           shards(batch, size) -> the places of each process's examples in a
                           mini-batch; by default shards have about as many tokens (or examples).
+                          `parallel.Cost.cut(lengths)` cuts by a measured cost, which checkpoints
+                          hold and `resume` compares.
         show_progress:    a progress bar, with the time left of the whole run.
         resume_hint:      what to tell someone who interrupted the run.
 

@@ -8,7 +8,8 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim, random
 from dynbatch import nodes as F
-from dynbatch.errors import ArgumentError, ParallelError
+from dynbatch.errors import ArgumentError, CheckpointError, ParallelError
+from dynbatch.parallel import Cost
 from dynbatch.row_sparse import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, read_metrics
 from dynbatch.train.interrupts import Terminated, noted_interrupts
@@ -193,6 +194,27 @@ def test_shards_that_are_not_of_one_cut_are_refused(shards, told):
 
     with pytest.raises((ArgumentError, ParallelError), match=told):  # its own or the other's
         on_ranks(2, do)
+
+
+def test_shards_by_cost_are_those_of_the_run_when_it_is_resumed(tmp_path):
+    """They leave the updates as they are; another cost would add in another order."""
+    path = tmp_path / "run.safetensors"
+    costs = [Cost(token=(1.0,), longest=(most,)) for most in (3.0, 4.0)]
+    alone = fitted(None, epochs=1)
+
+    def do(communicator):
+        settings = dict(checkpoint_path=path, shards=costs[0].cut(len))
+        run = fitted(communicator, epochs=1, **settings)
+        other = Run(communicator, **{**settings, "shards": costs[1].cut(len)})
+        with pytest.raises(CheckpointError, match=r'"longest": \[3.0\].*"longest": \[4.0\].* now'):
+            other.trainer.resume()
+        assert Run(communicator, **settings).trainer.resume()
+        return run
+
+    for run in on_ranks(2, do):
+        assert difference(run.weights(), alone.weights()) <= 1e-5
+    with pytest.raises(ParallelError, match=r"cost of a shard: .* on rank 0; .* on rank 1"):
+        on_ranks(2, lambda ranks: fitted(ranks, shards=costs[ranks.rank].cut(len)))
 
 
 def test_a_rank_that_begins_otherwise_gets_the_parameters_of_rank_0():
