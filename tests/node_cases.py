@@ -583,6 +583,10 @@ CASES = [
     Case("conv1d, depthwise", lambda graph, x, w: F.conv1d(x, w, padding=1, groups=4), at_least(1),
          [(8, 1, 3)], lambda torch, x, w: torch.conv1d(x.T[None], w, None, 1, 1, groups=4)[0].T,
          {"Convolution": 1}),
+    Case("conv2d, same size", lambda graph, x, w: F.conv2d(x, w, None, 1, "same", (2, 1)), image,
+         [(3, 4, 2, 3)], lambda torch, x, w: last(torch.conv2d(
+             first(x), w, None, 1, "same", (2, 1))),
+         {"Convolution": 1}),
     Case("max_pool2d", lambda graph, x: F.max_pool2d(x, (2, 3), (1, 2), (1, 1)), image, (),
          lambda torch, x: last(torch.nn.functional.max_pool2d(first(x), (2, 3), (1, 2), (1, 1))),
          {"MaxPooling2d": 1}),

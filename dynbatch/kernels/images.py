@@ -22,8 +22,12 @@ Pair = tuple[int, int]
 
 
 def count_patches(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """How many windows of `kernel` pixels fit side by side; 0 where none does."""
-    return max(0, (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
+    """How many windows of `kernel` pixels fit side by side; 0 where none does.
+
+    Args:
+        padding: pixels of both sides together.
+    """
+    return max(0, (size + padding - dilation * (kernel - 1) - 1) // stride + 1)
 
 
 class Patches(NamedTuple):
@@ -87,17 +91,21 @@ class Patches(NamedTuple):
 
 
 def window_patches(
-    sides: Array, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1)
-) -> Patches:
+    sides: Array, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1),
+    behind: Pair | None = None,
+) -> Patches:  # fmt: skip
     """The patches that are windows sliding over images.
 
     Args:
-        sides: (K, 2) height and width of each image.
+        sides:   (K, 2) height and width of each image.
+        padding: above and to the left.
+        behind:  padding below and to the right; None for as much.
     """
+    both_sides = [a + b for a, b in zip(padding, behind or padding, strict=True)]
     counts = [
         [count_patches(n, *how) for n in column]
         for column, how in zip(
-            sides.T.tolist(), zip(kernel, stride, padding, dilation, strict=True), strict=True
+            sides.T.tolist(), zip(kernel, stride, both_sides, dilation, strict=True), strict=True
         )
     ]
     both = np.column_stack((sides, *counts)).astype(np.int64)

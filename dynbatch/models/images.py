@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from math import gcd, prod
+from typing import Literal
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, size, sizes, switch
 from dynbatch.kernels.images import Pair
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
-from dynbatch.nodes.images.windows import pair
+from dynbatch.nodes.images.windows import Padding, padding_of, pair
 from dynbatch.nodes.node import Node
 
 
@@ -19,7 +20,7 @@ class Conv2d(Module):
     Args:
         in_channels, out_channels: I and O.
         kernel_size: of a window, h and w: one number, or (height, width).
-        stride, padding, dilation: likewise.
+        stride, padding, dilation: likewise; padding "same" and "valid" are as of `F.conv2d`.
         groups: of channels, which divides I and O; I for a depthwise convolution.
         bias: whether b is there.
         rng:  generator or seed of the initial values, uniform in ±1/√(I / groups · h · w) as
@@ -41,7 +42,7 @@ class Conv2d(Module):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int | Pair,
-        stride: int | Pair = 1, padding: int | Pair = 0, dilation: int | Pair = 1,
+        stride: int | Pair = 1, padding: Padding = 0, dilation: int | Pair = 1,
         groups: int = 1, *, bias: bool = True, rng: Rng = None,
     ) -> None:  # fmt: skip
         sizes(self, in_channels=in_channels, out_channels=out_channels)
@@ -49,8 +50,9 @@ class Conv2d(Module):
         switch(self, "bias", bias)
         kernel = pair("Conv2d", "kernel_size", kernel_size, 1)
         self.stride = pair("Conv2d", "stride", stride, 1)
-        self.padding = pair("Conv2d", "padding", padding, 0)
         self.dilation = pair("Conv2d", "dilation", dilation, 1)
+        front, _ = padding_of("Conv2d", padding, kernel, self.stride, self.dilation)
+        self.padding: Padding = padding if isinstance(padding, str) else front
         inputs = in_channels // self.groups
         rng, fan = generator(rng), inputs * prod(kernel)
         self.weight = uniform(rng, (out_channels, inputs, *kernel), fan)
@@ -68,7 +70,7 @@ class Conv1d(Module):
     Args:
         in_channels, out_channels: I and O.
         kernel_size: of a window, k.
-        stride, padding, dilation: in tokens.
+        stride, padding, dilation: in tokens; padding "same" and "valid" are as of `F.conv2d`.
         groups: of features, which divides I and O.
         bias: whether b is there.
         rng:  generator or seed of the initial values, uniform in ±1/√(I / groups · k) as PyTorch's.
@@ -81,15 +83,17 @@ class Conv1d(Module):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int,
-        stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1,
-        *, bias: bool = True, rng: Rng = None,
+        stride: int = 1, padding: int | Literal["same", "valid"] = 0, dilation: int = 1,
+        groups: int = 1, *, bias: bool = True, rng: Rng = None,
     ) -> None:  # fmt: skip
         sizes(self, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
         switch(self, "bias", bias)
         self.groups = _groups(self, groups, in_channels, out_channels)
         self.stride = size(self, "stride", stride)
-        self.padding = size(self, "padding", padding, least=0)
         self.dilation = size(self, "dilation", dilation)
+        kernel, step, apart = (1, kernel_size), (1, self.stride), (1, self.dilation)
+        front, _ = padding_of("Conv1d", padding, kernel, step, apart, dims=1)
+        self.padding = padding if isinstance(padding, str) else front[1]
         inputs = in_channels // self.groups
         rng, fan = generator(rng), inputs * kernel_size
         self.weight = uniform(rng, (out_channels, inputs, kernel_size), fan)

@@ -49,6 +49,13 @@ def test_patches_are_those_of_a_loop_over_framed_images(how):
     assert np.array_equal(place, np.nanargmax(expected, 1))
 
 
+def test_padding_behind_may_be_another():
+    front = kernels.window_patches(np.array([(2, 1)]), (1, 2), (1, 1), (0, 0), (1, 1), (0, 1))
+    assert front.sides.tolist() == [[2, 1, 2, 1]]
+    rows = [row.tolist() for row in front.rows(slice(0, 2))]
+    assert rows == [[0, 1], [-1, -1]]
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_reversed_patches_are_the_transposed_map(how):
     generator = np.random.default_rng(1)

@@ -14,7 +14,7 @@ from tests.torch_parity import import_torch
 def network():
     return models.Sequential(
         models.Conv2d(3, 4, 3, padding=1, rng=0), F.relu, models.MaxPool2d(2),
-        models.Conv2d(4, 4, 3, padding=1, groups=4),
+        models.Conv2d(4, 4, (5, 3), padding="same", groups=4),
         models.Conv2d(4, 5, (2, 3), stride=(1, 2), dilation=(2, 1), bias=False, rng=1),
         models.AvgPool2d(2, 1, 1), models.Flatten(), models.Linear(5 * 3 * 4, 6, rng=2),
     )  # fmt: skip
@@ -24,7 +24,7 @@ def torch_network(torch):
     nn = torch.nn
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        nn.Conv2d(4, 4, (5, 3), padding="same", groups=4),
         nn.Conv2d(4, 5, (2, 3), stride=(1, 2), dilation=(2, 1), bias=False),
         nn.AvgPool2d(2, 1, 1), nn.Flatten(), nn.Linear(5 * 3 * 4, 6),
     )  # fmt: skip
@@ -79,13 +79,13 @@ def test_names_and_first_values_are_pytorchs():
 
 def test_a_layer_of_sentences_gives_pytorchs_numbers():
     torch = import_torch()
-    twin = torch.nn.Conv1d(4, 3, 3, stride=2, padding=1, dilation=2)
-    layer = models.Conv1d(4, 3, 3, stride=2, padding=1, dilation=2)
-    layer.load_state_dict(twin.state_dict())
-    x = np.random.default_rng(0).normal(size=(11, 4)).astype(np.float32)
-    with db.Graph() as graph:
-        y = layer(F.input(graph, x)).value
-    np.testing.assert_allclose(y, twin(torch.tensor(x).T[None])[0].T.detach(), atol=1e-6)
+    for how in ({"stride": 2, "padding": 1, "dilation": 2}, {"padding": "same", "dilation": 3}):
+        twin, layer = torch.nn.Conv1d(4, 3, 3, **how), models.Conv1d(4, 3, 3, **how)
+        layer.load_state_dict(twin.state_dict())
+        x = np.random.default_rng(0).normal(size=(11, 4)).astype(np.float32)
+        with db.Graph() as graph:
+            y = layer(F.input(graph, x)).value
+        np.testing.assert_allclose(y, twin(torch.tensor(x).T[None])[0].T.detach(), atol=1e-6)
 
 
 def test_weights_go_through_checkpoints_and_convert(tmp_path):
@@ -143,6 +143,10 @@ def test_arguments_that_do_not_fit_are_refused_when_the_layer_is_made():
     with pytest.raises(ArgumentError, match="Conv2d: groups is 4 for 6 and 8 channels") as raised:
         models.Conv2d(6, 8, 3, groups=4)
     assert "groups=2" in str(raised.value)
+    with pytest.raises(ArgumentError, match="Conv2d: padding is 'sam'"):
+        models.Conv2d(3, 4, 3, padding="sam")
+    with pytest.raises(ArgumentError, match="Conv1d: padding='same' with stride"):
+        models.Conv1d(3, 4, 3, stride=2, padding="same")
     with pytest.raises(ArgumentError, match="in_channels"):
         models.Conv2d(0, 4, 3)
     with pytest.raises(ArgumentError, match=r"MaxPool2d: kernel_size is 2\.5"):

@@ -13,6 +13,7 @@ from dynbatch import nodes as F
 from dynbatch.differentiation.repeated import rows_of, sum_of_rows
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
+from dynbatch.kernels.images import count_patches
 from dynbatch.nodes.images.convolution import Convolution
 from dynbatch.nodes.images.pooling import AvgPooling2d, MaxPooling2d
 from dynbatch.nodes.images.windows import Sliding
@@ -31,14 +32,14 @@ def _places(y: AnyWindows) -> Array:
     if isinstance(y, Windowed):
         sides, size = (1, y.inputs[0].rows), (1, y.span)
         stride, padding, dilation = (1, y.stride), (0, y.padding), (1, 1)
+        behind = padding
     else:
         sides, size = y.sides, y.kernel_size()
         stride, padding, dilation = y.stride, y.padding, y.dilation
+        behind = y.behind or padding
     height, width = [
-        np.arange(max(0, (side + 2 * p - d * (k - 1) - 1) // s + 1))[:, None] * s
-        - p
-        + np.arange(k) * d
-        for side, k, s, p, d in zip(sides, size, stride, padding, dilation, strict=True)
+        np.arange(count_patches(side, k, s, p + q, d))[:, None] * s - p + np.arange(k) * d
+        for side, k, s, p, q, d in zip(sides, size, stride, padding, behind, dilation, strict=True)
     ]
     lines, columns = height[:, None, :, None], width[None, :, None, :]
     inside = (lines >= 0) & (lines < sides[0]) & (columns >= 0) & (columns < sides[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Literal
 
 from dynbatch.arguments import size
 from dynbatch.kernels import arrays
@@ -10,7 +11,7 @@ from dynbatch.kernels import convolution as kernels
 from dynbatch.kernels.images import Pair
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.images.windows import Sliding, pair
+from dynbatch.nodes.images.windows import Padding, Sliding, padding_of, pair
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Retain
 from dynbatch.parameter import Parameter
@@ -32,9 +33,10 @@ class Convolution(Sliding):
         a group; on a GPU those of all groups are one call.
     """
 
-    __slots__ = ("bias", "dilation", "groups", "weight")
-    static = ("weight", "bias", "stride", "padding", "dilation", "groups")
+    __slots__ = ("behind", "bias", "dilation", "groups", "weight")
+    static = ("weight", "bias", "stride", "padding", "behind", "dilation", "groups")
     retains = Retain(inputs=True)
+    behind: Pair | None
     bias: Parameter | None
     dilation: Pair
     groups: int
@@ -114,7 +116,7 @@ def conv2d(
     weight: Parameter,
     bias: Parameter | None = None,
     stride: int | Pair = 1,
-    padding: int | Pair = 0,
+    padding: Padding = 0,
     dilation: int | Pair = 1,
     groups: int = 1,
 ) -> Node:
@@ -127,7 +129,8 @@ def conv2d(
         weight:   (O, I / groups, h, w).
         bias:     (O,).
         stride, padding, dilation: one number, or (of the height, of the width). `padding` pixels of
-            zeros count on either side.
+            zeros count on either side. With "same" y is as large as x: dilation · (h - 1) pixels in
+            all, and the odd one below and to the right, as in PyTorch; "valid" is 0.
         groups:   of channels: output o reads those of its group alone, the (o · groups // O)-th.
             With groups=I each channel has windows of its own: a depthwise convolution.
 
@@ -135,7 +138,8 @@ def conv2d(
         ShapeError:    x is no image of I channels, or smaller than the window: the result would be
             empty, which is an error in PyTorch too. Or a parameter has another shape, or groups
             does not divide O.
-        ArgumentError: stride, dilation or groups is below 1, or padding below 0.
+        ArgumentError: stride, dilation or groups is below 1, padding below 0, or "same" with a
+            stride.
 
     Example:
         >>> import numpy as np, dynbatch as db
@@ -154,7 +158,7 @@ def conv1d(
     weight: Parameter,
     bias: Parameter | None = None,
     stride: int = 1,
-    padding: int = 0,
+    padding: int | Literal["same", "valid"] = 0,
     dilation: int = 1,
     groups: int = 1,
 ) -> Node:
@@ -165,21 +169,22 @@ def conv1d(
     Args:
         weight:  (O, I / groups, k), as PyTorch's.
         bias:    (O,).
-        padding: tokens of zeros on either side.
+        padding: tokens of zeros on either side, or "same" or "valid", as in `conv2d`.
         groups:  of features, as in `conv2d`.
 
     Raises:
         ShapeError:    x is no sentence of I features, or shorter than the window: `F.windows` gives
             such sentences no rows instead. Or a parameter has another shape, or groups does not
             divide O.
-        ArgumentError: stride, dilation or groups is below 1, or padding below 0.
+        ArgumentError: stride, dilation or groups is below 1, padding below 0, or "same" with a
+            stride.
     """
     return _convolved("conv1d", 1, x, weight, bias, stride, padding, dilation, groups)
 
 
 def _convolved(
     what: str, dims: int, x: Node, weight: Parameter, bias: Parameter | None,
-    stride: int | Pair, padding: int | Pair, dilation: int | Pair, groups: int,
+    stride: int | Pair, padding: Padding, dilation: int | Pair, groups: int,
 ) -> Node:  # fmt: skip
     require_nodes(what, x)
     check_parameter(what, weight, x.graph)
@@ -191,8 +196,10 @@ def _convolved(
             f"a weight is {'(O, I / groups, h, w)' if dims == 2 else '(O, I / groups, k)'}",
             "F.linear takes a weight (O, I)",
         )
+    step, apart = pair(what, "stride", stride, 1, dims), pair(what, "dilation", dilation, 1, dims)
+    height, width = (1, *weight.shape[2:])[-2:]
+    front, behind = padding_of(what, padding, (height, width), step, apart, dims)
     return Convolution(
-        x, weight=weight, bias=bias, stride=pair(what, "stride", stride, 1, dims),
-        padding=pair(what, "padding", padding, 0, dims),
-        dilation=pair(what, "dilation", dilation, 1, dims), groups=size(what, "groups", groups),
+        x, weight=weight, bias=bias, stride=step, padding=front, behind=behind, dilation=apart,
+        groups=size(what, "groups", groups),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -12,18 +12,22 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 
+Padding: TypeAlias = int | Pair | Literal["same", "valid"]
+"""Pixels of zeros on either side; with "same" as many that y is as large as x, "valid" for none."""
+
 
 class Sliding(Operation):
     """Base of convolutions and pools: a row of y for each window of x.
 
-    H' = (H + 2 · padding - dilation · (size - 1) - 1) // stride + 1, and W' likewise; both are 1 or
-    more. A sentence (T, C) is an image of one line.
+    H' = (H + padding + behind - dilation · (size - 1) - 1) // stride + 1, and W' likewise; both are
+    1 or more. A sentence (T, C) is an image of one line.
     """
 
     __slots__ = ("padding", "sides", "stride")
     any_rank = True
     dilation: Pair = (1, 1)
     padding: Pair
+    behind: Pair | None = None  # padding below and to the right, where it is not `padding`
     sides: Pair  # height and width of x
     stride: Pair
 
@@ -50,12 +54,12 @@ class Sliding(Operation):
             )
         self.sides = (1, shape[0]) if dims == 1 else (shape[0], shape[1])
         kernel = self.kernel_size()
-        how = zip(self.sides, kernel, self.stride, self.padding, self.dilation, strict=True)
+        padding = [a + b for a, b in zip(self.padding, self.behind or self.padding, strict=True)]
+        how = zip(self.sides, kernel, self.stride, padding, self.dilation, strict=True)
         counts = [count_patches(*of_dim) for of_dim in how][2 - dims :]
         if min(counts) < 1:
             extent = [
-                d * (k - 1) + 1 - 2 * p
-                for k, d, p in zip(kernel, self.dilation, self.padding, strict=True)
+                d * (k - 1) + 1 - p for k, d, p in zip(kernel, self.dilation, padding, strict=True)
             ]
             least = tuple([max(1, n) for n in extent[2 - dims :]])
             of_what = "an image of at least H, W" if dims == 2 else "a sentence of at least T"
@@ -71,7 +75,9 @@ class Sliding(Operation):
         """The windows of all images of a batch."""
         node = batch.first
         sides = np.array(batch.column("sides"), np.int64).reshape(-1, 2)
-        return window_patches(sides, node.kernel_size(), node.stride, node.padding, node.dilation)
+        return window_patches(
+            sides, node.kernel_size(), node.stride, node.padding, node.dilation, node.behind
+        )
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
@@ -101,3 +107,30 @@ def pair(what: str, name: str, value: Any, least: int, dims: int = 2) -> Pair:
     if dims == 1:
         return (least, int(numbers[0]))
     return (int(numbers[0]), int(numbers[1]))
+
+
+def padding_of(
+    what: str, padding: Padding, kernel: Pair, stride: Pair, dilation: Pair, dims: int = 2
+) -> tuple[Pair, Pair | None]:
+    """The padding of a convolution in front, and behind where that is another.
+
+    Raises:
+        ArgumentError: it is neither numbers nor "same" or "valid", or "same" with a stride.
+    """
+    if not isinstance(padding, str):
+        return pair(what, "padding", padding, 0, dims), None
+    if padding == "valid":
+        return (0, 0), None
+    if padding != "same":
+        raise refused(
+            what, f"padding is {padding!r}", "numbers, 'same' or 'valid'", "padding='same'"
+        )
+    if stride != (1, 1):
+        raise refused(
+            what, f"padding='same' with stride {stride}",
+            "only windows one pixel apart are as many as pixels",
+            "stride=1, or the padding in pixels",
+        )  # fmt: skip
+    height, width = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    front, behind = (height // 2, width // 2), (height - height // 2, width - width // 2)
+    return front, None if behind == front else behind

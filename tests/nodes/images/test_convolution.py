@@ -81,6 +81,39 @@ def test_groups_of_features_equal_torchs(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", [(3, 3), (2, 4), (1, 6)])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_padding_by_name_equals_torchs(dtype, kernel, padding):
+    torch = import_torch()
+    sizes = [shape for shape in shapes_of(20) if padding == "same" or shape[1] > 10]
+    assert len(sizes) > 5
+    how = 1, padding, (1, 2)
+    assert_equals_torch(
+        lambda x, w, b: F.conv2d(x, w, b, *how) * 0.1,
+        lambda x, w, b: (
+            torch.conv2d(x.permute(2, 0, 1)[None], w, b, *how)[0].permute(1, 2, 0) * 0.1
+        ),
+        sizes,
+        parameters=[(4, 3, *kernel), (4,)],
+        dtype=dtype,
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_same_padding_keeps_the_length_of_any_sentence():
+    torch = import_torch()
+    for kernel in (1, 4, 5):
+        assert_equals_torch(
+            lambda x, w: F.conv1d(x, w, padding="same", dilation=3),
+            lambda x, w: torch.conv1d(x.T[None], w, None, 1, "same", 3)[0].T,
+            [(n, 2) for n in range(1, 9)],
+            parameters=[(2, 2, kernel)],
+            dtype="float64",
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_conv1d_equals_torch_sentence_by_sentence(dtype):
     torch = import_torch()
     generator = np.random.default_rng(0)
@@ -241,8 +274,11 @@ def test_wrong_arguments_are_refused():
             F.conv2d(x, weight, db.Parameter(np.ones(3, np.float32)))
         with pytest.raises(ArgumentError, match="stride is 0"):
             F.conv2d(x, weight, stride=0)
-        with pytest.raises(ArgumentError, match="padding is 'same'"):
-            F.conv2d(x, weight, padding="same")
+        with pytest.raises(ArgumentError, match="padding is 'full'") as raised:
+            F.conv2d(x, weight, padding="full")
+        assert "numbers, 'same' or 'valid'" in str(raised.value)
+        with pytest.raises(ArgumentError, match=r"padding='same' with stride \(1, 2\)"):
+            F.conv2d(x, weight, stride=(1, 2), padding="same")
         with pytest.raises(ArgumentError, match=r"dilation is \(1, 2, 3\)"):
             F.conv2d(x, weight, dilation=(1, 2, 3))
         with pytest.raises(DtypeError, match="a parameter expected"):
@@ -264,6 +300,7 @@ def test_windows_of_different_strides_paddings_or_weights_stay_apart():
         ys = [F.conv2d(x, w, None, *each) for w, *each in how]
         assert len({y.sig for y in ys}) == len(ys) == 16
         assert F.conv2d(x[1:], weights[0]).sig == ys[0].sig
+        assert F.conv2d(x, weights[0], padding="same").sig == ys[2].sig
 
 
 def test_blocks_of_sentences_and_of_images_give_the_same():
