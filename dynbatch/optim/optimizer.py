@@ -9,9 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dynbatch.arguments import number, refused, state_of
-from dynbatch.backend import device_of
-from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
-from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.optimizers import Rule, ShardScratch, run_updates
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
 from dynbatch.optim import device
@@ -19,10 +17,9 @@ from dynbatch.optim.groups import read_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
 from dynbatch.optim.saved_state import names_array, require_fitting
-from dynbatch.optim.sharding import gather_parts, part_of, slices_of
+from dynbatch.optim.sharding import gather_parts, part_of
 from dynbatch.parallel import Communicator
 from dynbatch.parameter import Array, Parameter
-from dynbatch.row_sparse import RowSparse
 
 
 class Optimizer(NamesChecked):
@@ -200,7 +197,11 @@ class Optimizer(NamesChecked):
         for state in live:
             state.check_gradient()
         updates = [
-            (part, state.parameter.norm) for group, state in grouped for part in group._parts(state)
+            (part, state.parameter.norm)
+            for group, state in grouped
+            for part in state.begin_step(
+                group.rule, group._initial_slots(), not group.leaves_untouched_rows()
+            )
         ]
         run_updates([p for p, _ in updates if isinstance(p.value, np.ndarray)], self._scratch)
         on_device = [each for each in updates if not isinstance(each[0].value, np.ndarray)]
@@ -225,31 +226,8 @@ class Optimizer(NamesChecked):
             if not norm.was_read:
                 norm.require_finite()
 
-    def _parts(self, state: ParameterState) -> list[ParameterSlice]:
-        parameter = state.parameter
-        value, gradient = parameter.value, parameter.grad
-        every_row = not self.leaves_untouched_rows()
-        if parameter.row_is_frozen is not None:
-            gradient, every_row = state.trained_gradient(every_row), False
-        assert gradient is not None
-        rows = gradient.rows if isinstance(gradient, RowSparse) else None
-        values = gradient.values if isinstance(gradient, RowSparse) else gradient
-        if not value.flags.c_contiguous:
-            value = parameter.value = device_of(value).xp.ascontiguousarray(value)
-        if not values.flags.c_contiguous:
-            values = device_of(values).xp.ascontiguousarray(values)
-        state.num_steps += 1
-        for slot in self.slots:
-            state.prepare(slot, self.initial(slot))
-        update = ParameterSlice(
-            value=value,
-            gradient=values,
-            slots=tuple([state.slots[slot] for slot in self.slots]),
-            rule=self.rule(state.num_steps),
-            rows=rows,
-            every_row=every_row,
-        )
-        return [update] if state.part is None else slices_of(update, state.part)
+    def _initial_slots(self) -> dict[str, float]:
+        return {slot: self.initial(slot) for slot in self.slots}
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -316,14 +294,7 @@ class Optimizer(NamesChecked):
             own.lr = float(state[f"groups/{k}/lr"])
         for group in self.groups:
             for each in group._states:
-                each.num_steps = int(state.get(f"{each.name}/steps", np.array(0)))
-                if not each.num_steps:
-                    each.slots.clear()
-                    continue
-                for slot in group.slots:
-                    each.prepare(slot, group.initial(slot))
-                    saved = np.asarray(state[f"{each.name}/{slot}"])
-                    transfer.overwrite(each.slots[slot], each.of_part(saved))
+                each.load(state, group._initial_slots())
 
     def __repr__(self) -> str:
         groups = f" in {len(self._groups)} groups" if len(self._groups) > 1 else ""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
+from dynbatch.kernels.optimizers import ParameterSlice, Rule
 from dynbatch.kernels.rows import taken_rows
 from dynbatch.kernels.runtime import transfer
+from dynbatch.optim.sharding import slices_of
 from dynbatch.parameter import Array, Parameter
 from dynbatch.row_sparse import RowSparse
 
@@ -86,6 +90,55 @@ class ParameterState:
             return RowSparse(rows, values, shape)
         among = RowSparse(np.searchsorted(trained, rows), values, (trained.size, shape[1]))
         return RowSparse(trained, among.dense(), shape)
+
+    def begin_step(
+        self, rule: Callable[[int], Rule], initial: Mapping[str, float], every_row: bool
+    ) -> list[ParameterSlice]:
+        """Count a step, and return the updates that it makes of the value and the slots.
+
+        Args:
+            rule:      the update of a block, by the number of the step, from 1.
+            initial:   the initial value of each slot.
+            every_row: whether rows without a gradient change too.
+        """
+        parameter = self.parameter
+        value, gradient = parameter.value, parameter.grad
+        if parameter.row_is_frozen is not None:
+            gradient, every_row = self.trained_gradient(every_row), False
+        assert gradient is not None
+        rows = gradient.rows if isinstance(gradient, RowSparse) else None
+        values = gradient.values if isinstance(gradient, RowSparse) else gradient
+        if not value.flags.c_contiguous:
+            value = parameter.value = device_of(value).xp.ascontiguousarray(value)
+        if not values.flags.c_contiguous:
+            values = device_of(values).xp.ascontiguousarray(values)
+        self.num_steps += 1
+        for slot, number in initial.items():
+            self.prepare(slot, number)
+        update = ParameterSlice(
+            value=value,
+            gradient=values,
+            slots=tuple([self.slots[slot] for slot in initial]),
+            rule=rule(self.num_steps),
+            rows=rows,
+            every_row=every_row,
+        )
+        return [update] if self.part is None else slices_of(update, self.part)
+
+    def load(self, saved: Mapping[str, Array], initial: Mapping[str, float]) -> None:
+        """Load step count and slots from the state of the whole optimizer.
+
+        Args:
+            initial: the initial value of each slot.
+        """
+        self.num_steps = int(saved.get(f"{self.name}/steps", np.array(0)))
+        if not self.num_steps:
+            self.slots.clear()
+            return
+        for slot, number in initial.items():
+            self.prepare(slot, number)
+            array = np.asarray(saved[f"{self.name}/{slot}"])
+            transfer.overwrite(self.slots[slot], self.of_part(array))
 
     def prepare(self, slot: str, initial: float) -> None:
         """Make the slots at the first step; move or convert them with the parameter."""
