@@ -20,7 +20,7 @@ import dynbatch as db
 from benchmarks.report import show
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 PACKAGE = Path(db.__file__).parent
 VOCABULARY, WIDTH = 50, 64  # as wide as loops that are worth compiling

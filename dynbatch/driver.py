@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from types import CodeType, GeneratorType, TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from dynbatch.backend import Array
 from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import BackendError, CheckError, DriveError, DtypeError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 Running: TypeAlias = "GeneratorType[Any, Any, Any]"
 

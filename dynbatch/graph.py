@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 
 from dynbatch import backend, gc_pause, random
 from dynbatch.arguments import float_dtype, integer, listed, refused, shown, switch
+from dynbatch.backend import Array
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.planning.memory_use import MemoryUse
@@ -29,7 +30,6 @@ from dynbatch.names import NamesChecked
 from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.inner_product import gradients_given, seed
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 from dynbatch.reporting import unbatched
 from dynbatch.reporting.introspection import Introspection
 

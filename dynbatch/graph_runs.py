@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from dynbatch.backend import Device, DType
+from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.planning.micro_batches import MicroBatches
@@ -34,7 +34,6 @@ from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.inner_product import LossSum
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 
 
 class Runs(OwnedNodes):

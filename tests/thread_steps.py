@@ -14,12 +14,13 @@ import numpy as np
 
 from dynbatch import models, optim
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.cells import cell, scan, stack
 from dynbatch.driver import drive
 from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 
 Step = Callable[[int], list[bytes]]

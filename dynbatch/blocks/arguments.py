@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.nodes.node import WIDTH, Node, Owner
-from dynbatch.parameter import Array
 
 Form = tuple[Any, ...]
 """The form of one argument: its kind, and what must be equal for calls to share a trace."""

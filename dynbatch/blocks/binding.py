@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.blocks.given_arrays import Recipe
 from dynbatch.blocks.live import Operators
 from dynbatch.blocks.operators import (
@@ -22,7 +23,6 @@ from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import WIDTH, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import Lookup
-from dynbatch.parameter import Array
 
 
 class ArraysAlike(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dynbatch.backend import Array
 from dynbatch.blocks.arguments import Arguments
 from dynbatch.blocks.operators import Told, affine
 from dynbatch.blocks.program import BlockProgram
@@ -12,7 +13,7 @@ from dynbatch.blocks.sizes import Sizes
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.signature import intern_signature
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 class ResultPlace(NamedTuple):

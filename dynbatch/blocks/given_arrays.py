@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.blocks.sizes import same
 from dynbatch.errors import GraphError
-from dynbatch.parameter import Array
 
 ROOMS = ("arguments", "blocks", "cells", "compiler", "kernels", "names", "nodes", "parameter")
 INSIDE = tuple([f"dynbatch.{room}" for room in ROOMS])

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.blocks.binding import bind
 from dynbatch.blocks.live import Operators, live_operators
 from dynbatch.blocks.operators import (
@@ -41,7 +42,7 @@ from dynbatch.blocks.sizes import (
 from dynbatch.blocks.trace import TraceMaker
 from dynbatch.compiler.traced import Reads
 from dynbatch.nodes.signature import intern_signature
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 _uids = itertools.count()
 

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from dynbatch.backend import Array
 from dynbatch.blocks.operators import BlockOperator, Given
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed_call import ResumedCall
@@ -29,7 +30,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.positions.absolute import PositionRows
 from dynbatch.nodes.positions.base import Positioned
 from dynbatch.nodes.shape.last_row import LastRow
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 class SlotKind(Enum):

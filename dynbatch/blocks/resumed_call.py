@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.blocks.call import BlockCall
 from dynbatch.blocks.operators import NOTHING
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.nodes.node import ROWS, Owner
-from dynbatch.parameter import Array
 
 
 class ResumedCall(BlockCall):

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.blocks.arguments import Arguments
 from dynbatch.blocks.given_arrays import GivenArrays, NotTraceable, is_inside
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.nodes.node import WIDTH, Node
-from dynbatch.parameter import Array
 
 LENGTHS_READ = frozenset(
     [

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, panel_elements
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
@@ -16,7 +16,7 @@ from dynbatch.kernels.c.linear_gradients import scatter_tasks, weight_tasks
 from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.nodes.batch import Gradients
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 def weight_elements(cell: CompiledLoop, way: int, streams: bool, dtype: DType) -> int:

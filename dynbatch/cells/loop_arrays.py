@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.cells.linear_maps import packed_weights, weight_elements
 from dynbatch.compiler.arrays import Arrays, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.kernels.c.runtime.tasks import Tasks
-from dynbatch.parameter import Array
 
 
 class LoopArrays:

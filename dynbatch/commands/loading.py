@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch.arguments import shown
+from dynbatch.backend import Array
 from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.generation.config import GenerationConfig
@@ -23,7 +24,6 @@ from dynbatch.models.pretrained import (
     load_pretrained,
 )
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
-from dynbatch.parameter import Array
 from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.task import LabellingTask, TextCoder, WritingTask

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.commands.status import said
 from dynbatch.errors import DynbatchError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.requests import Generated
-from dynbatch.parameter import Array
 from dynbatch.tasks.task import TextCoder
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})

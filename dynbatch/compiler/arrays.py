@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.compiler.buffers import Columns
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 CACHE_LINE = 64

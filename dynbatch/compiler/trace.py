@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.arguments import refused
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.compiler.recorder import is_leaf, recorded
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 from dynbatch.parameter_habits import NoPartsError
 
 

@@ -9,9 +9,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.node import Owner
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.recent import free_at_fork
 
 

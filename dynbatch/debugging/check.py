@@ -23,6 +23,7 @@ from functools import partial
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.execution.observer import Observer
 from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.steps.alias import AliasStep
@@ -39,7 +40,7 @@ from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.nodes.node import Node, heading
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 
 CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls: StackCheck}

@@ -7,10 +7,10 @@ from functools import cache, partial
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS, of_products
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 
 DUMP = 'graph.dump("graph.npz") writes a file that reproduces it (docs/guides/trust.md)'
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dynbatch.atomic import replacing
-from dynbatch.backend import Device
+from dynbatch.backend import Array, Device
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
@@ -30,7 +30,7 @@ from dynbatch.kernels.arrays import download
 from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 VERSION = 4
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.region_node import RegionRun
@@ -20,7 +21,6 @@ from dynbatch.debugging.region_calls import (
 )
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape
-from dynbatch.parameter import Array
 
 
 class RegionGuard(StepGuard):

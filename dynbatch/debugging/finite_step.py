@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
@@ -16,7 +17,7 @@ from dynbatch.debugging.region_calls import calls_of
 from dynbatch.errors import NumericError
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape, heading
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 MOST_VALUES = 6  # inputs and parameters whose range a message gives
 

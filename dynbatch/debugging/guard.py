@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.execution.observer import Observer
 from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.steps.alias import AliasStep
@@ -24,7 +25,6 @@ from dynbatch.debugging.finite_step import StepGuard, described
 from dynbatch.debugging.reference import dense_on_host
 from dynbatch.errors import NumericError
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 
 class PlacedNodes(list[Node]):

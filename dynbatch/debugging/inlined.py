@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.compiled_step import split_step
 from dynbatch.cells.calls.region_node import RegionNode
@@ -24,7 +24,7 @@ from dynbatch.debugging.region_calls import calls_of
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 Values = dict[int, Array]
 """Values or gradients of traced nodes, flat, by index."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.region_node import RegionRun
@@ -24,7 +25,6 @@ from dynbatch.debugging.region_calls import (
 from dynbatch.debugging.step_check import ComparedArray, StepCheck
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 
 class RegionCheck(StepCheck):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.debugging.difference import Checker, differing, largest, magnitude, rounding, scale_of
@@ -19,7 +20,7 @@ from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape, heading
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 class ComparedArray(NamedTuple):

@@ -13,10 +13,10 @@ from statistics import mean
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.commands.status import exit_status
 from dynbatch.demo.scan import scan_pairs, simple_split
 from dynbatch.padding import padded_peak
-from dynbatch.parameter import Array
 from dynbatch.reporting.backends import without_c
 from dynbatch.tasks.options import positive
 from dynbatch.text import Vocabulary

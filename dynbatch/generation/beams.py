@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.generation.config import GenerationConfig
-from dynbatch.parameter import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.backend import DType, device_of
+from dynbatch.backend import Array, DType, device_of
 from dynbatch.generation import sampling
 from dynbatch.generation.beams import Beams
 from dynbatch.generation.processing import joined
@@ -30,7 +30,6 @@ from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.softmax import log_softmax
-from dynbatch.parameter import Array
 
 Ready = tuple[GenerationRequest, Branch, int]
 """A sentence whose next token can be chosen, and its row of logits."""

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import random
 from dynbatch.arguments import refused, size, switch
+from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.generation.choosing import Ready, choose
 from dynbatch.generation.config import GenerationConfig
@@ -36,7 +37,6 @@ from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.arguments import are_below, as_ids
-from dynbatch.parameter import Array
 
 Result = TypeVar("Result")
 

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dynbatch.arguments import refused
-from dynbatch.backend import Device
+from dynbatch.backend import Array, Device
 from dynbatch.errors import BackendError
 from dynbatch.kernels.blas import fixed_rows, is_batch_invariant
 from dynbatch.kernels.c.runtime.library import reason
-from dynbatch.parameter import Array
 
 # Prompts of the test, whose rows have every place in a tile, and new tokens of each.
 LENGTHS = (1, 2, 5, 9)

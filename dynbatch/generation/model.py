@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
-from dynbatch.backend import Device
+from dynbatch.backend import Array, Device
 from dynbatch.blocks.arguments import Arguments, sizes_of
 from dynbatch.blocks.block import BlockFunction
 from dynbatch.blocks.call import results_of
@@ -27,7 +27,6 @@ from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 KEPT_STEPS = 8  # prepared steps that are kept, each for another number of sentences
 TRACED = 5  # ids of the sentence that a function is traced with

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dynbatch.backend import Array
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.blocks.resumed import Resumed
 from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.generation.step_rows import StepRows
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 
 def value_of(node: Node, graph: Graph, starts: bool = True) -> Array:

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.arguments import refused
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.kernels.choosing.edits import ListedIds, RowEdits
-from dynbatch.parameter import Array
 
 Hook = Callable[[Array, Array], Array]
 """Takes logits (V,) and the ids of prompt and result (T,); returns logits (V,). On a GPU the logits

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dynbatch.backend import Array
 from dynbatch.errors import OutOfMemory
 from dynbatch.generation.pages import Caches
 from dynbatch.generation.requests import Branch, GenerationRequest, TokenEvent
-from dynbatch.parameter import Array
 
 Rows = list[tuple[GenerationRequest, Branch, Array]]
 """Sentences, and the ids that are read of each."""

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.generation.beams import Beams
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.history import History
 from dynbatch.generation.processing import LogitsProcessing
 from dynbatch.generation.sampling import cut_of
 from dynbatch.generation.streaming import Detokenizer, TextStream
-from dynbatch.parameter import Array
 
 END, LENGTH, STOP, FAILED = "end", "length", "stop string", "failed"
 

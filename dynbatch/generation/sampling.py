@@ -6,9 +6,9 @@ import zlib
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.kernels.dropout import GOLDEN_RATIO, hash32
-from dynbatch.parameter import Array
 
 
 def cut_of(config: GenerationConfig) -> tuple[float, float, float, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 REPLACEMENT = "�"
 

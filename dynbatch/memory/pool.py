@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import Array
 from dynbatch.errors import OutOfMemory
 from dynbatch.memory.arena import Arena
 from dynbatch.memory.resource import (
@@ -23,7 +24,6 @@ from dynbatch.memory.resource import (
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.memory.stream_order import StreamOrder
 from dynbatch.memory.upstream import DeviceBuffer, DeviceMemory, HostMemory, address_of
-from dynbatch.parameter import Array
 from dynbatch.recent import free_at_fork
 
 NAMED = 5

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 ALIGNMENT_BYTES = 64
 """The alignment of host buffers, in bytes."""

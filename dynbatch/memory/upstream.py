@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.cupy_types import MemoryPointer, device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory.resource import ALIGNMENT_BYTES, Buffer, Resource
-from dynbatch.parameter import Array
 
 
 class HostBuffer(Buffer):

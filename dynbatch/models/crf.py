@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import listed, refused, sizes
+from dynbatch.backend import Array
 from dynbatch.errors import EmptyBatchError
 from dynbatch.graph import Graph
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.module import Module
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 LARGEST = 0.1
 """Bound of the initial scores: small beside those of the tokens."""

@@ -7,13 +7,13 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, sizes
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import same_ids
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 
 class GPT(Module):

@@ -11,7 +11,8 @@ import numpy as np
 
 from dynbatch import random
 from dynbatch.arguments import refused
-from dynbatch.parameter import Array, Parameter
+from dynbatch.backend import Array
+from dynbatch.parameter import Parameter
 
 Rng = np.random.Generator | int | None
 Draw = Callable[[], Array]

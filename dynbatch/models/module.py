@@ -11,12 +11,12 @@ from numpy.typing import DTypeLike
 from dynbatch import backend
 from dynbatch.arguments import float_dtype, refused, state_differences, state_of
 from dynbatch.attributes import attributes_of
-from dynbatch.backend import Device
+from dynbatch.backend import Array, Device
 from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels.runtime import dlpack, transfer
 from dynbatch.models.members import members
 from dynbatch.names import check_names
-from dynbatch.parameter import UNNAMED, Array, ModelBuffer, Parameter
+from dynbatch.parameter import UNNAMED, ModelBuffer, Parameter
 
 
 class Module:

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, size, sizes, switch
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.cells import cell, scan
 from dynbatch.errors import ShapeError
@@ -17,7 +18,6 @@ from dynbatch.models.module import Module
 from dynbatch.models.rnn import LSTM, lstm_step
 from dynbatch.nodes.arguments import same_ids
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 
 class DecoderLayer(Module):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
-from dynbatch.parameter import Array
 
 
 def maximum_spanning_tree(scores: Array) -> Array:

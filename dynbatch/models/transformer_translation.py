@@ -7,12 +7,12 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import sizes
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.stacks import Transformer
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 
 class TransformerTranslation(Module):

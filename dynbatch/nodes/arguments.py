@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dynbatch.arguments import refused, shown
-from dynbatch.backend import CPU
+from dynbatch.backend import CPU, Array
 from dynbatch.errors import ArgumentError, BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 SIZES = "a size is 0 or more"
 LEAST_0 = "2 * T - 1 is -1 in a sentence without tokens: write max(2 * T - 1, 0)"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
@@ -15,7 +16,7 @@ from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import parameter
 from dynbatch.nodes.unary.node_types import Negative, Power
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

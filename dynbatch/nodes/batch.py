@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dynbatch.backend import ArrayModule, DType
-from dynbatch.parameter import Array, Parameter
+from dynbatch.backend import Array, ArrayModule, DType
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Never
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments
@@ -13,7 +14,6 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reduce import Reduction, reduced
 from dynbatch.nodes.shape.axes import segments
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

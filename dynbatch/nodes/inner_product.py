@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.errors import EmptyBatchError, GraphError, NumericError, ShapeError
 from dynbatch.kernels import arrays, binary, segment
 from dynbatch.kernels.runtime import dlpack as exchange
@@ -15,7 +15,6 @@ from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 from dynbatch import backend
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError, MissingAttributeError, ShapeError
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.nodes.syntax.operators import OperatorMethods
 from dynbatch.nodes.syntax.registry import not_an_argument
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 Shape = tuple[int, ...]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynbatch.attributes import attributes_of
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
@@ -23,7 +23,7 @@ from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.recorded import Recorded
 from dynbatch.nodes.signature import key_of
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 INDEX_BYTES = 8

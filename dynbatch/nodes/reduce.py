@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Never
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
@@ -31,7 +32,6 @@ from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes
 from dynbatch.nodes.shape.permute import permute
 from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.syntax.registry import not_an_argument
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 Dims = int | tuple[int, ...] | None

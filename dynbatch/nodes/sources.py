@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import device_of
+from dynbatch.backend import Array, device_of
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.rows import gather_rows
@@ -23,7 +23,7 @@ from dynbatch.nodes.arguments import (
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Never
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays, elementwise
 from dynbatch.kernels.cumulative import cumsum_segments
@@ -23,7 +24,6 @@ from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.reduce import Reduction
 from dynbatch.nodes.shape.axes import ALL, FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from dynbatch.arguments import number, size, state_differences, state_of
+from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
@@ -16,7 +17,6 @@ from dynbatch.names import NamesChecked
 from dynbatch.optim.combination import combine
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
-from dynbatch.parameter import Array
 
 SLOT = "average"
 

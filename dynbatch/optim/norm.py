@@ -7,13 +7,13 @@ from functools import total_ordering
 from math import isfinite
 from typing import NamedTuple
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.errors import NumericError
 from dynbatch.kernels.cuda import clipping
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 class NamedGradient(NamedTuple):

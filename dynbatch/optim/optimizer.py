@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dynbatch.arguments import number, refused, state_of
+from dynbatch.backend import Array
 from dynbatch.kernels.optimizers import Rule, ShardScratch, run_updates
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
@@ -19,7 +20,7 @@ from dynbatch.optim.parameter_state import ParameterState
 from dynbatch.optim.saved_state import names_array, require_fitting
 from dynbatch.optim.sharding import gather_parts, part_of
 from dynbatch.parallel import Communicator
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 class Optimizer(NamesChecked):

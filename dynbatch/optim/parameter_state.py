@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dynbatch.backend import device_of
+from dynbatch.backend import Array, device_of
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import ParameterSlice, Rule
 from dynbatch.kernels.rows import taken_rows
 from dynbatch.kernels.runtime import transfer
 from dynbatch.optim.sharding import slices_of
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 
 

@@ -8,8 +8,8 @@ from math import inf
 import numpy as np
 
 from dynbatch.arguments import state_differences
+from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
-from dynbatch.parameter import Array
 
 
 def names_array(names: Iterable[str]) -> Array:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DataError
-from dynbatch.parameter import Array
 from dynbatch.text.lines import numbered_lines
 
 MARKS = 3

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.models.initial import Rng
 from dynbatch.models.layers import Embedding, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import LSTM
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 
 class Tagger(Module):

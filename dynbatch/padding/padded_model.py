@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.errors import DynbatchError
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
@@ -19,7 +20,6 @@ from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.recurrent import recurrent
 from dynbatch.padding.seq2seq import PaddedSeq2Seq
 from dynbatch.padding.targets import IGNORED, ignored_after
-from dynbatch.parameter import Array
 
 Example = Any
 """Ids of one sentence, or a tuple of them with others; what a loss takes behind the graph."""

@@ -8,6 +8,7 @@ from statistics import fmean, median
 import numpy as np
 from tqdm import tqdm
 
+from dynbatch.backend import Array
 from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
@@ -19,7 +20,6 @@ from dynbatch.padding.padded_model import PaddingError, lengths_of
 from dynbatch.padding.pytorch import Tensor, TorchStep, import_torch, measure_torch
 from dynbatch.padding.pytorch_networks import decode, labelling_network, mean_loss, seq2seq_network
 from dynbatch.padding.targets import IGNORED
-from dynbatch.parameter import Array
 
 Examples = Sequence[tuple[Array, ...]]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.cells import scan
 from dynbatch.kernels import arrays
 from dynbatch.models.attention import AdditiveAttention
@@ -15,7 +16,7 @@ from dynbatch.models.seq2seq import Seq2Seq, decoder_cell
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.padding.recurrent import last_states, recurrent
 from dynbatch.padding.targets import ignored_after
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 SATURATED = 20.0
 """tanh of it is 1, and its slope 0, in float32 and in float64."""

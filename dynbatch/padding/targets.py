@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 IGNORED = -100
 """A target that does not count: `ignore_index` of `F.cross_entropy`."""

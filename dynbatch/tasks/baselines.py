@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.text import TaggedSentence
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.graph import Graph
 from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import Parts, checked_description, table_widths

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DataError
 from dynbatch.graph import Graph
 from dynbatch.models.predict import predict
@@ -25,7 +26,6 @@ from dynbatch.models.pretrained.folder import CONFIG, file_of, read_json
 from dynbatch.models.pretrained.roberta import RobertaConfig
 from dynbatch.nodes.node import Node
 from dynbatch.optim import AdamW, Optimizer
-from dynbatch.parameter import Array
 from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import Parts, TextCoder, damaged_description

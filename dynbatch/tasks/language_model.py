@@ -14,6 +14,7 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.arguments import is_count, is_number
+from dynbatch.backend import Array
 from dynbatch.errors import ArgumentError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.generate import generate
@@ -25,7 +26,6 @@ from dynbatch.optim import AdamW, Optimizer
 from dynbatch.padding import padded_peak
 from dynbatch.padding.padded_model import lengthened
 from dynbatch.padding.targets import ignored_after
-from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import compressed_bits
 from dynbatch.tasks.documents import DocumentTokenizer, Piece, pieces
 from dynbatch.tasks.options import above_zero, not_negative, one_of, option, passes, share

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Adam, Optimizer
-from dynbatch.parameter import Array
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.train import CheckpointInfo, SentenceBatches, TokenBatches
 from dynbatch.train.checkpoint_file import Rule, wrong_field

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DataError
-from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.settings import TaskSettings

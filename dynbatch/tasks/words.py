@@ -16,9 +16,9 @@ import numpy as np
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.arguments import is_number
+from dynbatch.backend import Array
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 from dynbatch.text import Vocabulary
 from dynbatch.text.vocabulary import MARKS
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.debugging.difference import differing, element, magnitude
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.sources import input as input_node
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.testing.pool import nan_pool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
 from dynbatch.testing.probe import (

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch.backend import Array
 from dynbatch.debugging.difference import element
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Shape
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
 from dynbatch.testing.probe import (

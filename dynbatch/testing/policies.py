@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.policies import POLICIES, Policy
 from dynbatch.batcher.schedule.schedule import policy_name
 from dynbatch.debugging.difference import differing, element, magnitude
 from dynbatch.graph import Graph
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import backward, gradient_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.memory import Adaptor, Buffer, DeviceMemory, HostMemory, Pool, Resource
-from dynbatch.parameter import Array
 
 
 class NanPool(Pool):

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
 from dynbatch.models.module import Module
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 
 Parameters = Iterable[Parameter] | Module

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import FreedError, NoGradientError
 from dynbatch.nodes.inner_product import InnerProduct
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import Input
-from dynbatch.parameter import Array
 
 Build = Callable[..., Node | Sequence[Node]]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.debugging.difference import tolerance_of
@@ -16,7 +17,7 @@ from dynbatch.errors import DynbatchError, FreedError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.testing.policies import Outcome, difference
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of

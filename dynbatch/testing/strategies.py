@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.testing.random_graph import OPERATIONS, RandomGraph
 from dynbatch.testing.random_graphs import write
 from dynbatch.testing.random_program import Function

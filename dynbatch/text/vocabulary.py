@@ -12,8 +12,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DataError, DtypeError, VocabularyError
-from dynbatch.parameter import Array
 
 MARKS = ("<s>", "</s>", "<unk>")
 

@@ -10,7 +10,7 @@ import numpy as np
 import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.tasks.words import Lexicon, WordIds, WordVectors
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import dynbatch as db
 from dynbatch import Node, models, optim
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.models.pretrained import Bert
-from dynbatch.parameter import Array
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.settings import TrainingSettings

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 import dynbatch as db
+from dynbatch.backend import Array
 from dynbatch.commands.status import exit_status
 from dynbatch.errors import DataError
 from dynbatch.models.pretrained import Bert
-from dynbatch.parameter import Array
 from dynbatch.tasks.options import positive
 from dynbatch.text import WordPiece, read_lines
 from examples.minilm import weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.text import ParsedSentence, Vocabulary
 from examples.parser.transitions import Action, oracle, projective
 

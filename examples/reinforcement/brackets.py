@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 TOKENS = "([)]."
 OPENING = 2

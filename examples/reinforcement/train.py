@@ -18,9 +18,9 @@ from tqdm import tqdm
 import dynbatch as db
 from dynbatch import Node, models, optim
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.commands.status import exit_status
 from dynbatch.generation.requests import Generated
-from dynbatch.parameter import Array
 from dynbatch.tasks.options import above_zero, given, not_negative, option
 from examples.reinforcement.brackets import END, TOKENS, prompt, reward
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import Node, models
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.tasks.options import option, passes
 from dynbatch.tasks.training import place
 from dynbatch.train.batching import epoch_order

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.tasks.options import above_zero, option, passes
 from dynbatch.tasks.training import place, sample
 from dynbatch.text import Vocabulary

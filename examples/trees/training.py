@@ -12,8 +12,8 @@ import numpy as np
 import dynbatch as db
 from dynbatch import Node
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.models import Module
-from dynbatch.parameter import Array
 from dynbatch.tasks.options import option, share
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import train

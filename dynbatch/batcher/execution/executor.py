@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from dynbatch.backend import Device, DType
+from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.execution.record import (
     GraphStatistics,
@@ -39,7 +39,6 @@ from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.precision import FULL, multiplying
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.memory import Pool
-from dynbatch.parameter import Array
 
 
 class Executor:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dynbatch.backend import Array
 from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.parameter import Array
 
 
 class Observer(StepActions):

@@ -8,6 +8,7 @@ from operator import is_
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.execution.run import Arenas, apply
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
@@ -20,7 +21,7 @@ from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 Action = Callable[[], object]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
@@ -20,7 +20,7 @@ from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import CheckError
 from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from dynbatch.backend import Device
+from dynbatch.backend import Array, Device
 from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.planning.stages import Stage
 from dynbatch.batcher.steps.block import Block
@@ -18,7 +18,6 @@ from dynbatch.kernels.c.runtime.tasks import run_each, run_side_by_side
 from dynbatch.kernels.cuda.runtime.joined import run_joined
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
-from dynbatch.parameter import Array
 
 WORTH_A_THREAD = 50_000
 """Below this many elements a thread costs more than it saves (measured: hand-over ~30 µs)."""

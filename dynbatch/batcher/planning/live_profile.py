@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.recompute import RecomputeOption
 from dynbatch.batcher.planning.stages import StageKind
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.parameter import Array
 
 NEVER = END
 

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.planning.live_profile import LiveProfile
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
 from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.parameter import Array
 
 FAR = 1.25
 """How far above the limit a profile must be for no plan to be tried: it is off by some per cent."""

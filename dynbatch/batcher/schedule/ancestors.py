@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.call_regions import RegionPlanner
 from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
@@ -19,7 +20,6 @@ from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 
 
 def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> list[Operation]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.call import ResultPart, TuplePart
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.table import NOT_RUN, CallTable
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 Origin = CallTable | Node | None
 """The source of a value: a call's table, a node, or zeros."""

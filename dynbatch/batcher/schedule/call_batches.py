@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.plan import Structure
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule_calls
-from dynbatch.parameter import Array
 
 
 @dataclass

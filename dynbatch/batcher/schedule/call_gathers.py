@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Entries
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.region import (
@@ -21,7 +22,6 @@ from dynbatch.cells.calls.region import (
 from dynbatch.cells.calls.table import NOT_RUN, CallTable, ResultRows
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 SpaceOfLeaf = Callable[[int, int], Space]
 """Where the values of an argument's leaf, number and width, lie."""

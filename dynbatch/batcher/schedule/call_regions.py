@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.call_batches import Ordered, call_batches
 from dynbatch.batcher.schedule.call_gathers import Gathers
@@ -22,7 +23,6 @@ from dynbatch.cells.calls.region import (
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.table import NOT_RUN, ResultRows
 from dynbatch.kernels.gathers import GatherTable
-from dynbatch.parameter import Array
 
 
 class RegionPlanner:

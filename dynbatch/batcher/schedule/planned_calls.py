@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.calls.table import CallRun, CallTable
-from dynbatch.parameter import Array
 
 
 class PlannedCalls:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 
 
 class AliasStep(StepRun):

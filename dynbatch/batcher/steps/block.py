@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.places import add_gradients, freed, move_values, stretch
 from dynbatch.nodes.batch import sizes_of
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged, offsets_of
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.member_parts import (
     MembersPart,
     PortsPart,
@@ -22,7 +23,6 @@ from dynbatch.blocks.resumed_call import ResumedCall
 from dynbatch.kernels.dropout import GOLDEN_RATIO, MODULUS, hash32
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.structure import Port
-from dynbatch.parameter import Array
 
 
 class BlockBatch:

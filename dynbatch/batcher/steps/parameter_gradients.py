@@ -9,10 +9,11 @@ from weakref import ref
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.recent import free_at_fork
 from dynbatch.row_sparse import Gradient, RowSparse
 

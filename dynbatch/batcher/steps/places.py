@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts
 from dynbatch.batcher.steps.members import Members
 from dynbatch.errors import FreedError
@@ -14,7 +15,6 @@ from dynbatch.kernels import move
 from dynbatch.nodes.batch import sizes_of
 from dynbatch.nodes.node import Node, in_order
 from dynbatch.nodes.shape.structure import Column, Rectangles
-from dynbatch.parameter import Array
 
 
 class Home(NamedTuple):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.backend import ArrayModule, DType
+from dynbatch.backend import Array, ArrayModule, DType
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
@@ -16,7 +16,7 @@ from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 Span = tuple[str, float, float]

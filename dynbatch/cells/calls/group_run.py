@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
@@ -26,7 +26,6 @@ from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

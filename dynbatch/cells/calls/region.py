@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.table import CallTable, ResultRows
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

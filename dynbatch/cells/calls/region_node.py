@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.cells.calls.group_run import GroupRun, elements
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Inner
@@ -22,7 +23,7 @@ from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.signature import intern_signature
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

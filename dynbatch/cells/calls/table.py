@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dynbatch.backend import Device
+from dynbatch.backend import Array, Device
 from dynbatch.cells.calls.compiled_step import CompiledStep, StepTrace
 from dynbatch.cells.calls.forms import (
     CellFunction,
@@ -22,7 +22,6 @@ from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.nodes.node import ROWS, Node, Owner
-from dynbatch.parameter import Array
 
 NOT_RUN = -1
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.cells.cuda.matrices import DeviceMatrix
 from dynbatch.kernels.cuda.rows import RowGather, gather_many
 from dynbatch.kernels.cuda.runtime.queue import Queue
-from dynbatch.parameter import Array
 
 
 class RowGathers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.compiler.ir import Op, Origin
@@ -12,7 +13,6 @@ from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.nodes.attention.base import AttentionCache
 from dynbatch.nodes.batch import Batch, Gradients
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.matrix_product import MatrixProduct
@@ -17,7 +18,7 @@ from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.nodes.batch import Gradients
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 def wide_rooms(loop: Loop) -> dict[str, tuple[int, int]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.cell import DeviceCell
@@ -15,7 +16,6 @@ from dynbatch.compiler.ir import Op, Value
 from dynbatch.kernels.cuda.joined.chains import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
-from dynbatch.parameter import Array
 
 
 class LockStep:

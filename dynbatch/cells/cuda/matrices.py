@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 
 class DeviceMatrix(NamedTuple):

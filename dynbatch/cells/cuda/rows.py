@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.linear_maps import wide_maps
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
@@ -17,7 +17,6 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.parameter import Array
 
 Step = tuple[int, int, int, int]
 """First row, row behind the last, number of rows, and first row of the step before or -1."""

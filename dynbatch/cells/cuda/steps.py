@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.lock_step import LockStep
 from dynbatch.cells.cuda.rows import LoopRows
@@ -15,7 +16,6 @@ from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
-from dynbatch.parameter import Array
 
 Alike = tuple[Any, ...]
 """An item of a step, an operator, a kernel or what a subclass knows, of each loop in lock step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep, room_of
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.scan.prefix import Shard
@@ -16,7 +17,6 @@ from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
 from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep, room_of
 from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.scan.prefix import Shard, cut, extents, of_pass, prefix_layout
@@ -17,7 +18,6 @@ from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 # Sentences per shard below which a second thread does not pay: each packs the weights anew.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.compiler.arrays import Arrays, panel_elements
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.backward import BackwardText
@@ -24,7 +24,6 @@ from dynbatch.kernels.c.runtime.library import Library, of_precisions
 from dynbatch.kernels.c.runtime.tasks import NativeTask, task
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import of_products
-from dynbatch.parameter import Array
 
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.compiler.arrays import Arrays
 from dynbatch.compiler.buffers import Role, Storage, array_name
 from dynbatch.compiler.differentiate import BackwardProgram
@@ -22,7 +23,6 @@ from dynbatch.compiler.numpy.operators import elementwise, name_of
 from dynbatch.compiler.places import Pointers
 from dynbatch.compiler.program import numbered
 from dynbatch.kernels import blas
-from dynbatch.parameter import Array
 
 Step = tuple[int, int, int, int]
 Numbered = tuple[int, Step]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.kernels import binary
-from dynbatch.parameter import Array
 
 Function = Callable[..., object]
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.differentiation.repeated import rows_of, sum_of_rows
 from dynbatch.differentiation.rules.attention import of_pairs, visible, weights_of
 from dynbatch.differentiation.rules.shape import reshaped
@@ -17,7 +18,6 @@ from dynbatch.nodes.attention.additive import BahdanauAttention
 from dynbatch.nodes.node import ROWS, Node
 from dynbatch.nodes.shape.reshape import Reshape
 from dynbatch.nodes.shape.scatter import scattered
-from dynbatch.parameter import Array
 
 
 class Pairs(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.differentiation.repeated import rows_of
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
@@ -20,7 +21,6 @@ from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.shape.reshape import Reshape
 from dynbatch.nodes.shape.scatter import scattered
 from dynbatch.nodes.shape.slice import Slice
-from dynbatch.parameter import Array
 
 HIDDEN = -1e30
 """The score of a key that a query does not see."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.differentiation.repeated import rows_of
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, rule
@@ -19,7 +20,6 @@ from dynbatch.nodes.losses.elementwise import (
 )
 from dynbatch.nodes.losses.pointer import PointerLoss
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 
 def _one_hot(ids: Array, weights: Array, classes: int) -> Array:

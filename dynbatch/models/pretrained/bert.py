@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, shown
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.errors import VocabularyError
 from dynbatch.models.initial import Rng, generator
@@ -28,7 +29,6 @@ from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 
 @dataclass(frozen=True, kw_only=True)

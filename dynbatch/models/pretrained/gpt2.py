@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding
@@ -26,7 +27,6 @@ from dynbatch.models.pretrained.table import Table, transposed
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 
 @dataclass(frozen=True, kw_only=True)

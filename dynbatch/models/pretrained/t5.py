@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Dropout, Embedding, Linear
@@ -31,7 +32,6 @@ from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerDecoder, TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Array
 
 ACTIVATIONS = {
     "relu": "relu",

@@ -10,13 +10,13 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, size, sizes
+from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
 from dynbatch.nodes.attention.bias import DistanceBias
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 
 class MultiHeadAttention(Module):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.deferred import DeferredGradients
@@ -23,7 +23,6 @@ from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import ELEMENT, Operation, Retain
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

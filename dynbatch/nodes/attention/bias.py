@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.arguments import size, switch
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.attention.bias import ScoreBias
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
 
 @dataclass(frozen=True, slots=True)

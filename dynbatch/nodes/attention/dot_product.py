@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.arguments import number, shown
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
@@ -23,7 +23,7 @@ from dynbatch.nodes.attention.bias import BiasRule, DistanceBias, score_bias
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
 from dynbatch.nodes.node import Node, Owner, Shape
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

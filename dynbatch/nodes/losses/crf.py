@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.kernels.losses import crf as kernels
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
@@ -12,7 +13,7 @@ from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import TargetRule, class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

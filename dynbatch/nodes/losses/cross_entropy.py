@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import cross_entropy as kernels
@@ -20,7 +21,7 @@ from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import TargetRule, class_targets, distributions
 from dynbatch.nodes.node import ROWS, Node, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation, Retain
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 folds = ContextVar("folds", default=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import elementwise as kernels
 from dynbatch.nodes.arguments import require_nodes
@@ -17,7 +18,6 @@ from dynbatch.nodes.losses.targets import TargetRule, check_reduction, class_tar
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.sources import input
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.kernels.losses import pointer as kernels
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.arguments import require_nodes
@@ -13,7 +14,6 @@ from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

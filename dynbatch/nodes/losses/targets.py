@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import DType
+from dynbatch.backend import Array, DType
 from dynbatch.errors import (
     ArgumentError,
     DynbatchError,
@@ -19,7 +19,6 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.nodes.arguments import are_below, as_ids, not_a_node, same_ids
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array
 
 NOTHING_IGNORED = -100
 """The default of `ignore_index`, as in PyTorch."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.arguments import number, size
+from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels import positions as kernels
 from dynbatch.kernels.move import row_index
@@ -17,7 +18,7 @@ from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
 from dynbatch.nodes.positions.base import Positioned, position_attributes
 from dynbatch.nodes.unary.arithmetic import detach
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.arguments import refused, size
+from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels.positions import MOST_POSITIONS, Angles
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 LAYOUTS = ("halves", "interleaved")

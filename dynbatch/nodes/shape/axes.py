@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.nodes.arguments import not_a_node
@@ -19,7 +20,6 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import INDEX_BYTES
 from dynbatch.nodes.syntax.registry import not_an_argument
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 TOKENS = "tokens"

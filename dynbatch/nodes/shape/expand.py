@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
@@ -17,7 +18,6 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import FEATURES, TOKENS
 from dynbatch.nodes.shape.broadcast import broadcast_shape, rows_repeated
 from dynbatch.nodes.shape.reshape import squeeze
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

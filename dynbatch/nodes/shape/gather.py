@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.move import row_index
@@ -15,7 +16,6 @@ from dynbatch.nodes.arguments import as_ids, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -8,13 +8,13 @@ from math import prod
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.nodes.shape.gather import Transpose
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
@@ -11,7 +12,6 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.nodes.shape.gather import GatherRows
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dynbatch.backend import Array
 from dynbatch.kernels import windows as kernels
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

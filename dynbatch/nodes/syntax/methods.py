@@ -11,11 +11,11 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar, cast
 
 from dynbatch.absent import is_value
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.syntax.absences import Absences
 from dynbatch.nodes.syntax.numpy_protocols import NumpyProtocols
 from dynbatch.nodes.syntax.registry import FUNCTIONS
-from dynbatch.parameter import Array
 
 Shape = tuple[int, ...]
 

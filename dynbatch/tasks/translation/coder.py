@@ -7,7 +7,7 @@ import sys
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.tasks.translation.pairs import join, tokenize
 from dynbatch.text import Vocabulary
 

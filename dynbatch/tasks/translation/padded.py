@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch.backend import Array
 from dynbatch.models import TransformerTranslation
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.padding.padded_model import lengthened
 from dynbatch.padding.targets import ignored_after
-from dynbatch.parameter import Array
 
 
 def padded_loss(

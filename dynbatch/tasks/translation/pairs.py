@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 from dynbatch.text import ParallelText, Vocabulary
 
 Tokens = tuple[str, ...]

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.calls.cuda.group_run import DeviceGroupRun
 from dynbatch.cells.calls.region import CallRegion, Inner, PackedRows
 from dynbatch.cells.cuda.gathers import RowGathers
@@ -21,7 +22,6 @@ from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches, place_of
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.gathers import GatherTable, readers_table
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 Readers = tuple[list[tuple[GatherTable, int]], list[Place]]

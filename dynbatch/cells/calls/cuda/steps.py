@@ -6,6 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.lock_step import LockStep
 from dynbatch.cells.cuda.rows import LoopRows
@@ -13,7 +14,6 @@ from dynbatch.cells.cuda.steps import Alike, LoopSteps
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.kernels.cuda.gathers import SumLaunches
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
-from dynbatch.parameter import Array
 
 
 class CallSteps(LoopSteps):

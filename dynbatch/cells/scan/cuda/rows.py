@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
@@ -14,7 +15,6 @@ from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
@@ -21,7 +22,6 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.kernels.cuda.runtime.joined import Joinable
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 

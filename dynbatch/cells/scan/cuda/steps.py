@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.lock_step import arguments
 from dynbatch.cells.cuda.steps import LoopSteps
@@ -15,7 +16,6 @@ from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell, Items
 from dynbatch.compiler.cuda.emit import Kernel
-from dynbatch.parameter import Array
 
 
 class StepWay(NamedTuple):
