@@ -139,7 +139,7 @@ FUNCTIONS: dict[str, Callable[[Node, SentenceProgram], Node]] = {
 
 NEED_FEATURES = (
     "layer_norm", "rms_norm", "rotary", "sinusoidal", "attention", "logsumexp", "max",
-    "gather_rows", "scan", "scan from a state", "scan backwards", "scan side by side",
+    "gather_rows", "segments", "scan", "scan from a state", "scan backwards", "scan side by side",
 )  # fmt: skip
 """Functions that a matrix without features is not given to."""
 

@@ -1,13 +1,17 @@
 """The runner of many random graphs finds what is wrong, and says how to see it again."""
 
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+import dynbatch as db
 from dynbatch.nodes.reduce import Total
 from dynbatch.testing import random_graphs
+from dynbatch.testing.random_graph import OPERATIONS, RandomGraph
 from dynbatch.testing.random_graphs import draw, main
+from dynbatch.testing.random_program import Instruction, RandomSentence
 
 
 def test_graphs_of_one_seed_are_equal():
@@ -52,3 +56,15 @@ def test_an_unknown_policy_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["--policy", "best"])
     assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_takes_a_matrix_without_features(operation):
+    """An empty sentence transposed: which other operands are chosen varies with the numbers."""
+    for a, b in product((7, 15, 23), range(3)):
+        program = (Instruction("transpose", 3, 0, 0.0), Instruction(operation, a, b, 0.5))
+        with db.Graph(dtype="float64", seed=0) as graph:
+            built = RandomGraph((RandomSentence(0, program),)).build(graph)
+            assert built.nodes[9].shape == (3, 0)
+            graph.backward(built.loss)
+            assert np.isfinite(built.loss.value)
