@@ -30,14 +30,9 @@ from tests.marks import covering, exhaustive
 from tests.poison import poisoned_memory
 
 try:
-    from hypothesis import settings
-except ImportError:  # then only the files that need it cannot run
+    from tests.random_examples import settings
+except ImportError:  # then only the files that need hypothesis cannot run
     pass
-else:
-    # No test depends on how fast the machine is. In CI, hypothesis repeats the same examples.
-    settings.register_profile("all", settings(), deadline=None)
-    settings.register_profile("quick", settings(), deadline=None, max_examples=30)
-    settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given
 from hypothesis import strategies as st
 
 import dynbatch as db
@@ -28,6 +28,7 @@ from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_ste
 from tests.cuda import devices, nvrtc
 from tests.marks import exhaustive, quick
 from tests.poison import poisoned_memory
+from tests.random_examples import examples
 
 LENGTHS = (3, 1, 0, 2, 3)
 each_case = pytest.mark.parametrize("name", quick(list(CASES)[::3], CASES))
@@ -199,8 +200,8 @@ def test_steps_in_graphs(cuda, no_tail, monkeypatch, name):
     assert graphs_of_queue.captured
 
 
-@settings(
-    max_examples=8,
+@examples(
+    8,
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

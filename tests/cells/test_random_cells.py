@@ -7,7 +7,7 @@ change what it computes. Offline, tens of thousands of these were run.
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dynbatch as db
@@ -16,6 +16,7 @@ from tests.cells.random_cells import Recipe
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step, tame_outcome
 from tests.poison import poisoned_memory
+from tests.random_examples import examples
 
 
 @st.composite
@@ -35,7 +36,7 @@ def drop_every_third_feature(batch, y, *xs):
 
 
 @patch.object(InvertedDropout, "forward_batch", drop_every_third_feature)
-@settings(max_examples=30, derandomize=True)
+@examples(30, derandomize=True)
 @given(recipes())
 def test_scan_of_a_random_cell_equals_the_cell_step_by_step(recipe):
     cell, batch = recipe.cell(), recipe.batch()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dynbatch as db
@@ -10,6 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.kernels import blas
 from dynbatch.memory import Pool
 from dynbatch.testing import NanPool, check_gradient
+from tests.random_examples import examples
 from tests.reference_models import Tagger, gradients, sentences, train
 
 LENGTHS = [3, 1, 7, 0, 2]
@@ -182,7 +183,7 @@ def test_the_gradient_array_is_reused_from_step_to_step():
 # Threads ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6))
 def test_threads_give_the_same_numbers(lengths):
     before, outcomes = db.num_threads(), []

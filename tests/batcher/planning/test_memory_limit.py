@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import dynbatch as db
 from dynbatch import models
@@ -18,6 +18,7 @@ from dynbatch.nodes.operation import ELEMENT
 from dynbatch.testing import load_graph, random_graphs, strategies
 from dynbatch.testing.precision import dense_gradient
 from tests.poison import poisoned_memory
+from tests.random_examples import examples
 from tests.reference_models import sentences
 
 
@@ -146,7 +147,7 @@ def require_equal_in_parts(random_graph):
         np.testing.assert_allclose(other[name], one[name], rtol=1e-7, atol=1e-9, err_msg=name)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(strategies.random_graphs())
 def test_random_graphs_in_parts_have_the_gradients_of_the_whole(random_graph):
     require_equal_in_parts(random_graph)

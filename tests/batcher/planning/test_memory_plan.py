@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import dynbatch as db
 from dynbatch import nodes as F
@@ -11,6 +11,7 @@ from dynbatch.batcher.planning.in_place import InPlace
 from dynbatch.memory import live_peak
 from dynbatch.testing import strategies
 from tests.poison import assert_disjoint, poisoned_memory
+from tests.random_examples import examples
 from tests.reference_models import Tagger, sentences
 
 ALLOCATE = Executor._allocate
@@ -100,7 +101,7 @@ def test_steps_without_a_gradient_to_send_are_not_differentiated(plans):
     ]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(strategies.random_graphs())
 def test_places_never_overlap_and_the_peak_is_near_the_least_possible(random_graph):
     found = []

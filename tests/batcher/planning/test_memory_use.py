@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import dynbatch as db
 from dynbatch import models
@@ -10,6 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.memory import Pool
 from dynbatch.testing import strategies
+from tests.random_examples import examples
 from tests.reference_models import Tagger, sentences
 
 
@@ -31,7 +32,7 @@ def test_an_estimate_equals_what_is_measured_and_leaves_no_trace(monkeypatch):
         assert planned.peak_bytes == graph.peak_bytes > 0
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(strategies.random_graphs())
 def test_estimates_of_random_graphs_equal_what_is_measured(random_graph):
     with db.Graph(dtype="float64", seed=0) as graph:

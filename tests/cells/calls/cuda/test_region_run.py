@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given
 from hypothesis import strategies as st
 
 import dynbatch as db
@@ -40,6 +40,7 @@ from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, tame_outcome
 from tests.cuda import devices
 from tests.marks import exhaustive
+from tests.random_examples import examples
 
 every_tree = pytest.mark.parametrize("make", [binary, branching])
 
@@ -108,8 +109,8 @@ def test_memories_are_read_and_given_gradients_by_one_thread_each(program):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
-@settings(
-    max_examples=6,
+@examples(
+    6,
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
