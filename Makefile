@@ -39,6 +39,9 @@ $(VENV)/.ready-%: pyproject.toml | $(BIN)/pip
 demo: $(VENV)/.ready-examples
 	@$(BIN)/python examples/seq2seq/train.py --demo $(ARGS)
 
+# Else each worker, and each process that a test starts, compiles every module anew.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.ready-tests
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
