@@ -31,20 +31,17 @@ def shared_blocks(communicator: Communicator, nbytes: int) -> list[Array] | None
     machines = set(communicator.gather_objects(_machine()))
     if len(machines) > 1 or None in machines:
         return None
-    stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    stride = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
     made = _made(communicator.size * stride) if communicator.rank == 0 else None
-    opened = None
     try:
-        there = None if made is None else (os.getpid(), made)
-        there = communicator.broadcast_object(there)
-        opened = None if there is None else _opened(*there)
-        if not all(communicator.gather_objects(opened is not None)) or opened is None:
+        path = None if made is None else f"/proc/{os.getpid()}/fd/{made}"
+        path = communicator.broadcast_object(path)
+        whole = None if path is None else _mapped(path, communicator.size * stride)
+        if not all(communicator.gather_objects(whole is not None)) or whole is None:
             return None
-        whole = np.frombuffer(mmap.mmap(opened, communicator.size * stride), np.uint8)
     finally:
-        for each in (made, opened):
-            if each is not None:
-                os.close(each)
+        if made is not None:
+            os.close(made)
     return [whole[r * stride : r * stride + nbytes] for r in range(communicator.size)]
 
 
@@ -58,20 +55,26 @@ def _machine() -> tuple[str, str] | None:
 
 
 def _made(nbytes: int) -> int | None:
-    """A descriptor of so much memory, all of it there; None without room."""
+    """A descriptor of so much memory, all of it there; None without room, or the right to it."""
     if not hasattr(os, "memfd_create"):
         return None
-    descriptor = os.memfd_create(NAME)
-    try:
-        os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _opened(process: int, descriptor: int) -> int | None:
-    """This process's own descriptor of what another has open; None if it may not."""
     with suppress(OSError):
-        return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.memfd_create(NAME)
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+    return None
+
+
+def _mapped(path: str, nbytes: int) -> Array | None:
+    """What another process has open, (nbytes,) uint8; None if this one may not open or map it."""
+    with suppress(OSError):
+        own = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)
+        finally:
+            os.close(own)
     return None

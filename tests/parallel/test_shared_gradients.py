@@ -1,6 +1,7 @@
 """Gradients of ranks on one machine lie in memory that all have: nothing is packed or sent."""
 
 import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -76,6 +77,19 @@ def test_a_parameter_that_has_its_first_gradient_later_gets_a_place_then():
                     np.testing.assert_array_equal(grad, wanted(name, 2, step), err_msg=name)
 
 
+def test_a_parameter_without_rows_gets_its_first_gradient_alone():
+    def do(communicator):
+        weight, empty = Parameter(np.ones((200, 200))), Parameter(np.ones((0, 3)))
+        for parameters in ([weight], [weight, empty], [weight, empty]):
+            for each in parameters:
+                each.grad = np.ones(each.shape)
+            sent = count_messages(communicator)
+            parallel.sum_gradients(communicator, parameters)
+        return sum(sent) < 1000, float(weight.grad.max()), empty.grad.shape
+
+    assert on_ranks(2, do) == [(True, 2.0, (0, 3))] * 2
+
+
 def test_backward_writes_gradients_where_they_are_summed(monkeypatch):
     """From the second step on no gradient is copied."""
     copied = []
@@ -106,23 +120,21 @@ def test_backward_writes_gradients_where_they_are_summed(monkeypatch):
     assert copied in ([False], [False, False])
 
 
-@pytest.mark.parametrize("missing", ["room", "right"])
-def test_without_common_memory_messages_are_sent(missing, monkeypatch):
-    """One rank's failure is all ranks' way."""
-    if missing == "room":
+@pytest.mark.parametrize(
+    ("module", "name", "at"),
+    [(os, "memfd_create", 0), (os, "posix_fallocate", 0), (mmap, "mmap", 0), (mmap, "mmap", 1)],
+)
+def test_without_common_memory_messages_are_sent(module, name, at, monkeypatch):
+    """What one rank lacks, room or a right, none of them uses."""
+    original, calls = getattr(module, name), []
 
-        def full(*arguments):
-            raise OSError(28, "No space left on device")
+    def refused_once(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1 + at:
+            raise OSError(12, "Cannot allocate memory")
+        return original(*arguments)
 
-        monkeypatch.setattr(os, "posix_fallocate", full)
-    else:
-        opened, calls = shared_memory._opened, []
-
-        def once(*there):
-            calls.append(there)
-            return None if len(calls) == 1 else opened(*there)
-
-        monkeypatch.setattr(shared_memory, "_opened", once)
+    monkeypatch.setattr(module, name, refused_once)
     before = len(os.listdir("/proc/self/fd"))
     for found, sent in on_ranks(2, summed):
         for step, gradients in enumerate(found):
