@@ -80,16 +80,23 @@ def _flush(pairs: Sequence[tuple[str, Parameter]]) -> None:
 def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) -> Array:
     """What each rank has of each parameter, (size, parameters) int64: NONE, DENSE or its rows.
 
+    Where places in common memory differ, since a rank has made a model anew, all forget them.
+
     Raises:
         ParallelError: the parameters differ.
     """
     own = np.array([_count(parameter) for _, parameter in pairs], np.int64)
     signature = [(name, each.shape, each.dtype.char, each.device.is_cuda) for name, each in pairs]
     digest = blake2b(repr(signature).encode(), digest_size=16).digest()
-    gathered = communicator.gather_objects((digest, own.tobytes()))
-    if len({each for each, _ in gathered}) > 1:
+    parameters = [parameter for _, parameter in pairs]
+    shared = _shared.setdefault(communicator, SharedGradients())
+    note = digest, shared.digest(parameters), own.tobytes()
+    digests, places, counts = zip(*communicator.gather_objects(note), strict=True)
+    if len(set(digests)) > 1:
         raise _differing(communicator.gather_objects([_described(*pair) for pair in pairs]))
-    return np.stack([np.frombuffer(counts, np.int64) for _, counts in gathered])
+    if len(set(places)) > 1:
+        shared.forget(parameters)
+    return np.stack([np.frombuffer(each, np.int64) for each in counts])
 
 
 def _count(parameter: Parameter) -> int:
@@ -136,8 +143,7 @@ def _sum_dense(communicator: Communicator, parameters: Sequence[Parameter]) -> N
     on_host = [each for each in parameters if not each.device.is_cuda]
     travelling = list(parameters)
     if sum([each.value.nbytes for each in on_host]) > DIRECT_BYTES:
-        shared = _shared.setdefault(communicator, SharedGradients())
-        if shared.sum(communicator, on_host):
+        if _shared[communicator].sum(communicator, on_host):
             travelling = [each for each in parameters if each.device.is_cuda]
     for bucket in _buckets([cast("Array", each.grad) for each in travelling]):
         communicator.all_reduce(*bucket)

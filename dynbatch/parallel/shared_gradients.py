@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from hashlib import blake2b
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.kernels import arrays as kernels
@@ -22,18 +25,28 @@ CHUNK_BYTES = 1 << 18
 
 
 class GradientPlace(NamedTuple):
-    """Where the gradients of a parameter lie: all ranks' blocks, and a range of bytes of each."""
+    """Where the gradients of a parameter lie: all ranks' blocks, and a range of bytes of each.
 
+    Args:
+        number: of the blocks, the same on all ranks.
+        own:    this rank's gradient.
+    """
+
+    number: int
     blocks: Sequence[Array]
     first: int
     end: int
     dtype: DType
     own: Array
 
+    def is_of(self, parameter: Parameter) -> bool:
+        """Whether the parameter writes its gradients there still."""
+        return self.dtype == parameter.dtype and parameter.gradient_state[1] is self.own
+
     def follows(self, other: GradientPlace) -> bool:
         """Whether it begins where the other one ends, but for alignment."""
         return (
-            self.blocks is other.blocks
+            self.number == other.number
             and self.dtype == other.dtype
             and self.first == _aligned(other.end)
         )
@@ -50,25 +63,47 @@ class SharedGradients:
     def __init__(self) -> None:
         self._places: WeakKeyDictionary[Parameter, GradientPlace] = WeakKeyDictionary()
         self._have_memory = True
+        self._number = 0
+
+    def digest(self, parameters: Sequence[Parameter]) -> bytes:
+        """What is equal on all ranks if these parameters have the same places on all of them.
+
+        A parameter of another dtype by now, or whose memory was taken away, has none any more.
+        """
+        numbers = []
+        for each in parameters:
+            place = self._places.get(each)
+            if place is not None and not place.is_of(each):
+                place = None
+                del self._places[each]
+            numbers.append((-1, -1) if place is None else (place.number, place.first))
+        return blake2b(np.array(numbers).tobytes(), digest_size=16).digest()
+
+    def forget(self, parameters: Sequence[Parameter]) -> None:
+        """Have these parameters get other places when they are summed next."""
+        for each in parameters:
+            self._places.pop(each, None)
 
     def sum(self, communicator: Communicator, parameters: Sequence[Parameter]) -> bool:
         """Replace dense gradients on the host by their sums over all ranks.
 
         Args:
             communicator: the same at all times.
-            parameters:   the same on all ranks; each has a dense gradient.
+            parameters:   the same on all ranks, with equal digests; each has a dense gradient.
 
         Returns:
             Whether it was done; if not, on no rank, as they have no memory in common.
         """
-        self._place(communicator, [each for each in parameters if not self._has_place(each)])
+        self._place(communicator, [each for each in parameters if each not in self._places])
         if not self._have_memory:
             return False
-        places = []
-        for parameter in parameters:
-            place = self._places[parameter]
+        places = [self._places[each] for each in parameters]
+        for parameter, place in zip(parameters, places, strict=True):
+            grad = cast("Array", parameter.grad)
+            if grad is not place.own and grad.base is not None:
+                parameter.grad = grad.copy()  # it may lie where another's is moved to
+        for parameter, place in zip(parameters, places, strict=True):
             parameter.keep_gradient_in(place.own)
-            places.append(place)
         communicator.barrier()  # all gradients are there
         for blocks, first, end, dtype in _ranges(places):
             _sum_part(communicator, [block[first:end].view(dtype) for block in blocks])
@@ -87,16 +122,16 @@ class SharedGradients:
         if blocks is None:
             self._have_memory = False
             return
+        self._number += 1
         own = blocks[communicator.rank]
         for parameter, end in zip(parameters, ends, strict=True):
             first = end - parameter.value.nbytes
             array = own[first:end].view(parameter.dtype).reshape(parameter.shape)
-            self._places[parameter] = GradientPlace(blocks, first, end, parameter.dtype, array)
-        _placed.update(parameters)
-
-    def _has_place(self, parameter: Parameter) -> bool:
-        place = self._places.get(parameter)
-        return place is not None and place.dtype == parameter.dtype
+            self._places[parameter] = GradientPlace(
+                self._number, blocks, first, end, parameter.dtype, array
+            )
+            parameter.keep_gradient_in(array)
+            _placed[parameter] = array
 
 
 def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
@@ -112,13 +147,14 @@ def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
             kernels.copy(parts[0], part)
 
 
-_placed: WeakSet[Parameter] = WeakSet()
+_placed: WeakKeyDictionary[Parameter, Array] = WeakKeyDictionary()
 
 
 def _leave_shared_memory() -> None:
     """Have a forked process write gradients to memory of its own, not into its parent's."""
-    for parameter in list(_placed):
-        parameter.keep_gradient_in(None)
+    for parameter, own in list(_placed.items()):
+        if parameter.gradient_state[1] is own:
+            parameter.keep_gradient_in(None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -145,6 +145,66 @@ def test_without_common_memory_messages_are_sent(module, name, at, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+def square(value):
+    return np.full((200, 200), value, np.float32)
+
+
+def summed_twice(communicator, first, second):
+    """The gradients of parameters, of 1 + rank each, summed; and those of others after them."""
+    found = []
+    for parameters in (first, second):
+        for each in parameters:
+            each.grad = square(1.0 + communicator.rank)
+        parallel.sum_gradients(communicator, parameters)
+        found.append([float(each.grad.max()) for each in parameters])
+        for each in parameters:
+            each.zero_grad()
+    return found
+
+
+def test_a_model_that_one_rank_has_made_anew_gets_other_places():
+    def do(communicator):
+        first = [Parameter(square(1.0))]
+        second = [Parameter(square(1.0))] if communicator.rank == 0 else first
+        return summed_twice(communicator, first, second)
+
+    assert on_ranks(2, do) == [[[3.0], [3.0]]] * 2
+
+
+def test_places_do_not_depend_on_the_order_of_parameters():
+    def do(communicator):
+        first = [Parameter(square(1.0)), Parameter(square(1.0))]
+        return summed_twice(communicator, first, [first[communicator.rank]])
+
+    assert on_ranks(2, do) == [[[3.0, 3.0], [3.0]]] * 2
+
+
+def test_gradients_are_exchanged_between_parameters():
+    def do(communicator):
+        one, other = Parameter(square(1.0)), Parameter(square(1.0))
+        one.grad, other.grad = square(1.0), square(2.0)
+        parallel.sum_gradients(communicator, [one, other])
+        one.grad, other.grad = other.grad, one.grad
+        parallel.sum_gradients(communicator, [one, other])
+        return float(one.grad.max()), float(other.grad.max())
+
+    assert on_ranks(2, do) == [(8.0, 4.0)] * 2
+
+
+def test_memory_that_was_taken_away_stays_unchanged():
+    def do(communicator):
+        weight = Parameter(square(1.0))
+        weight.grad = square(1.0)
+        parallel.sum_gradients(communicator, [weight])
+        kept = weight.grad
+        weight.put_aside()
+        weight.grad = square(5.0)
+        parallel.sum_gradients(communicator, [weight])
+        return float(kept.max()), float(weight.grad.max())
+
+    assert on_ranks(2, do) == [(2.0, 10.0)] * 2
+
+
 def test_a_forked_process_writes_gradients_to_memory_of_its_own():
     def do(communicator):
         weight = Parameter(np.ones((200, 200), np.float32))
@@ -164,6 +224,23 @@ def test_a_forked_process_writes_gradients_to_memory_of_its_own():
         return float(weight.grad.max())
 
     assert on_ranks(2, do) == [2.0, 2.0]
+
+
+def test_a_forked_process_copies_what_is_shared_only():
+    """A gradient on a GPU, where the parameter has moved since, could not be copied there."""
+
+    def do(communicator):
+        weight, grad = Parameter(square(1.0)), square(5.0)
+        weight.grad = square(1.0)
+        parallel.sum_gradients(communicator, [weight])
+        communicator.barrier()
+        if communicator.rank == 0:
+            weight.put_aside()
+            weight.grad = grad
+            assert in_child(lambda: weight.grad is grad)
+        communicator.barrier()
+
+    on_ranks(2, do)
 
 
 def test_memory_is_given_back_with_the_parameters():
