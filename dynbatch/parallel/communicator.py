@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -38,7 +39,7 @@ class Communicator:
 
     As a context it is closed at the end. If the block ends with an error, all other ranks are told
     so, and end with a `ParallelError` that names this one; unless the error's `on_all_ranks` says
-    that all of them raise it.
+    that all of them raise it. A process that a rank forks has no part in the run.
 
     Raises:
         ParallelError: by every method: another rank failed or ended, or does something else.
@@ -56,6 +57,7 @@ class Communicator:
     def __init__(self, host: Transport | None = None, device: Transport | None = None) -> None:
         self._host = host
         self._device = device
+        self._pid = os.getpid()
         self.guard: RankGuard | None = None
         self.rank = 0 if host is None else host.rank
         self.size = 1 if host is None else host.size
@@ -215,6 +217,8 @@ class Communicator:
             self._fail(f"rank {self.rank} ended with status {error.code}.", self.rank, is_asked)
 
     def _fail(self, message: str, rank: int, is_asked: bool = False) -> None:
+        if os.getpid() != self._pid:
+            return
         if self.guard is not None:
             self.guard.failed(message, rank, is_asked)
         for transport in (self._host, self._device):  # others wait for the second without a word
@@ -228,7 +232,9 @@ class Communicator:
                 transport.interrupt(message, rank)
 
     def close(self) -> None:
-        """End the connections; a second time it does nothing."""
+        """End the connections; a second time, and in a forked process, it does nothing."""
+        if os.getpid() != self._pid:
+            return
         for transport in (self._device, self._host):
             if transport is not None:
                 transport.close()
@@ -257,6 +263,11 @@ class Communicator:
         self, like: Array, sent: Sequence[Array | None], received: Sequence[Array | None]
     ) -> None:
         """Exchange arrays by the transport of their device; own places are left out."""
+        if os.getpid() != self._pid:
+            raise ParallelError(
+                f"a forked process of rank {self.rank} communicates.\n"
+                "  rule: ranks are the processes that the run was started with"
+            )
         transport = self._device if device_of(like).is_cuda else self._host
         if transport is None:
             raise ParallelError(

@@ -20,7 +20,7 @@ def end_with_process(communicator: Communicator) -> None:
     that other rank prints its own traceback. Ctrl-C, which all ranks of a terminal get, is rank
     0's.
     """
-    rank, pid, show = communicator.rank, os.getpid(), sys.excepthook
+    rank, show = communicator.rank, sys.excepthook
 
     def show_once(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
@@ -32,12 +32,8 @@ def end_with_process(communicator: Communicator) -> None:
         elif rank == 0 or not isinstance(error, KeyboardInterrupt):
             show(kind, error, traceback)
 
-    def close() -> None:
-        if os.getpid() == pid:  # not in a fork
-            communicator.close()
-
     sys.excepthook = show_once
-    atexit.register(close)
+    atexit.register(communicator.close)
 
 
 def is_told_here(error: BaseException, rank: int | None = None) -> bool:

@@ -1,5 +1,6 @@
 """`Communicator`: sums in the order of ranks, copies, messages, and errors of ranks that differ."""
 
+import os
 from functools import reduce
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from dynbatch.errors import ArgumentError, ParallelError
 from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
+from tests.forks import in_child
 from tests.parallel.ranks import on_ranks, transports
 
 LARGE = DIRECT_BYTES // 4 + 3  # floats, of which the parts are uneven
@@ -121,6 +123,28 @@ def test_an_error_that_all_ranks_raise_lets_a_slower_one_read_first():
     with first:
         first.receive(received, source=1)
     assert received == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_neither_ends_the_run_nor_takes_part():
+    def forked(communicator):
+        with communicator:  # which closes it
+            with pytest.raises(ParallelError, match="a forked process of rank 0 communicates"):
+                communicator.barrier()
+        communicator.fail_by(ValueError("of the child"))
+        return True
+
+    def do(communicator):
+        if communicator.rank == 0:
+            assert in_child(lambda: forked(communicator))
+        communicator.barrier()
+        if communicator.rank == 0:
+            raise ValueError("of the rank")
+        with pytest.raises(ParallelError, match="rank 0 failed: ValueError: of the rank"):
+            communicator.barrier()
+
+    with pytest.raises(ValueError, match="of the rank"):
+        on_ranks(2, do)
 
 
 def test_a_closed_communicator_moves_nothing():
