@@ -109,16 +109,18 @@ class MaxPool2d(Module):
     """The maximum of each window of an image, as `torch.nn.MaxPool2d`; see `F.max_pool2d`.
 
     Args:
-        kernel_size, stride, padding: as of `F.max_pool2d`.
+        kernel_size, stride, padding, dilation: as of `F.max_pool2d`.
     """
 
     def __init__(
-        self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
-    ) -> None:
+        self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+        dilation: int | Pair = 1,
+    ) -> None:  # fmt: skip
         self.kernel_size, self.stride, self.padding = _pool(self, kernel_size, stride, padding)
+        self.dilation = pair("MaxPool2d", "dilation", dilation, 1)
 
     def __call__(self, x: Node) -> Node:
-        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding)
+        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding, self.dilation)
 
 
 class AvgPool2d(Module):

@@ -13,7 +13,8 @@ from tests.torch_parity import import_torch
 
 def network():
     return models.Sequential(
-        models.Conv2d(3, 4, 3, padding=1, rng=0), F.relu, models.MaxPool2d(2),
+        models.Conv2d(3, 4, 3, padding=1, rng=0), F.relu,
+        models.MaxPool2d(2, padding=(0, 1), dilation=(1, 2)),
         models.Conv2d(4, 4, (5, 3), padding="same", groups=4),
         models.Conv2d(4, 5, (2, 3), stride=(1, 2), dilation=(2, 1), bias=False, rng=1),
         models.AvgPool2d(2, 1, 1), models.Flatten(), models.Linear(5 * 3 * 4, 6, rng=2),
@@ -23,7 +24,8 @@ def network():
 def torch_network(torch):
     nn = torch.nn
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2, padding=(0, 1), dilation=(1, 2)),
         nn.Conv2d(4, 4, (5, 3), padding="same", groups=4),
         nn.Conv2d(4, 5, (2, 3), stride=(1, 2), dilation=(2, 1), bias=False),
         nn.AvgPool2d(2, 1, 1), nn.Flatten(), nn.Linear(5 * 3 * 4, 6),
@@ -151,6 +153,8 @@ def test_arguments_that_do_not_fit_are_refused_when_the_layer_is_made():
         models.Conv2d(0, 4, 3)
     with pytest.raises(ArgumentError, match=r"MaxPool2d: kernel_size is 2\.5"):
         models.MaxPool2d(2.5)
+    with pytest.raises(ArgumentError, match="MaxPool2d: dilation is 0"):
+        models.MaxPool2d(2, dilation=0)
     with pytest.raises(ArgumentError, match="layer 1 is"):
         models.Sequential(F.relu, 3)
     with pytest.raises(ArgumentError, match="layer 0 is"):

@@ -17,11 +17,13 @@ class Pooling2d(Sliding):
     """Base of pools.
 
     Shape:  (H, W, C) -> (H', W', C).
-    Batches with:  every other one of its type, window, stride, padding and C, whatever H and W.
+    Batches with:  every other one of its type, window, stride, padding, dilation and C, whatever H
+        and W.
     """
 
-    __slots__ = ("window",)
-    static = ("window", "stride", "padding")
+    __slots__ = ("dilation", "window")
+    static = ("window", "stride", "padding", "dilation")
+    dilation: Pair
     window: Pair
 
     def kernel_size(self) -> Pair:
@@ -35,7 +37,15 @@ class Pooling2d(Sliding):
                 "an image has at least one pixel",
                 "leave out images without pixels",
             )
-        return (*self.slid(x, 2), x[-1])
+        sides = self.slid(x, 2)
+        how = zip(self.sides, self.padding, self.dilation, strict=True)
+        if any([around and side < apart for side, around, apart in how]):
+            self.refuse(
+                f"the first window of an image of shape {x} holds no pixel",
+                "a side with padding has as many pixels as its dilation",
+                "less dilation, or no padding",
+            )
+        return (*sides, x[-1])
 
 
 class MaxPooling2d(KeepsPlaces, Pooling2d):
@@ -78,23 +88,26 @@ class AvgPooling2d(Pooling2d):
 
 
 def max_pool2d(
-    x: Node, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
-) -> Node:
+    x: Node, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+) -> Node:  # fmt: skip
     """Maximum of each window, (H, W, C) -> (H', W', C), as `torch.nn.functional.max_pool2d`.
 
-    H' = (H + 2 · padding - size) // stride + 1, W' likewise: what does not fill a window at the end
-    is left out. The gradient goes to the first maximum, line by line.
+    H' = (H + 2 · padding - dilation · (size - 1) - 1) // stride + 1, W' likewise: what does not
+    fill a window at the end is left out. The gradient goes to the first maximum, line by line.
 
     Args:
         kernel_size: of a window: one number, or (height, width).
         stride:      pixels from one window to the next; `kernel_size` if None.
-        padding:     pixels on either side, which are no maximum; at most half a window.
+        padding:     pixels on either side, which are no maximum; at most half of `kernel_size`.
+        dilation:    pixels from one place of a window to the next.
 
     Raises:
-        ShapeError:    x is no image, has no pixel, or is smaller than a window.
-        ArgumentError: a size or stride is below 1, or padding more than half of the size.
+        ShapeError:    x is no image, has no pixel, or is smaller than a window; or a side with
+            padding is smaller than the dilation, so that a window would hold no pixel.
+        ArgumentError: a size, stride or dilation is below 1, or padding more than half of the size.
     """
-    return _pooled("max_pool2d", MaxPooling2d, x, kernel_size, stride, padding)
+    return _pooled("max_pool2d", MaxPooling2d, x, kernel_size, stride, padding, dilation)
 
 
 def avg_pool2d(
@@ -114,7 +127,7 @@ def avg_pool2d(
 
 def _pooled(
     what: str, node_type: type[Pooling2d], x: Node, kernel_size: int | Pair,
-    stride: int | Pair | None, padding: int | Pair,
+    stride: int | Pair | None, padding: int | Pair, dilation: int | Pair = 1,
 ) -> Node:  # fmt: skip
     require_nodes(what, x)
     size = pair(what, "kernel_size", kernel_size, 1)
@@ -126,4 +139,6 @@ def _pooled(
             "less padding, or larger windows",
         )  # fmt: skip
     step = size if stride is None else pair(what, "stride", stride, 1)
-    return node_type(x, window=size, stride=step, padding=around)
+    return node_type(
+        x, window=size, stride=step, padding=around, dilation=pair(what, "dilation", dilation, 1)
+    )

@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, ShapeError
+from dynbatch.kernels.images import window_patches
 from dynbatch.testing import check_batching
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -26,18 +27,69 @@ def test_pools_equal_torch_image_by_image(name, how, dtype):
     )
 
 
-def test_of_equal_maxima_the_first_has_the_gradient_as_in_torch():
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("how", [(2, 1, 0, 3), ((2, 3), (2, 1), 1, (3, 1)), (2, None, (1, 0), 2)])
+def test_dilated_maxima_equal_torch_image_by_image(how, dtype):
+    pool = import_torch().nn.functional.max_pool2d
+    assert_equals_torch(
+        lambda x: F.max_pool2d(x, *how),
+        lambda x: pool(x.permute(2, 0, 1)[None], *how)[0].permute(1, 2, 0),
+        SHAPES,
+        dtype=dtype,
+    )
+
+
+def test_a_window_in_the_padding_alone_is_refused():
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 5, 3), np.float32))
+        with pytest.raises(ShapeError, match="holds no pixel"):
+            F.max_pool2d(x, 2, 1, 1, 3)
+        assert F.max_pool2d(x, 2, 1, 1, (2, 3)).shape == (2, 4, 3)
+        assert F.max_pool2d(x, (1, 2), 1, 0, 3).shape == (2, 2, 3)
+        with pytest.raises(ShapeError, match="H, W = 4 × 4"):
+            F.max_pool2d(x, 2, dilation=3)
+        with pytest.raises(ArgumentError, match="dilation is 0"):
+            F.max_pool2d(x, 2, dilation=0)
+
+
+def test_no_other_image_has_a_window_in_the_padding_alone():
+    """Where `max_pool2d` takes an image, each window holds a pixel."""
+    sides, taken = range(1, 12), 0
+    for kernel, stride, apart in [
+        (k, s, d) for k in range(1, 6) for s in (1, 3) for d in (1, 2, 5)
+    ]:
+        for around in range(kernel // 2 + 1):
+            patches = []
+            with db.Graph() as graph:
+                for side in sides:
+                    x = F.input(graph, np.full((side, 1, 1), -np.inf, np.float32))
+                    how = (kernel, 1), (stride, 1), (around, 0), (apart, 1)
+                    try:
+                        y = F.max_pool2d(x, *how)
+                    except ShapeError:
+                        continue
+                    patches.append(window_patches(np.array([(side, 1)]), *how))
+                    assert y.rows == patches[-1].offsets[-1]
+            for each in patches:
+                held = np.array(list(each.rows(slice(0, int(each.offsets[-1]))))) >= 0
+                assert held.any(0).all()
+                taken += 1
+    assert taken > 300
+
+
+@pytest.mark.parametrize("dilation", [1, (1, 2)])
+def test_of_equal_maxima_the_first_has_the_gradient_as_in_torch(dilation):
     torch = import_torch()
     generator = np.random.default_rng(0)
     ties = [generator.integers(-1, 2, shape).astype(float) for shape in SHAPES]
     with db.Graph(dtype="float64") as graph:
         xs = [F.input(graph, x).keep() for x in ties]
-        ys = [F.max_pool2d(x, 3, 1, 1) for x in xs]
+        ys = [F.max_pool2d(x, 3, 1, 1, dilation) for x in xs]
         graph.backward(F.sum([F.sum(y) for y in ys]))
         gradients = [x.gradient for x in xs]
     for x, gradient in zip(ties, gradients, strict=True):
         tensor = torch.tensor(x, requires_grad=True)
-        y = torch.nn.functional.max_pool2d(tensor.permute(2, 0, 1)[None], 3, 1, 1)
+        y = torch.nn.functional.max_pool2d(tensor.permute(2, 0, 1)[None], 3, 1, 1, dilation)
         y.backward(torch.ones_like(y))
         assert np.array_equal(gradient, tensor.grad.numpy())
 
