@@ -40,6 +40,10 @@ GRACE_TICKS = 8
 UNWINDING_TICKS = 60
 """For so long it may end in order: it has seen the error, or somebody asked the run to end."""
 
+REPORTED = 300
+"""Characters of a message that `dynbatch launch` gets: a line of up to 4096 bytes is written at
+once, also where other guards write theirs."""
+
 
 class GuardProcess:
     """What a guard does with messages and ticks.
@@ -156,8 +160,9 @@ class GuardProcess:
             if line is not source:
                 line.send(self.verdict)
         if self.report is not None:
+            told = {**self.verdict, "message": message[:REPORTED]}
             with suppress(OSError):  # the launcher has ended
-                os.write(self.report, json.dumps(self.verdict).encode() + b"\n")
+                os.write(self.report, json.dumps(told).encode() + b"\n")
 
     def _end_rank(self, verdict: Message) -> None:
         if verdict["rank"] == self.rank and verdict["kind"] in ("failed", "ended"):

@@ -153,6 +153,17 @@ def test_the_launcher_can_read_who_failed(guarded):
         assert json.loads(report.read()) == FAILED
 
 
+def test_it_reads_a_whole_line_of_an_error_however_long(guarded):
+    """A pipe keeps what one process writes together up to PIPE_BUF bytes."""
+    reading, guarded.guard.report = os.pipe()
+    guarded.hear({**FAILED, "message": "\N{SNOWMAN}" * 10_000})
+    os.close(guarded.guard.report)
+    with open(reading, "rb") as report:
+        line = report.read()
+    assert len(line) <= 4096
+    assert json.loads(line) == {**FAILED, "message": "\N{SNOWMAN}" * 300}
+
+
 def test_the_state_of_a_process_is_a_letter():
     assert state_of(os.getpid()) in "RSD"
 
