@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ class Communicator:
     Attributes:
         rank: of this process.
         size: number of processes.
+        kept: what is given back when it is closed, by callbacks.
 
     As a context it is closed at the end. If the block ends with an error, all other ranks are told
     so, and end with a `ParallelError` that names this one; unless the error's `on_all_ranks` says
@@ -59,6 +61,7 @@ class Communicator:
         self._device = device
         self._pid = os.getpid()
         self.guard: RankGuard | None = None
+        self.kept = ExitStack()
         self.rank = 0 if host is None else host.rank
         self.size = 1 if host is None else host.size
 
@@ -239,6 +242,7 @@ class Communicator:
             if transport is not None:
                 transport.close()
         self._device = self._host = None
+        self.kept.close()
         if self.guard is not None:
             self.guard.close()
             self.guard = None

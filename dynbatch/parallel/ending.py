@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from types import TracebackType
+from weakref import ref
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.communicator import Communicator
@@ -20,12 +21,13 @@ def end_with_process(communicator: Communicator) -> None:
     that other rank prints its own traceback. Ctrl-C, which all ranks of a terminal get, is rank
     0's.
     """
-    rank, show = communicator.rank, sys.excepthook
+    rank, show, joined = communicator.rank, sys.excepthook, ref(communicator)
 
     def show_once(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        communicator.fail_by(error)
+        if (open_still := joined()) is not None:
+            open_still.fail_by(error)
         if isinstance(error, ParallelError) and error.rank not in (None, rank):
             if is_told_here(error, rank):
                 print(f"error: {error}", file=sys.stderr)
@@ -34,6 +36,7 @@ def end_with_process(communicator: Communicator) -> None:
 
     sys.excepthook = show_once
     atexit.register(communicator.close)
+    communicator.kept.callback(atexit.unregister, communicator.close)
 
 
 def is_told_here(error: BaseException, rank: int | None = None) -> bool:

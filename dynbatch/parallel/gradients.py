@@ -89,7 +89,7 @@ def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) 
     signature = [(name, each.shape, each.dtype.char, each.device.is_cuda) for name, each in pairs]
     digest = blake2b(repr(signature).encode(), digest_size=16).digest()
     parameters = [parameter for _, parameter in pairs]
-    shared = _shared.setdefault(communicator, SharedGradients())
+    shared = _shared_gradients(communicator)
     note = digest, shared.digest(parameters), own.tobytes()
     digests, places, counts = zip(*communicator.gather_objects(note), strict=True)
     if len(set(digests)) > 1:
@@ -143,10 +143,18 @@ def _sum_dense(communicator: Communicator, parameters: Sequence[Parameter]) -> N
     on_host = [each for each in parameters if not each.device.is_cuda]
     travelling = list(parameters)
     if sum([each.value.nbytes for each in on_host]) > DIRECT_BYTES:
-        if _shared[communicator].sum(communicator, on_host):
+        if _shared_gradients(communicator).sum(communicator, on_host):
             travelling = [each for each in parameters if each.device.is_cuda]
     for bucket in _buckets([cast("Array", each.grad) for each in travelling]):
         communicator.all_reduce(*bucket)
+
+
+def _shared_gradients(communicator: Communicator) -> SharedGradients:
+    shared = _shared.get(communicator)
+    if shared is None:
+        shared = _shared[communicator] = SharedGradients()
+        communicator.kept.callback(shared.leave)
+    return shared
 
 
 _shared: WeakKeyDictionary[Communicator, SharedGradients] = WeakKeyDictionary()

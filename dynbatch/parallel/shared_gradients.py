@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -84,6 +84,13 @@ class SharedGradients:
         for each in parameters:
             self._places.pop(each, None)
 
+    def leave(self) -> None:
+        """Move gradients to memory of their own; what was shared is given back."""
+        for parameter, place in list(self._places.items()):
+            if place.is_of(parameter):
+                parameter.keep_gradient_in(None)
+        self._places.clear()
+
     def sum(self, communicator: Communicator, parameters: Sequence[Parameter]) -> bool:
         """Replace dense gradients on the host by their sums over all ranks.
 
@@ -131,7 +138,7 @@ class SharedGradients:
                 self._number, blocks, first, end, parameter.dtype, array
             )
             parameter.keep_gradient_in(array)
-            _placed[parameter] = array
+            _placed[parameter] = ref(array)
 
 
 def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
@@ -147,13 +154,14 @@ def _sum_part(communicator: Communicator, gradients: Sequence[Array]) -> None:
             kernels.copy(parts[0], part)
 
 
-_placed: WeakKeyDictionary[Parameter, Array] = WeakKeyDictionary()
+_placed: WeakKeyDictionary[Parameter, ref[Array]] = WeakKeyDictionary()
 
 
 def _leave_shared_memory() -> None:
     """Have a forked process write gradients to memory of its own, not into its parent's."""
     for parameter, own in list(_placed.items()):
-        if parameter.gradient_state[1] is own:
+        memory = parameter.gradient_state[1]
+        if memory is not None and memory is own():
             parameter.keep_gradient_in(None)
 
 

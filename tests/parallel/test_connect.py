@@ -1,14 +1,18 @@
 """`connect`: a process reads its place from the environment, and finds the others."""
 
+import gc
 import os
 import socket
 import subprocess
 import sys
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 
 from dynbatch.errors import ParallelError
+from dynbatch.parallel import Communicator
+from dynbatch.parallel.ending import end_with_process
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
 from dynbatch.parallel.rendezvous import meet_by_torchrun
 
@@ -65,6 +69,17 @@ def test_under_torchrun_which_takes_the_port_itself_rank_0_says_where_it_listens
     first, second = [meet_by_torchrun(place, 5.0) for place in given]
     assert first.address == second.address != ("127.0.0.1", 29500)
     assert first.secret == second.secret != ""
+
+
+def test_a_closed_communicator_is_not_kept_until_the_process_ends(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    communicator = Communicator()
+    end_with_process(communicator)
+    reference = ref(communicator)
+    communicator.close()
+    del communicator
+    gc.collect()
+    assert reference() is None
 
 
 def started(environment, rank, secret="ours"):

@@ -230,7 +230,7 @@ def test_a_forked_process_copies_what_is_shared_only():
     """A gradient on a GPU, where the parameter has moved since, could not be copied there."""
 
     def do(communicator):
-        weight, grad = Parameter(square(1.0)), square(5.0)
+        weight = weights[communicator.rank]
         weight.grad = square(1.0)
         parallel.sum_gradients(communicator, [weight])
         communicator.barrier()
@@ -240,13 +240,35 @@ def test_a_forked_process_copies_what_is_shared_only():
             assert in_child(lambda: weight.grad is grad)
         communicator.barrier()
 
+    grad, weights = square(5.0), [Parameter(square(1.0)) for _ in range(2)]
     on_ranks(2, do)
+    for weight in weights:
+        weight.put_aside()
+        weight.grad = grad
+    assert in_child(lambda: all([weight.grad is grad for weight in weights]))
+
+
+def mapped():
+    """The blocks of memory that this process, of all ranks here, has in common with others."""
+    return Path("/proc/self/maps").read_text("ascii").count(f"memfd:{shared_memory.NAME}")
+
+
+def test_memory_is_given_back_when_the_run_is_closed():
+    weights = [Parameter(square(1.0)) for _ in range(2)]
+
+    def do(communicator):
+        weight = weights[communicator.rank]
+        weight.grad = square(1.0)
+        parallel.sum_gradients(communicator, [weight])
+
+    for _ in range(2):
+        on_ranks(2, do)
+        gc.collect()
+        assert mapped() == 0
+        assert [float(each.grad.max()) for each in weights] == [2.0, 2.0]
 
 
 def test_memory_is_given_back_with_the_parameters():
-    def mapped():
-        return Path("/proc/self/maps").read_text("ascii").count(f"memfd:{shared_memory.NAME}")
-
     def do(communicator):
         weight = Parameter(np.ones((200, 200), np.float32))
         weight.grad = np.ones((200, 200), np.float32)
