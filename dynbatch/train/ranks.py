@@ -24,6 +24,7 @@ from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 
 Value = TypeVar("Value")
+Note = TypeVar("Note")
 Failure = TypeVar("Failure", bound=BaseException)
 
 LONGEST = 100
@@ -172,7 +173,7 @@ class Ranks:
         memory = {name: taken for name, taken in record.items() if name.endswith("_bytes")}
         said = None if failure is None else str(failure)
         own = UpdateNote(same, drawn["count"], ending, memory, said)
-        notes: list[UpdateNote] = self._communicator.gather_objects(own)
+        notes = _gathered(self._communicator, own)
         _require_equal(
             [note.same for note in notes],
             "batches.epoch(n) gives all ranks the same mini-batches, and a loss draws nothing from "
@@ -213,7 +214,7 @@ class Ranks:
         """
         if self._communicator is not None:
             own = {name: _shortened(value) for name, value in values.items()}
-            _require_equal(self._communicator.gather_objects(own), rule, fix)
+            _require_equal(_gathered(self._communicator, own), rule, fix)
 
     def require_same_parameters(self, model: HasParameters) -> None:
         """Compare all numbers of a model.
@@ -271,6 +272,24 @@ class Ranks:
 def _shortened(value: object) -> str:
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _gathered(communicator: Communicator, own: Note) -> list[Note]:
+    """What all ranks tell, of one type.
+
+    Raises:
+        ParallelError: some are at an update, and others have no mini-batches any more.
+    """
+    gathered: list[Note] = communicator.gather_objects(own)
+    _require_equal(
+        [
+            {"mini-batches left": "some" if isinstance(each, UpdateNote) else "none"}
+            for each in gathered
+        ],
+        "batches.epoch(n) gives all ranks as many mini-batches",
+        "make batches from the same list",
+    )
+    return gathered
 
 
 def _require_equal(gathered: Sequence[Mapping[str, object]], rule: str, fix: str) -> None:

@@ -1,6 +1,7 @@
 """A `Trainer` on several ranks makes the updates of one process, whichever rank has what."""
 
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -247,6 +248,17 @@ def test_ranks_that_differ_are_told_in_what(changed, told):
 
     with pytest.raises(ParallelError, match=told):
         on_ranks(3, do)
+
+
+def test_ranks_with_unequally_many_mini_batches_are_told_so():
+    def do(communicator):
+        batches = SimpleNamespace(epoch=lambda n: [EXAMPLES[:2]] * (2 + communicator.rank))
+        run = Run(communicator)
+        run.trainer.batches = batches
+        run.trainer.fit(1)
+
+    with pytest.raises(ParallelError, match="mini-batches left: none on rank 0; some on rank 1"):
+        on_ranks(2, do)
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_update():
