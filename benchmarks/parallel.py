@@ -1,10 +1,12 @@
 """Processes of one thread beside one: `python -m benchmarks.parallel [tagger|transformer]`.
 
 Training steps on whole mini-batches, in turn by one process and by all of them, each on its shard:
-graph, forward, backward, sum of gradients, Adam. Both sides begin with the same parameters and are
-in the same processes: whoever has no turn waits, without work. The time of a step together is that
-of the process which is last. Beside the times stands what the sum costs: exchanges, bytes that a
-process sends, and its share of the step, in which it also waits for the others' shards.
+graph, forward, backward, sum of gradients, Adam. Beside these stand processes that do the same
+without communicating, which is what the machine gives, and PyTorch alone and by
+`DistributedDataParallel` over gloo. All sides begin with the same parameters and are in the same
+processes: whoever has no turn waits, without work. The time of a step is that of the process which
+is last. Beside the times stands what the sum costs: exchanges, bytes that a process sends, and its
+share of the step, in which it also waits for the others' shards.
 """
 
 from __future__ import annotations
@@ -13,115 +15,39 @@ import argparse
 import os
 import statistics
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
 import dynbatch as db
 from benchmarks.lengths import Batch
-from benchmarks.networks import LEARNING_RATE, initial_values
+from benchmarks.networks import initial_values
+from benchmarks.peers import build_peers
 from benchmarks.report import show
+from benchmarks.sides import Counted, Side, Step
 from benchmarks.workloads import WORKLOADS
-from benchmarks.workloads.contender import DynbatchContender
-from dynbatch import nodes as F
-from dynbatch import optim, parallel
+from dynbatch import parallel
 from dynbatch.parallel.launcher import launch
-from dynbatch.testing.precision import dense_gradient
 
 MOST_APART = 1e-5  # of the gradients, of the largest
-CHOICES = ("tagger", "transformer")
+PEERS = {"tagger": "pytorch-packed", "transformer": "pytorch-by-sentence"}
+"""Of PyTorch's forms of each workload, the fastest of those that pad nothing."""
 TURN = 4  # steps that a side makes before the other one: who has waited begins with cold caches
 
 
-class Step(NamedTuple):
-    """Seconds of a training step in one process, and of its parts."""
-
-    whole: float
-    graph: float
-    exchange: float
-    update: float
-
-
-class Side:
-    """A model that is trained by the processes of a communicator.
-
-    Args:
-        cost: cuts mini-batches into shards; by default into equally many tokens.
-        cut:  the processes for which they are cut; by default the same.
-    """
-
-    def __init__(
-        self, ours: DynbatchContender, communicator: parallel.Communicator,
-        cost: parallel.Cost | None = None, cut: parallel.Communicator | None = None,
-    ) -> None:  # fmt: skip
-        self._ours = ours
-        self._communicator = communicator
-        self._cost = cost or parallel.Cost()
-        self._cut = cut or communicator
-        self._adam = optim.Adam(ours.parameters(), lr=LEARNING_RATE)
-
-    def train(self, batch: Batch) -> Step:
-        """One training step with this process's shard of a mini-batch."""
-        begun = time.perf_counter()
-        ran, summed = self.differentiate(batch)
-        self._adam.step()
-        end = time.perf_counter()
-        return Step(end - begun, ran - begun, summed - ran, end - summed)
-
-    def gradients(self, batch: Batch) -> list[Any]:
-        """The gradients of a mini-batch, dense; no update."""
-        self.differentiate(batch)
-        found = [dense_gradient(parameter) for parameter in self._ours.parameters()]
-        self.forget()
-        return found
-
-    def forget(self) -> None:
-        """Leave no gradients."""
-        self._adam.zero_grad()
-
-    def weights(self) -> list[Any]:
-        """Copies of all parameters."""
-        return [parameter.numpy() for parameter in self._ours.parameters()]
-
-    def differentiate(self, batch: Batch) -> tuple[float, float]:
-        """Sum the gradients of all shards; returns when this one's were there, and the sums."""
-        lengths = [len(words) for words in batch.sources]
-        shard = self._cost.shards(lengths, self._cut.size)[self._cut.rank]
-        with db.Graph() as graph:
-            losses = [
-                self._ours.sentence_loss(graph, batch.sources[k], batch.targets[k]) for k in shard
-            ]
-            if losses:
-                graph.backward(F.sum(losses) / batch.num_sentences)
-        ran = time.perf_counter()
-        parallel.sum_gradients(self._communicator, self._adam)
-        return ran, time.perf_counter()
-
-
-class Counted:
-    """A transport that counts what is sent through it."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self.exchanges = self.bytes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def exchange(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """Count an exchange, and make it."""
-        self.exchanges += 1
-        self.bytes += sum([each.nbytes for each in sent if each is not None])
-        self._transport.exchange(sent, received)
-
-
-def measure(communicator: parallel.Communicator, name: str, rounds: int, seed: int) -> Any:
+def measure(
+    communicator: parallel.Communicator, name: str, rounds: int, seed: int, peer: str | None = None
+) -> dict[str, Any]:
     """Times and counts of one workload; on all ranks.
 
+    Args:
+        peer: of PyTorch's forms of the workload; None for dynbatch alone.
+
     Raises:
-        ArithmeticError: both sides do not have the same gradients of the first mini-batch.
+        ArithmeticError: the sides do not have the same gradients of the first mini-batch.
     """
     rng = np.random.default_rng(seed)
     workload = WORKLOADS[name]
@@ -135,30 +61,74 @@ def measure(communicator: parallel.Communicator, name: str, rounds: int, seed: i
     cost = communicator.broadcast_object(cost)
     together = Side(workload.ours(workload.sizes, values, "cpu"), communicator, cost)
     apart = Side(workload.ours(workload.sizes, values, "cpu"), by_itself, cost, communicator)
-    rng = np.random.default_rng(seed + 1)
-    batches = corpus.random_batches(rng, TURN * (rounds + 1), workload.batch)
-    steps: list[Any] = []
-    counted = communicator._host = Counted(communicator._host)
-    exchanges, sent = 0, 0
-    error = difference(together.gradients(batches[0]), alone.gradients(batches[0]))
+    batches = corpus.random_batches(
+        np.random.default_rng(seed + 1), TURN * (rounds + 1), workload.batch
+    )
+    same = {"gradients_differ": alike(together, alone, batches[0])}
+    sides: dict[str, Any] = {"alone": alone, "side_by_side": apart, "together": together}
+    with ExitStack() as stack:
+        if peer is not None:
+            sides |= pytorch_sides(stack, communicator, peer, workload.sizes, values)
+            same["peer_gradients_differ"] = alike(
+                sides["peer_together"], sides["peer_alone"], batches[0]
+            )
+        counted = communicator._host = Counted(communicator._host)
+        together.steps.clear()
+        seconds, exchanges, sent = in_turns(communicator, sides, batches, counted)
+    found = summary(seconds, communicator.gather_objects(together.steps[TURN:]))
+    found |= {"exchanges": exchanges, "bytes_sent": sent, "peer": peer}
+    later = difference(together.weights(), alone.weights()) if communicator.rank == 0 else 0.0
+    return {**found, **same, "parameters_differ": later}
+
+
+def pytorch_sides(
+    stack: ExitStack, communicator: parallel.Communicator, peer: str, sizes: Any, values: Any
+) -> dict[str, Any]:
+    """PyTorch alone, and by all processes, until the stack ends."""
+    from benchmarks.peers.pytorch_parallel import PyTorchSide, joined
+
+    stack.enter_context(joined(communicator))
+    (first, second), _ = build_peers([peer, peer], sizes, values, threads=1)
+    return {
+        "peer_alone": PyTorchSide(first),
+        "peer_together": PyTorchSide(second, communicator.size, communicator.rank),
+    }
+
+
+def alike(together: Any, alone: Any, batch: Batch) -> float:
+    """How far the gradients of two sides are apart, as a part of the largest number.
+
+    Raises:
+        ArithmeticError: too far.
+    """
+    error = difference(together.gradients(batch), alone.gradients(batch))
     if error > MOST_APART:
-        raise ArithmeticError(f"{name}: the gradients differ by {error:.1e} of the largest")
+        raise ArithmeticError(f"the gradients differ by {error:.1e} of the largest")
+    return error
+
+
+def in_turns(
+    communicator: parallel.Communicator, sides: dict[str, Any], batches: Sequence[Batch],
+    counted: Counted,
+) -> tuple[dict[str, list[float]], int, int]:  # fmt: skip
+    """Seconds of each side's steps, of the process which was last, without the first turn.
+
+    Beside them exchanges and bytes that a process sends in the last turn's steps together, each.
+    """
+    exchanges = sent = 0
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for begin in range(0, len(batches), TURN):
         turn = batches[begin : begin + TURN]
-        is_first = communicator.rank == 0
-        seconds = [alone.train(batch).whole if is_first else 0.0 for batch in turn]
-        communicator.barrier()
-        silent = [apart.train(batch).whole for batch in turn]
-        communicator.barrier()
-        before = counted.exchanges, counted.bytes
-        shards = [together.train(batch) for batch in turn]
-        exchanges = (counted.exchanges - before[0]) // len(turn)
-        sent = (counted.bytes - before[1]) // len(turn)
-        measured = list(zip(seconds, silent, shards, strict=True))
-        steps += zip(*communicator.gather_objects(measured), strict=True)
-    found = summary(steps[TURN:], exchanges, sent)  # the first turn is not counted
-    later = difference(together.weights(), alone.weights()) if communicator.rank == 0 else 0.0
-    return {**found, "gradients_differ": error, "parameters_differ": later}
+        for name, side in sides.items():
+            works = communicator.rank == 0 or not name.endswith("alone")
+            communicator.barrier()
+            before = counted.exchanges, counted.bytes
+            own = [side.train(batch) if works else 0.0 for batch in turn]
+            if name == "together":
+                exchanges, sent = counted.exchanges - before[0], counted.bytes - before[1]
+            if begin:
+                seconds[name] += map(max, zip(*communicator.gather_objects(own), strict=True))
+    return seconds, exchanges // TURN, sent // TURN
 
 
 def cost_of(side: Side, batches: Sequence[Batch], size: int) -> parallel.Cost:
@@ -181,38 +151,36 @@ def difference(found: Sequence[Any], wanted: Sequence[Any]) -> float:
     return most / max([float(np.abs(y).max()) for y in wanted])
 
 
-def summary(steps: Sequence[Any], exchanges: int, sent: int) -> dict[str, Any]:
-    """Medians, in milliseconds.
+def summary(seconds: dict[str, list[float]], steps: Sequence[Sequence[Step]]) -> dict[str, Any]:
+    """Medians, in milliseconds, and of what is faster how much.
 
     Args:
-        steps: of each mini-batch (seconds alone, seconds side by side, `Step`) of each rank.
+        seconds: of each step of each side.
+        steps:   together, of each rank.
     """
-    alone = [1e3 * ranks[0][0] for ranks in steps]
-    silent = [1e3 * max([seconds for _, seconds, _ in ranks]) for ranks in steps]
-    last = [1e3 * max([step.whole for *_, step in ranks]) for ranks in steps]
-    each_step = [step for ranks in steps for *_, step in ranks]
-    medians = {
-        part: round(1e3 * statistics.median([getattr(step, part) for step in each_step]), 3)
-        for part in ("graph", "exchange", "update")
+    ms = {name: 1e3 * statistics.median(each) for name, each in seconds.items()}
+    found: dict[str, Any] = {f"{name}_ms": round(each, 3) for name, each in ms.items()}
+    found["times_as_fast"] = round(ms["alone"] / ms["together"], 3)
+    if "peer_alone" in ms:
+        found["peer_times_as_fast"] = round(ms["peer_alone"] / ms["peer_together"], 3)
+    every = [step for rank in steps for step in rank]
+    found["ms_of_parts"] = {
+        part: round(1e3 * statistics.median([getattr(step, part) for step in every]), 3)
+        for part in Step._fields
     }
-    return {
-        "alone_ms": round(statistics.median(alone), 3),
-        "side_by_side_ms": round(statistics.median(silent), 3),
-        "together_ms": round(statistics.median(last), 3),
-        "times_as_fast": round(statistics.median(alone) / statistics.median(last), 3),
-        "ms_of_parts": medians,
-        "exchanges": exchanges,
-        "bytes_sent": sent,
-    }
+    return found
 
 
 def work(options: argparse.Namespace) -> None:
     """Measure, as one of the ranks; the first one prints."""
     db.set_num_threads(1)
+    has_torch = find_spec("torch") is not None
     with parallel.connect() as communicator:
         found: dict[str, Any] = {
-            name: measure(communicator, name, options.rounds, options.seed)
-            for name in options.workloads or CHOICES
+            name: measure(
+                communicator, name, options.rounds, options.seed, PEERS[name] if has_torch else None
+            )
+            for name in options.workloads or PEERS
         }
         if communicator.rank == 0:
             show(as_text(found, communicator.size), found, options.json)
@@ -231,13 +199,19 @@ def as_text(found: dict[str, Any], size: int) -> str:
             f" gradients differ by {one['gradients_differ']:.1e} of the largest at first, "
             f"parameters by {one['parameters_differ']:.1e} in the end (Adam)",
         ]
+        if one["peer"] is not None:
+            lines.append(
+                f"{'':12} {one['peer']}: one process {one['peer_alone_ms']:.1f} ms, {size} by "
+                f"DistributedDataParallel {one['peer_together_ms']:.1f}: "
+                f"{one['peer_times_as_fast']:.2f} times as fast"
+            )
     return "\n".join(lines)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=__doc__)
-    parser.add_argument("workloads", nargs="*", help=", ".join(CHOICES))
+    parser.add_argument("workloads", nargs="*", help=", ".join(PEERS))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side that are timed")
     parser.add_argument("--seed", type=int, default=1)
