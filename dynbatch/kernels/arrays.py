@@ -201,6 +201,18 @@ def collect(parts: Sequence[Array], out: Array) -> None:
 
 
 @has_cuda()
+def distribute(x: Array, outs: Sequence[Array]) -> None:
+    """Fill arrays with the parts of a flat one, in order: undoes `collect`.
+
+    Args:
+        x:    (N,).
+        outs: of its dtype and device and any shapes, N elements together; on a GPU contiguous.
+    """
+    for out, part in zip(outs, split(x, [out.shape for out in outs]), strict=True):
+        np.copyto(out, part)
+
+
+@has_cuda()
 def download(array: Array) -> Array:
     """A copy on the host; on a GPU it waits for all that the array depends on."""
     return array.copy()

@@ -54,6 +54,13 @@ def test_transpose_of_segments_with_rows_and_columns_of_their_own():
     np.testing.assert_array_equal(out, np.concatenate([part.ravel() for part in expected]))
 
 
+def test_a_flat_array_is_distributed_over_shapes():
+    outs = [np.zeros((2, 3)), np.zeros(0), np.zeros((4, 2)).T]
+    arrays.distribute(np.arange(14.0), outs)
+    np.testing.assert_array_equal(outs[0], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(outs[2], np.arange(6.0, 14).reshape(2, 4))
+
+
 def test_sums_of_no_rows_are_zero():
     out = np.full(3, np.nan)
     arrays.sum_rows(np.empty((0, 3)), out)

@@ -172,6 +172,13 @@ def collect(parts: Sequence[Array], out: Array) -> None:
     _collect(parts, out, np.cumsum([part.size for part in parts]))
 
 
+def distribute(x: Array, outs: Sequence[Array]) -> None:
+    """Fill arrays with the parts of a flat one, in order, in one launch."""
+    sizes = np.array([out.size for out in outs], np.int64)
+    targets = np.array(element_offsets(x, outs), np.int64)
+    _copy_parts(x, np.cumsum(sizes) - sizes, x, targets, sizes)
+
+
 def _collect(parts: Sequence[Array], out: Array, ends: Array) -> None:
     sizes = np.array([part.size for part in parts], np.int64)
     _copy_parts(out, np.array(element_offsets(out, parts), np.int64), out, ends - sizes, sizes)

@@ -218,5 +218,15 @@ def test_parts_of_several_allocations_are_collected_in_one_launch(cupy, dtype, s
         assert copied.get().tobytes() == part.tobytes()
 
 
+@pytest.mark.parametrize("sizes", [[1], [31, 0, 32, 33], [1025, 1, 0, 7, 300], []])
+def test_a_flat_array_is_distributed_in_one_launch(cupy, dtype, sizes):
+    whole = np.random.default_rng(0).standard_normal(sum(sizes)).astype(dtype)
+    outs = [cupy.empty((1, size), dtype) for size in sizes]
+    with launches(bool(sizes)):
+        arrays.distribute(cupy.asarray(whole), outs)
+        queue().flush()
+    assert b"".join([out.get().tobytes() for out in outs]) == whole.tobytes()
+
+
 def test_nothing_is_collected_from_nothing(cupy):
     assert arrays.snapshots([]) == []
