@@ -15,6 +15,7 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Array, DType, device_of
 from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.parallel.guard import RankGuard
 from dynbatch.parallel.transport import Transport
 
@@ -84,6 +85,7 @@ class Communicator:
                 self.reduce_scatter(flat, bounds)
                 self.all_gather(flat, bounds)
             _write_back(flat, group)
+            flush(flat)
 
     def reduce_scatter(self, array: Array, bounds: Sequence[int]) -> None:
         """Sum over all ranks of the part that is this rank's: array[bounds[rank] : bounds[rank+1]].
@@ -98,6 +100,7 @@ class Communicator:
         if self.size > 1:
             parts = [array[bounds[r] : bounds[r + 1]] for r in range(self.size)]
             self._sum(parts, parts[self.rank])
+            flush(array)
 
     def _sum(self, sent: Sequence[Array], own: Array) -> None:
         """Own numbers and what all others send of them, added in the order of ranks, in place."""
@@ -137,6 +140,7 @@ class Communicator:
                 self._exchange(flat, none, received)
             self.all_gather(flat, bounds)
             _write_back(flat, group)
+            flush(flat)
 
     def bounds(self, length: int) -> list[int]:
         """Places that cut a length into a part for each rank, even ones: size + 1 numbers."""
@@ -272,15 +276,20 @@ class Communicator:
                 f"a forked process of rank {self.rank} communicates.\n"
                 "  rule: ranks are the processes that the run was started with"
             )
-        transport = self._device if device_of(like).is_cuda else self._host
-        if transport is None:
+        device = device_of(like)
+        transport = self._device if device.is_cuda else self._host
+        if transport is None or self._host is None:
             raise ParallelError(
-                f"{self!r} cannot move arrays of the {device_of(like).name}.\n"
+                f"{self!r} cannot move arrays of the {device.name}.\n"
                 '  fix:  parallel.connect(device="cuda") for arrays of a GPU; a closed '
                 "communicator moves nothing"
             )
+        device.use()
         own = self.rank
+        nothing: list[Array | None] = [None] * self.size
         try:
+            if transport is not self._host:  # which counts too where a rank has no arrays
+                self._host.exchange(nothing, nothing)
             transport.exchange(
                 [None if r == own else each for r, each in enumerate(sent)],
                 [None if r == own else each for r, each in enumerate(received)],
@@ -289,6 +298,14 @@ class Communicator:
             if self.guard is not None:
                 self.guard.taken()
             raise
+
+
+def flush(array: Array) -> None:
+    """Start what is queued on an array's GPU, where others read it than kernels of dynbatch."""
+    device = device_of(array)
+    if device.is_cuda:
+        device.use()
+        queue().flush()
 
 
 def _by_dtype(arrays: Sequence[Array]) -> list[list[Array]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from dynbatch import backend
-from dynbatch.errors import ParallelError
+from dynbatch.backend import device_of
+from dynbatch.errors import BackendError, ParallelError
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.parallel.communicator import Communicator
@@ -22,7 +24,10 @@ class NcclTransport:
 
     Args:
         nccl:   CuPy's module, as `backend.nccl` gives it.
-        joined: the `NcclCommunicator` of this rank and its GPU.
+        joined: the `NcclCommunicator` of this rank and its GPU, which is CuPy's current one.
+
+    Raises:
+        BackendError: by `exchange`: an array is on another GPU.
     """
 
     name = "nccl"
@@ -30,9 +35,11 @@ class NcclTransport:
     def __init__(self, nccl: Any, joined: Any) -> None:
         self._nccl = nccl
         self._joined = joined
+        self._gpu = backend.device("cuda")
         self.rank: int = joined.rank_id()
         self.size: int = joined.size()
         self._failure: ParallelError | None = None
+        self._ending = threading.Lock()
 
     def exchange(
         self,
@@ -41,32 +48,50 @@ class NcclTransport:
     ) -> None:
         if self._failure is not None:
             raise self._failure
+        for each in (*sent, *received):
+            if each is not None and device_of(each) != self._gpu:
+                raise BackendError(
+                    f"rank {self.rank} joined the others by {self._gpu.name}, and an array is on "
+                    f"{device_of(each).name}.\n"
+                    "  rule: a rank has one GPU, on which its arrays are\n"
+                    f"  fix:  model.to({self._gpu.name!r}), or parallel.connect(device="
+                    f"{device_of(each).name!r})"
+                )
+        self._gpu.use()
         queue().flush()
         stream = backend.cupy().cuda.get_current_stream().ptr
         char = self._nccl.NCCL_CHAR
         try:
             self._nccl.groupStart()
-            for r, (out, into) in enumerate(zip(sent, received, strict=True)):
-                if out is not None and out.nbytes:
-                    self._joined.send(device_address(out), out.nbytes, char, r, stream)
-                if into is not None and into.nbytes:
-                    self._joined.recv(device_address(into), into.nbytes, char, r, stream)
-            self._nccl.groupEnd()
-        except self._nccl.NcclError as error:
-            raise self._failure or ParallelError(f"rank {self.rank}: {error}.") from error
+            try:
+                for r, (out, into) in enumerate(zip(sent, received, strict=True)):
+                    if out is not None and out.nbytes:
+                        self._joined.send(device_address(out), out.nbytes, char, r, stream)
+                    if into is not None and into.nbytes:
+                        self._joined.recv(device_address(into), into.nbytes, char, r, stream)
+            finally:
+                self._nccl.groupEnd()  # in an open group NCCL would put off its end too
+        except (self._nccl.NcclError, KeyError) as error:  # CuPy has no name for a status above 5
+            raise self._failure or ParallelError(f"rank {self.rank}: NCCL: {error}.") from error
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
-        """End what the GPU waits for too."""
-        self._failure = ParallelError(message, rank)
-        self._joined.abort()
+        """End what the GPU waits for too. The first message counts."""
+        with self._ending:
+            if self._failure is not None:
+                return
+            self._failure = ParallelError(message, rank)
+        self._joined.abort()  # once: it frees memory
 
     def fail(self, message: str, rank: int | None = None) -> None:
         """End what this rank's GPU waits for. The ranks' host transport tells the others why."""
         self.interrupt(message, self.rank if rank is None else rank)
 
     def close(self) -> None:
-        if self._failure is None:
-            self._joined.destroy()
+        with self._ending:
+            if self._failure is not None:
+                return
+            self._failure = ParallelError(f"rank {self.rank} has left the run.", self.rank)
+        self._joined.destroy()
 
 
 def joined_by_nccl(host: Transport) -> Communicator:

@@ -1,24 +1,24 @@
 """NCCL, of the stand-in: sums of arrays on GPUs have the bits of adding in the order of ranks."""
 
+import json
+import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dynbatch import parallel
+from dynbatch import backend, parallel
 from dynbatch.errors import BackendError, ParallelError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.arrays import download
 from dynbatch.parallel.communicator import DIRECT_BYTES
-from dynbatch.parallel.nccl import joined_by_nccl
+from dynbatch.parallel.guard import RankGuard
 from tests.cuda import devices
 from tests.cuda.fake_cupy import nccl
 from tests.cuda.fake_cupy import settings as gpus
-from tests.parallel.ranks import transports
+from tests.parallel.gpus import on_gpus, several_gpus
 
 LARGE = DIRECT_BYTES // 4 + 3
 
@@ -27,45 +27,6 @@ LARGE = DIRECT_BYTES // 4 + 3
 def cp(request):
     with devices.device(request.param) as module, several_gpus():
         yield module
-
-
-@contextmanager
-def several_gpus():
-    gpus.devices = 3
-    try:
-        yield
-    finally:
-        gpus.devices = 1
-
-
-class Yielding:
-    """A transport of the host that lets other ranks run while it waits."""
-
-    def __init__(self, transport):
-        self.transport = transport
-
-    def __getattr__(self, name):
-        return getattr(self.transport, name)
-
-    def exchange(self, *given):
-        nccl.one_at_a_time.release()
-        try:
-            self.transport.exchange(*given)
-        finally:
-            nccl.one_at_a_time.acquire()
-
-
-def on_gpus(cp, size, do):
-    """What do(communicator) gives on each rank, which are threads, each with a GPU."""
-
-    def run(transport):
-        with nccl.one_at_a_time, cp.cuda.Device(transport.rank):
-            with joined_by_nccl(Yielding(transport)) as communicator:
-                return do(communicator)
-
-    with ThreadPoolExecutor(size) as threads:
-        running = [threads.submit(run, transport) for transport in transports(size)]
-    return [each.result() for each in running]
 
 
 def of_rank(rank, length, dtype="f4"):
@@ -121,16 +82,112 @@ def test_a_rank_that_waits_in_vain_is_interrupted(cp):
     def do(communicator):
         if communicator.rank == 0:
             interrupt = communicator._device.interrupt
-            threading.Timer(0.1, lambda: under_lock(interrupt, "rank 1 was killed.", 1)).start()
+            threading.Timer(0.1, interrupt, ("rank 1 was killed.", 1)).start()
             communicator.all_reduce(cp.zeros(3, np.float32))
-
-    def under_lock(call, *given):
-        with nccl.one_at_a_time:
-            call(*given)
 
     with pytest.raises(ParallelError, match=r"rank 1 was killed\.") as found:
         on_gpus(cp, 2, do)
     assert found.value.rank == 1
+
+
+def test_a_guard_ends_what_a_rank_waits_for_on_its_gpu(cp):
+    """The other guard, which is this test, tells that rank 1 was killed."""
+    ours, link = socket.socketpair()
+
+    def do(communicator):
+        if communicator.rank == 0:
+            communicator.guard = RankGuard(0, {1: link}, 10.0, communicator.interrupt)
+            told = {"kind": "lost", "rank": 1, "message": "rank 1 was killed."}
+            threading.Timer(0.1, ours.sendall, (json.dumps(told).encode() + b"\n",)).start()
+            array = cp.zeros(3, np.float32)
+            with pytest.raises(ParallelError, match=r"rank 1 was killed\.") as found:
+                communicator.all_reduce(array)
+            assert communicator.guard._taken.is_set()
+            with pytest.raises(ParallelError, match=r"rank 1 was killed\."):
+                communicator.gather_objects(None)
+            return found.value.rank
+
+    with ours:
+        assert on_gpus(cp, 2, do) == [1, None]
+
+
+def test_a_failure_that_is_told_twice_ends_nccl_once(cp):
+    def do(communicator):
+        if communicator.rank == 0:
+            communicator.interrupt("rank 1 was killed.", 1)
+            communicator.fail("rank 0 failed.")
+            communicator.all_reduce(cp.zeros(3, np.float32))
+
+    with pytest.raises(ParallelError, match=r"rank 1 was killed\."):
+        on_gpus(cp, 2, do)
+
+
+def test_an_error_of_a_status_that_cupy_does_not_know_is_told(cp, monkeypatch):
+    def end():
+        nccl_end()
+        raise KeyError(6)  # CuPy's table of names ends with 5; 6 is a rank that cannot be reached
+
+    nccl_end = nccl.groupEnd
+
+    def do(communicator):
+        with pytest.raises(ParallelError, match=rf"rank {communicator.rank}: NCCL: 6\."):
+            communicator.all_reduce(cp.zeros(3, np.float32))
+
+    monkeypatch.setattr(nccl, "groupEnd", end)
+    on_gpus(cp, 2, do)
+
+
+def test_a_rank_without_arrays_takes_part_in_an_exchange(cp):
+    def do(communicator):
+        array = cp.zeros(2, np.float32)
+        sent, received = [({}, {1: array}), ({0: array}, {}), ({}, {})][communicator.rank]
+        communicator.exchange(sent, received)
+        return communicator.gather_objects(communicator.rank)
+
+    assert on_gpus(cp, 3, do) == [[0, 1, 2]] * 3
+
+
+def test_arrays_are_read_by_cupy_after_their_sum(cp):
+    def do(communicator):
+        found = []
+        for call in (
+            lambda *both: communicator.all_reduce(*both),
+            lambda *both: communicator.broadcast(*both, root=1),
+            lambda one, _: communicator.reduce_scatter(one, [0, 1, 2]),
+        ):
+            both = [cp.asarray(np.full(2, 1.0 + communicator.rank)) for _ in range(2)]
+            call(*both)
+            found.append([each.get().tolist() for each in both])
+        return found
+
+    summed, copied = [[3.0, 3.0]] * 2, [[2.0, 2.0]] * 2
+    assert on_gpus(cp, 2, do) == [
+        [summed, copied, [[3.0, 1.0], [1.0, 1.0]]],
+        [summed, copied, [[2.0, 3.0], [2.0, 2.0]]],
+    ]
+
+
+def test_the_gpu_of_arrays_is_used_whichever_is_current(cp):
+    def do(communicator):
+        arrays = [cp.asarray(np.full(3, 1.0 + communicator.rank)) for _ in range(2)]
+        for each in (arrays, arrays[:1]):
+            backend.device("cuda:2").use()
+            communicator.all_reduce(*each)
+            backend.device("cuda:2").use()
+            communicator.broadcast(*each, root=1)
+        return [download(each).tolist() for each in arrays]
+
+    assert on_gpus(cp, 2, do) == [[[6.0] * 3, [3.0] * 3]] * 2
+
+
+def test_arrays_of_another_gpu_are_refused(cp):
+    def do(communicator):
+        if communicator.rank == 1:
+            backend.device("cuda:2").use()
+        communicator.all_reduce(cp.zeros(3, np.float32))
+
+    with pytest.raises(BackendError, match=r"rank 1 joined the others by cuda:1, .* on cuda:2\.\n"):
+        on_gpus(cp, 2, lambda communicator: do(communicator) if communicator.rank else None)
 
 
 def test_two_ranks_with_one_gpu_are_refused():

@@ -1,7 +1,7 @@
 """NCCL of the stand-in, between ranks that are threads of one process.
 
-A thread that waits for others lets them run; else one runs at a time, as the simulator wants it:
-`one_at_a_time` is held by whoever does not wait. Messages are matched in their order.
+A thread that waits for others lets them run: `one_at_a_time` is held by whoever does not wait.
+Messages are matched in their order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cuda.fake_cupy.memory import require_device
-from tests.cuda.fake_cupy.stream import current_device, stream_of
+from tests.cuda.fake_cupy.stream import current_device, one_at_a_time, stream_of
 
 NCCL_CHAR = 0
 
-one_at_a_time = threading.Condition()
 _worlds: dict[tuple[int, ...], World] = {}
 _ids = itertools.count(1)
 _group = threading.local()
@@ -68,7 +67,7 @@ class NcclCommunicator:
         if len(commId) != 128:
             raise AssertionError("a unique id has 128 numbers")
         world = self._world = _worlds.setdefault(commId, World())
-        self._rank, self._size = rank, ndev
+        self._rank, self._size, self._is_over = rank, ndev, False
         world.devices[rank] = current_device()
         one_at_a_time.notify_all()
         wait_for(lambda: len(world.devices) == ndev, f"{ndev} ranks")
@@ -82,11 +81,18 @@ class NcclCommunicator:
         return self._size
 
     def destroy(self) -> None:
-        pass
+        if self._is_over:
+            raise AssertionError("the communicator has been aborted or destroyed")
+        self._is_over = True
 
     def abort(self) -> None:
-        self._world.is_aborted = True
-        one_at_a_time.notify_all()
+        """A second time it would free memory again: CuPy does not look where two threads call."""
+        if self._is_over:
+            raise AssertionError("the communicator has been aborted or destroyed")
+        self._is_over = True
+        with one_at_a_time:
+            self._world.is_aborted = True
+            one_at_a_time.notify_all()
 
     def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
         self._check(sendbuf, count, datatype, peer)

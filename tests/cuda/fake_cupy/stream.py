@@ -71,6 +71,9 @@ class Operation:
         _act()
 
 
+one_at_a_time = threading.Condition()
+"""Held by the thread that uses devices, where several do; the simulator wants one at a time."""
+
 _running: list[Operation] = []
 _at_the_end: list[Callable[[], None]] = []
 _acting: list[bool] = []
@@ -83,8 +86,11 @@ def between_operations(action: Callable[[], None]) -> None:
 
 
 def _act() -> None:
-    """Do what waits, one after the other: an action may itself run operations and wait for them."""
-    if _running or _acting:
+    """Do what waits, one after the other: an action may itself run operations and wait for them.
+
+    Where another thread uses devices, as when this one ends and its memory is free, that does it.
+    """
+    if _running or _acting or not one_at_a_time.acquire(blocking=False):
         return
     _acting.append(True)
     try:
@@ -92,6 +98,7 @@ def _act() -> None:
             _at_the_end.pop(0)()
     finally:
         _acting.pop()
+        one_at_a_time.release()
 
 
 class Stream:
