@@ -6,16 +6,16 @@ state whichever parameters are frozen or stay without a gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from dynbatch.backend import Array, device_of
-from dynbatch.kernels.arrays import copy
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.arrays import collect, distribute
 from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.parallel import Communicator
+from dynbatch.parallel.communicator import flush
 
 JOINED_BYTES = 1 << 20
 """Up to which arrays travel together: a copy of them is made, and messages are fewer."""
@@ -72,23 +72,20 @@ def gather_parts(communicator: Communicator, arrays: Sequence[Array]) -> None:
         cuts = np.array([communicator.bounds(array.size) for array in flat])
         bounds = cuts.sum(axis=0).tolist()
         together = device_of(flat[0]).xp.empty(bounds[-1], flat[0].dtype)
-        for part, place in _places(flat, cuts, bounds, [communicator.rank]):
-            copy(part, together[place])
-        if device_of(together).is_cuda:
-            queue().flush()
+        rank = communicator.rank
+        collect(_parts(flat, cuts, [rank]), together[bounds[rank] : bounds[rank + 1]])
         communicator.all_gather(together, bounds)
-        for part, place in _places(flat, cuts, bounds, range(communicator.size)):
-            copy(together[place], part)
+        distribute(together, _parts(flat, cuts, range(communicator.size)))
+        flush(together)
 
 
-def _places(
-    flat: Sequence[Array], cuts: Array, bounds: Sequence[int], ranks: Iterable[int]
-) -> Iterator[tuple[Array, slice]]:
-    """The parts of some ranks, and where they are in the array that travels, rank after rank."""
-    for rank in ranks:
-        start = bounds[rank]
-        for array, (first, end) in zip(flat, cuts[:, rank : rank + 2].tolist(), strict=True):
-            yield array[first:end], slice(start, start := start + end - first)
+def _parts(flat: Sequence[Array], cuts: Array, ranks: Iterable[int]) -> list[Array]:
+    """The parts of some ranks, in the order in which they travel: rank after rank."""
+    return [
+        array[first:end]
+        for rank in ranks
+        for array, (first, end) in zip(flat, cuts[:, rank : rank + 2].tolist(), strict=True)
+    ]
 
 
 def _joined(arrays: Sequence[Array]) -> list[list[Array]]:

@@ -110,9 +110,9 @@ class Communicator:
         self._exchange(own, sent, parts)
         total = parts[0]
         for part in parts[1:]:
+            if part is own:  # which takes the sum of those before it: a + b is b + a
+                part, total = total, own
             kernels.accumulate(part, total)
-        if total is not own:
-            kernels.copy(total, own)
 
     # Copies ---------------------------------------------------------------------------------------
 
@@ -325,9 +325,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
 def _write_back(flat: Array, arrays: Sequence[Array]) -> None:
     if len(arrays) == 1 and arrays[0].flags.c_contiguous:
         return
-    parts = kernels.split(flat, [each.shape for each in arrays])
-    for each, part in zip(arrays, parts, strict=True):
-        kernels.copy(part, each)
+    kernels.distribute(flat, arrays)
 
 
 def _require_flat(what: str, array: Array) -> None:

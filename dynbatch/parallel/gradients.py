@@ -11,10 +11,10 @@ import numpy as np
 
 from dynbatch.backend import Array, device_of
 from dynbatch.errors import ParallelError
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.rows import sum_rows_by_id
 from dynbatch.named_parameters import Parameters, named
-from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
+from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator, flush
 from dynbatch.parallel.shared_gradients import SharedGradients
 from dynbatch.parameter import Parameter, RowSparse
 
@@ -64,17 +64,9 @@ def sum_gradients(communicator: Communicator, parameters: Parameters) -> None:
             dense.append(parameter)
         elif (count != NONE).any():
             sparse.append((parameter, np.maximum(count, 0)))
-    _flush(pairs)
     _sum_dense(communicator, dense)
     if sparse:
         _sum_rows(communicator, sparse)
-        _flush(pairs)
-
-
-def _flush(pairs: Sequence[tuple[str, Parameter]]) -> None:
-    """Start what is queued on a GPU: what travels is read by others than its queue."""
-    if any([parameter.device.is_cuda for _, parameter in pairs]):
-        queue().flush()
 
 
 def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) -> Array:
@@ -135,7 +127,7 @@ def _make_dense(parameter: Parameter) -> None:
         parameter.grad = grad.dense()
     elif grad is None:
         parameter.grad = parameter.gradient_buffer()
-        parameter.grad.fill(0)
+        kernels.fill(parameter.grad, 0)
 
 
 def _sum_dense(communicator: Communicator, parameters: Sequence[Parameter]) -> None:
@@ -198,6 +190,7 @@ def _sum_rows(communicator: Communicator, sparse: Sequence[tuple[Parameter, Arra
             height, width = parameter.shape
             ids, sums = sum_rows_by_id(rows[k], flat.reshape(-1, width))
             parameter.grad = RowSparse(ids, sums, (height, width))
+        flush(values[0])
 
 
 def _rows_of(parameter: Parameter) -> Array:
@@ -219,17 +212,14 @@ def _gathered(
         own:    flat arrays of one dtype and device.
         counts: elements that each rank has of each array, (size,).
     """
-    xp, rank = device_of(own[0]).xp, communicator.rank
+    rank = communicator.rank
     bounds = np.concatenate([[0], np.sum(counts, axis=0).cumsum()]).tolist()
-    travelling = xp.empty(bounds[-1], own[0].dtype)
-    travelling[bounds[rank] : bounds[rank + 1]] = xp.concatenate(own)
+    travelling = device_of(own[0]).xp.empty(bounds[-1], own[0].dtype)
+    kernels.collect(own, travelling[bounds[rank] : bounds[rank + 1]])
     communicator.all_gather(travelling, bounds)
-    starts = np.array(bounds[:-1])  # of the next array's part of each rank
-    gathered = []
-    for count in counts:
-        parts = [
-            travelling[s : s + n] for s, n in zip(starts.tolist(), count.tolist(), strict=True)
-        ]
-        gathered.append(xp.concatenate(parts))
-        starts += count
-    return gathered
+    if len(own) == 1:
+        return [travelling]
+    ends = np.cumsum(counts, axis=0) + bounds[:-1]  # of each array's part of each rank
+    starts = (ends - counts).ravel().tolist()
+    parts = [travelling[s:e] for s, e in zip(starts, ends.ravel().tolist(), strict=True)]
+    return kernels.split(kernels.pack(parts), [(int(count.sum()),) for count in counts])
