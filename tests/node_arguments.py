@@ -20,6 +20,11 @@ def image(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.standard_normal((max(1, length), 1 + 7 // (length + 1), 4)),)
 
 
+def larger_image(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Of 3 × 3 pixels or more."""
+    return (generator.standard_normal((3 + length, 3 + 7 // (length + 1), 4)),)
+
+
 def positive(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.uniform(0.5, 2.0, (length, 4)),)
 

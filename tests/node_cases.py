@@ -26,6 +26,7 @@ from tests.node_arguments import (
     grouped_memory,
     ids,
     image,
+    larger_image,
     matrix,
     matrix_and_column,
     matrix_and_ids,
@@ -590,9 +591,9 @@ CASES = [
     Case("max_pool2d", lambda graph, x: F.max_pool2d(x, (2, 3), (1, 2), (1, 1)), image, (),
          lambda torch, x: last(torch.nn.functional.max_pool2d(first(x), (2, 3), (1, 2), (1, 1))),
          {"MaxPooling2d": 1}),
-    Case("max_pool2d, dilated", lambda graph, x: F.max_pool2d(x, (2, 3), 1, (0, 1), (1, 2)), image,
-         (), lambda torch, x: last(
-             torch.nn.functional.max_pool2d(first(x), (2, 3), 1, (0, 1), (1, 2))),
+    Case("max_pool2d, dilated", lambda graph, x: F.max_pool2d(x, (3, 2), 1, 1, (1, 2)),
+         larger_image, (), lambda torch, x: last(
+             torch.nn.functional.max_pool2d(first(x), (3, 2), 1, 1, (1, 2))),
          {"MaxPooling2d": 1}),
     Case("avg_pool2d", lambda graph, x: F.avg_pool2d(x, 2, 1, 1), image, (),
          lambda torch, x: last(torch.nn.functional.avg_pool2d(first(x), 2, 1, 1)),
