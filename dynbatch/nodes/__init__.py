@@ -7,7 +7,6 @@ from dynbatch.nodes.attention.additive import additive_attention
 from dynbatch.nodes.attention.bias import alibi, relative_bias, t5_bias
 from dynbatch.nodes.attention.dot_product import attention, general_attention
 from dynbatch.nodes.dropout import dropout
-from dynbatch.nodes.extremum import argmax, max, min
 from dynbatch.nodes.gated import geglu, glu, reglu, swiglu
 from dynbatch.nodes.images.convolution import conv1d, conv2d
 from dynbatch.nodes.images.pooling import avg_pool2d, max_pool2d
@@ -25,8 +24,10 @@ from dynbatch.nodes.losses.elementwise import (
 from dynbatch.nodes.losses.pointer import pointer_loss
 from dynbatch.nodes.positions.absolute import positions, sinusoidal
 from dynbatch.nodes.positions.rotary import rotary
-from dynbatch.nodes.reduce import logsumexp, mean, sum
-from dynbatch.nodes.segments import segment_mean, segment_sum
+from dynbatch.nodes.reductions.extremum import argmax, max, min
+from dynbatch.nodes.reductions.reduce import logsumexp, mean, sum
+from dynbatch.nodes.reductions.segments import segment_mean, segment_sum
+from dynbatch.nodes.reductions.statistics import cumsum, std, var
 from dynbatch.nodes.selection import (
     equal,
     greater,
@@ -50,7 +51,6 @@ from dynbatch.nodes.shape.structure import reverse
 from dynbatch.nodes.shape.windows import max_pool, mean_pool, windows
 from dynbatch.nodes.softmax import log_softmax, softmax, sparsemax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
-from dynbatch.nodes.statistics import cumsum, std, var
 from dynbatch.nodes.syntax.other_names import missing as _missing
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.nodes.unary.activations import *  # noqa: F403

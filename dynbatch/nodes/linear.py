@@ -12,7 +12,7 @@ from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.recorded import LENGTH
-from dynbatch.nodes.reduce import sum as sum_elements
+from dynbatch.nodes.reductions.reduce import sum as sum_elements
 from dynbatch.nodes.shape.reshape import squeeze, unsqueeze
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged

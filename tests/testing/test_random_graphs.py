@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch.nodes.reduce import Total
+from dynbatch.nodes.reductions.reduce import Total
 from dynbatch.testing import random_graphs
 from dynbatch.testing.random_graph import OPERATIONS, RandomGraph
 from dynbatch.testing.random_graphs import draw, main

@@ -11,7 +11,7 @@ from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm, Returned, 
 from dynbatch.cells.calls.table import Several
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.reduce import sum as sum_of
+from dynbatch.nodes.reductions.reduce import sum as sum_of
 from dynbatch.nodes.shape.join import stack as stack_nodes
 
 Result: TypeAlias = Call | ResultPart | TuplePart

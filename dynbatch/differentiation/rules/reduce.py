@@ -7,12 +7,12 @@ import numpy as np
 from dynbatch import nodes as F
 from dynbatch.differentiation.repeated import rows_of, spread
 from dynbatch.differentiation.table import Made, rule
-from dynbatch.nodes.extremum import Extremum, Max, Min
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.reduce import LogSumExp, Mean, Sum, Total
-from dynbatch.nodes.segments import SegmentMean, SegmentSum
+from dynbatch.nodes.reductions.extremum import Extremum, Max, Min
+from dynbatch.nodes.reductions.reduce import LogSumExp, Mean, Sum, Total
+from dynbatch.nodes.reductions.segments import SegmentMean, SegmentSum
+from dynbatch.nodes.reductions.statistics import CumSum, Spread, StandardDeviation, Variance
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS
-from dynbatch.nodes.statistics import CumSum, Spread, StandardDeviation, Variance
 
 
 def count_of(x: Node, over: str) -> int:

@@ -9,7 +9,7 @@ from dynbatch.differentiation.repeated import spread, sum_of_rows
 from dynbatch.differentiation.table import Made, parameter_rule, rule
 from dynbatch.nodes.layer_norm import FeatureNormalization, LayerNormalization, RmsNormalization
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.reduce import Sum
+from dynbatch.nodes.reductions.reduce import Sum
 from dynbatch.nodes.softmax import LogSoftmax, Softmax, Sparsemax
 
 

@@ -11,7 +11,7 @@ from dynbatch.errors import ShapeError
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.losses.targets import check_reduction, class_targets
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.reduce import mean, sum
+from dynbatch.nodes.reductions.reduce import mean, sum
 from dynbatch.nodes.selection import minimum, where
 from dynbatch.nodes.sources import input
 from dynbatch.nodes.unary.activations import relu

@@ -12,7 +12,7 @@ from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.reduce import Reduction, reduced
+from dynbatch.nodes.reductions.reduce import Reduction, reduced
 from dynbatch.nodes.shape.axes import segments
 from dynbatch.ragged import Ragged
 

@@ -21,7 +21,7 @@ from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.nodes.reduce import Reduction
+from dynbatch.nodes.reductions.reduce import Reduction
 from dynbatch.nodes.shape.axes import ALL, FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.ragged import Ragged

@@ -1,0 +1,1 @@
+"""Sums, means, the largest, running sums and variances: of tokens, features or segments."""
