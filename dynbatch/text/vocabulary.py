@@ -83,15 +83,15 @@ class Vocabulary:
         """Tokens up to the first `</s>`, without `<s>`.
 
         Raises:
-            VocabularyError: an id below 0 or not below `len(vocabulary)`.
+            VocabularyError: an id is below 0 or not below `len(vocabulary)`.
         """
         tokens: list[str] = []
-        for id_ in ids:
+        for position, id_ in enumerate(ids):
             if not 0 <= id_ < len(self.tokens):
                 raise VocabularyError(
-                    f"Vocabulary: id {id_} at position {len(tokens)}.\n"
+                    f"Vocabulary: id {id_} at position {position}.\n"
                     f"  rule: 0 <= id < {len(self.tokens)}\n"
-                    "  fix:  decode with the vocabulary that the model was trained with."
+                    "  fix:  decode with the vocabulary that the model was trained with"
                 )
             if id_ == self.end:
                 break

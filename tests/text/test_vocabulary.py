@@ -49,9 +49,13 @@ def test_a_token_of_the_data_spelled_like_a_mark_is_unknown():
 
 
 @pytest.mark.parametrize("bad", [-1, 4])
-def test_an_id_outside_the_vocabulary_is_refused(bad):
-    with pytest.raises(VocabularyError, match=rf"id {bad} at position 1.\n  rule: 0 <= id < 4"):
-        Vocabulary(["a"]).decode([3, bad])
+@pytest.mark.parametrize("before", [[3], [0, 3]])
+def test_an_id_outside_the_vocabulary_is_refused_at_its_position(bad, before):
+    place = len(before)
+    with pytest.raises(
+        VocabularyError, match=rf"id {bad} at position {place}.\n  rule: 0 <= id < 4"
+    ):
+        Vocabulary(["a"]).decode([*before, bad])
 
 
 @pytest.mark.parametrize("tokens", [["a", "a"], ["<s>"]])
