@@ -96,7 +96,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
 
 
 def _own(program: Program, value: Value, taken: set[int]) -> Value:
-    """A value that an operator of backward makes, whole, and that is no other result."""
+    """A whole value that an operator of backward makes, and that is not another result too."""
     is_own = value.base is value and value.origin is Origin.OPERATOR and id(value) not in taken
     value = value if is_own else side_by_side(program, value.width, [(0, value)])
     taken.add(id(value))

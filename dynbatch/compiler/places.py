@@ -55,7 +55,7 @@ class Pointers:
         return self.of(value.base, value.column, value.width)
 
     def buffer_of(self, base: Value) -> tuple[ProgramBuffer, int]:
-        """The array of a base value that is no state, and its first column there."""
+        """The array of a base value that is not a state, and its first column there."""
         known = self._known.get(id(base))
         if known is None and base.origin is Origin.STREAM:
             known = ProgramBuffer(Role.STREAM, base.number, base.width, packed=True), 0

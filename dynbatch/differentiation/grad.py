@@ -121,8 +121,8 @@ def grad(
     steps of the cell, a node for each operator: right, and slow. Dropout in a scan then draws anew.
 
     Raises:
-        ArgumentError: the function returns no scalar, `wrt` is no such place or parameter, or the
-            argument there is neither a node nor a parameter.
+        ArgumentError: the function does not return a scalar, `wrt` is not such a place or
+            parameter, or the argument there is neither a node nor a parameter.
         GraphError:    y depends on it through a type of node without a rule: a CRF, attention with
             dropout, a type of a user's own; or through dropout, while a block is traced.
 

@@ -24,7 +24,7 @@ WITHOUT_A_RULE = MappingProxyType(
             f"{PLAIN}, which a block is where grad itself calls the function",
         ),
         "ResumedCall": "it is in programs that generate alone, which take no gradients",
-        "LinearCrossEntropy": "it stands for a CrossEntropy during a run, and is no node",
+        "LinearCrossEntropy": "it stands for a CrossEntropy during a run, and is not a node",
         "Input": "it reads no node",
         **dict.fromkeys(
             ("Placeholder", "BlockArgument"), "it stands for an argument while one is traced"

@@ -58,7 +58,7 @@ class GenerationConfig(NamesChecked):
         max_length:      most tokens of prompt and result together (of an encoder-decoder: of the
                          target with its first token); None for as many as the model has positions.
         min_new_tokens:  before that many no end mark is chosen.
-        min_length:      the same, of prompt and result together.
+        min_length:      before prompt and result together have that many, neither.
         stop_strings:    texts that end a result, wherever tokens divide them.
         do_sample:       draw from p, instead of taking the most probable token.
         temperature, top_k, top_p, min_p: above; 1, 0, 1 and 0 change nothing.
@@ -120,7 +120,7 @@ class GenerationConfig(NamesChecked):
         for field in fields(self):
             if getattr(self, field.name) is None and field.default is not None:
                 raise refused(
-                    "GenerationConfig", f"{field.name} is None", "None is no value of it",
+                    "GenerationConfig", f"{field.name} is None", "this field is never None",
                     f"leave it out, for {field.default!r}",
                 )  # fmt: skip
         for name, least in _COUNTS.items():
@@ -199,7 +199,7 @@ class GenerationConfig(NamesChecked):
 
         Args:
             context:   tokens that stand before it, which `max_length` counts.
-            positions: that the model has; None for any number.
+            positions: the most tokens that the model reads; None for any number.
         """
         bounds = [self.max_new_tokens]
         bounds += [most - context for most in (self.max_length, positions) if most is not None]

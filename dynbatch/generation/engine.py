@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 
 class Engine:
-    """Writes on for many prompts at once, one token of each sentence a step.
+    """Continues many prompts at once, by one token for each sentence in a step.
 
     Each step is one graph over the new rows of all sentences: of a new prompt all its tokens, of
     the others their last one. What a sentence's rows have left for those to come (keys and values)
@@ -50,8 +50,8 @@ class Engine:
     not come to an end by `with` or `close`.
 
     Args:
-        model:      gives `logits(graph, ids)`, (T, V) for the token after each of T, each from it
-                    and those before; or is called so. An encoder-decoder gives
+        model:      has `logits(graph, ids)` -> (T, V), whose row t scores the token that follows
+                    ids[: t + 1]; or is itself called with these arguments. An encoder-decoder has
                     `encode(graph, source)`, a node or several; `decode(graph, ids, *encoded)`,
                     (T, D); `predict(hidden)`, the logits; `start`, its decoder's first id; and
                     `end`, where it has one, the id that ends a sentence.
@@ -63,10 +63,10 @@ class Engine:
                     but the pool's.
         positions:  most tokens of prompt and result together; None for as many as the model's
                     `positions`, or for any number where it has none.
-        batch_invariant: have a sentence's tokens and scores to the bit alone and in company where C
-                    kernels do not run too. Where they run, it is so by itself and costs nothing.
-                    Without them products are made in small tiles: what this costs is measured and
-                    printed in a line.
+        batch_invariant: whether tokens and scores of a sentence are the same to the bit alone and
+                    in company even where C kernels do not run. Where they run, they always are, at
+                    no cost. Without them products are made in small tiles: what this costs is
+                    measured and printed in a line.
         matmul:     what factors of products with weights are rounded to: "float32", "tf32" or
                     "bfloat16", as in `Graph`, which raises what it refuses.
         record:     keep what each step does, for `pictures.generation`: some numbers a request and
@@ -75,7 +75,8 @@ class Engine:
     Raises:
         ArgumentError: `batch_invariant` cannot hold: on a GPU, or with
             `set_batch_invariant(False)`.
-        BackendError:  nor does it hold in a test of this model on this machine, without C kernels.
+        BackendError:  `batch_invariant` does not hold in a test of this model on this machine,
+            without C kernels.
     """
 
     def __init__(
@@ -146,7 +147,8 @@ class Engine:
         if self._limit is not None and most > self._limit:
             raise refused(
                 "Engine.add", f"a prompt of {ids.size} tokens and {limit} more need {most:,} bytes",
-                f"memory_limit is {self._limit:,} bytes", "raise it, or lower max_new_tokens",
+                f"pages stay within the limit: memory_limit is {self._limit:,} bytes",
+                "raise it, or lower max_new_tokens",
             )  # fmt: skip
         self._count += 1
         self._requests[request.number] = request
@@ -174,7 +176,7 @@ class Engine:
         if config.limit(context, self._positions) < 1:
             bounds = [most for most in (self._positions, config.max_length) if most is not None]
             raise refused(
-                "Engine.add", f"a prompt of {ids.size} tokens leaves no room for another",
+                "Engine.add", f"a prompt of {ids.size} tokens leaves no room for another token",
                 f"prompt and result have at most {min(bounds)} tokens",
                 "shorten the prompt, or raise max_length",
             )  # fmt: skip

@@ -26,7 +26,7 @@ def generate(
     batch_invariant: bool = False, matmul: str = FULL, seeds: Sequence[int] | None = None,
     **changes: Any,
 ) -> list[list[Generated]]:  # fmt: skip
-    """Write on for prompts, or write from sources, all side by side.
+    """Continue prompts, or write targets for sources, all side by side.
 
     Args:
         model:     as `Engine`.
@@ -43,8 +43,8 @@ def generate(
         that its results do not depend on the other prompts.
 
     Raises:
-        ArgumentError:   `prompts` is one prompt and not a list of them, or a prompt is empty or too
-                         long; there are more or fewer seeds.
+        ArgumentError:   `prompts` is one prompt and not a list of them, a prompt is empty or too
+                         long, or `seeds` does not have one seed for each prompt.
         VocabularyError: an id is not one of the model's.
         Exception:       what made the first request that failed fail; an `Engine` keeps the results
                          of the others.

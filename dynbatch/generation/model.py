@@ -210,8 +210,9 @@ def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:
     places = list(dict.fromkeys([(one.device, one.dtype) for one in model.parameters()]))
     if len(places) != 1:
         found = " and ".join([f"{dtype} on {device.name}" for device, dtype in places])
+        has = f"parameters {found}" if found else "no parameters"
         raise refused(
-            "Engine", f"{type(model).__name__} has parameters {found or 'of no kind'}",
+            "Engine", f"{type(model).__name__} has {has}",
             "the parameters tell where a model runs and in which dtype, all the same",
             "model.to(device), model.astype(dtype); a model has a parameter or more",
         )  # fmt: skip

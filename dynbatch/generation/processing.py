@@ -67,7 +67,7 @@ class LogitsProcessing:
         hook: the same.
 
     Raises:
-        ArgumentError: an id of the settings or the prefix is none of the V; or no token is allowed.
+        ArgumentError: an id of the settings or the prefix is not below V, or no token is allowed.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ from dynbatch.nodes.node import Node
 def log_prob(graph: Graph, model: Any, prompt: ArrayLike, tokens: ArrayLike) -> Node:
     """Σ_t log p(tokens_t | prompt, the tokens before), a number in nats, with gradients.
 
-    Of a result of `generate` or `Engine` that was not found with beams it is the `score`, to the
-    bit where the C kernels run, as long as the model is the same and drops nothing out.
+    For a result of `generate` or `Engine` that was not found with beams it equals the `score`, to
+    the bit where the C kernels run, as long as the model is the same and drops nothing out.
 
     Args:
         graph:  where the model's parameters are, and in their dtype.
@@ -27,7 +27,7 @@ def log_prob(graph: Graph, model: Any, prompt: ArrayLike, tokens: ArrayLike) -> 
         tokens: ids (T,), T >= 1; a result's end mark is one of them.
 
     Raises:
-        ShapeError:      one of them is no list of ids, or there are no tokens.
+        ShapeError:      `prompt` or `tokens` is not a list of ids, or there are no tokens.
         VocabularyError: an id is not one of the model's.
 
     Example:

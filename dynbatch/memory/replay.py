@@ -38,7 +38,7 @@ class Replay:
 
     @property
     def overhead(self) -> float:
-        """The most that was reserved, over the most that was asked for; 1.0 is no waste.
+        """The most that was reserved, over the most that was asked for; 1.0 if nothing is wasted.
 
         Source: Johnstone & Wilson 1998, "The memory fragmentation problem: solved?", measure 4.
         """

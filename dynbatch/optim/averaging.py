@@ -92,8 +92,8 @@ class Average(NamesChecked):
     def applied(self) -> Iterator[None]:
         """Inside, the parameters have the mean, and afterwards their own weights again.
 
-        Nothing is copied: arrays change places. Before the first update inside the mean, nothing
-        changes. Inside of itself it does nothing more.
+        Nothing is copied: arrays change places. As long as the mean is of no weights, and within
+        another `applied`, nothing changes.
         """
         if not self.num_averaged or self._is_applied:
             yield

@@ -32,7 +32,7 @@ def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float | Gradient
         NumericError: the norm is NaN or infinite; the gradients are as they were. On a GPU, where
             the norm is not known yet, see `GradientNorm`.
         BackendError: gradients are on the CPU and on a GPU.
-        ValueError:   `max_norm` is negative or NaN.
+        ArgumentError: `max_norm` is negative or NaN.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1; 1e-6 as in PyTorch.
     """
@@ -56,7 +56,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float) -> None:
 
     Raises:
         BackendError: gradients are on the CPU and on a GPU.
-        ValueError:   `clip_value` is negative or NaN.
+        ArgumentError: `clip_value` is negative or NaN.
     """
     clip_value = number("clip_grad_value_", "clip_value", clip_value, "[0, inf]")
     gradients = _gradients("clip_grad_value_", parameters)

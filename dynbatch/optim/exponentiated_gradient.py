@@ -24,7 +24,7 @@ class EG(Optimizer):
     that is 0 stays 0; where all are alike at first, nothing is preferred.
 
     Raises:
-        ArgumentError: also where a parameter has a number below 0, or a row of zeros.
+        ArgumentError: a parameter has a number below 0 or a row of zeros; or as `Optimizer`.
 
     Source: Kivinen & Warmuth 1997, Information and Computation 132(1), 1-63; momentum as in DyNet's
             EGTrainer, with lr in the form of `SGD`.

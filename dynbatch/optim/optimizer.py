@@ -114,7 +114,7 @@ class Optimizer(NamesChecked):
 
     @property
     def groups(self) -> Sequence[Optimizer]:
-        """An optimizer for each group of parameters; of an optimizer without groups, itself.
+        """An optimizer for each group of parameters; without groups, the optimizer itself.
 
         A group's settings are attributes: `optimizer.groups[1].weight_decay`.
         """
@@ -124,7 +124,7 @@ class Optimizer(NamesChecked):
     def lr(self) -> float:
         """The learning rate, a number >= 0; it may be set between steps.
 
-        To set it changes all groups' rates to what they were first times lr / what it was first.
+        Setting it to r sets the rate of each group to its first rate times r / the first lr.
         """
         return self._lr
 
@@ -139,8 +139,9 @@ class Optimizer(NamesChecked):
 
         Each `step` then updates this rank's elements and gets the others' from their ranks. The
         parameters have the bits that they have without it. Gradients must be the same on all ranks,
-        summed by `all_reduce`, before they are clipped. `state_dict` and `load_state_dict` are of
-        the whole state: it goes on with any number of ranks, and without them.
+        summed by `parallel.sum_gradients`, before they are clipped. `state_dict` and
+        `load_state_dict` are of the whole state: it goes on with any number of ranks, and without
+        them.
 
         Memory: up to 1 MiB while parameters travel; `state_dict` has the whole state on the host.
         Cost: a rank sends and receives (size - 1) / size times the parameters' bytes at each step,

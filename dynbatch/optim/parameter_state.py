@@ -55,8 +55,8 @@ class ParameterState:
         if tuple(gradient.shape) != shape:
             raise ShapeError(
                 f"Parameter {self.name!r}: its gradient has shape {tuple(gradient.shape)}, "
-                f"its value {shape}.\n  fix: clear the gradients after changing a parameter's "
-                "shape (optimizer.zero_grad())."
+                f"its value {shape}.\n  rule: a gradient has its parameter's shape\n"
+                "  fix:  optimizer.zero_grad(), after a parameter's shape was changed"
             )
         values = gradient.values if isinstance(gradient, RowSparse) else gradient
         is_on_host = isinstance(self.parameter.value, np.ndarray)
@@ -64,12 +64,14 @@ class ParameterState:
             ours, theirs = self.parameter.device.name, device_of(values).name
             raise BackendError(
                 f"Parameter {self.name!r}: its gradient is on the {theirs}, its value on the "
-                f"{ours}.\n  fix: move both with model.to({ours!r})."
+                f"{ours}.\n  rule: a gradient is on its parameter's device\n"
+                f"  fix:  model.to({ours!r}) moves both"
             )
         if not is_on_host and values.dtype != self.parameter.dtype:
             raise DtypeError(
                 f"Parameter {self.name!r}: its gradient is {values.dtype}, its value "
-                f"{self.parameter.dtype}.\n  fix: on a GPU give the gradient the value's dtype."
+                f"{self.parameter.dtype}.\n  rule: on a GPU a gradient has its parameter's dtype\n"
+                f"  fix:  gradient.astype({str(self.parameter.dtype)!r})"
             )
 
     def trained_gradient(self, every_row: bool) -> RowSparse:

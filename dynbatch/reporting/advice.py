@@ -35,7 +35,7 @@ def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str
     """`advice` as a numbered list.
 
     Raises:
-        ArgumentError: `columns` is no number, or below `NARROWEST`.
+        ArgumentError: `columns` is not a number, or below `NARROWEST`.
     """
     if integer("advice", "columns", columns) < NARROWEST:
         rule = f"the width of the lines, {NARROWEST} or more"

@@ -261,7 +261,7 @@ def table_widths(info: CheckpointInfo, rows: Mapping[str, int]) -> list[int]:
     """The widths of tables in a checkpoint that have so many rows each, by the layer's name.
 
     Raises:
-        CheckpointError: one is missing, has another number of rows, or is no matrix.
+        CheckpointError: one is missing, has another number of rows, or is not a matrix.
     """
     shapes = {name: info.shapes.get(f"model/{name}.weight", ()) for name in rows}
     for name, shape in shapes.items():

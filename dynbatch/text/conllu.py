@@ -40,8 +40,9 @@ def read_conllu(path: str | Path) -> list[ParsedSentence]:
     have no heads.
 
     Raises:
-        DataError: the file cannot be read or holds no sentence, a line has not ten columns or no
-            head, or a sentence has not one root or a head outside of it. Names file and line.
+        DataError: the file cannot be read or holds no sentence, a line does not have ten columns or
+            lacks a head, or a sentence does not have exactly one root or has a head outside of it.
+            Names file and line.
 
     Source: Universal Dependencies, https://universaldependencies.org/format.html
 
@@ -103,7 +104,7 @@ def _sentence(
     heads = tuple(map(int, columns[_HEAD]))
     if max(heads) > len(rows) or heads.count(0) != 1:
         raise bad_line(
-            where, "the sentence above has not one root, or a head outside of it",
+            where, "the sentence above does not have exactly one root, or has a head outside of it",
             " ".join(columns[_WORD]), "one word has head 0, others the number of another word",
             "correct the seventh column, HEAD",
         )  # fmt: skip

@@ -56,7 +56,7 @@ class PretrainedVectors:
         mean 0.
 
         Args:
-            scale: its deviation; by default the root mean square of the numbers of `matrix`.
+            scale: its standard deviation; by default the root mean square of `matrix`.
             rng:   generator or seed; by default the values follow from `dynbatch.seed`.
 
         Returns:
@@ -67,7 +67,7 @@ class PretrainedVectors:
         """
         if scale is None and not self.words:
             raise refused(
-                "PretrainedVectors.table", "no vectors, so no deviation to draw rows with",
+                "PretrainedVectors.table", "there are no vectors to take a deviation from",
                 "the vocabulary shares a word with the file, or scale is given",
                 "spell tokens as the file does; many have lower-case words only",
             )  # fmt: skip

@@ -69,11 +69,12 @@ class Vocabulary:
         """Ids of the tokens, (T,) int64; `unknown` for those not listed. Adds no marks.
 
         Raises:
-            DtypeError: the tokens are one string, which is its characters, but words are listed.
+            DtypeError: `tokens` is a string, whose letters would be tokens, but words are
+                listed.
         """
         if isinstance(tokens, str) and self._has_words:
             raise DtypeError.at_caller(
-                f"Vocabulary.encode: {tokens[:40]!r} is a string, and would be its characters.\n"
+                f"Vocabulary.encode: {tokens[:40]!r} is a string, whose letters would be tokens.\n"
                 "  rule: a sentence is a list of tokens, as the vocabulary was built of\n"
                 "  fix:  encode(text.split()), or [text] for one token"
             )
@@ -146,7 +147,8 @@ class Vocabulary:
         """The vocabulary that `save` wrote.
 
         Raises:
-            DataError: the file cannot be opened, is not JSON, or is no vocabulary. Names the file.
+            DataError: the file cannot be opened, is not JSON, or is not a vocabulary. Names the
+                file.
         """
         try:
             content = json.loads(Path(path).read_text("utf-8"))

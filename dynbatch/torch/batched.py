@@ -37,13 +37,13 @@ class Batched(nn.Module):  # type: ignore[misc]
             * None.
 
             Either way both see one memory: nothing is copied, and an update by one is seen by the
-            other. PyTorch's tensor decides where it is, of which dtype, and whether it is trained
-            (`requires_grad`).
+            other. PyTorch's tensor decides the device, the dtype, and whether the parameter is
+            trained (`requires_grad`).
 
-    Called as `module(*arguments)`, each a list with an entry for each sentence, a `Packed`, or a
-    nested tensor. Returns a list with a tensor for each sentence, in the shape of its node, or a
-    tuple of such lists where the function returns a tuple: `torch.cat` or `torch.stack` make one
-    tensor of a list. No sentences give an empty list.
+    A call is `module(*arguments)`; each argument is a list with an entry for each sentence, a
+    `Packed`, or a nested tensor. It returns a list with a tensor for each sentence, in the shape of
+    its node, or a tuple of such lists where the function returns a tuple: `torch.cat` or
+    `torch.stack` make one tensor of a list. No sentences give an empty list.
 
     The graph lives from the call to the backward pass (unless `retain_graph=True`), or until its
     outputs are gone; under `torch.no_grad()` it keeps nothing for backward and ends with the call.

@@ -61,7 +61,7 @@ def sentences_of(arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
             raise ShapeError.at_caller(
                 f"Batched: argument 0 has {counts[0]} sentences, argument {place} has {count}.\n"
                 "  rule: each argument has an entry for each sentence of the mini-batch\n"
-                "  fix:  what all sentences share belongs into the parameters or the function"
+                "  fix:  what all sentences share belongs in the parameters or the function"
             )
     return list(zip(*columns, strict=True))
 

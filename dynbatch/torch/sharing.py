@@ -65,8 +65,7 @@ def shared_array(name: str, tensor: Tensor) -> Array:
     if tensor.dtype not in FLOATS:
         raise DtypeError.at_caller(
             f"Batched: the parameter {name!r} is {tensor.dtype}.\n"
-            "  rule: float32 or float64\n  fix:  module.float(); products alone may be rounded, by "
-            "db.Graph(matmul=)"
+            "  rule: parameters are float32 or float64\n  fix:  module.float()"
         )
     if not tensor.is_contiguous():
         raise ShapeError.at_caller(

@@ -52,8 +52,8 @@ def test_tags_are_those_of_read_tagged(file):
     [
         ("1 Fim fim", 14, "1 columns, not ten"),
         ("1\tFim\tfim\tNOUN\t_\t_\t_\troot\t_\t_", 14, "'_' is not the number of a head"),
-        ("1\tFim\tfim\tNOUN\t_\t_\t1\tdet\t_\t_", 15, "not one root"),
-        ("1\tFim\tfim\tNOUN\t_\t_\t2\tdet\t_\t_", 15, "not one root"),
+        ("1\tFim\tfim\tNOUN\t_\t_\t1\tdet\t_\t_", 15, "not have exactly one root"),
+        ("1\tFim\tfim\tNOUN\t_\t_\t2\tdet\t_\t_", 15, "not have exactly one root"),
     ],
 )
 def test_a_malformed_line_is_named_by_file_and_number(file, line, number, found):

@@ -190,5 +190,5 @@ def _bound(function: Callable[..., object], operands: Sequence[tuple[Array, int]
 
 
 def _cut(operand: Any, rows: tuple[slice, ...]) -> Any:
-    """A step's rows of an operand; what is no array stays as it is."""
+    """A step's rows of an operand; what is not an array stays as it is."""
     return operand[0][rows[operand[1]]] if isinstance(operand, tuple) else operand

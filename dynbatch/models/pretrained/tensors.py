@@ -54,8 +54,8 @@ def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a file with their names, in the order of its header.
 
     Raises:
-        CheckpointError: the file is no safetensors file, or tensors overlap or leave bytes between
-            them. That shows at the end, after all were given.
+        CheckpointError: the file is not a safetensors file, or tensors overlap or leave bytes
+            between them. That shows at the end, after all were given.
     """
     size, text = _header(path)
     start, places = 8 + len(text), array("q")

@@ -235,7 +235,7 @@ class AttentionBase(Operation):
         return self.unmasked_steps(dtype) if self.sees_all_of(memories) else None
 
     def sees_all_of(self, memories: Sequence[int | None]) -> bool:
-        """Whether a query that is no memory sees all keys and values of such."""
+        """Whether keys and values, but not the query, are memories, and no mask hides any."""
         is_of_step = memories[0] is None and None not in memories[1:]
         return is_of_step and self.mask is NO_MASK
 

@@ -103,7 +103,7 @@ def max_pool2d(
         dilation:    pixels from one place of a window to the next.
 
     Raises:
-        ShapeError:    x is no image, has no pixel, or is smaller than a window; or a side with
+        ShapeError:    x is not an image, has no pixel, or is smaller than a window; or a side with
             padding is smaller than the dilation, so that a window would hold no pixel.
         ArgumentError: a size, stride or dilation is below 1, or padding more than half of the size.
     """
