@@ -32,12 +32,12 @@ def spread(
             `lambda part: db.predict(model, model.logits, part)`. What it gives for an example must
             not depend on the others, nor on a draw.
         costs:    of each example, >= 0, such as its tokens: shares are of equal cost. Without them,
-            of equal numbers.
+            of equal numbers. The same on all ranks.
 
     Raises:
         ArgumentError: there are more or fewer costs than examples, or outputs than examples.
-        ParallelError: the examples of ranks are not as many; the function failed on another rank,
-            where it is called `with communicator:`.
+        ParallelError: the examples of ranks are not as many, or costs differ; the
+            function failed on another rank, where it is called `with communicator:`.
 
     Example:
         >>> from dynbatch import parallel
@@ -54,19 +54,26 @@ def spread(
             "costs=[len(example) for example in examples]",
         )  # fmt: skip
     shards = balanced([1.0] * len(given) if costs is None else costs, communicator.size)
-    own = [given[place] for place in shards[communicator.rank]]
-    outputs = list(function(own)) if own else []
-    if len(outputs) != len(own):
+    places = shards[communicator.rank]
+    outputs = list(function([given[place] for place in places])) if places else []
+    if len(outputs) != len(places):
         raise refused(
-            "spread", f"function returned {len(outputs)} outputs for {len(own)} examples",
+            "spread", f"function returned {len(outputs)} outputs for {len(places)} examples",
             "an output for each example, in their order", "return one, or None, for each",
         )  # fmt: skip
     gathered: dict[int, Any] = {}
-    for rank, (count, part) in enumerate(communicator.gather_objects((len(given), outputs))):
+    told = communicator.gather_objects((len(given), places, outputs))
+    for rank, (count, others, part) in enumerate(told):
         if count != len(given):
             raise ParallelError(
                 f"spread: {count} examples on rank {rank}, {len(given)} on rank "
                 f"{communicator.rank}.\n  rule: all ranks have the same examples\n  fix:  {fix}"
             )
-        gathered |= zip(shards[rank], part, strict=True)
+        if others != shards[rank]:
+            raise ParallelError(
+                f"spread: costs on rank {rank} are others than on rank {communicator.rank}.\n"
+                "  rule: all ranks cut the same shares\n"
+                "  fix:  communicator.broadcast_object(costs), where they are measured"
+            )
+        gathered |= zip(others, part, strict=True)
     return [gathered[place] for place in range(len(given))]

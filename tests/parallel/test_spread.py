@@ -72,3 +72,5 @@ def test_what_does_not_fit_is_refused():
         db.generate(model, PROMPTS, seeds=[1])
     with pytest.raises(ParallelError, match="examples on rank"):
         on_ranks(2, lambda c: parallel.spread(c, range(2 + c.rank), list))
+    with pytest.raises(ParallelError, match=r"costs on rank \d are others than on rank"):
+        on_ranks(2, lambda c: parallel.spread(c, range(4), list, [4, 1 + c.rank, 2, 2 - c.rank]))
