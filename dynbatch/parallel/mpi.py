@@ -15,7 +15,7 @@ import numpy as np
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import PlaceInRun
-from dynbatch.parallel.transport import Buffer, bytes_of, error_of, last_words, unexpected
+from dynbatch.parallel.transport import Buffer, bytes_of, cut_off, error_of, last_words, unexpected
 
 FAILED = 0
 """The tag of last words. Others count the exchanges, so that ranks which differ get an error."""
@@ -62,7 +62,11 @@ class MpiTransport:
         with self._told():
             tag = self._tag(self._number)
             self._moving = [self._joined.Isend(self._buffer(out[r]), r, tag) for r in out]
-            self._wait(lambda: self._has_moved(into))
+            try:
+                self._wait(lambda: self._has_moved(into))
+            except BaseException as error:  # MPI may go on with what was under way
+                self._failure = self._failure or cut_off(self.rank, error)
+                raise
         self._moving = []
 
     def interrupt(self, message: str, rank: int | None = None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.transport import Buffer, bytes_of, error_of, last_words, unexpected
+from dynbatch.parallel.transport import Buffer, bytes_of, cut_off, error_of, last_words, unexpected
 
 HEADER = struct.Struct("!QQ")  # number of the exchange, bytes that follow
 
@@ -64,14 +64,8 @@ class TcpTransport:
         self._number += 1
         try:
             self._exchange(sent, received)
-        except ParallelError as error:
-            self._failure = self._failure or error
-            raise
         except BaseException as error:  # what was under way is never whole: no exchange follows
-            self._failure = ParallelError(
-                f"an exchange of rank {self.rank} was cut off by {type(error).__name__}, so that "
-                "its connections are of no more use.", self.rank
-            )  # fmt: skip
+            self._failure = self._failure or cut_off(self.rank, error)
             raise
 
     def _exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:

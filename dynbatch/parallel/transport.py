@@ -80,3 +80,13 @@ def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> 
         "same shapes\n"
         "  fix:  do not communicate inside `if communicator.rank == ...`"
     )
+
+
+def cut_off(rank: int, error: BaseException) -> ParallelError:
+    """What a rank's next exchange raises, after this error ended one in its midst."""
+    if isinstance(error, ParallelError):
+        return error
+    return ParallelError(
+        f"an exchange of rank {rank} was cut off by {type(error).__name__}, so that its "
+        "connections are of no more use.", rank
+    )  # fmt: skip

@@ -100,6 +100,23 @@ def test_ranks_that_differ_are_told_so():
 
 
 @needs_mpi
+def test_nothing_is_exchanged_after_an_exchange_that_was_cut_off(monkeypatch):
+    """MPI goes on with its messages, whose memory must stay."""
+    pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+
+    def interrupted(is_done):
+        raise KeyboardInterrupt
+
+    transport = joined_by_mpi(PlaceInRun())
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            transport.exchange([None], [None])
+    with pytest.raises(ParallelError, match="rank 0 was cut off by KeyboardInterrupt"):
+        transport.exchange([None], [None])
+
+
+@needs_mpi
 def test_an_mpi_without_the_other_processes_is_refused():
     mpi = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     assert mpi.COMM_WORLD.Get_size() == 1
