@@ -95,7 +95,7 @@ def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, t
 
 
 def test_it_learns(tmp_path, capsys):
-    pairs = reversals(tmp_path / "reverse.tsv", 150, 8)
+    pairs = reversals(tmp_path / "reverse.tsv", 80, 5)
     options = ["--epochs", "16", "--batch-size", "8", "--hidden", "24", "--lr", "0.02"]
     options += ["--attention", "general"]
     assert main(command(pairs, tmp_path / "run", *options)) == 0
