@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.commands.arguments import function_of_the_user
 from dynbatch.errors import DataError
 from dynbatch.kernels.runtime.parallel import set_num_threads
@@ -23,7 +24,6 @@ from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import Example, Loss, Pad, described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
-from dynbatch.parameter import Array
 from dynbatch.tasks.forms import task_of
 from dynbatch.tasks.options import device_name, positive
 from dynbatch.text import read_labelled, read_tagged
