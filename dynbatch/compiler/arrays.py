@@ -15,6 +15,10 @@ CACHE_LINE = 64
 Arrays = dict[str, Any]
 """What the passes of a loop get by name: arrays, flags, operators with own kernels."""
 
+Step = tuple[int, int, int, int]
+"""A loop's step by its rows: the first, the one behind the last, how many, and the first row of the
+step before, or -1."""
+
 
 class Scratch:
     """Hands out parts of one planned array, one after the other."""

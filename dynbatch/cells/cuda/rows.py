@@ -12,14 +12,11 @@ from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.linear_maps import wide_maps
 from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.matrix_product import MatrixProduct
-from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.arrays import Scratch, Step
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import queue
-
-Step = tuple[int, int, int, int]
-"""First row, row behind the last, number of rows, and first row of the step before or -1."""
 
 
 class RowsOfSteps(NamedTuple):

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.compiler.arrays import Step
 
-Step = tuple[int, int, int, int]
 NO_ROWS = slice(0, 0)
 
 # Rows of a chunk where nothing is made again. A tagger's and a translator's step take
@@ -40,8 +40,7 @@ class Shard(NamedTuple):
     lengths:   (S,) their lengths.
     order:     (R,) row in sentence order of each of its packed rows.
     start:     first packed row of the shard, among those of all shards.
-    steps:     per step (first row, end row, sentences running, first row of the step before
-               or -1), rows counted from `start`.
+    steps:     of the rows of running sentences, counted from `start`.
     first:     number of the first step.
     place:     its rows in the layout; `before`, those of the step before the first, of the
                sentences that run on.

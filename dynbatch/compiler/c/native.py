@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.compiler.arrays import Arrays, panel_elements
+from dynbatch.compiler.arrays import Arrays, Step, panel_elements
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.expressions import lacks
@@ -18,7 +18,7 @@ from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
-from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps, Step
+from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library, of_precisions
 from dynbatch.kernels.c.runtime.tasks import NativeTask, task

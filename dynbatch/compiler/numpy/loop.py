@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.compiler.arrays import Arrays
+from dynbatch.compiler.arrays import Arrays, Step
 from dynbatch.compiler.buffers import Role, Storage, array_name
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode, Origin, Value
@@ -24,7 +24,6 @@ from dynbatch.compiler.places import Pointers
 from dynbatch.compiler.program import numbered
 from dynbatch.kernels import blas
 
-Step = tuple[int, int, int, int]
 Numbered = tuple[int, Step]
 RunSteps = Callable[[Sequence[Numbered]], None]
 """Runs steps, each with its number, in the order of the pass."""
