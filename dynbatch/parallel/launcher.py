@@ -58,8 +58,8 @@ def launch(
         quiet:     whether lines of other ranks' standard output are left out.
 
     Returns:
-        0; or the exit status of the rank that failed first, 128 + N if signal N killed it; or
-        128 + N where signal N came here.
+        0; or the exit status of the rank that failed first, 128 + N if signal N killed it, 1 if it
+        left the others with 0; or 128 + N where signal N came here.
 
     Raises:
         ParallelError: rank 0 cannot listen.
@@ -264,12 +264,15 @@ def _said(
         culprit = next((each for each in ranks if each.rank == verdict["rank"]), earliest)
     others = len([each for each in ranks if each is not culprit and each.process.returncode])
     status = culprit.process.returncode
-    what = how_it_ended(culprit.rank, status)
-    if verdict is not None and (verdict["kind"] == "frozen" or verdict["rank"] != culprit.rank):
-        what = str(verdict["message"]).removesuffix(".")
+    what, more = how_it_ended(culprit.rank, status), ""
+    if verdict is not None and (
+        verdict["kind"] == "frozen" or verdict["rank"] != culprit.rank or not status
+    ):
+        what, line_end, more = str(verdict["message"]).partition("\n")
+        what, more = what.removesuffix("."), line_end + more
     ended = {0: "", 1: "; the other was ended"}.get(others, f"; the {others} others were ended")
-    print(f"error: {what}{ended}.", file=sys.stderr)
-    return 128 - status if status < 0 else status
+    print(f"error: {what}{ended}.{more}", file=sys.stderr)
+    return 128 - status if status < 0 else status or 1
 
 
 def how_it_ended(rank: int, status: int) -> str:

@@ -94,6 +94,29 @@ with parallel.connect() as communicator:
     assert (run.returncode, err) == (128 + 9, told)
 
 
+@pytest.mark.parametrize(
+    ("leave", "told"),
+    [
+        ("raise SystemExit", "rank 1 left the run, and rank 0 still waits for it; the other was"),
+        ("os._exit(0)", "rank 1 ended without a word: "),
+    ],
+)
+def test_a_rank_that_leaves_the_others_fails_whatever_its_exit_status(leave, told, tmp_path):
+    program = f"""
+import os
+from dynbatch import parallel
+communicator = parallel.connect()
+communicator.barrier()
+if communicator.rank == 1:
+    {leave}
+communicator.barrier()
+"""
+    run = launched(tmp_path, program)
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 1
+    assert err.startswith(f"error: {told}"), err
+
+
 def test_an_exception_is_printed_once_and_ends_the_others(tmp_path):
     program = """
 import sys
