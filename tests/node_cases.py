@@ -588,6 +588,14 @@ CASES = [
          [(3, 4, 2, 3)], lambda torch, x, w: last(torch.conv2d(
              first(x), w, None, 1, "same", (2, 1))),
          {"Convolution": 1}),
+    Case("conv_transpose2d",
+         lambda graph, x, w, b: F.conv_transpose2d(x, w, b, (1, 3), 0, (0, 1), 1, (2, 1)), image,
+         [(4, 3, 2, 2), (3,)], lambda torch, x, w, b: last(torch.conv_transpose2d(
+             first(x), w, b, (1, 3), 0, (0, 1), 1, (2, 1))), {"TransposedConvolution": 1}),
+    Case("conv_transpose2d, groups",
+         lambda graph, x, w: F.conv_transpose2d(x, w, None, 2, 1, 1, 2), image,
+         [(4, 1, 3, 3)], lambda torch, x, w: last(torch.conv_transpose2d(
+             first(x), w, None, 2, 1, 1, 2)), {"TransposedConvolution": 1}),
     Case("max_pool2d", lambda graph, x: F.max_pool2d(x, (2, 3), (1, 2), (1, 1)), image, (),
          lambda torch, x: last(torch.nn.functional.max_pool2d(first(x), (2, 3), (1, 2), (1, 1))),
          {"MaxPooling2d": 1}),

@@ -75,7 +75,8 @@ SIZED = {
 }
 WITHOUT_SIZES = {
     models.Dropout, models.DotAttention, models.Attention, models.Module, models.Flatten,
-    models.Sequential, models.Conv2d, models.MaxPool2d, models.AvgPool2d,  # theirs may be pairs
+    models.Sequential,
+    models.Conv2d, models.ConvTranspose2d, models.MaxPool2d, models.AvgPool2d,  # may be pairs
 }  # fmt: skip
 
 

@@ -80,22 +80,26 @@ def convolve(
 
 
 def convolve_backward(
-    dy: Array, patches: Patches, weight: Array, scratch: Array, out: Array, groups: int = 1
-) -> None:
-    """out[n] = Σ Wᵀ dy over the positions of row n in the patches that hold it.
+    dy: Array, patches: Patches, weight: Array, scratch: Array, out: Array, groups: int = 1,
+    bias: Array | None = None,
+) -> None:  # fmt: skip
+    """out[n] = Σ Wᵀ dy over the positions of row n in the patches that hold it, + b.
+
+    That is the transposed convolution of dy.
 
     Args:
         dy:      (M, O).
         patches: those of `convolve`, reversed.
         scratch: `workspace_backward` elements.
         out:     (N, G · I).
+        bias:    (G · I,).
     """
     outputs, inputs, positions = Sizes.of(weight)
     matrix = scratch[: weight.size]
     swap_inner(weight.reshape(-1), (groups, outputs // groups * inputs, positions), matrix)
     factors = matrix.reshape(groups, positions * outputs // groups, inputs)
     for part, unfolded in _chunks(dy, patches, len(out), scratch[weight.size :], groups):
-        grouped.matmul_groups(unfolded, factors, out[part])
+        grouped.matmul_groups(unfolded, factors, out[part], bias)
 
 
 def weight_gradient(

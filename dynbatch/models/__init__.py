@@ -7,7 +7,7 @@ from dynbatch.models.batch_norm import BatchNorm
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
 from dynbatch.models.gpt import GPT
-from dynbatch.models.images import AvgPool2d, Conv1d, Conv2d, Flatten, MaxPool2d
+from dynbatch.models.images import AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Flatten, MaxPool2d
 from dynbatch.models.layers import Dropout, Embedding, EmbeddingBag, LayerNorm, Linear, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
@@ -39,6 +39,7 @@ __all__ = [
     "ChildSumTreeLSTM",
     "Conv1d",
     "Conv2d",
+    "ConvTranspose2d",
     "DotAttention",
     "Dropout",
     "Embedding",

@@ -10,6 +10,7 @@ from dynbatch.arguments import refused, size, sizes, switch
 from dynbatch.kernels.images import Pair
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
+from dynbatch.nodes.images.transposed_convolution import more_pixels
 from dynbatch.nodes.images.windows import Padding, padding_of, pair
 from dynbatch.nodes.node import Node
 
@@ -103,6 +104,53 @@ class Conv1d(Module):
         return F.conv1d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
+
+
+class ConvTranspose2d(Module):
+    """Transposed convolution of an image (H, W, I) -> (H', W', O), as `torch.nn.ConvTranspose2d`.
+
+    See `F.conv_transpose2d`.
+
+    Args:
+        in_channels, out_channels: I and O.
+        kernel_size: of a window, h and w: one number, or (height, width).
+        stride, padding, output_padding, dilation: likewise.
+        groups: of channels, which divides I and O.
+        bias: whether b is there.
+        rng:  generator or seed of the initial values, uniform in ±1/√(O / groups · h · w) as
+            PyTorch's.
+
+    Parameters: weight (I, O / groups, h, w), bias (O,).
+
+    Raises:
+        ArgumentError: a size is below 1, groups does not divide I or O, or output_padding is as
+            large as stride and dilation.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int | Pair,
+        stride: int | Pair = 1, padding: int | Pair = 0, output_padding: int | Pair = 0,
+        groups: int = 1, *, bias: bool = True, dilation: int | Pair = 1, rng: Rng = None,
+    ) -> None:  # fmt: skip
+        sizes(self, in_channels=in_channels, out_channels=out_channels)
+        self.groups = _groups(self, groups, in_channels, out_channels)
+        switch(self, "bias", bias)
+        what = type(self).__name__
+        kernel = pair(what, "kernel_size", kernel_size, 1)
+        self.stride = pair(what, "stride", stride, 1)
+        self.padding = pair(what, "padding", padding, 0)
+        self.dilation = pair(what, "dilation", dilation, 1)
+        self.output_padding = more_pixels(what, output_padding, self.stride, self.dilation)
+        outputs = out_channels // self.groups
+        rng, fan = generator(rng), outputs * prod(kernel)
+        self.weight = uniform(rng, (in_channels, outputs, *kernel), fan)
+        self.bias = uniform(rng, (out_channels,), fan) if bias else None
+
+    def __call__(self, x: Node) -> Node:
+        return F.conv_transpose2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups,
+            self.dilation,
+        )  # fmt: skip
 
 
 class MaxPool2d(Module):

@@ -10,6 +10,7 @@ from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.gated import geglu, glu, reglu, swiglu
 from dynbatch.nodes.images.convolution import conv1d, conv2d
 from dynbatch.nodes.images.pooling import avg_pool2d, max_pool2d
+from dynbatch.nodes.images.transposed_convolution import conv_transpose2d
 from dynbatch.nodes.layer_norm import layer_norm, rms_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
@@ -74,9 +75,9 @@ from dynbatch.nodes.unary.trigonometric import (
 __all__ = [
     *__all__, "abs", "acos", "acosh", "add", "additive_attention", "affine", "alibi", "argmax",
     "asin", "asinh", "atan", "atanh", "attention", "avg_pool2d", "binary_cross_entropy_with_logits",
-    "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "cos", "cosh", "crf",
-    "cross_entropy", "cumsum", "detach", "divide", "dot", "dropout", "equal", "erf", "exp",
-    "expand", "gather_rows", "geglu", "general_attention", "glu", "greater", "greater_equal",
+    "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "conv_transpose2d", "cos",
+    "cosh", "crf", "cross_entropy", "cumsum", "detach", "divide", "dot", "dropout", "equal", "erf",
+    "exp", "expand", "gather_rows", "geglu", "general_attention", "glu", "greater", "greater_equal",
     "huber_loss", "input", "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal",
     "linear", "log", "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool",
     "max_pool2d", "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss",

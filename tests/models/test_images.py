@@ -70,6 +70,11 @@ def test_names_and_first_values_are_pytorchs():
         (models.Conv1d(6, 50, 4, rng=0), torch.nn.Conv1d(6, 50, 4)),
         (models.Conv2d(6, 90, 3, groups=3, rng=0), torch.nn.Conv2d(6, 90, 3, groups=3)),
         (models.Conv1d(6, 90, 4, groups=2, rng=0), torch.nn.Conv1d(6, 90, 4, groups=2)),
+        (models.ConvTranspose2d(5, 60, 3, rng=0), torch.nn.ConvTranspose2d(5, 60, 3)),
+        (
+            models.ConvTranspose2d(6, 90, (3, 2), groups=3, rng=0),
+            torch.nn.ConvTranspose2d(6, 90, (3, 2), groups=3),
+        ),
     ):
         for name, parameter in ours.named_parameters():
             twin = theirs.get_parameter(name).detach().numpy()
@@ -88,6 +93,26 @@ def test_a_layer_of_sentences_gives_pytorchs_numbers():
         with db.Graph() as graph:
             y = layer(F.input(graph, x)).value
         np.testing.assert_allclose(y, twin(torch.tensor(x).T[None])[0].T.detach(), atol=1e-6)
+
+
+def test_an_image_made_larger_is_pytorchs():
+    torch = import_torch()
+    how = {
+        "stride": (2, 3),
+        "padding": 1,
+        "output_padding": (1, 0),
+        "groups": 2,
+        "dilation": (1, 2),
+    }
+    for bias in (True, False):
+        twin = torch.nn.ConvTranspose2d(4, 6, (3, 2), bias=bias, **how)
+        layer = models.ConvTranspose2d(4, 6, (3, 2), bias=bias, **how)
+        layer.load_state_dict(twin.state_dict())
+        for x in (images_of(1, (3, 5, 4))[0], images_of(1, (1, 2, 4))[0]):
+            with db.Graph() as graph:
+                y = layer(F.input(graph, x)).value
+            expected = twin(torch.tensor(x).permute(2, 0, 1)[None])[0].permute(1, 2, 0)
+            np.testing.assert_allclose(y, expected.detach(), atol=1e-6)
 
 
 def test_weights_go_through_checkpoints_and_convert(tmp_path):
@@ -153,6 +178,10 @@ def test_arguments_that_do_not_fit_are_refused_when_the_layer_is_made():
         models.Conv2d(0, 4, 3)
     with pytest.raises(ArgumentError, match=r"MaxPool2d: kernel_size is 2\.5"):
         models.MaxPool2d(2.5)
+    with pytest.raises(ArgumentError, match="ConvTranspose2d: output_padding 1 with stride"):
+        models.ConvTranspose2d(3, 4, 3, output_padding=1)
+    with pytest.raises(ArgumentError, match="ConvTranspose2d: groups is 2 for 4 and 3 channels"):
+        models.ConvTranspose2d(4, 3, 3, groups=2)
     with pytest.raises(ArgumentError, match="MaxPool2d: dilation is 0"):
         models.MaxPool2d(2, dilation=0)
     with pytest.raises(ArgumentError, match="layer 1 is"):

@@ -28,6 +28,7 @@ FUNCTIONS = {
     "concat": [lambda x, it: F.concat([x, it]), lambda x, it: F.concat([it, x])],
     "conv1d": [lambda x, it: F.conv1d(it, SQUARE)],
     "conv2d": [lambda x, it: F.conv2d(it, SQUARE)],
+    "conv_transpose2d": [lambda x, it: F.conv_transpose2d(it, SQUARE)],
     "crf": [lambda x, it: F.crf(it, [0, 1], SQUARE, VECTOR, VECTOR)],
     "cross_entropy": [lambda x, it: F.cross_entropy(it, [0, 1])],
     "cumsum": [lambda x, it: F.cumsum(it, 0)],

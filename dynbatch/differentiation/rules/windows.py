@@ -13,9 +13,10 @@ from dynbatch import nodes as F
 from dynbatch.differentiation.repeated import rows_of, sum_of_rows
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
-from dynbatch.kernels.images import count_patches
+from dynbatch.kernels.images import window_patches
 from dynbatch.nodes.images.convolution import Convolution
 from dynbatch.nodes.images.pooling import AvgPooling2d, MaxPooling2d
+from dynbatch.nodes.images.transposed_convolution import TransposedConvolution
 from dynbatch.nodes.images.windows import Sliding
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.kmax_pool import KMaxPool
@@ -28,23 +29,17 @@ AnyWindows: TypeAlias = "Windowed | Sliding"
 
 
 def _places(y: AnyWindows) -> Array:
-    """The row of x at each place of each window, (windows, places); x.rows is padding."""
+    """The row of x at each place of each window, (windows, places); x.rows is padding.
+
+    The windows of a transposed convolution are on y, one for each row of x; y.rows is padding.
+    """
     if isinstance(y, Windowed):
-        sides, size = (1, y.inputs[0].rows), (1, y.span)
-        stride, padding, dilation = (1, y.stride), (0, y.padding), (1, 1)
-        behind = padding
+        sides = np.array([(1, y.inputs[0].rows)])
+        windows = window_patches(sides, (1, y.span), (1, y.stride), (0, y.padding))
     else:
-        sides, size = y.sides, y.kernel_size()
-        stride, padding, dilation = y.stride, y.padding, y.dilation
-        behind = y.behind or padding
-    height, width = [
-        np.arange(count_patches(side, k, s, p + q, d))[:, None] * s - p + np.arange(k) * d
-        for side, k, s, p, q, d in zip(sides, size, stride, padding, behind, dilation, strict=True)
-    ]
-    lines, columns = height[:, None, :, None], width[None, :, None, :]
-    inside = (lines >= 0) & (lines < sides[0]) & (columns >= 0) & (columns < sides[1])
-    places: Array = np.where(inside, lines * sides[1] + columns, y.inputs[0].rows)
-    return places.reshape(y.rows, size[0] * size[1])
+        windows = y.windows_of(np.array([y.sides]))
+    places = np.stack(list(windows.rows(slice(0, int(windows.offsets[-1])))), axis=1)
+    return np.where(places < 0, windows.reads[-1], places)
 
 
 def _with_padding(x: Node) -> Node:
@@ -117,37 +112,71 @@ def _joined(parts: list[Node], dim: int) -> Node:
     return parts[0] if len(parts) == 1 else F.concat(parts, dim=dim)
 
 
+def _windows_by_group(x: Node, places: Array, groups: int) -> list[Node]:
+    """For each group of columns the rows of each window side by side."""
+    parts = _by_group(F.gather_rows(_with_padding(x), places.reshape(-1)), groups)
+    return [F.reshape(part, (len(places), places.shape[1] * part.width)) for part in parts]
+
+
+def _matrices(y: Convolution | TransposedConvolution) -> list[Node]:
+    """For each group its rows of the weight, channels last, as in windows."""
+    weight = F.parameter(y.graph, y.weight)
+    order = (0, *range(2, weight.ndim), 1)
+    matrix = F.reshape(F.permute(weight, order), (weight.shape[0], -1))
+    rows = weight.shape[0] // y.groups
+    return [matrix[g * rows : (g + 1) * rows] for g in range(y.groups)]
+
+
+def _weight_gradient(
+    y: Convolution | TransposedConvolution, of_windows: Node, of_rows: Node
+) -> Node:
+    """Σ_m rows_m window_mᵀ, in the layout of the weight."""
+    windows = _windows_by_group(of_windows, _places(y), y.groups)
+    pairs = zip(_by_group(rows_of(of_rows), y.groups), windows, strict=True)
+    products = [F.transpose(rows) @ of_group for rows, of_group in pairs]
+    first, second, *kernel = y.weight.shape
+    product = F.reshape(_joined(products, 0), (first, *kernel, second))
+    return F.permute(product, (0, product.ndim - 1, *range(1, product.ndim - 1)))
+
+
 @rule(Convolution)
 def _convolution(y: Convolution, dy: Node) -> tuple[Made, ...]:
     def of_windows() -> Node:
         (x,) = y.inputs
         places = _places(y)
-        weight = F.parameter(y.graph, y.weight)
-        order = (0, *range(2, weight.ndim), 1)  # channels last, as in windows
-        matrix = F.reshape(F.permute(weight, order), (weight.shape[0], -1))
-        outputs, inputs = weight.shape[0] // y.groups, weight.shape[1]
+        pairs = zip(_by_group(rows_of(dy), y.groups), _matrices(y), strict=True)
         of_places = [
-            F.reshape(part @ matrix[g * outputs : (g + 1) * outputs], (places.size, inputs))
-            for g, part in enumerate(_by_group(rows_of(dy), y.groups))
+            F.reshape(part @ matrix, (places.size, y.weight.shape[1])) for part, matrix in pairs
         ]
         return _added_back(_joined(of_places, -1), places, x)
 
     return (of_windows,)
 
 
+@rule(TransposedConvolution)
+def _transposed_convolution(y: TransposedConvolution, dy: Node) -> tuple[Made, ...]:
+    def of_pixels() -> Node:
+        windows = _windows_by_group(dy, _places(y), y.groups)
+        pairs = zip(windows, _matrices(y), strict=True)
+        parts = [of_group @ F.transpose(matrix) for of_group, matrix in pairs]
+        return reshaped(_joined(parts, -1), y.inputs[0])
+
+    return (of_pixels,)
+
+
 @parameter_rule(Convolution)
 def _of_convolution(y: Convolution, dy: Node) -> Mapping[str, Callable[[], Node]]:
-    def of_weight() -> Node:
-        (x,) = y.inputs
-        places = _places(y)
-        rows = F.gather_rows(_with_padding(x), places.reshape(-1))
-        outputs, inputs, *kernel = y.weight.shape
-        pairs = zip(_by_group(rows_of(dy), y.groups), _by_group(rows, y.groups), strict=True)
-        products = [
-            F.transpose(dy_g) @ F.reshape(x_g, (y.rows, places.shape[1] * inputs))
-            for dy_g, x_g in pairs
-        ]
-        product = F.reshape(_joined(products, 0), (outputs, *kernel, inputs))
-        return F.permute(product, (0, product.ndim - 1, *range(1, product.ndim - 1)))
+    return {
+        "weight": lambda: _weight_gradient(y, y.inputs[0], dy),
+        "bias": lambda: sum_of_rows(dy),
+    }
 
-    return {"weight": of_weight, "bias": lambda: sum_of_rows(dy)}
+
+@parameter_rule(TransposedConvolution)
+def _of_transposed_convolution(
+    y: TransposedConvolution, dy: Node
+) -> Mapping[str, Callable[[], Node]]:
+    return {
+        "weight": lambda: _weight_gradient(y, dy, y.inputs[0]),
+        "bias": lambda: sum_of_rows(dy),
+    }

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from dynbatch.arguments import refused
+from dynbatch.backend import Array
 from dynbatch.kernels.images import Pair, Patches, count_patches, window_patches
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Shape
@@ -38,11 +39,11 @@ class Sliding(Operation):
     def follows_sizes(self) -> bool:
         return False
 
-    def slid(self, shape: Shape, dims: int) -> Shape:
-        """Height and width of y, or its length alone where x has one dimension beside its width.
+    def sides_of(self, shape: Shape, dims: int) -> Pair:
+        """Height and width of x.
 
         Raises:
-            ShapeError: x has other dimensions, or no window fits.
+            ShapeError: x has other dimensions.
         """
         if len(shape) != dims + 1:
             self.refuse(
@@ -52,7 +53,15 @@ class Sliding(Operation):
                 if dims == 2
                 else "F.stack vectors to rows first",
             )
-        self.sides = (1, shape[0]) if dims == 1 else (shape[0], shape[1])
+        return (1, shape[0]) if dims == 1 else (shape[0], shape[1])
+
+    def slid(self, shape: Shape, dims: int) -> Shape:
+        """Height and width of y, or its length alone where x has one dimension beside its width.
+
+        Raises:
+            ShapeError: x has other dimensions, or no window fits.
+        """
+        self.sides = self.sides_of(shape, dims)
         kernel = self.kernel_size()
         padding = [a + b for a, b in zip(self.padding, self.behind or self.padding, strict=True)]
         how = zip(self.sides, kernel, self.stride, padding, self.dilation, strict=True)
@@ -73,10 +82,13 @@ class Sliding(Operation):
     @classmethod
     def patches(cls, batch: Batch) -> Patches:
         """The windows of all images of a batch."""
-        node = batch.first
-        sides = np.array(batch.column("sides"), np.int64).reshape(-1, 2)
+        node: Sliding = batch.first
+        return node.windows_of(np.array(batch.column("sides"), np.int64).reshape(-1, 2))
+
+    def windows_of(self, sides: Array) -> Patches:
+        """The windows of images, of whose x these are heights and widths, (K, 2)."""
         return window_patches(
-            sides, node.kernel_size(), node.stride, node.padding, node.dilation, node.behind
+            sides, self.kernel_size(), self.stride, self.padding, self.dilation, self.behind
         )
 
     @classmethod

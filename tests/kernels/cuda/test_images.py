@@ -92,8 +92,8 @@ def test_convolutions_in_chunks(cupy, dtype, how, groups, monkeypatch):
         atol=1e-4,
     )  # fmt: skip
     assert_versions_agree(
-        convolution.convolve_backward, dy, patches.reversed(), weight, back, x, groups, rtol=1e-4,
-        atol=1e-4,
+        convolution.convolve_backward, dy, patches.reversed(), weight, back, x, groups,
+        normal(dtype, 3), rtol=1e-4, atol=1e-4,
     )  # fmt: skip
     assert_versions_agree(
         convolution.weight_gradient, x, patches, dy, scratch, weight, groups, rtol=1e-4, atol=1e-3
