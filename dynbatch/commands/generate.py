@@ -30,7 +30,7 @@ from dynbatch.train.progress import COLUMNS, tell_backend
 
 SUMMARY = "write text, tags or labels with a model"
 HELP = """\
-Write on for prompts, write targets for sources, or write the tags or the label
+Continue prompts, write targets for sources, or write the tags or the label
 of each line; all side by side and without padding. What a prompt gets does not
 depend on the others.
 
@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a folder or a checkpoint, see below")
-    add("prompts", metavar="PROMPT", nargs="*", help="texts to write on for, or sources")
+    add("prompts", metavar="PROMPT", nargs="*", help="texts to continue, or sources")
     add("--file", metavar="FILE", help="one prompt a line, UTF-8")
     add("--tokenizer", metavar="NAME", help="bytes, ids, or a folder (that of the model)")
     add("--loader", metavar="FUNCTION", help="makes a model of your own, see below")

@@ -116,7 +116,7 @@ class Engine:
         """Take a request; it joins at the next step with room for it. Return its number.
 
         Args:
-            prompt:  ids (T,), T >= 1: what is written on; or the source of an encoder-decoder,
+            prompt:  ids (T,), T >= 1: what is continued; or the source of an encoder-decoder,
                      which may be empty.
             config:  its settings; `changes` override single ones.
             prefix:  ids with which results begin.

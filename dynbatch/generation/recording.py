@@ -15,7 +15,7 @@ class EngineStep(NamedTuple):
 
     waiting: have no pages yet, or gave them back for others.
     prompts: whose prompts were read, or a part of them.
-    tokens:  that were written on, a token for each of their sentences.
+    tokens:  that were continued, by a token for each of their sentences.
     pausing: have joined, and were not read: the step was full.
     rows:    ids that the model read.
     memory:  bytes of the caches, once the rows were read.

@@ -66,7 +66,7 @@ class LanguageModelSettings(TaskSettings):
 
 
 class DocumentWriter(WritingTask):
-    """A GPT of bytes or characters, which makes documents up or writes on for their beginnings.
+    """A GPT of bytes or characters, which makes documents up or continues their beginnings.
 
     Tokens are bytes, so that nothing is unknown, unless a character takes 1.2 bytes or more on
     average, as in Greek, Russian or Chinese: then they are characters, and sentences are half as
