@@ -113,7 +113,12 @@ def device(name: str | Device) -> Device:
 
 def device_of(array: Any) -> Device:
     """The device that holds an array. A GPU that holds arrays is not looked for again."""
-    return CPU if isinstance(array, np.ndarray) else _gpu(cupy(), array.data.device_id)
+    return CPU if isinstance(array, np.ndarray) else gpu(array.data.device_id)
+
+
+def gpu(index: int) -> Device:
+    """A GPU that is known to be there, by its number."""
+    return _gpu(cupy(), index)
 
 
 def _gpu(module: ArrayModule, index: int) -> Device:

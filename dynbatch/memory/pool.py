@@ -91,6 +91,7 @@ class Pool:
                 raise OutOfMemory(self._refusal(size, label)) from error
             if isinstance(buffer, DeviceBuffer):
                 try:
+                    buffer.use()
                     self._order.take(buffer)
                 except BaseException:  # the device is lost, or somebody interrupts
                     self._above.free(buffer)
@@ -109,6 +110,7 @@ class Pool:
             if buffer is None:
                 raise ValueError("pool.give: the array is not on loan; give it back once.")
             if isinstance(buffer, DeviceBuffer):
+                buffer.use()
                 self._order.give(buffer)
             self._above.free(buffer)
 
@@ -225,5 +227,5 @@ def pool_of(device: backend.Device) -> Pool:
     pools: dict[tuple[int, int], Pool] = _device_pools.__dict__.setdefault("pools", {})
     key = (id(device.xp), device.index)
     if key not in pools:
-        pools[key] = Pool(upstream=DeviceMemory())
+        pools[key] = Pool(upstream=DeviceMemory(device))
     return pools[key]

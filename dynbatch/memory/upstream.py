@@ -43,6 +43,10 @@ class DeviceBuffer(Buffer):
         """A pointer that keeps the same memory alive."""
         return DeviceBuffer(self._pointer + offset, size)
 
+    def use(self) -> None:
+        """Make its GPU CuPy's current one, for which streams and events are."""
+        backend.gpu(self._pointer.device_id).use()
+
     def array(self, dtype: np.typing.DTypeLike) -> Array:
         """A CuPy array over the memory."""
         elements = self.size // np.dtype(dtype).itemsize
@@ -69,15 +73,26 @@ class HostMemory(Resource):
 
 
 class DeviceMemory(Resource):
-    """Memory of CuPy's current device from the driver; dropping the buffer frees it.
+    """Memory of a GPU from the driver; dropping the buffer frees it.
 
     The driver waits for the GPU to give memory back, which is why a pool above should keep it.
+
+    Args:
+        device: the GPU; None for CuPy's current one whenever memory is taken.
     """
 
     name = "the GPU"
 
+    def __init__(self, device: backend.Device | None = None) -> None:
+        self._device = device
+
+    def _use(self) -> None:
+        if self._device is not None:
+            self._device.use()
+
     def allocate(self, size: int) -> Buffer:
         """A `cupy.cuda.Memory`, which the driver aligns to 256 bytes."""
+        self._use()
         try:
             return self._memory(size)
         except MemoryError:
@@ -99,11 +114,13 @@ class DeviceMemory(Resource):
 
     def room(self) -> int:
         """The free bytes that the driver reports."""
+        self._use()
         free, _ = backend.cupy().cuda.runtime.memGetInfo()
         return int(free)
 
     def state(self) -> str:
         """Free and total bytes, and the bytes in CuPy's pool and cuBLAS, as text."""
+        self._use()
         cupy = backend.cupy()
         free, total = cupy.cuda.runtime.memGetInfo()
         held = cupy.get_default_memory_pool().used_bytes()

@@ -128,7 +128,7 @@ class Stepper:
 
 
 def _pool(device: Device) -> Pool:
-    return Pool(upstream=DeviceMemory()) if device.is_cuda else Pool()
+    return Pool(upstream=DeviceMemory(device)) if device.is_cuda else Pool()
 
 
 def bytes_of_gradient(parameter: Parameter) -> int:

@@ -221,9 +221,12 @@ class Event:
     ) -> None:
         self._operation = Operation(None)
         self.disable_timing = disable_timing
+        self._device_id = current_device()
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or get_current_stream()
+        if stream.device_id != self._device_id:  # CUDA takes a null stream for the current GPU's
+            raise RuntimeError("cudaErrorInvalidResourceHandle: event and stream of two GPUs")
         stream.enqueue(_nothing)
         self._operation = stream._last
 

@@ -41,6 +41,7 @@ class MemoryPointer(Protocol):
     """A pointer into device memory, which it keeps alive."""
 
     ptr: int
+    device_id: int
 
     def __add__(self, offset: int) -> Self: ...
     def copy_from_host_async(self, source: int, size: int, stream: CudaStream) -> None: ...
