@@ -234,6 +234,7 @@ class Parameter(ParameterHabits):
         """
         wants_host = dl_device is not None and dl_device[0] == exchange.HOST
         if self.device.is_cuda:
+            self.device.use()
             queue().flush()
         if wants_host and self.device.is_cuda:
             if copy is False:

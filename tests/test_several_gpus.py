@@ -1,6 +1,8 @@
 """GPUs by number, with a stand-in for CuPy that has several: each run is on the one it names."""
 
 import threading
+from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +11,15 @@ import dynbatch as db
 from dynbatch import backend, models, optim
 from dynbatch import nodes as F
 from dynbatch.errors import BackendError
+from dynbatch.generation.engine import Engine
+from dynbatch.kernels.arrays import fill
+from dynbatch.kernels.runtime.transfer import to_host
+from dynbatch.parameter import ModelBuffer, Parameter
+from dynbatch.train.moment import Moment
+from dynbatch.train.watch import Watched
 from tests.cuda import devices
 from tests.cuda.fake_cupy import settings
+from tests.generation.tiny_models import tiny
 
 
 @pytest.fixture
@@ -78,6 +87,164 @@ def test_another_thread_runs_a_graph_on_its_gpu(cp):
         wanted = models.Linear(3, 2, rng=0)(F.input(graph, np.ones((1, 3), np.float32))).value
     np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
     assert found[1] == 1
+
+
+def texts(model, elsewhere, **settings):
+    """What an engine writes whose steps find another GPU current."""
+    with Engine(model, step_tokens=4) as engine:
+        numbers = []
+        for prompt in ([3, 1, 2, 5, 4, 1], [7], [4, 4]):
+            elsewhere.use()
+            numbers.append(engine.add(prompt, max_new_tokens=4, **settings))
+        while not engine.is_idle:
+            elsewhere.use()
+            engine.step()
+        elsewhere.use()
+        return [[one.tokens for one in engine.results(number)] for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"repetition_penalty": 1.3, "suppress_tokens": (3,)},
+        {"do_sample": True, "top_k": 20, "num_return_sequences": 2, "seed": 3},
+        {"num_beams": 3, "num_return_sequences": 2},
+        {"process": lambda logits, ids: logits if backend.device("cuda:0").use() is None else None},
+    ],
+    ids=["edits", "samples", "beams", "hook"],
+)
+@pytest.mark.parametrize("name", ["gpt2", "t5", "lstm"])
+def test_an_engine_writes_on_the_gpu_of_its_model(cp, name, settings):
+    wanted = texts(tiny(name), backend.CPU, **settings)
+    assert texts(tiny(name).to("cuda:1"), backend.device("cuda:0"), **settings) == wanted
+
+
+def test_engines_on_two_gpus_take_turns(cp):
+    engines = [Engine(tiny("gpt2").to(f"cuda:{k}")) for k in (0, 1)]
+    for engine in engines:
+        engine.add([3, 1, 2], max_new_tokens=4)
+    while not engines[0].is_idle:
+        for engine in engines:
+            engine.step()
+    first, second = [engine.results(0)[0].tokens for engine in engines]
+    assert first == second and len(first) == 4
+    for engine in engines:
+        engine.add([3, 1, 2], num_beams=2, max_new_tokens=4)
+        engine.step()
+    for engine in engines:  # which gives back pages of the GPU that is not current
+        engine.close()
+        assert engine.caches.lent_bytes == 0
+
+
+def test_an_update_is_watched_on_the_gpu_of_its_model(cp):
+    def watched(device, elsewhere):
+        model = models.Linear(3, 2, rng=0).to(device)
+        optimizer = optim.Adam(model, 0.1)
+        with db.Graph(device=device) as graph:
+            graph.backward(F.sum(F.tanh(model(F.input(graph, np.ones((2, 3), np.float32))))))
+        elsewhere.use()
+        found = Watched(optimizer)
+        elsewhere.use()
+        optimizer.step()
+        elsewhere.use()
+        found.updated()
+        elsewhere.use()
+        return found.statistics()
+
+    on_gpu = watched("cuda:1", backend.device("cuda:0"))
+    for name, statistics in watched("cpu", backend.CPU).items():
+        for key, number in statistics.items():
+            np.testing.assert_allclose(on_gpu[name][key], number, rtol=1e-4, err_msg=key)
+
+
+def test_gradients_of_models_on_two_gpus_are_watched_together(cp):
+    pairs = [Parameter(np.full(3, k + 1.0)).to(f"cuda:{k}") for k in (0, 1)]
+    found = Watched(optim.SGD(pairs, 0.1))
+    found.updated()
+    assert [one["mean"] for one in found.statistics().values()] == [1.0, 2.0]
+
+
+class Tagger(models.Module):
+    def __init__(self):
+        self.embed = models.Embedding(7, 4, rng=0)
+        self.share = Parameter(np.full(3, 1 / 3, np.float32))
+        self.mean = ModelBuffer(np.ones(4, np.float32))
+        self.output = models.Linear(4, 3, rng=1)
+
+    def loss(self, graph, words):
+        return F.cross_entropy(self.output(self.embed(graph, words)) * self.share, words % 3)
+
+
+ACTS = {
+    "RowSparse.dense": lambda given: given.model.embed.weight.grad.dense(),
+    "RowSparse.__add__": lambda given: (
+        given.model.embed.weight.grad + given.model.embed.weight.grad
+    ).values,
+    "Graph.values": lambda given: given.graph.values([given.loss])[0],
+    "Node.gradient": lambda given: given.loss.gradient,
+    "Graph.device_value": lambda given: given.graph.device_value(given.loss),
+    "Parameter.numpy": lambda given: given.model.output.weight.numpy(),
+    "Parameter.assign": lambda given: (
+        given.model.output.weight.assign(np.ones((3, 4))), given.model.output.weight.value
+    )[1],
+    "copy.deepcopy": lambda given: deepcopy(given.model).output.weight.value,
+    "Moment.restore": lambda given: (
+        given.moment.restore(None), given.model.mean.value
+    )[1],
+    "clip_grad_value_": lambda given: (
+        optim.clip_grad_value_(given.model, 0.01), given.model.output.weight.grad
+    )[1],
+    "EG.step": lambda given: (
+        optim.EG([given.model.share], 0.1).step(), given.model.share.value
+    )[1],
+    "Optimizer.load_state_dict": lambda given: (
+        given.optimizer.load_state_dict(given.optimizer.state_dict()),
+        given.optimizer.state_dict()["embed.weight/gradient_sum"],
+    )[1],
+    "Average.applied": lambda given: averaged(given.model),
+    "db.predict": lambda given: db.predict(
+        given.model.eval(), lambda graph, words: given.model.embed(graph, words), [WORDS]
+    )[0],
+}  # fmt: skip
+WORDS = np.array([1, 5, 5, 2])
+
+
+def averaged(model):
+    average = optim.Average(model, decay=0.5)
+    average.update()
+    with average.applied():
+        return model.output.weight.numpy()
+
+
+def after(act, device, elsewhere):
+    """What something gives behind an update, on the host."""
+    model = Tagger().to(device)
+    optimizer = optim.Adam([model.embed.weight, model.output.weight], 0.1)
+    moment = Moment.now([model.mean], None)
+    with db.Graph(device=device) as graph:
+        loss = model.loss(graph, WORDS).keep()
+        graph.backward(loss)
+        optimizer.step(clear=False)
+        model.mean.assign(np.zeros(4))
+        elsewhere.use()
+        return to_host(act(SimpleNamespace(**locals())))
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_whatever_is_done_uses_the_gpu_of_its_arrays(cp, name):
+    found = after(ACTS[name], "cuda:1", backend.device("cuda:2"))
+    np.testing.assert_allclose(found, after(ACTS[name], "cpu", backend.CPU), rtol=1e-4, atol=1e-6)
+
+
+def test_a_parameter_is_shared_after_what_is_queued_for_its_gpu(cp):
+    parameter = Parameter(np.zeros(3, np.float32)).to("cuda:1")
+    for number, copy in ((7.0, None), (8.0, True)):
+        backend.device("cuda:1").use()
+        fill(parameter.value, number)
+        backend.device("cuda:0").use()
+        shared = parameter.__dlpack__(stream=-1, copy=copy).take()
+        backend.device("cuda:1").use()
+        assert shared.get().tolist() == [number] * 3
 
 
 def test_a_model_moves_from_one_gpu_to_another(cp):

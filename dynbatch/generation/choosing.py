@@ -169,7 +169,9 @@ def _processed(sentences: Sequence[Ready], scores: Array) -> tuple[Array, list[T
         if processing.hook is not None and request.branches:
             start_kernels(scores)
             try:
-                copy(processing.hooked(scores[k]), scores[k])
+                changed = processing.hooked(scores[k])
+                device_of(scores).use()  # another may be current since
+                copy(changed, scores[k])
             except Exception as error:
                 events.append(request.fail(error))
     return scores, events

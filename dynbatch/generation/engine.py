@@ -246,6 +246,7 @@ class Engine:
         A request that fails ends with an event, and the others go on.
         """
         queue, events = self._queue, list[TokenEvent]()
+        self._continuation.device.use()
         with evaluating(self._model), self._products():
             joining = queue.join()
             if joining and self._continuation.has_source:

@@ -37,4 +37,5 @@ class Moment:
     def restore_buffers(self) -> None:
         """Put the buffers back alone."""
         for buffer, values in self.buffers:
+            buffer.device.use()
             copy(values, buffer.value)

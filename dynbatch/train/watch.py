@@ -7,12 +7,11 @@ from math import nan, sqrt
 
 import numpy as np
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array, Device, DType, device_of
 from dynbatch.kernels import clipping
 from dynbatch.kernels.arrays import snapshot
 from dynbatch.kernels.cuda import clipping as on_device
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
-from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.optim import Optimizer
 from dynbatch.optim.combination import combine
 from dynbatch.parameter import RowSparse
@@ -94,14 +93,14 @@ class _Sums:
         on_host: Callable[[Array], float] = clipping.sum_squares if squared else _sum
         start = on_device.sum_squares if squared else on_device.sums
         self._found = [on_host(a) if isinstance(a, np.ndarray) else 0.0 for a in arrays]
-        groups: dict[DType, list[int]] = {}
+        groups: dict[tuple[Device, DType], list[int]] = {}
         for k, array in enumerate(arrays):
             if not isinstance(array, np.ndarray) and array.size:
-                groups.setdefault(array.dtype, []).append(k)
+                groups.setdefault((device_of(array), array.dtype), []).append(k)
         self._late: list[tuple[list[int], list[int], HostCopy]] = []
-        for numbers in groups.values():
+        for (device, _), numbers in groups.items():
             counts = [on_device.num_chunks(arrays[k]) for k in numbers]
-            partials = queue().cupy.empty(sum(counts), "float64")
+            partials = device.xp.empty(sum(counts), "float64")
             start([arrays[k] for k in numbers], partials)
             self._late.append((numbers, counts, HostCopy(partials)))
 

@@ -95,6 +95,7 @@ class Executor:
     @property
     def _queue(self) -> Queue | None:
         """The launch queue of the running thread, which kernels use too; None without a GPU."""
+        self._device.use()
         return queue() if self._device.is_cuda else None
 
     def run(self, request: Request) -> None:

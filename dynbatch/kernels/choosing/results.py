@@ -58,6 +58,7 @@ class StepResults:
 
 
 def start_kernels(array: Array) -> None:
-    """Start what waits in the queue, if the array lies on a GPU: others may read it then."""
+    """Start what waits for the array's GPU, if it lies on one: others may read it then."""
     if not isinstance(array, np.ndarray):
+        device_of(array).use()
         queue().flush()
