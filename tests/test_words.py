@@ -3,28 +3,41 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import dynbatch as db
 
 PACKAGE = Path(db.__file__).parent
 
 
+class Definition(NamedTuple):
+    """A module, class or function of the package."""
+
+    place: str
+    class_name: str
+    docstring: str
+
+
+@cache
 def definitions():
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
         place = path.relative_to(PACKAGE).as_posix()
-        yield place, tree
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{place}:{node.lineno}", node
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                line = "" if isinstance(node, ast.Module) else f":{node.lineno}"
+                name = node.name if isinstance(node, ast.ClassDef) else ""
+                found.append(Definition(place + line, name, ast.get_docstring(node) or ""))
+    return found
 
 
 def test_no_class_name_stands_twice_in_the_package():
     places = defaultdict(list)
-    for place, node in definitions():
-        if isinstance(node, ast.ClassDef):
-            places[node.name].append(place)
+    for place, name, _ in definitions():
+        if name:
+            places[name].append(place)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
@@ -38,6 +51,6 @@ def test_no_docstring_begins_as_a_fragment():
     fragment = re.compile(r"(Of|The same|Those|As)\b")
     assert [
         f"{place}: {text.splitlines()[0]}"
-        for place, node in definitions()
-        if fragment.match(text := ast.get_docstring(node) or "")
+        for place, _, text in definitions()
+        if fragment.match(text)
     ] == []

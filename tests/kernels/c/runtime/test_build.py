@@ -41,6 +41,21 @@ def run(cache: Path, program: str = PROGRAM, **variables: str) -> tuple[str, str
     return result.stdout.strip(), result.stderr
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where one kernel is kept; only copies of it are changed."""
+    folder = tmp_path_factory.mktemp("compiled")
+    run(folder)
+    return folder
+
+
+@pytest.fixture
+def kept(compiled: Path, tmp_path: Path) -> Path:
+    """The kernel's library, in a folder of the test's own."""
+    (library,) = shutil.copytree(compiled, tmp_path / "cache").glob("example-float-*.so")
+    return library
+
+
 def test_the_first_use_compiles_and_says_so_and_the_second_does_neither(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     _, first = run(cache)
@@ -57,22 +72,19 @@ def test_what_is_said_of_compiling_stands_apart_from_a_progress_bar(tmp_path: Pa
     assert line == "dynbatch: compiling 1 C file, once for float32 ..."
 
 
-def test_a_truncated_or_changed_file_is_compiled_anew(tmp_path: Path) -> None:
-    run(tmp_path)
-    (kept,) = tmp_path.glob("example-float-*.so")
+def test_a_truncated_or_changed_file_is_compiled_anew(kept: Path) -> None:
     content = kept.read_bytes()
     for damaged in (content[: len(content) // 2], b"", content[:-1] + b"x"):
         kept.write_bytes(damaged)
-        answer, told = run(tmp_path)
+        answer, told = run(kept.parent)
         assert answer == "''" and "compiling 1 C file," in told
         assert kept.read_bytes() == content
 
 
-def test_files_that_others_can_write_are_not_loaded(tmp_path: Path) -> None:
-    run(tmp_path)
-    (kept,) = tmp_path.glob("example-float-*.so")
+def test_files_that_others_can_write_are_not_loaded(kept: Path) -> None:
+    assert run(kept.parent) == ("''", "")
     kept.chmod(0o777)
-    assert "compiling 1 C file, once for float" in run(tmp_path)[1]
+    assert "compiling 1 C file, once for float" in run(kept.parent)[1]
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
