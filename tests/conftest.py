@@ -12,7 +12,7 @@ so are products of the parameters of the others, of which each value is tried at
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from typing import Any
 from zlib import crc32
@@ -56,7 +56,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of those alone")
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Leave doctests to the package: files of tests have none, and looking for them takes long."""
+    found = yield
+    return [file for file in found if type(file) is pytest.Module]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or config.pluginmanager.has_plugin("tests.cuda.on_gpu"):
         return
