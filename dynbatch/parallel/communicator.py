@@ -17,7 +17,7 @@ from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.parallel.guard import RankGuard
-from dynbatch.parallel.transport import Transport
+from dynbatch.parallel.transport import DeviceTransport, Transport
 
 DIRECT_BYTES = 1 << 16
 """Up to which every rank sends all others the whole: one round instead of two."""
@@ -27,7 +27,8 @@ class Communicator:
     """The processes of a run, each with a rank: 0 to size - 1. `parallel.connect()` makes one.
 
     All ranks call the same methods in the same order, with arrays of the same shapes and dtypes;
-    numbers and arrays may differ. Sums are taken in the order of ranks, (x_0 + x_1) + x_2 + ..., on
+    their numbers may differ. Only `send`, `receive` and `exchange` are of those ranks alone that
+    they name. Sums are taken in the order of ranks, (x_0 + x_1) + x_2 + ..., on
     every transport: all ranks have the same bits, and another run with as many ranks has them too.
 
     Args:
@@ -57,7 +58,9 @@ class Communicator:
         (1, array([1., 2.]))
     """
 
-    def __init__(self, host: Transport | None = None, device: Transport | None = None) -> None:
+    def __init__(
+        self, host: Transport | None = None, device: DeviceTransport | None = None
+    ) -> None:
         self._host = host
         self._device = device
         self._pid = os.getpid()
@@ -174,18 +177,25 @@ class Communicator:
         self.all_reduce(np.zeros(1, np.int8))
 
     def send(self, array: Array, to: int) -> None:
-        """Send a C-contiguous array to a rank, which calls `receive`; waits until it is taken."""
+        """Send a C-contiguous array to a rank, which receives it; other ranks have no part in it.
+
+        It may return before the array was received, or wait until then. Two ranks that both send
+        before they receive may wait for each other forever: `exchange` does both at once.
+        """
         self.exchange({to: array}, {})
 
     def receive(self, array: Array, source: int) -> None:
-        """Fill a C-contiguous array with what a rank sends, which is of its shape and dtype."""
+        """Fill a C-contiguous array with what a rank sends, which has as many bytes.
+
+        What one rank sends to another arrives in the order in which it was sent.
+        """
         self.exchange({}, {source: array})
 
     def exchange(self, sent: Mapping[int, Array], received: Mapping[int, Array]) -> None:
         """Send arrays to other ranks, by rank, while arrays are filled with what others send.
 
-        They are C-contiguous and on one device. All ranks call it, also those for which there is
-        nothing; between two ranks alone `send` and `receive` are exchanges too.
+        They are C-contiguous and on one device. Whoever is sent something receives it, by `receive`
+        or `exchange`; ranks for which there is nothing need not call it.
         """
         for other in (*sent, *received):
             if not 0 <= other < self.size or other == self.rank:
@@ -194,10 +204,12 @@ class Communicator:
                     f"rank {other} is given on rank {self.rank} of {self.size}",
                     "another rank of the run", "ranks are counted from 0",
                 )  # fmt: skip
-        if self.size > 1:
-            like = next(iter((*sent.values(), *received.values())), np.empty(0))
-            others = range(self.size)
-            self._exchange(like, [sent.get(r) for r in others], [received.get(r) for r in others])
+        if sent or received:
+            like = next(iter((*sent.values(), *received.values())))
+            ranks = range(self.size)
+            self._exchange(
+                like, [sent.get(r) for r in ranks], [received.get(r) for r in ranks], False
+            )
 
     # The end --------------------------------------------------------------------------------------
 
@@ -268,32 +280,38 @@ class Communicator:
         return f"Communicator(rank {self.rank} of {self.size}{by})"
 
     def _exchange(
-        self, like: Array, sent: Sequence[Array | None], received: Sequence[Array | None]
-    ) -> None:
-        """Exchange arrays by the transport of their device; own places are left out."""
+        self, like: Array, sent: Sequence[Array | None], received: Sequence[Array | None],
+        is_of_all: bool = True,
+    ) -> None:  # fmt: skip
+        """Exchange arrays by the transport of their device, without own places.
+
+        Args:
+            is_of_all: all ranks do, not only those for which there is something.
+        """
         if os.getpid() != self._pid:
             raise ParallelError(
                 f"a forked process of rank {self.rank} communicates.\n"
                 "  rule: ranks are the processes that the run was started with"
             )
-        device = device_of(like)
-        transport = self._device if device.is_cuda else self._host
-        if transport is None or self._host is None:
+        device, host, own = device_of(like), self._host, self.rank
+        transport = self._device if device.is_cuda else host
+        if transport is None or host is None:
             raise ParallelError(
                 f"{self!r} cannot move arrays of the {device.name}.\n"
                 '  fix:  parallel.connect(device="cuda") for arrays of a GPU; a closed '
                 "communicator moves nothing"
             )
         device.use()
-        own = self.rank
+        out = [None if r == own else each for r, each in enumerate(sent)]
+        into = [None if r == own else each for r, each in enumerate(received)]
         nothing: list[Array | None] = [None] * self.size
         try:
-            if transport is not self._host:  # which counts too where a rank has no arrays
-                self._host.exchange(nothing, nothing)
-            transport.exchange(
-                [None if r == own else each for r, each in enumerate(sent)],
-                [None if r == own else each for r, each in enumerate(received)],
-            )
+            if transport is host:
+                (host.exchange if is_of_all else host.exchange_between)(out, into)
+            else:
+                if is_of_all:
+                    host.exchange(nothing, nothing)  # which counts, and sees that ranks differ
+                transport.exchange(out, into)
         except ParallelError:
             if self.guard is not None:
                 self.guard.taken()

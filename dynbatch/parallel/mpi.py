@@ -15,13 +15,22 @@ import numpy as np
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import PlaceInRun
-from dynbatch.parallel.transport import Buffer, bytes_of, cut_off, error_of, last_words, unexpected
+from dynbatch.parallel.transport import (
+    BETWEEN,
+    Buffer,
+    bytes_of,
+    cut_off,
+    error_of,
+    last_words,
+    unexpected,
+)
 
 FAILED = 0
-"""The tag of last words. Others count the exchanges, so that ranks which differ get an error."""
+"""The tag of last words. 1 is that of a message between two ranks; others count the exchanges of
+all, so that ranks which differ get an error."""
 
 TAGS = (1 << 15) - 2
-"""Tags that every MPI has, without `FAILED`: up to 32767."""
+"""Tags that every MPI has, up to 32767, without these two."""
 
 LAST_WORDS_SECONDS = 5.0
 """How long a rank that failed waits for the others to have read why; then MPI ends them."""
@@ -54,16 +63,26 @@ class MpiTransport:
         self._moving: list[Any] = []  # with its buffers: MPI may go on after an error
 
     def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+        self._number = 1 + self._number % TAGS
+        self._exchange(self._number, sent, received)
+
+    def exchange_between(
+        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
+        self._exchange(BETWEEN, sent, received)
+
+    def _exchange(
+        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
         if self._failure is not None:
             raise self._failure
-        self._number += 1
         out = {r: bytes_of(each) for r, each in enumerate(sent) if each is not None}
         into = {r: bytes_of(each) for r, each in enumerate(received) if each is not None}
         with self._told():
-            tag = self._tag(self._number)
+            tag = FAILED + 1 + number
             self._moving = [self._joined.Isend(self._buffer(out[r]), r, tag) for r in out]
             try:
-                self._wait(lambda: self._has_moved(into))
+                self._wait(lambda: self._has_moved(number, into))
             except BaseException as error:  # MPI may go on with what was under way
                 self._failure = self._failure or cut_off(self.rank, error)
                 raise
@@ -93,7 +112,7 @@ class MpiTransport:
         if self._failure is None and not self._moving:
             self._joined.Free()
 
-    def _has_moved(self, into: dict[int, memoryview]) -> bool:
+    def _has_moved(self, number: int, into: dict[int, memoryview]) -> bool:
         """Whether all is sent and received. Receives what has come of `into`."""
         if self._failure is not None:
             raise self._failure
@@ -107,9 +126,9 @@ class MpiTransport:
             if status.Get_tag() == FAILED:
                 raise self._error(message, status)
             length = status.Get_elements(self._mpi.BYTE)
-            if (status.Get_tag(), length) != (self._tag(self._number), into[r].nbytes):
-                number = status.Get_tag() - 1
-                raise unexpected(r, length, number, into[r].nbytes, self._number % TAGS)
+            theirs = status.Get_tag() - FAILED - 1
+            if (theirs, length) != (number, into[r].nbytes):
+                raise unexpected(r, length, theirs, into[r].nbytes, number)
             self._moving.append(message.Irecv(self._buffer(into.pop(r))))
         return not into and bool(self._mpi.Request.Testall(self._moving))
 
@@ -126,9 +145,6 @@ class MpiTransport:
 
     def _buffer(self, data: Buffer) -> list[Any]:
         return [data, self._mpi.BYTE]
-
-    def _tag(self, number: int) -> int:
-        return FAILED + 1 + number % TAGS
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
         start = time.perf_counter()

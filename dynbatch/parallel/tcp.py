@@ -10,9 +10,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.transport import Buffer, bytes_of, cut_off, error_of, last_words, unexpected
+from dynbatch.parallel.transport import (
+    BETWEEN,
+    Buffer,
+    bytes_of,
+    cut_off,
+    error_of,
+    last_words,
+    unexpected,
+)
 
-HEADER = struct.Struct("!QQ")  # number of the exchange, bytes that follow
+HEADER = struct.Struct("!QQ")  # number of the exchange or BETWEEN, bytes that follow
 
 LEFT = b"left\n"
 """The last words of a rank that ended in order."""
@@ -26,7 +34,8 @@ class TcpTransport:
 
     The first socket is for data. A header before each message has the number of the exchange and
     its length, so that ranks which do different things get an error, and do not read one array for
-    another. The second is for last words: they arrive also if the message that was under way will
+    another. A message between two ranks has no number: a socket keeps the order. The second is for
+    last words: they arrive also if the message that was under way will
     never be whole.
 
     Args:
@@ -59,19 +68,31 @@ class TcpTransport:
             self._selector.register(voice.socket, selectors.EVENT_READ, voice)
 
     def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+        self._number += 1
+        self._exchange(self._number, sent, received)
+
+    def exchange_between(
+        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
+        self._exchange(BETWEEN, sent, received)
+
+    def _exchange(
+        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
         if self._failure is not None:
             raise self._failure
-        self._number += 1
         try:
-            self._exchange(sent, received)
+            self._move(number, sent, received)
         except BaseException as error:  # what was under way is never whole: no exchange follows
             self._failure = self._failure or cut_off(self.rank, error)
             raise
 
-    def _exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+    def _move(
+        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
         waiting = 0
         for r, peer in self._peers.items():
-            moving = _Moving(r, self._number, _bytes(sent[r]), _bytes(received[r]))
+            moving = _Moving(r, number, _bytes(sent[r]), _bytes(received[r]))
             if moving.events():
                 waiting += 1
                 self._selector.register(peer, moving.events(), moving)
@@ -116,7 +137,7 @@ class TcpTransport:
             return ParallelError(
                 f"rank {rank} left the run, and rank {self.rank} still waits for it.\n"
                 "  rule: all ranks call the same methods in the same order\n"
-                "  fix:  do not communicate inside `if communicator.rank == ...`", rank
+                "  fix:  inside `if communicator.rank == ...` only send, receive and exchange", rank
             )  # fmt: skip
         why = "it was killed, or ended its process at once" if lost.has_ended else str(error)
         return ParallelError(f"rank {rank} ended without a word: {why}.", rank)

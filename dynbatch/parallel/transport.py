@@ -14,8 +14,14 @@ Buffer = Any
 """A C-contiguous array of a transport's device; its bytes are moved."""
 
 
-class Transport(Protocol):
+BETWEEN = 0
+"""The number of a message between two ranks. Exchanges of all ranks are counted from 1."""
+
+
+class DeviceTransport(Protocol):
     """Moves bytes between ranks. `Communicator` builds all else on it, sums too.
+
+    On GPUs it does not see that ranks differ, and moves what two of them have without the others.
 
     Attributes:
         name: of the engine, for messages: "tcp", "mpi", "nccl".
@@ -55,6 +61,25 @@ class Transport(Protocol):
         """End the connections. Nothing is exchanged afterwards."""
 
 
+class Transport(DeviceTransport, Protocol):
+    """A transport of arrays of the CPU, which sees that ranks differ.
+
+    Exchanges of all ranks are numbered, and a message between two is marked as one: whoever gets
+    something else than it waits for raises an error.
+    """
+
+    def exchange_between(
+        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
+        """`exchange` between some ranks: others do not call it, and may do something else.
+
+        What a rank sends to another one is received in the same order there.
+
+        Raises:
+            ParallelError: as `exchange` does.
+        """
+
+
 def last_words(message: str, rank: int | None) -> bytes:
     """What a rank tells the others when the run fails: a line."""
     return json.dumps({"message": message, "rank": rank}).encode() + b"\n"
@@ -72,14 +97,23 @@ def bytes_of(array: Buffer) -> memoryview:
 
 
 def unexpected(rank: int, length: int, number: int, expected: int, own: int) -> ParallelError:
-    """The error for what a rank sent in its exchange `number`, seen in this rank's `own`."""
+    """The error for what a rank sent in its exchange `number`, seen in this rank's `own`.
+
+    Args:
+        number: of an exchange of all ranks, or `BETWEEN`; so is `own`.
+    """
     return ParallelError(
-        f"rank {rank} sent {length} bytes in its exchange {number}, and this rank "
-        f"expected {expected} in its exchange {own}.\n"
+        f"rank {rank} sent {length} bytes in {_shown(number)}, and this rank "
+        f"expected {expected} in {_shown(own)}.\n"
         "  rule: all ranks call the same methods in the same order, with arrays of the "
-        "same shapes\n"
-        "  fix:  do not communicate inside `if communicator.rank == ...`"
+        "same shapes;\n"
+        "        what one sends to another, that one receives, in the same order\n"
+        "  fix:  inside `if communicator.rank == ...` only send, receive and exchange"
     )
+
+
+def _shown(number: int) -> str:
+    return "a message between the two" if number == BETWEEN else f"its exchange {number}"
 
 
 def cut_off(rank: int, error: BaseException) -> ParallelError:

@@ -29,9 +29,15 @@ class Yielding:
         return getattr(self.transport, name)
 
     def exchange(self, *given):
+        self._yielding(self.transport.exchange, given)
+
+    def exchange_between(self, *given):
+        self._yielding(self.transport.exchange_between, given)
+
+    def _yielding(self, move, given):
         nccl.one_at_a_time.release()
         try:
-            self.transport.exchange(*given)
+            move(*given)
         finally:
             nccl.one_at_a_time.acquire()
 

@@ -37,11 +37,15 @@ def on_ranks(size, do):
 def count_messages(communicator, of="_host"):
     """A list, to which the bytes of each array that this rank sends from now on are appended."""
     transport, counted = getattr(communicator, of), []
-    exchange = transport.exchange
 
-    def counting(sent, received, *more):
-        counted.extend(each.nbytes for each in sent if each is not None)
-        exchange(sent, received, *more)
+    def counting(move):
+        def counted_move(sent, received):
+            counted.extend(each.nbytes for each in sent if each is not None)
+            move(sent, received)
 
-    transport.exchange = counting
+        return counted_move
+
+    transport.exchange = counting(transport.exchange)
+    if of == "_host":
+        transport.exchange_between = counting(transport.exchange_between)
     return counted

@@ -82,6 +82,42 @@ def test_one_rank_sends_to_another():
     assert on_ranks(2, do) == [1, 1]
 
 
+def test_two_ranks_send_to_each_other_while_others_are_elsewhere():
+    def do(communicator):
+        rank, large, small = communicator.rank, np.zeros(1 << 18), np.zeros(1)
+        if rank == 1:
+            communicator.send(np.arange(float(large.size)), to=2)  # more than a socket holds
+            communicator.exchange({2: np.full(1, 5.0)}, {2: small})
+        elif rank == 2:
+            communicator.receive(large, source=1)
+            communicator.exchange({1: large[7:8]}, {1: small})
+        communicator.barrier()  # rank 0 has waited there
+        if rank == 0:
+            communicator.send(np.full(1, 3.0), to=2)
+        elif rank == 2:
+            communicator.receive(small, source=0)
+        return small[0], communicator.gather_objects(rank)
+
+    assert on_ranks(3, do) == [(0, [0, 1, 2]), (7, [0, 1, 2]), (3, [0, 1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("send", "rank 1 sent 8 bytes in a message between the two, and .* 1 in its exchange 1"),
+        ("receive", "rank 0 sent 1 bytes in its exchange 1, and .* 8 in a message between the two"),
+    ],
+)
+def test_a_message_of_one_side_alone_is_told(message, told):
+    def do(communicator):
+        if communicator.rank == 1:
+            getattr(communicator, message)(np.zeros(1), 0)
+        communicator.barrier()
+
+    with pytest.raises(ParallelError, match=told):  # on the other rank as its last words
+        on_ranks(2, do)
+
+
 def test_no_rank_sends_to_itself_or_to_one_that_is_not_there():
     with pytest.raises(ArgumentError, match="rank 0 is given on rank 0 of 1"):
         on_ranks(1, lambda communicator: communicator.send(np.zeros(1), to=0))

@@ -32,8 +32,14 @@ def digest(communicator):
     flat = numbers.standard_normal(9)
     communicator.reduce_scatter(flat, [*[0, 9, 9, 9][: communicator.size], 9])
     communicator.broadcast(flat, root=communicator.size - 1)
-    own = np.full(3, rank)
-    communicator.exchange({0: own} if rank == 1 else {}, {1: own} if rank == 0 else {})
+    own = np.full(DIRECT_BYTES, rank)
+    if rank == 1:  # while others are in the next exchange of all
+        communicator.send(own, to=0)
+        communicator.exchange({0: own}, {0: (answer := np.zeros(2))})
+        own[:2] = answer
+    elif rank == 0:
+        communicator.receive(own, source=1)
+        communicator.exchange({1: own[-2:].astype(float)}, {1: own})
     objects = communicator.gather_objects({rank: "x" * rank})
     told = b"".join(each.tobytes() for each in (*arrays, flat, own)) + repr(objects).encode()
     return hashlib.sha256(told).hexdigest()
