@@ -59,6 +59,7 @@ class Update:
         """
         if isinstance(self.norm, GradientNorm):
             self.norm.was_read = True  # whatever is wrong with it is told here
+            self.norm.is_finite()  # waits: then all ranks that say their loss have summed gradients
         own = sum([float(loss.value) for loss in self.losses])
         self.record["loss"] = self.ranks.total(own)
         if not isfinite(self.record["loss"]):

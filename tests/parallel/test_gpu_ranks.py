@@ -15,6 +15,8 @@ from dynbatch.optim import sharding
 from dynbatch.parallel import gradients
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_metrics
+from dynbatch.train.ranks import Ranks
+from dynbatch.train.update import Update
 from tests.cuda import devices
 from tests.generation.tiny_models import tiny
 from tests.optim.test_sharding import (
@@ -145,6 +147,22 @@ def test_a_trainer_makes_the_updates_of_ranks_without_gpus(cp, is_sharded, tmp_p
                 np.testing.assert_allclose(
                     number, theirs["parameters"][name][key], rtol=1e-3, atol=1e-6
                 )
+
+
+def test_ranks_agree_on_an_update_after_their_gpus_have_summed(cp):
+    """A rank may end while a GPU waits for it; what that GPU then has is in no checkpoint."""
+
+    class Noting(Ranks):
+        def total(self, number):
+            found.append(norm._copy._array is None)
+            return number
+
+    parameter, found = Parameter(np.ones(3, np.float32)).to("cuda"), []
+    parameter.grad = cp.zeros(3, np.float32)
+    norm = optim.clip_grad_norm_([parameter], 1.0)
+    update = Update({}, [], norm, 1, Noting(None), None, 0.0)
+    update.read()
+    assert found == [True]
 
 
 def test_predictions_are_spread_over_gpus(cp):
