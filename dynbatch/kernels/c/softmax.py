@@ -15,23 +15,24 @@ _library = Library("softmax.c")
 
 
 def softmax(x: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("softmax", offsets, out, x)
+    return in_segments(_library, "softmax", offsets, out, x)
 
 
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("softmax_backward", offsets, out, dy, y)
+    return in_segments(_library, "softmax_backward", offsets, out, dy, y)
 
 
 def log_softmax(x: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("log_softmax", offsets, out, x)
+    return in_segments(_library, "log_softmax", offsets, out, x)
 
 
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("log_softmax_backward", offsets, out, dy, y)
+    return in_segments(_library, "log_softmax_backward", offsets, out, dy, y)
 
 
-def _in_segments(name: str, offsets: Array, out: Array, *given: Array) -> Any:
-    functions = _library.functions(out.dtype)
+def in_segments(library: Library, name: str, offsets: Array, out: Array, *given: Array) -> Any:
+    """Run a kernel of `walk.h` on all segments of rows."""
+    functions = library.functions(out.dtype)
     if functions is None or not is_packed(out, *given):
         return NotImplemented
     offsets = np.ascontiguousarray(offsets, np.int64)
