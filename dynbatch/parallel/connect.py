@@ -8,7 +8,7 @@ from dynbatch import backend
 from dynbatch.errors import BackendError, ParallelError
 from dynbatch.kernels.runtime.parallel import share_processors
 from dynbatch.parallel.communicator import Communicator
-from dynbatch.parallel.ending import end_with_process
+from dynbatch.parallel.ending import end_with_process, without_traceback
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
 from dynbatch.parallel.guard import RankGuard, beat_seconds
 from dynbatch.parallel.mpi import MpiTransport, joined_by_mpi
@@ -37,14 +37,25 @@ def connect(
 
     Raises:
         BackendError:  there is no such GPU, or no NCCL.
-        ParallelError: the environment is not whole, not all processes came in time, or there is
-            no MPI where it is wanted.
+        ParallelError: the environment is not whole, rank 0 cannot listen at MASTER_ADDR and
+            MASTER_PORT, not all processes came in time, or there is no MPI where it is wanted.
+
+    Both are printed without a traceback, if nobody catches them. Ranks on the machine of a rank 0
+    that cannot listen end with it; others wait for it until `timeout`.
 
     Example:
         >>> from dynbatch import parallel
         >>> parallel.connect()
         Communicator(rank 0 of 1)
     """
+    try:
+        return _joined(transport, timeout, device)
+    except (BackendError, ParallelError) as error:
+        without_traceback(error)
+        raise
+
+
+def _joined(transport: str | None, timeout: float, device: str) -> Communicator:
     place = place_in_run()
     if transport not in (None, "tcp", "mpi"):
         raise ParallelError(f"the transport {transport!r} is unknown: 'tcp' or 'mpi'.")

@@ -8,7 +8,7 @@ import sys
 from types import TracebackType
 from weakref import ref
 
-from dynbatch.errors import ParallelError
+from dynbatch.errors import DynbatchError, ParallelError
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.environment import place_in_run
 from dynbatch.parallel.guard import REPORT
@@ -37,6 +37,22 @@ def end_with_process(communicator: Communicator) -> None:
     sys.excepthook = show_once
     atexit.register(communicator.close)
     communicator.kept.callback(atexit.unregister, communicator.close)
+
+
+def without_traceback(error: DynbatchError) -> None:
+    """Let an error that a process has before it is joined to others be printed as its message, if
+    nobody catches it: where it was raised says nothing about why."""
+    show, raised = sys.excepthook, ref(error)
+
+    def show_message(
+        kind: type[BaseException], other: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if other is raised():
+            print(f"error: {other}", file=sys.stderr)
+        else:
+            show(kind, other, traceback)
+
+    sys.excepthook = show_message
 
 
 def is_told_here(error: BaseException, rank: int | None = None) -> bool:

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import IO, Any, NamedTuple, TextIO
 
-from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import LISTENER
 from dynbatch.parallel.guard import REPORT
+from dynbatch.parallel.listening import listening
 
 POLL_SECONDS = 0.05
 TERMINATE_SECONDS, KILL_SECONDS = 6.0, 9.0
@@ -124,13 +124,7 @@ def _listener(nodes: Nodes) -> socket.socket | None:
     if nodes.rank:
         return None
     host, port = nodes.address or ("127.0.0.1", 0)
-    try:
-        return socket.create_server((host, port), backlog=256)
-    except OSError as error:
-        raise ParallelError(
-            f"rank 0 cannot listen at {host}:{port}: {error}.\n"
-            "  rule: --address is one of the first machine's, with a free port"
-        ) from error
+    return listening(host, port, "--address HOST:PORT")
 
 
 class _Rank:

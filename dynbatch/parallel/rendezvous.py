@@ -10,19 +10,23 @@ import socket
 import struct
 import time
 from collections.abc import Set
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.environment import LISTENER, PlaceInRun
+from dynbatch.parallel.listening import ends, listening, require_rank_0, tell_neighbours
 from dynbatch.parallel.tcp import TcpTransport
 
 NONCE_BYTES = 32
 _LENGTH = struct.Struct("!I")
 _LINK = struct.Struct("!II")
 LARGEST_MESSAGE = 1 << 20
+
+ATTEMPT_SECONDS = 0.5
+"""After so long without an answer a rank asks whether rank 0 has told why."""
 
 DATA, VOICE, GUARD = 0, 1, 2
 """Channels: what the connections between two ranks are for."""
@@ -44,7 +48,8 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
         timeout: seconds until all must have come.
 
     Raises:
-        ParallelError: not all came in time, or one does not know the secret.
+        ParallelError: rank 0 cannot listen there, not all came in time, or one does not know the
+            secret.
     """
     end = time.monotonic() + timeout
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -129,9 +134,15 @@ def meet_by_torchrun(place: PlaceInRun, timeout: float) -> PlaceInRun:
     store = TCPStore(*place.address, is_master=False, timeout=timedelta(seconds=timeout))
     key = f"dynbatch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if place.rank == 0:
-        with socket.create_server((place.address[0], 0)) as free:
-            store.set(key, f"{free.getsockname()[1]} {secrets.token_hex(16)}")
-    port, secret = store.get(key).decode().split()
+        try:
+            with listening(place.address[0], 0, "MASTER_ADDR and a port") as free:
+                store.set(key, f"{free.getsockname()[1]} {secrets.token_hex(16)}")
+        except ParallelError as error:
+            store.set(key, f"none {_first_line(error)}")
+            raise
+    port, secret = store.get(key).decode().split(maxsplit=1)
+    if port == "none":
+        raise ends(place, secret)
     return place._replace(address=(place.address[0], int(port)), secret=secret)
 
 
@@ -142,12 +153,14 @@ def _listener(place: PlaceInRun) -> socket.socket:
     elif (inherited := _inherited_listener(port)) is not None:
         return inherited
     try:
-        return socket.create_server((host, port), backlog=256)
-    except OSError as error:
-        raise ParallelError(
-            f"rank 0 cannot listen at {host}:{port}: {error}.\n"
-            "  fix:  choose another MASTER_PORT; MASTER_ADDR is an address of rank 0's machine"
-        ) from error
+        return listening(host, port)
+    except ParallelError as error:
+        tell_neighbours(place, _first_line(error))
+        raise
+
+
+def _first_line(error: ParallelError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _inherited_listener(port: int) -> socket.socket | None:
@@ -167,11 +180,18 @@ def _inherited_listener(port: int) -> socket.socket | None:
 def _connected(
     place: PlaceInRun, link: Link, address: tuple[str, int], end: float
 ) -> socket.socket:
-    """A connection to a rank, which may not listen yet."""
+    """A connection to a rank, which may not listen yet.
+
+    Raises:
+        ParallelError: rank 0 cannot listen, another program does, or nobody in time.
+    """
     rank, channel = link
     while True:
+        if rank == 0:
+            require_rank_0(place)
         try:
-            peer = socket.create_connection(address, max(0.1, end - time.monotonic()))
+            left = max(0.1, end - time.monotonic())
+            peer = socket.create_connection(address, min(4 * ATTEMPT_SECONDS, left))
         except OSError as error:
             if time.monotonic() > end:
                 raise ParallelError(
@@ -180,26 +200,46 @@ def _connected(
                 ) from error
             time.sleep(0.02)
             continue
-        peer.settimeout(max(0.1, end - time.monotonic()))
         own = secrets.token_bytes(NONCE_BYTES)
         try:
+            _wait_for_answer(place, peer, rank, end)
             proof = _proof(place, _exactly(peer, NONCE_BYTES), (place.rank, channel))
             peer.sendall(_LINK.pack(place.rank, channel) + own + proof)
             answer = _exactly(peer, NONCE_BYTES)
         except OSError as error:
             peer.close()
+            if rank == 0:
+                require_rank_0(place)
             raise ParallelError(
                 f"rank {rank} turned rank {place.rank} away, or failed while ranks met: {error}.\n"
-                "  rule: DYNBATCH_SECRET is the same for all ranks, and each rank is there once",
+                "  rule: DYNBATCH_SECRET is the same for all ranks, and each rank is there once;\n"
+                f"        no other program listens at {address[0]}:{address[1]}",
                 rank,
             ) from error
         if not hmac.compare_digest(answer, _proof(place, own, link)):
             peer.close()
             raise ParallelError(
                 f"what listens at {address[0]}:{address[1]} is not rank {rank} of this run.\n"
-                "  rule: DYNBATCH_SECRET is the same for all ranks"
+                "  rule: DYNBATCH_SECRET is the same for all ranks, and no other program has the "
+                "port"
             )
         return peer
+
+
+def _wait_for_answer(place: PlaceInRun, peer: socket.socket, rank: int, end: float) -> None:
+    """Wait until a rank says something; another program, which has rank 0's port, may say nothing.
+
+    Raises:
+        ParallelError: rank 0 tells that it cannot listen.
+        OSError:       nothing was said in time.
+    """
+    while (left := end - time.monotonic()) > ATTEMPT_SECONDS and rank == 0:
+        peer.settimeout(ATTEMPT_SECONDS)
+        with suppress(TimeoutError):
+            peer.recv(1, socket.MSG_PEEK)
+            break
+        require_rank_0(place)
+    peer.settimeout(max(0.1, left))
 
 
 def _accepted(

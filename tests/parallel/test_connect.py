@@ -5,16 +5,20 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from weakref import ref
 
 import pytest
 
 from dynbatch.errors import ParallelError
-from dynbatch.parallel import Communicator
+from dynbatch.parallel import Communicator, rendezvous
 from dynbatch.parallel.ending import end_with_process
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
-from dynbatch.parallel.rendezvous import meet_by_torchrun
+from dynbatch.parallel.rendezvous import join, meet_by_torchrun
+
+NOWHERE = "192.0.2.1"
+"""An address that no machine has (RFC 5737)."""
 
 PROGRAM = """
 import numpy as np
@@ -50,12 +54,14 @@ def test_an_environment_that_is_not_whole_is_refused(environment, told):
         place_in_run(environment)
 
 
-def test_under_torchrun_which_takes_the_port_itself_rank_0_says_where_it_listens(monkeypatch):
+@pytest.fixture
+def store(monkeypatch):
+    """Torchrun's own, with what is said there."""
     said = {}
 
     class TCPStore:
         def __init__(self, host, port, is_master, timeout):
-            assert (host, port, is_master) == ("127.0.0.1", 29500, False)
+            assert host in ("127.0.0.1", NOWHERE) and (port, is_master) == (29500, False)
 
         def set(self, key, value):
             said[key] = value.encode()
@@ -65,10 +71,52 @@ def test_under_torchrun_which_takes_the_port_itself_rank_0_says_where_it_listens
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(TCPStore=TCPStore))
+    return said
+
+
+def test_under_torchrun_which_takes_the_port_itself_rank_0_says_where_it_listens(store):
     given = [PlaceInRun(rank, 2, rank, address=("127.0.0.1", 29500)) for rank in range(2)]
     first, second = [meet_by_torchrun(place, 5.0) for place in given]
     assert first.address == second.address != ("127.0.0.1", 29500)
     assert first.secret == second.secret != ""
+
+
+def test_under_torchrun_too_all_learn_that_rank_0_cannot_listen(store):
+    first, second = [PlaceInRun(rank, 2, rank, address=(NOWHERE, 29500)) for rank in range(2)]
+    with pytest.raises(ParallelError, match=f"^rank 0 cannot listen at {NOWHERE}:0: it is an addr"):
+        meet_by_torchrun(first, 5.0)
+    with pytest.raises(ParallelError, match=r"^rank 1 ends: rank 0 cannot listen at .*\.$"):
+        meet_by_torchrun(second, 5.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks ask by a socket that Linux has")
+def test_ranks_of_an_address_that_is_not_here_end_together(monkeypatch):
+    monkeypatch.setattr(rendezvous, "ATTEMPT_SECONDS", 0.05)
+    with ThreadPoolExecutor(3) as threads:
+        places = [PlaceInRun(rank, 3, address=(NOWHERE, 29500)) for rank in (1, 2, 0)]
+        joining = [threads.submit(join, place, 20.0) for place in places]
+        errors = [each.exception() for each in joining]
+    *others, first = map(str, errors)
+    told = f"rank 0 cannot listen at {NOWHERE}:29500: "
+    told += "it is an address of another machine, or of none."
+    assert first.startswith(f"{told}\n  rule: MASTER_ADDR and MASTER_PORT")
+    assert others == [f"rank {rank} ends: {told}" for rank in (1, 2)]
+    assert [error.rank for error in errors] == [0, 0, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks ask by a socket that Linux has")
+def test_a_port_that_is_taken_is_one_error_and_a_line_for_each_other_rank():
+    """By a program that says nothing to whoever connects."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+        ranks = [started(environment, rank) for rank in range(2)]
+        (_, first), (_, second) = [each.communicate(timeout=60) for each in ranks]
+    told = f"rank 0 cannot listen at 127.0.0.1:{port}: another program listens there."
+    assert [each.returncode for each in ranks] == [1, 1]
+    problem, rule, fix = first.splitlines()
+    assert (problem, rule[:8], fix[:8]) == (f"error: {told}", "  rule: ", "  fix:  ")
+    assert second == f"error: rank 1 ends: {told}\n"
 
 
 def test_a_closed_communicator_is_not_kept_until_the_process_ends(monkeypatch):
