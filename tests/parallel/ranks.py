@@ -1,9 +1,13 @@
 """Ranks as threads of one process, joined by sockets: quick, and all of them can be looked at."""
 
+import hashlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from dynbatch.parallel import Communicator
+from dynbatch.parallel.communicator import DIRECT_BYTES
 from dynbatch.parallel.tcp import TcpTransport
 
 
@@ -49,3 +53,26 @@ def count_messages(communicator, of="_host"):
     if of == "_host":
         transport.exchange_between = counting(transport.exchange_between)
     return counted
+
+
+def digest(communicator):
+    """Of everything that the transport moves: both ways of sums, strides, nothing, messages."""
+    rank = communicator.rank
+    numbers = np.random.default_rng(rank)
+    arrays = [numbers.standard_normal(n).astype("f4") for n in (0, 7, DIRECT_BYTES // 4 + 3)]
+    arrays.append(numbers.standard_normal((5, 6))[:, ::2])
+    communicator.all_reduce(*arrays)
+    flat = numbers.standard_normal(9)
+    communicator.reduce_scatter(flat, [*[0, 9, 9, 9][: communicator.size], 9])
+    communicator.broadcast(flat, root=communicator.size - 1)
+    own = np.full(DIRECT_BYTES, rank)
+    if rank == 1:  # while others are in the next exchange of all
+        communicator.send(own, to=0)
+        communicator.exchange({0: own}, {0: (answer := np.zeros(2))})
+        own[:2] = answer
+    elif rank == 0:
+        communicator.receive(own, source=1)
+        communicator.exchange({1: own[-2:].astype(float)}, {1: own})
+    objects = communicator.gather_objects({rank: "x" * rank})
+    told = b"".join(each.tobytes() for each in (*arrays, flat, own)) + repr(objects).encode()
+    return hashlib.sha256(told).hexdigest()

@@ -1,48 +1,22 @@
 """MPI: processes that mpiexec starts have TCP's sums, to the bit, and end together."""
 
-import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dynbatch import parallel
 from dynbatch.errors import ParallelError
-from dynbatch.parallel.communicator import DIRECT_BYTES
 from dynbatch.parallel.environment import PlaceInRun
 from dynbatch.parallel.mpi import joined_by_mpi
-from tests.parallel.ranks import on_ranks
+from tests.parallel.ranks import digest, on_ranks
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 needs_mpi = pytest.mark.skipif(
     not MPIEXEC.exists(), reason="no mpiexec beside Python: pip install mpi4py mpich"
 )
-
-
-def digest(communicator):
-    """Of everything that the transport moves: both ways of sums, strides, nothing, messages."""
-    rank = communicator.rank
-    numbers = np.random.default_rng(rank)
-    arrays = [numbers.standard_normal(n).astype("f4") for n in (0, 7, DIRECT_BYTES // 4 + 3)]
-    arrays.append(numbers.standard_normal((5, 6))[:, ::2])
-    communicator.all_reduce(*arrays)
-    flat = numbers.standard_normal(9)
-    communicator.reduce_scatter(flat, [*[0, 9, 9, 9][: communicator.size], 9])
-    communicator.broadcast(flat, root=communicator.size - 1)
-    own = np.full(DIRECT_BYTES, rank)
-    if rank == 1:  # while others are in the next exchange of all
-        communicator.send(own, to=0)
-        communicator.exchange({0: own}, {0: (answer := np.zeros(2))})
-        own[:2] = answer
-    elif rank == 0:
-        communicator.receive(own, source=1)
-        communicator.exchange({1: own[-2:].astype(float)}, {1: own})
-    objects = communicator.gather_objects({rank: "x" * rank})
-    told = b"".join(each.tobytes() for each in (*arrays, flat, own)) + repr(objects).encode()
-    return hashlib.sha256(told).hexdigest()
 
 
 def program(text):
@@ -55,51 +29,38 @@ def program(text):
 
 
 @needs_mpi
-def test_sums_have_the_bits_of_tcp(tmp_path):
+def test_sums_have_the_bits_of_tcp_and_an_error_of_one_rank_ends_all(tmp_path):
+    """Both in one run: what takes its time is the start of three processes."""
     ended = program(
         "from pathlib import Path\n"
         "from dynbatch import parallel\n"
-        "from tests.parallel.test_mpi import digest\n"
-        "with parallel.connect() as communicator:\n"
-        "    told = digest(communicator)\n"
-        f"Path({str(tmp_path)!r}, str(communicator.rank)).write_text(told)\n"
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == on_ranks(3, digest)
-
-
-@needs_mpi
-@pytest.mark.parametrize(
-    ("last", "told"),
-    [
-        ("communicator.barrier()", "ParallelError: rank 1 failed: ValueError: no such word\n"),
-        ("time.sleep(60)", "ValueError: no such word\n"),
-    ],
-)
-def test_an_error_of_one_rank_ends_all(last, told):
-    """Rank 2 is in the same exchange as rank 0, or busy: then MPI ends it."""
-    ended = program(
-        "import time\n"
-        "from dynbatch import parallel\n"
+        "from tests.parallel.ranks import digest\n"
         "parallel.mpi.LAST_WORDS_SECONDS = 0.5\n"
         "with parallel.connect() as communicator:\n"
+        f"    Path({str(tmp_path)!r}, str(communicator.rank)).write_text(digest(communicator))\n"
         "    communicator.barrier()\n"
         "    if communicator.rank == 1:\n"
         "        raise ValueError('no such word')\n"
-        f"    {last} if communicator.rank else communicator.barrier()\n"
+        "    communicator.barrier()\n"
     )
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == on_ranks(3, digest)
     assert ended.returncode != 0
     assert ended.stderr.count("\nValueError: no such word\n") == 1
-    assert told in ended.stderr
+    assert "ParallelError: rank 1 failed: ValueError: no such word\n" in ended.stderr
 
 
 @needs_mpi
-def test_ranks_that_differ_are_told_so():
+def test_ranks_that_differ_are_told_so_and_end_one_that_is_busy():
+    """Rank 2 does not look at what they tell: MPI ends it."""
     ended = program(
+        "import time\n"
         "import numpy as np\n"
         "from dynbatch import parallel\n"
+        "parallel.mpi.LAST_WORDS_SECONDS = 0.5\n"
         "with parallel.connect(transport='mpi') as communicator:\n"
-        "    communicator.all_reduce(np.zeros(3 + (communicator.rank > 0)))\n"
+        "    if communicator.rank == 2:\n"
+        "        time.sleep(120)\n"
+        "    communicator.all_reduce(np.zeros(3 + communicator.rank))\n"
     )
     assert ended.returncode != 0
     assert "and this rank expected" in ended.stderr
