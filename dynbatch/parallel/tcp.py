@@ -35,8 +35,7 @@ class TcpTransport:
     The first socket is for data. A header before each message has the number of the exchange and
     its length, so that ranks which do different things get an error, and do not read one array for
     another. A message between two ranks has no number: a socket keeps the order. The second is for
-    last words: they arrive also if the message that was under way will
-    never be whole.
+    last words: they arrive also if the message that was under way will never be whole.
 
     Args:
         rank:   of this process.

@@ -49,6 +49,11 @@ class PreparedBatches(NamesChecked, Generic[Raw, Prepared]):
         ahead:     mini-batches that are made ahead, for all workers together; twice as many as
                    workers by default.
 
+    With a `communicator` every process prepares whole mini-batches, its own shard and all others:
+    shards are cut by the tokens of prepared examples, and the loss is divided by those of all of
+    them. `prepare` may change both, so that nobody knows them before. What takes long and is the
+    same in every epoch is better done once, before training.
+
     An error in `prepare` is raised where its mini-batch is taken, after all before it; a note of
     the error has the example's place. Workers end with the epoch, with an error, and with Ctrl-C,
     which processes leave to the training.
