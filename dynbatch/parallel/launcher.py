@@ -72,6 +72,8 @@ def launch(
             _start(ranks, command, processes, nodes, writing, quiet)
         finally:
             os.close(writing)
+        for number in list(asked):  # it came before all were there; a second time does no harm yet
+            _send_all(ranks, number)
         verdict, earliest = _waited(ranks, report, asked)
     for each in ranks:
         each.finish()
@@ -194,8 +196,7 @@ def _forwarding(ranks: Sequence[_Rank]) -> Iterator[list[int]]:
         asked.append(number)
         if number == signal.SIGINT and _is_in_foreground():
             return  # the terminal has sent it to all
-        for each in ranks:
-            each.process.send_signal(number)
+        _send_all(ranks, number)
 
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, forward) for number in heard}
@@ -204,6 +205,11 @@ def _forwarding(ranks: Sequence[_Rank]) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _send_all(ranks: Sequence[_Rank], number: int) -> None:
+    for each in ranks:
+        each.process.send_signal(number)
 
 
 def _is_in_foreground() -> bool:
@@ -238,8 +244,7 @@ def _waited(
             return verdict, earliest
         limit = KILL_SECONDS if sent else TERMINATE_SECONDS
         if earliest and not asked and sent < 2 and time.monotonic() > failed_at + limit:
-            for each in ranks:
-                each.process.send_signal(signal.SIGKILL if sent else signal.SIGTERM)
+            _send_all(ranks, signal.SIGKILL if sent else signal.SIGTERM)
             sent += 1
         time.sleep(POLL_SECONDS)
 

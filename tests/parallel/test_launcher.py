@@ -12,6 +12,7 @@ import pytest
 
 from dynbatch.commands.launch import address_of
 from dynbatch.errors import ArgumentError
+from dynbatch.parallel import launcher
 from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
 
 BEAT = "0.1"
@@ -164,6 +165,18 @@ finally:
     (out, err), others = told
     assert out == "unwound\n" and others == ("", "")
     assert err.startswith("error: rank 1 is frozen") and err.count("\n") == 1
+
+
+def test_a_signal_that_comes_while_ranks_are_started_reaches_all(monkeypatch):
+    start = launcher._start
+
+    def start_late(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        start(*arguments)
+
+    monkeypatch.setattr(launcher, "_start", start_late)
+    program = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(20)"]
+    assert launcher.launch(program, 2) == 128 + signal.SIGTERM
 
 
 def test_sigterm_goes_to_all_ranks_and_is_waited_for(tmp_path):
