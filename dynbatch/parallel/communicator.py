@@ -64,6 +64,7 @@ class Communicator:
         self._host = host
         self._device = device
         self._pid = os.getpid()
+        self._is_closed = False
         self.guard: RankGuard | None = None
         self.kept = ExitStack()
         self.rank = 0 if host is None else host.rank
@@ -258,6 +259,7 @@ class Communicator:
             if transport is not None:
                 transport.close()
         self._device = self._host = None
+        self._is_closed = True
         self.kept.close()
         if self.guard is not None:
             self.guard.close()
@@ -293,13 +295,18 @@ class Communicator:
                 f"a forked process of rank {self.rank} communicates.\n"
                 "  rule: ranks are the processes that the run was started with"
             )
+        if self._is_closed:
+            raise ParallelError(
+                f"{self!r} is closed, and moves nothing any more.\n"
+                "  rule: a communicator is closed at the end of its `with` block\n"
+                "  fix:  exchange inside the block"
+            )
         device, host, own = device_of(like), self._host, self.rank
         transport = self._device if device.is_cuda else host
         if transport is None or host is None:
             raise ParallelError(
                 f"{self!r} cannot move arrays of the {device.name}.\n"
-                '  fix:  parallel.connect(device="cuda") for arrays of a GPU; a closed '
-                "communicator moves nothing"
+                '  fix:  parallel.connect(device="cuda") for arrays of a GPU'
             )
         device.use()
         out = [None if r == own else each for r, each in enumerate(sent)]
