@@ -30,6 +30,14 @@ Failure = TypeVar("Failure", bound=BaseException)
 LONGEST = 100
 """Characters of a value that an error shows."""
 
+FIXES = {
+    "number of examples": "give every rank all examples: the Trainer cuts each mini-batch for them",
+    "digest of the examples": "make the same examples in the same order on all ranks: draw with a "
+    "fixed seed, and\n        sort what comes from a set or a folder, whose order differs between "
+    "processes",
+}
+"""What to do where ranks differ in one value, for which the general advice says too little."""
+
 COUNTS = ("step", "epoch", "sentences", "tokens")
 """What the record of an update has that is the same on all ranks before gradients are summed."""
 
@@ -311,4 +319,4 @@ def _require_equal(gathered: Sequence[Mapping[str, object]], rule: str, fix: str
             for value, group in ranks.items()
         ]
     )
-    raise ParallelError(f"Trainer: {name}: {said}.\n  rule: {rule}\n  fix:  {fix}")
+    raise ParallelError(f"Trainer: {name}: {said}.\n  rule: {rule}\n  fix:  {FIXES.get(name, fix)}")

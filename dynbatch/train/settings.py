@@ -113,8 +113,25 @@ class TrainerSettings(NamesChecked):
         return {
             **{name: getattr(self, name) for name in COMMON},
             **{name: type(getattr(self, name)).__name__ for name in ("optimizer", *optional)},
+            **self._rates(),
             **states,
         }
+
+    def _rates(self) -> dict[str, object]:
+        """The numbers that optimizer and schedule were made with: of a digest nobody learns which
+        of them differs."""
+        groups = self.optimizer.groups
+        owners = [f"group {k} of the optimizer" for k in range(len(groups))]
+        named: dict[str, object] = {
+            f"{name} of {owner}": value
+            for owner, group in zip(
+                owners if groups[1:] else ["the optimizer"], groups, strict=True
+            )
+            for name, value in {"lr": group.lr, **vars(group)}.items()
+            if not name.startswith("_") and isinstance(value, int | float | tuple)
+        }
+        state = {} if self.schedule is None else self.schedule.state_dict()
+        return named | {f"{name} of the schedule": value for name, value in state.items()}
 
     def moment(self) -> Moment:
         """The random states and buffers of this moment."""

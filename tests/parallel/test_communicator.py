@@ -188,5 +188,7 @@ def test_a_closed_communicator_moves_nothing():
         communicator.close()
         communicator.barrier()
 
-    with pytest.raises(ParallelError, match=r"rank [01] of 2\) is closed(?s:.*)fix:  exchange inside"):
+    with pytest.raises(
+        ParallelError, match=r"rank [01] of 2\) is closed(?s:.*)fix:  exchange inside"
+    ):
         on_ranks(2, do)

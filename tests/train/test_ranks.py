@@ -236,8 +236,23 @@ def with_frozen_rows(model, lr):
     ("changed", "told"),
     [
         (dict(clip_norm=1.0), "clip_norm: None on ranks 0, 2; 1.0 on rank 1"),
-        (dict(examples=EXAMPLES[:-1]), "number of examples: 62 on ranks 0, 2; 61 on rank 1"),
-        (dict(optimizer=lambda model, lr: optim.SGD(model, lr=1.0)), "state of the optimizer"),
+        (
+            dict(examples=EXAMPLES[:-1]),
+            "number of examples: 62 on ranks 0, 2; 61 on rank 1(?s:.*)fix:  give every rank all ex",
+        ),
+        (
+            dict(examples=EXAMPLES[::-1]),
+            "digest of the examples: (?s:.*)fix:  make the same examples (?s:.*) fixed seed, and\n"
+            " *sort what comes from a set",
+        ),
+        (
+            dict(optimizer=lambda model, lr: optim.SGD(model, lr=1.0)),
+            "lr of the optimizer: 0.05 on ranks 0, 2; 1.0 on rank 1",
+        ),
+        (
+            dict(optimizer=lambda model, lr: optim.SGD([{"params": model}], lr, momentum=0.5)),
+            "momentum of the optimizer: 0.0 on ranks 0, 2; 0.5 on rank 1",
+        ),
         (dict(dtype="float64"), "parameter 'embed.weight': float32"),
         (dict(optimizer=with_frozen_rows), "parameter 'embed.weight': .*, 2 rows frozen on rank 1"),
     ],
