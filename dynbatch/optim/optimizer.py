@@ -171,6 +171,11 @@ class Optimizer(NamesChecked):
                 state.keep(part_of(communicator, state.parameter.size))
         return self
 
+    @property
+    def communicator(self) -> Communicator | None:
+        """What joins the ranks that have parts of its state; None where it is not sharded."""
+        return self._communicator
+
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
         raise NotImplementedError

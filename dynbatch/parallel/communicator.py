@@ -265,6 +265,11 @@ class Communicator:
             self.guard.close()
             self.guard = None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it joins no other ranks any more."""
+        return self.size > 1 and self._host is None
+
     def __enter__(self) -> Self:
         return self
 

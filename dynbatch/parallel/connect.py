@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from weakref import WeakSet
 
 from dynbatch import backend
 from dynbatch.errors import BackendError, ParallelError
@@ -67,7 +68,16 @@ def _joined(transport: str | None, timeout: float, device: str) -> Communicator:
     communicator = Communicator(host) if host is None or device == "cpu" else joined_by_nccl(host)
     if host is not None:
         _guard(communicator, place._replace(by_mpi=host.name == "mpi"), timeout)
+    _communicators.add(communicator)
     return communicator
+
+
+def connected() -> int:
+    """How many processes the open communicators of this one join; 1 without any."""
+    return max([each.size for each in _communicators if not each.is_closed], default=1)
+
+
+_communicators: WeakSet[Communicator] = WeakSet()
 
 
 def _guard(communicator: Communicator, place: PlaceInRun, timeout: float) -> None:

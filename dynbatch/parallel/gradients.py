@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dynbatch.backend import Array, device_of
 from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.rows import sum_rows_by_id
+from dynbatch.kernels.runtime import transfer
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator, flush
 from dynbatch.parallel.shared_gradients import SharedGradients
@@ -52,6 +53,7 @@ def sum_gradients(communicator: Communicator, parameters: Parameters) -> None:
 
     Raises:
         ParallelError: models differ: names the first parameter that does; no gradient has changed.
+            Values are compared when parameters are first summed.
     """
     pairs = [(name, each) for name, each in named("sum_gradients", parameters) if not each.frozen]
     if communicator.size == 1 or not pairs:
@@ -82,13 +84,49 @@ def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) 
     digest = blake2b(repr(signature).encode(), digest_size=16).digest()
     parameters = [parameter for _, parameter in pairs]
     shared = _shared_gradients(communicator)
-    note = digest, shared.digest(parameters), own.tobytes()
-    digests, places, counts = zip(*communicator.gather_objects(note), strict=True)
+    note = digest, shared.digest(parameters), own.tobytes(), _new_values(communicator, parameters)
+    digests, places, counts, values = zip(*communicator.gather_objects(note), strict=True)
     if len(set(digests)) > 1:
         raise _differing(communicator.gather_objects([_described(*pair) for pair in pairs]))
+    if all(values) and len(set(values)) > 1:
+        raise _diverged([name for name, _ in pairs], values)
+    _compared.setdefault(communicator, WeakSet()).update(parameters)
     if len(set(places)) > 1:
         shared.forget(parameters)
     return np.stack([np.frombuffer(each, np.int64) for each in counts])
+
+
+_compared: WeakKeyDictionary[Communicator, WeakSet[Parameter]] = WeakKeyDictionary()
+"""Parameters whose values were equal on all ranks when they were first summed."""
+
+
+def _new_values(communicator: Communicator, parameters: Sequence[Parameter]) -> tuple[bytes, ...]:
+    """A digest of each parameter's value; of none where all have been compared."""
+    compared = _compared.get(communicator, ())
+    if all([parameter in compared for parameter in parameters]):
+        return ()
+    return tuple([_value_digest(parameter) for parameter in parameters])
+
+
+def _value_digest(parameter: Parameter) -> bytes:
+    value = np.ascontiguousarray(transfer.to_host(parameter.value)).reshape(-1)
+    return blake2b(value.view(np.uint8).data, digest_size=8).digest()
+
+
+def _diverged(names: Sequence[str], values: Sequence[Sequence[bytes]]) -> ParallelError:
+    """The error for ranks that begin with other values."""
+    other = next(rank for rank, each in enumerate(values) if each != values[0])
+    name = next(
+        name
+        for name, here, there in zip(names, values[0], values[other], strict=True)
+        if here != there
+    )
+    return ParallelError(
+        f"sum_gradients: the values of {name!r} are not the same on rank 0 and on rank {other}.\n"
+        "  rule: all ranks begin with the same parameters; equal updates keep them equal\n"
+        "  fix:  build the model from the same seed (rng=) on all ranks, or, before the first "
+        "update, communicator.broadcast(*[each.value for each in model.parameters()])"
+    )
 
 
 def _count(parameter: Parameter) -> int:

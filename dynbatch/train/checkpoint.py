@@ -114,6 +114,10 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
 
+    A sharded optimizer's state is of all ranks: all of them call it then, rank 0 writes, and they
+    return when the file is there. Otherwise `if communicator.rank == 0:` keeps several processes
+    from writing one file.
+
     Equal runs write equal bytes. Beside each tensor goes its digest, with which loading finds out
     whether it was damaged meanwhile: one more reading of all tensors, in the order of a second for
     a gigabyte, and no copy.
@@ -133,7 +137,13 @@ def save_checkpoint(
     Raises:
         CheckpointError: the file cannot be written; the one that was there is untouched.
         DtypeError:      `extra` holds something that JSON cannot.
+        ParallelError:   the optimizer is sharded, and another rank failed.
     """
+    slots = {} if optimizer is None else optimizer.state_dict()
+    ranks = None if optimizer is None else optimizer.communicator
+    if ranks is not None and ranks.rank != 0:
+        ranks.barrier()
+        return
     own: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
     state: dict[str, object] = {
         "step": step,
@@ -150,7 +160,7 @@ def save_checkpoint(
         for name, parameter in model.named_parameters()
     }
     if optimizer is not None:
-        tensors |= {f"{OPTIMIZER}{name}": array for name, array in optimizer.state_dict().items()}
+        tensors |= {f"{OPTIMIZER}{name}": array for name, array in slots.items()}
     if average is not None:
         tensors |= {f"average/{name}": array for name, array in average.state_dict().items()}
         state["average"] = {"kind": type(average).__name__, "num_updates": average.num_updates}
@@ -165,6 +175,9 @@ def save_checkpoint(
             f"{path}: the checkpoint could not be saved; {there}.\n  cause: {error}\n"
             "  fix:   free space on the disk, or save to a folder that can be written."
         ) from error
+    finally:
+        if ranks is not None:
+            ranks.barrier()
 
 
 def load_checkpoint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -12,11 +13,13 @@ import numpy as np
 
 from dynbatch import random
 from dynbatch.arguments import refused, shown
+from dynbatch.caller import users_frame
 from dynbatch.errors import NumericError, ParallelError
 from dynbatch.kernels.arrays import download
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
 from dynbatch.parallel import Communicator, balanced, sum_gradients
+from dynbatch.parallel.connect import connected
 from dynbatch.train.digest import array_digest, data_digest
 from dynbatch.train.interrupts import Terminated, noted_interrupts
 from dynbatch.train.metrics import Record
@@ -76,6 +79,13 @@ class Ranks:
     """
 
     def __init__(self, communicator: Communicator | None) -> None:
+        if communicator is None and (size := connected()) > 1:
+            warnings.warn(
+                f"Trainer: {size} processes are connected, and this one trains alone.\n"
+                "  fix: communicator=parallel.connect(); or communicator=parallel.Communicator(), "
+                "for runs of their own, with a checkpoint_path each",
+                stacklevel=users_frame()[1] + 1,
+            )
         alone = communicator is None or communicator.size == 1
         self._communicator = None if alone else communicator
         self._noted: list[int] = []

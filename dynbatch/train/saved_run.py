@@ -79,8 +79,7 @@ class SavedRun:
         run = self._run
         if path is None:
             return
-        if not run.ranks.is_first:
-            run.optimizer.state_dict()  # where it is sharded, all ranks have a part of it
+        if not run.ranks.is_first and run.optimizer.communicator is None:
             return
         save_checkpoint(
             path,
@@ -94,7 +93,7 @@ class SavedRun:
             average=run.average,
             extra={**run.extra, "trainer": {**saved, "data": self.data()}},
         )
-        if path == run.checkpoint_path:
+        if path == run.checkpoint_path and run.ranks.is_first:
             self.last = f"{path} (step {step})"
 
     def load(

@@ -108,3 +108,25 @@ def test_models_that_differ_are_told_by_name(change, told):
 
     with pytest.raises(ParallelError, match=told):
         on_ranks(3, do)
+
+
+def test_values_that_differ_are_found_at_the_first_sum():
+    """Models made from other seeds; later no value is looked at."""
+
+    def do(communicator):
+        start = np.full((2, 2), 0.0 if communicator.rank < 2 else 1e-7, np.float32)
+        same, other = Parameter(np.ones(3, np.float32), "same"), Parameter(start, "other")
+        same.grad, other.grad = np.ones(3, np.float32), np.ones((2, 2), np.float32)
+        parallel.sum_gradients(communicator, [same])
+        same.value[0] = communicator.rank
+        parallel.sum_gradients(communicator, [same])
+        same.value[0] = 1
+        told = r"values of 'other' are not the same on rank 0 and on rank 2"
+        with pytest.raises(ParallelError, match=told):
+            parallel.sum_gradients(communicator, [same, other])
+        assert (other.grad == 1).all()
+        communicator.broadcast(other.value)
+        parallel.sum_gradients(communicator, [same, other])
+        return float(other.grad[0, 0])
+
+    assert on_ranks(3, do) == [3.0] * 3

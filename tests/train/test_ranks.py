@@ -1,6 +1,7 @@
 """A `Trainer` on several ranks makes the updates of one process, whichever rank has what."""
 
 import signal
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import dynbatch as db
 from dynbatch import models, optim, random
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, CheckpointError, ParallelError
-from dynbatch.parallel import Cost
+from dynbatch.parallel import Communicator, Cost
+from dynbatch.parallel.connect import _communicators
 from dynbatch.row_sparse import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, read_metrics
 from dynbatch.train.interrupts import Terminated, noted_interrupts
@@ -329,3 +331,22 @@ def test_signals_are_noted_and_a_second_one_takes_effect():
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), noted_interrupts(noted := []):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_trainer_alone_among_connected_processes_warns():
+    Run()  # nothing is connected
+
+    def do(communicator):
+        _communicators.add(communicator)  # as `connect` does
+        communicator.barrier()
+        if communicator.rank == 0:
+            with pytest.warns(UserWarning, match="2 processes are connected, and this one trains"):
+                Run()
+            Run(Communicator())
+            Run(communicator)
+        communicator.barrier()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on_ranks(2, do)
+        Run()  # all are closed

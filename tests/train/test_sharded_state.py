@@ -5,7 +5,7 @@ from safetensors.numpy import load_file
 
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.train import SentenceBatches, Trainer
+from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, save_checkpoint
 from tests.parallel.ranks import on_ranks
 
 EXAMPLES = [np.arange(1 + number * 7 % 11) % 5 for number in range(24)]
@@ -56,3 +56,25 @@ def test_a_checkpoint_of_a_sharded_optimizer_is_that_of_a_plain_one(tmp_path):
         for state, _ in states:
             for name, array in whole.items():
                 np.testing.assert_array_equal(state[name], array, name)
+
+
+def test_all_ranks_save_a_sharded_optimizer_and_one_writes(tmp_path):
+    """In a loop of one's own; before, rank 0 alone waited for the others' parts."""
+    path = tmp_path / "model.safetensors"
+
+    def do(communicator):
+        model = Tagger()
+        optimizer = optim.AdamW(model, lr=0.05).shard(communicator)
+        for parameter in model.parameters():
+            parameter.grad = np.ones_like(parameter.value)
+        optimizer.step()
+        save_checkpoint(path, model, optimizer)
+        assert communicator.rank or path.exists()
+        return optimizer.state_dict()
+
+    states = on_ranks(3, do)
+    model = Tagger()
+    optimizer = optim.AdamW(model, lr=0.05)
+    load_checkpoint(path, model, optimizer)
+    for name, array in optimizer.state_dict().items():
+        np.testing.assert_array_equal(states[2][name], array, name)
