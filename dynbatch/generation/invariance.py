@@ -78,7 +78,8 @@ def invariant_products(
         )
     _, plain = _logits(engine(), prompts)
     print(
-        f"batch_invariant: {priced / plain:.1f} x the time of a step, measured on this machine",
+        f"batch_invariant: {priced / max(plain, 1e-9):.1f} x the time of a step, measured on this"
+        " machine",
         file=sys.stderr,
     )
     return fixed_rows

@@ -27,6 +27,10 @@ class Vocabulary:
     Args:
         tokens: distinct tokens, none of them a mark.
 
+    Attributes:
+        begin, end, unknown: the ids of the marks, for a decoder's first input and last target:
+            [vocabulary.begin, *vocabulary.encode(words)].
+
     Raises:
         DataError: a token appears twice or is a mark.
 
