@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+from pathlib import Path
 
 from dynbatch.errors import ArgumentError
 from dynbatch.parallel.launcher import Nodes, launch
@@ -76,7 +78,15 @@ def run(options: argparse.Namespace) -> int:
     if options.processes < 1 or not 0 <= options.node_rank < options.nodes:
         raise ArgumentError(
             f"-n {options.processes} --nodes {options.nodes} --node-rank {options.node_rank}.\n"
-            "  rule: a process or more on each machine; machines are counted from 0"
+            "  rule: a process or more on each machine; machines are counted from 0\n"
+            "  fix:  -n 2 for two processes here; of --nodes 2, --node-rank is 0 and 1"
+        )
+    if not options.module and re.fullmatch(r"python[\d.]*(\.exe)?", Path(options.program).name):
+        given = " ".join([f"dynbatch launch -n {options.processes}", *options.arguments])
+        raise ArgumentError(
+            f"the program is {options.program}.\n"
+            "  rule: PROGRAM is a file of Python, which this Python runs\n"
+            f"  fix:  leave {options.program} out: {given}"
         )
     program = ["-m", options.program] if options.module else [options.program]
     nodes = Nodes(options.nodes, options.node_rank, address_of(options))

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from argparse import Namespace
 import pytest
 
 from dynbatch.commands.launch import address_of
+from dynbatch.commands.main import main
 from dynbatch.errors import ArgumentError
 from dynbatch.parallel import launcher
 from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
@@ -53,6 +55,19 @@ def test_several_machines_need_an_address_and_a_secret(monkeypatch):
         address_of(Namespace(address="node1:29500", nodes=2))
     monkeypatch.setenv("DYNBATCH_SECRET", "word")
     assert address_of(Namespace(address="node1:29500", nodes=2)) == ("node1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-n", "0", "x.py"], "error: -n 0 (?s:.*)  fix:  -n 2 for two processes here"),
+        (["-n", "2", "python", "x.py", "--lr", "3"], "leave python out: dynbatch launch -n 2 x.py"),
+        (["/usr/bin/python3.12", "-m", "a"], "leave /usr/bin/python3.12 out: dynbatch launch -n 2"),
+    ],
+)
+def test_a_wrong_command_is_told_with_its_fix(arguments, told, capfd):
+    assert main(["launch", *arguments]) == 1
+    assert re.search(told, capfd.readouterr().err)
 
 
 def test_lines_are_printed_whole_and_bars_left_out():
