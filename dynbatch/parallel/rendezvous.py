@@ -31,6 +31,13 @@ ATTEMPT_SECONDS = 0.5
 DATA, VOICE, GUARD = 0, 1, 2
 """Channels: what the connections between two ranks are for."""
 
+LATE = (
+    "  fix:  call connect() first and prepare data afterwards, or give all ranks "
+    "connect(timeout=600);\n"
+    "        if a rank is missing, look whether it was started, or ended with an error of its own"
+)
+"""What to do where a rank did not come in time."""
+
 Link = tuple[int, int]
 """A rank, and a channel to it."""
 
@@ -196,7 +203,9 @@ def _connected(
             if time.monotonic() > end:
                 raise ParallelError(
                     f"rank {place.rank} cannot reach rank {rank} at {address[0]}:{address[1]}: "
-                    f"{error}."
+                    f"{error}.\n"
+                    "  rule: rank 0 listens at MASTER_ADDR and MASTER_PORT once it has called "
+                    f"connect()\n{LATE}"
                 ) from error
             time.sleep(0.02)
             continue
@@ -210,12 +219,7 @@ def _connected(
             peer.close()
             if rank == 0:
                 require_rank_0(place)
-            raise ParallelError(
-                f"rank {rank} turned rank {place.rank} away, or failed while ranks met: {error}.\n"
-                "  rule: DYNBATCH_SECRET is the same for all ranks, and each rank is there once;\n"
-                f"        no other program listens at {address[0]}:{address[1]}",
-                rank,
-            ) from error
+            raise _turned_away(place, rank, address, error) from error
         if not hmac.compare_digest(answer, _proof(place, own, link)):
             peer.close()
             raise ParallelError(
@@ -224,6 +228,25 @@ def _connected(
                 "port"
             )
         return peer
+
+
+def _turned_away(
+    place: PlaceInRun, rank: int, address: tuple[str, int], error: OSError
+) -> ParallelError:
+    if isinstance(error, TimeoutError):
+        return ParallelError(
+            f"rank {place.rank} waited in vain for rank {rank} at {address[0]}:{address[1]}.\n"
+            "  rule: all ranks call connect() in time, and no other program listens there\n"
+            f"{LATE}", rank
+        )  # fmt: skip
+    return ParallelError(
+        f"rank {rank} turned rank {place.rank} away, or failed while ranks met: {error}.\n"
+        "  rule: WORLD_SIZE and DYNBATCH_SECRET are the same for all ranks, and each rank is there "
+        "once;\n"
+        f"        no other program listens at {address[0]}:{address[1]}\n"
+        f"  fix:  compare them: this is rank {place.rank}, with WORLD_SIZE {place.size}",
+        rank,
+    )
 
 
 def _wait_for_answer(place: PlaceInRun, peer: socket.socket, rank: int, end: float) -> None:
@@ -246,6 +269,7 @@ def _accepted(
     place: PlaceInRun, listener: socket.socket, wanted: Set[Link], end: float
 ) -> tuple[Link, socket.socket]:
     """The next of the wanted that connects; whoever does not know the secret is sent away."""
+    turned_away = 0
     while True:
         listener.settimeout(max(0.1, end - time.monotonic()))
         try:
@@ -253,9 +277,10 @@ def _accepted(
         except TimeoutError as error:
             raise ParallelError(
                 f"rank {place.rank} waited in vain for ranks {sorted({r for r, _ in wanted})} of "
-                f"{place.size}.\n"
-                "  rule: as many processes are started as WORLD_SIZE says\n"
-                "  fix:  look whether they ended with an error of their own"
+                f"{place.size}; connections turned away: {turned_away}.\n"
+                "  rule: as many processes are started as WORLD_SIZE says, which is the same for "
+                "all, as is\n"
+                f"        DYNBATCH_SECRET, and all call connect() in time\n{LATE}"
             ) from error
         peer.settimeout(5.0)
         try:
@@ -269,6 +294,7 @@ def _accepted(
                 return link, peer
         except OSError:
             pass
+        turned_away += 1
         peer.close()
 
 

@@ -130,6 +130,46 @@ def test_a_closed_communicator_is_not_kept_until_the_process_ends(monkeypatch):
     assert reference() is None
 
 
+def error_of(rank, size, port, timeout):
+    with pytest.raises(ParallelError) as caught:
+        join(PlaceInRun(rank, size, address=("127.0.0.1", port)), timeout)
+    return str(caught.value)
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+FIRST = "fix:  call connect() first and prepare data afterwards, or give all ranks connect(timeout="
+
+
+def test_a_rank_that_comes_late_is_told_with_the_fix(free_port):
+    told = error_of(0, 2, free_port, 0.1)
+    assert told.startswith("rank 0 waited in vain for ranks [1] of 2; connections turned away: 0.")
+    assert FIRST in told
+
+
+def test_so_is_a_missing_rank_0_whether_it_listens_or_not(free_port):
+    told = error_of(1, 2, free_port, 0.1)
+    assert told.startswith(f"rank 1 cannot reach rank 0 at 127.0.0.1:{free_port}: ")
+    assert FIRST in told
+    with socket.create_server(("127.0.0.1", free_port)):  # which `dynbatch launch` opens for it
+        told = error_of(1, 2, free_port, 0.2)
+    assert told.startswith(f"rank 1 waited in vain for rank 0 at 127.0.0.1:{free_port}.")
+    assert FIRST in told
+
+
+def test_ranks_with_unequal_world_sizes_are_told_so(free_port):
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(error_of, 0, 2, free_port, 1.0)
+        told = error_of(1, 3, free_port, 1.0)
+    assert told.startswith("rank 0 turned rank 1 away") and "WORLD_SIZE and DYNBATCH_SECRET" in told
+    assert "this is rank 1, with WORLD_SIZE 3" in told
+    assert "connections turned away: 1.\n  rule: as many" in first.result()
+
+
 def started(environment, rank, secret="ours"):
     given = {**environment, "RANK": str(rank), "DYNBATCH_SECRET": secret}
     command = [sys.executable, "-c", PROGRAM]
