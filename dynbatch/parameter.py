@@ -9,16 +9,14 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.arguments import row_mask
-from dynbatch.backend import Array as Array
-from dynbatch.backend import Device, DType, device_of
+from dynbatch.backend import Array, Device, DType, device_of
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import copy, download
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter_habits import ParameterHabits
-from dynbatch.row_sparse import Gradient, moved_gradient
-from dynbatch.row_sparse import RowSparse as RowSparse
+from dynbatch.row_sparse import Gradient, RowSparse, moved_gradient
 
 _uids = itertools.count()
 

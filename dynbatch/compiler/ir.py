@@ -12,7 +12,8 @@ from dynbatch.nodes.selection import Where
 from dynbatch.nodes.unary.node_types import Unary
 
 if TYPE_CHECKING:
-    from dynbatch.parameter import Array, Parameter
+    from dynbatch.backend import Array
+    from dynbatch.parameter import Parameter
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dynbatch.arguments import is_count
+from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError, DtypeError
-from dynbatch.parameter import Array
 from dynbatch.train.digest import array_digest, text_digest
 from dynbatch.train.protocols import State
 from dynbatch.train.run_folder import CHECKPOINT, best_of, other_copy

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.backend import Array
 
 _SIZE = 16
 _PIECE = 1 << 20

@@ -14,7 +14,7 @@ from dynbatch.kernels.cuda import clipping as on_device
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.optim import Optimizer
 from dynbatch.optim.combination import combine
-from dynbatch.parameter import RowSparse
+from dynbatch.row_sparse import RowSparse
 
 Statistics = dict[str, float]
 

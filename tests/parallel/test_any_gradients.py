@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dynbatch import parallel
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from tests.parallel.ranks import on_ranks
 
 SHAPES = [(150, 80), (7, 3), (0, 4), (30_001,), (101, 200)]

@@ -13,7 +13,8 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.optim import sharding
 from dynbatch.parallel import gradients
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_metrics
 from dynbatch.train.ranks import Ranks
 from dynbatch.train.update import Update

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.backend import Array
 from dynbatch.differentiation.repeated import rows_of, sum_of_rows
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
@@ -23,7 +24,6 @@ from dynbatch.nodes.shape.kmax_pool import KMaxPool
 from dynbatch.nodes.shape.scatter import scattered
 from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.shape.windows import MaxPool, MeanPool, Windowed, Windows
-from dynbatch.parameter import Array
 
 AnyWindows: TypeAlias = "Windowed | Sliding"
 
