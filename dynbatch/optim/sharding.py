@@ -15,7 +15,7 @@ from dynbatch.backend import Array, device_of
 from dynbatch.kernels.arrays import collect, distribute
 from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.parallel import Communicator
-from dynbatch.parallel.communicator import flush
+from dynbatch.parallel.buckets import buckets, flush
 
 JOINED_BYTES = 1 << 20
 """Up to which arrays travel together: a copy of them is made, and messages are fewer."""
@@ -64,7 +64,7 @@ def gather_parts(communicator: Communicator, arrays: Sequence[Array]) -> None:
 
     A rank sends and receives (size - 1) / size times their bytes.
     """
-    for group in _joined(arrays):
+    for group in buckets(arrays, JOINED_BYTES):
         flat = [array.reshape(-1) for array in group]
         if len(flat) == 1:
             communicator.all_gather(flat[0], communicator.bounds(flat[0].size))
@@ -86,18 +86,3 @@ def _parts(flat: Sequence[Array], cuts: Array, ranks: Iterable[int]) -> list[Arr
         for rank in ranks
         for array, (first, end) in zip(flat, cuts[:, rank : rank + 2].tolist(), strict=True)
     ]
-
-
-def _joined(arrays: Sequence[Array]) -> list[list[Array]]:
-    """Arrays that travel together: of one dtype and device, and small."""
-    groups: list[list[Array]] = []
-    open_groups: dict[tuple[str, str], tuple[list[Array], int]] = {}
-    for array in arrays:
-        kind = (device_of(array).name, str(array.dtype))
-        group, nbytes = open_groups.get(kind, ([], 0))
-        if not group or nbytes + array.nbytes > JOINED_BYTES:
-            group, nbytes = [], 0
-            groups.append(group)
-        group.append(array)
-        open_groups[kind] = (group, nbytes + array.nbytes)
-    return groups

@@ -12,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch.arguments import refused
-from dynbatch.backend import Array, DType, device_of
+from dynbatch.backend import Array, device_of
 from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.parallel.buckets import buckets, flush, joined, write_back
 from dynbatch.parallel.guard import RankGuard
 from dynbatch.parallel.transport import DeviceTransport, Transport
 
@@ -80,15 +80,15 @@ class Communicator:
         """
         if self.size == 1:
             return
-        for group in _by_dtype(arrays):
-            flat = _joined(group)
+        for group in buckets(arrays):
+            flat = joined(group)
             if self.size == 2 or flat.nbytes <= DIRECT_BYTES:
                 self._sum([flat] * self.size, flat)
             else:
                 bounds = self.bounds(flat.size)
                 self.reduce_scatter(flat, bounds)
                 self.all_gather(flat, bounds)
-            _write_back(flat, group)
+            write_back(flat, group)
             flush(flat)
 
     def reduce_scatter(self, array: Array, bounds: Sequence[int]) -> None:
@@ -131,8 +131,8 @@ class Communicator:
         """Replace each array by that of the rank `root`, in place."""
         if self.size == 1:
             return
-        for group in _by_dtype(arrays):
-            flat = _joined(group)
+        for group in buckets(arrays):
+            flat = joined(group)
             bounds = self.bounds(flat.size)
             parts = [flat[bounds[r] : bounds[r + 1]] for r in range(self.size)]
             none: list[Array | None] = [None] * self.size
@@ -143,7 +143,7 @@ class Communicator:
                 received[root] = parts[self.rank]
                 self._exchange(flat, none, received)
             self.all_gather(flat, bounds)
-            _write_back(flat, group)
+            write_back(flat, group)
             flush(flat)
 
     def bounds(self, length: int) -> list[int]:
@@ -328,34 +328,6 @@ class Communicator:
             if self.guard is not None:
                 self.guard.taken()
             raise
-
-
-def flush(array: Array) -> None:
-    """Start what is queued on an array's GPU, where others read it than kernels of dynbatch."""
-    device = device_of(array)
-    if device.is_cuda:
-        device.use()
-        queue().flush()
-
-
-def _by_dtype(arrays: Sequence[Array]) -> list[list[Array]]:
-    groups: dict[tuple[str, DType], list[Array]] = {}
-    for each in arrays:
-        groups.setdefault((device_of(each).name, each.dtype), []).append(each)
-    return list(groups.values())
-
-
-def _joined(arrays: Sequence[Array]) -> Array:
-    """All numbers of arrays of one dtype: one array itself, if it is alone and contiguous."""
-    if len(arrays) == 1 and arrays[0].flags.c_contiguous:
-        return arrays[0].reshape(-1)
-    return kernels.pack(arrays)
-
-
-def _write_back(flat: Array, arrays: Sequence[Array]) -> None:
-    if len(arrays) == 1 and arrays[0].flags.c_contiguous:
-        return
-    kernels.distribute(flat, arrays)
 
 
 def _require_flat(what: str, array: Array) -> None:

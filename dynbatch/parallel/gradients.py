@@ -15,9 +15,11 @@ from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.rows import sum_rows_by_id
 from dynbatch.kernels.runtime import transfer
 from dynbatch.named_parameters import Parameters, named
-from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator, flush
+from dynbatch.parallel.buckets import buckets, flush
+from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
 from dynbatch.parallel.shared_gradients import SharedGradients
-from dynbatch.parameter import Parameter, RowSparse
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
 
 BUCKET_BYTES = 1 << 25
 """Up to which dense gradients travel together: they are copied into one message."""
@@ -175,7 +177,7 @@ def _sum_dense(communicator: Communicator, parameters: Sequence[Parameter]) -> N
     if sum([each.value.nbytes for each in on_host]) > DIRECT_BYTES:
         if _shared_gradients(communicator).sum(communicator, on_host):
             travelling = [each for each in parameters if each.device.is_cuda]
-    for bucket in _buckets([cast("Array", each.grad) for each in travelling]):
+    for bucket in buckets([cast("Array", each.grad) for each in travelling], BUCKET_BYTES):
         communicator.all_reduce(*bucket)
 
 
@@ -188,21 +190,6 @@ def _shared_gradients(communicator: Communicator) -> SharedGradients:
 
 
 _shared: WeakKeyDictionary[Communicator, SharedGradients] = WeakKeyDictionary()
-
-
-def _buckets(arrays: Sequence[Array]) -> list[list[Array]]:
-    """Arrays that travel together, of one dtype and device; a large one travels alone."""
-    buckets: list[list[Array]] = []
-    filling: dict[tuple[bool, str], tuple[list[Array], int]] = {}
-    for array in arrays:
-        kind = (device_of(array).is_cuda, array.dtype.char)
-        bucket, nbytes = filling.get(kind, ([], 0))
-        if not bucket or nbytes + array.nbytes > BUCKET_BYTES:
-            bucket, nbytes = [], 0
-            buckets.append(bucket)
-        bucket.append(array)
-        filling[kind] = bucket, nbytes + array.nbytes
-    return buckets
 
 
 def _sum_rows(communicator: Communicator, sparse: Sequence[tuple[Parameter, Array]]) -> None:
