@@ -229,17 +229,20 @@ def _is_in_foreground() -> bool:
 def _waited(
     ranks: Sequence[_Rank], report: IO[bytes], asked: Sequence[int]
 ) -> tuple[dict[str, Any] | None, _Rank | None]:
-    """Wait for all. Returns what guards say of who failed, and whose end was the first failure."""
+    """Wait for all. Returns what guards say of who failed, and whose end was the first failure.
+
+    What guards say of ranks that the launcher has ended is left out.
+    """
     verdict, earliest, failed_at, sent = None, None, 0.0, 0
     while True:
         ended = [each for each in ranks if each.process.poll() is not None]
-        if verdict is None and (line := report.readline()):
+        if verdict is None and not sent and (line := report.readline()):
             verdict = json.loads(line)
         if earliest is None:
             earliest = next((each for each in ended if each.process.returncode), None)
             failed_at = time.monotonic()
         if len(ended) == len(ranks):
-            if verdict is None and (line := report.readline()):
+            if verdict is None and not sent and (line := report.readline()):
                 verdict = json.loads(line)
             return verdict, earliest
         limit = KILL_SECONDS if sent else TERMINATE_SECONDS

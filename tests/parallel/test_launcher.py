@@ -15,6 +15,7 @@ from dynbatch.commands.launch import address_of
 from dynbatch.commands.main import main
 from dynbatch.errors import ArgumentError
 from dynbatch.parallel import launcher
+from dynbatch.parallel import launcher
 from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
 
 BEAT = "0.1"
@@ -149,6 +150,26 @@ communicator.barrier()
     assert last == "[1] ValueError: no such word"
     assert told == "error: rank 1 failed with exit status 1; the other was ended."
     assert traceback and all([line.startswith("[1] ") for line in traceback])
+
+
+def test_a_rank_that_the_launcher_ended_is_not_taken_for_the_first(tmp_path, monkeypatch, capfd):
+    """Whose guard tells of its end, while the first rank has closed its run before it failed."""
+    program = """
+import sys, time
+from dynbatch import parallel
+communicator = parallel.connect()
+communicator.barrier()
+if communicator.rank == 1:
+    sys.exit(4)
+time.sleep(100)
+"""
+    (tmp_path / "program.py").write_text(program)
+    monkeypatch.setattr(launcher, "TERMINATE_SECONDS", 0.2)
+    monkeypatch.setenv("DYNBATCH_GUARD", BEAT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert launcher.launch([sys.executable, str(tmp_path / "program.py")], 2) == 4
+    told = "error: rank 1 failed with exit status 4; the other was ended.\n"
+    assert capfd.readouterr().err == told
 
 
 def test_a_frozen_rank_ends_another_without_the_launcher(tmp_path):
