@@ -64,7 +64,6 @@ class Communicator:
         self._host = host
         self._device = device
         self._pid = os.getpid()
-        self._is_closed = False
         self.guard: RankGuard | None = None
         self.kept = ExitStack()
         self.rank = 0 if host is None else host.rank
@@ -259,7 +258,6 @@ class Communicator:
             if transport is not None:
                 transport.close()
         self._device = self._host = None
-        self._is_closed = True
         self.kept.close()
         if self.guard is not None:
             self.guard.close()
@@ -300,7 +298,7 @@ class Communicator:
                 f"a forked process of rank {self.rank} communicates.\n"
                 "  rule: ranks are the processes that the run was started with"
             )
-        if self._is_closed:
+        if self.is_closed:
             raise ParallelError(
                 f"{self!r} is closed, and moves nothing any more.\n"
                 "  rule: a communicator is closed at the end of its `with` block\n"

@@ -19,7 +19,7 @@ def end_with_process(communicator: Communicator) -> None:
 
     An uncaught `ParallelError` about another rank is printed as one line, and by one rank only:
     that other rank prints its own traceback. Ctrl-C, which all ranks of a terminal get, is rank
-    0's.
+    0's, and is not shown where a `Trainer` has said what it saved.
     """
     rank, show, joined = communicator.rank, sys.excepthook, ref(communicator)
 
@@ -31,7 +31,9 @@ def end_with_process(communicator: Communicator) -> None:
         if isinstance(error, ParallelError) and error.rank not in (None, rank):
             if is_told_here(error, rank):
                 print(f"error: {error}", file=sys.stderr)
-        elif rank == 0 or not isinstance(error, KeyboardInterrupt):
+        elif not isinstance(error, KeyboardInterrupt) or (
+            rank == 0 and not hasattr(error, "on_all_ranks")  # which a Trainer has told of
+        ):
             show(kind, error, traceback)
 
     sys.excepthook = show_once

@@ -132,6 +132,15 @@ class RankGuard:
             _raise_in_main_thread(message, rank)
 
 
+def tell_launcher(message: str, rank: int) -> None:
+    """Tell `dynbatch launch` that a rank was asked to end where all end in order, each by itself:
+    no guard speaks then, and all have the same exit status. Without a launcher it does nothing."""
+    if (report := _inherited(os.environ.get(REPORT))) is not None:
+        told = {"kind": "ended", "rank": rank, "message": message}
+        with suppress(OSError):  # the launcher has ended
+            os.write(report, json.dumps(told).encode() + b"\n")
+
+
 def _raise_in_main_thread(message: str, rank: int) -> None:
     """Raise a `ParallelError` between two steps of Python, as Ctrl-C raises its own."""
 

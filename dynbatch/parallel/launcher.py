@@ -268,7 +268,7 @@ def _said(
     status = culprit.process.returncode
     what, more = how_it_ended(culprit.rank, status), ""
     if verdict is not None and (
-        verdict["kind"] == "frozen" or verdict["rank"] != culprit.rank or not status
+        verdict["kind"] in ("frozen", "ended") or verdict["rank"] != culprit.rank or not status
     ):
         what, line_end, more = str(verdict["message"]).partition("\n")
         what, more = what.removesuffix("."), line_end + more

@@ -20,6 +20,7 @@ from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
 from dynbatch.parallel import Communicator, balanced, sum_gradients
 from dynbatch.parallel.connect import connected
+from dynbatch.parallel.guard import tell_launcher
 from dynbatch.train.digest import array_digest, data_digest
 from dynbatch.train.interrupts import Terminated, noted_interrupts
 from dynbatch.train.metrics import Record
@@ -90,7 +91,7 @@ class Ranks:
         self._communicator = None if alone else communicator
         self._noted: list[int] = []
         self._cuts: list[list[list[int]]] = []
-        self._ending = 0
+        self._ending, self._asked = 0, 0
         self.is_first = communicator is None or communicator.rank == 0
         self.agree = alone
 
@@ -199,7 +200,7 @@ class Ranks:
             "make batches from the same list; draw by F.dropout, or in PreparedBatches",
         )
         random.set_state({**drawn, "count": max([note.drawn for note in notes])})
-        self._ending = max([note.ending for note in notes])
+        self._ending, self._asked = max([(note.ending, rank) for rank, note in enumerate(notes)])
         for rank, note in enumerate(notes):
             if note.failure is not None:
                 raise NumericError(f"rank {rank}: {note.failure}")
@@ -278,6 +279,10 @@ class Ranks:
             number, self._ending, self.agree = self._ending, 0, True
             self._noted.clear()
             is_key = number == signal.SIGINT
+            tell_launcher(
+                f"rank {self._asked} was asked to end by signal {number} "
+                f"({signal.Signals(number).name})", self._asked
+            )  # fmt: skip
             raise self.on_all(KeyboardInterrupt() if is_key else Terminated(number))
 
     def on_all(self, error: Failure) -> Failure:

@@ -15,7 +15,6 @@ from dynbatch.commands.launch import address_of
 from dynbatch.commands.main import main
 from dynbatch.errors import ArgumentError
 from dynbatch.parallel import launcher
-from dynbatch.parallel import launcher
 from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
 
 BEAT = "0.1"
@@ -170,6 +169,38 @@ time.sleep(100)
     assert launcher.launch([sys.executable, str(tmp_path / "program.py")], 2) == 4
     told = "error: rank 1 failed with exit status 4; the other was ended.\n"
     assert capfd.readouterr().err == told
+
+
+TRAINING = """
+import os, sys
+from dynbatch import models, optim, parallel, train
+from dynbatch import nodes as F
+
+def loss(graph, model, number):
+    if trainer.step == 3 and communicator.rank == 1:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    return F.sum(model(F.input(graph, [1.0, 2.0])))
+
+communicator = parallel.connect()
+model = models.Linear(2, 1, rng=0)
+trainer = train.Trainer(
+    model, optim.SGD(model, lr=0.1), loss, train.SentenceBatches(range(4), 2),
+    checkpoint_path="model.safetensors", communicator=communicator, show_progress=False,
+)
+trainer.fit(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_trainer_that_one_rank_was_asked_to_end_says_which_without_a_traceback(number, tmp_path):
+    run = launched(tmp_path, TRAINING, str(int(number)))
+    _, err = run.communicate(timeout=120)
+    saved, go_on, told = err.splitlines()
+    assert saved == "Interrupted in epoch 2 after step 4: saved model.safetensors (step 4)."
+    assert go_on.startswith("To go on: ")
+    asked = f"rank 1 was asked to end by signal {int(number)} ({number.name})"
+    assert told == f"error: {asked}; the other was ended."
+    assert run.returncode == 128 + number
 
 
 def test_a_frozen_rank_ends_another_without_the_launcher(tmp_path):
