@@ -74,7 +74,8 @@ class ParallelError(DynbatchError, RuntimeError):
     """Another process of the run failed or ended, or ranks do different things.
 
     Attributes:
-        rank: the rank that failed first; None where it is unknown, or none did.
+        rank: the rank that failed first; -1 where `dynbatch launch` was killed; None where it is
+            unknown, or none did.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:

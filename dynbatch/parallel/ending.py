@@ -12,6 +12,7 @@ from dynbatch.errors import DynbatchError, ParallelError
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.environment import place_in_run
 from dynbatch.parallel.guard import REPORT
+from dynbatch.parallel.guard_process import LAUNCHER
 
 
 def end_with_process(communicator: Communicator) -> None:
@@ -59,7 +60,8 @@ def without_traceback(error: DynbatchError) -> None:
 
 def is_told_here(error: BaseException, rank: int | None = None) -> bool:
     """Whether this rank prints an error. One of another rank is printed by the lowest of the
-    others, and by nobody under `dynbatch launch`, which says it itself.
+    others, and by nobody under `dynbatch launch`, which says it itself; that it was killed, rank 0
+    prints.
 
     Args:
         rank: of this process; by default what the environment says.
@@ -73,6 +75,8 @@ def is_told_here(error: BaseException, rank: int | None = None) -> bool:
     if not isinstance(error, ParallelError) or error.rank is None:
         return True
     rank = place_in_run().rank if rank is None else rank
+    if error.rank == LAUNCHER:
+        return rank == 0
     if error.rank == rank:
         return True
     return REPORT not in os.environ and rank == (1 if error.rank == 0 else 0)

@@ -7,6 +7,7 @@ in a star around that of rank 0. Each one
 * tells when its rank ends without a word, or is stopped;
 * beats, so that a machine which is lost is noticed;
 * lets its rank know when another one failed, and ends it by force where that does not help;
+* ends its rank when `dynbatch launch` has ended without waiting for it;
 * ends with its rank.
 
 It counts its own ticks, not seconds: if all processes stop and go on, or a laptop sleeps, nobody is
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -39,6 +41,9 @@ GRACE_TICKS = 8
 
 UNWINDING_TICKS = 60
 """For so long it may end in order: it has seen the error, or somebody asked the run to end."""
+
+LAUNCHER = -1
+"""Stands for `dynbatch launch` where messages name the rank that failed."""
 
 REPORTED = 300
 """Characters of a message that `dynbatch launch` gets: a line of up to 4096 bytes is written at
@@ -96,6 +101,10 @@ class GuardProcess:
             self._judge(
                 "frozen", self.rank, f"rank {self.rank} is frozen: its process {self.pid} is "
                 f"stopped (SIGSTOP) since {FROZEN_TICKS * self.tick_seconds:.2g} s."
+            )  # fmt: skip
+        if self.report is not None and has_no_reader(self.report):
+            self._judge(
+                "lost", LAUNCHER, "`dynbatch launch` was killed, and its ranks end with it."
             )  # fmt: skip
         for line in list(self.guards.values()):
             line.silence += 1
@@ -167,11 +176,8 @@ class GuardProcess:
     def _end_rank(self, verdict: Message) -> None:
         if verdict["rank"] == self.rank and verdict["kind"] in ("failed", "ended"):
             return  # it ends by itself, or a debugger looks at it
-        if (
-            self.report is None
-            and not self._is_taken
-            and self.rank == (1 if verdict["rank"] == 0 else 0)
-        ):
+        nobody_else = self.report is None or verdict["rank"] == LAUNCHER
+        if nobody_else and not self._is_taken and self.rank == (1 if verdict["rank"] == 0 else 0):
             print(f"error: {verdict['message']}", file=sys.stderr, flush=True)
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -201,6 +207,13 @@ class Line:
         self.has_ended = not part
         *lines, self._buffer = (self._buffer + part).split(b"\n")
         return [json.loads(line) for line in lines]
+
+
+def has_no_reader(pipe: int) -> bool:
+    """Whether nobody can read any more what is written into a pipe: its reader has ended."""
+    asked = select.poll()
+    asked.register(pipe, 0)
+    return any([events & (select.POLLERR | select.POLLHUP) for _, events in asked.poll(0)])
 
 
 def state_of(pid: int) -> str:

@@ -14,6 +14,7 @@ from dynbatch.parallel.guard import BEAT_SECONDS, beat_seconds
 from dynbatch.parallel.guard_process import (
     FROZEN_TICKS,
     GRACE_TICKS,
+    LAUNCHER,
     SILENT_TICKS,
     UNWINDING_TICKS,
     GuardProcess,
@@ -151,6 +152,23 @@ def test_the_launcher_can_read_who_failed(guarded):
     os.close(guarded.guard.report)
     with open(reading) as report:
         assert json.loads(report.read()) == FAILED
+
+
+def test_without_its_launcher_a_rank_is_ended_as_after_a_lost_one(guarded, capfd):
+    guarded.guard.rank = 0  # whose guard speaks
+    reading, guarded.guard.report = os.pipe()
+    guarded.tick()
+    assert guarded.guard.verdict is None
+    os.close(reading)
+    guarded.tick()
+    for line in (guarded.parent, guarded.other):
+        (told,) = guarded.told(line)
+        assert (told["kind"], told["rank"]) == ("lost", LAUNCHER)
+        assert told["message"].startswith("`dynbatch launch` was killed")
+    guarded.tick(GRACE_TICKS - 1)
+    assert guarded.rank.wait(10) == -signal.SIGKILL
+    assert capfd.readouterr().err == f"error: {told['message']}\n"
+    os.close(guarded.guard.report)
 
 
 def test_it_reads_a_whole_line_of_an_error_however_long(guarded):

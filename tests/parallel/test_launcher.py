@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from argparse import Namespace
 
 import pytest
@@ -15,6 +16,7 @@ from dynbatch.commands.launch import address_of
 from dynbatch.commands.main import main
 from dynbatch.errors import ArgumentError
 from dynbatch.parallel import launcher
+from dynbatch.parallel.guard_process import state_of
 from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
 
 BEAT = "0.1"
@@ -244,6 +246,37 @@ def test_a_signal_that_comes_while_ranks_are_started_reaches_all(monkeypatch):
     monkeypatch.setattr(launcher, "_start", start_late)
     program = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(20)"]
     assert launcher.launch(program, 2) == 128 + signal.SIGTERM
+
+
+def test_ranks_end_when_the_launcher_is_killed(tmp_path):
+    program = """
+import os, time
+from pathlib import Path
+from dynbatch import parallel
+communicator = parallel.connect()
+if communicator.rank == 1:
+    Path("pid").write_text(str(os.getpid()))
+communicator.barrier()
+if communicator.rank == 1:
+    time.sleep(20)
+end = time.monotonic() + 20
+try:
+    os.kill(os.getppid(), 9)
+    while time.monotonic() < end:
+        pass
+finally:
+    Path("unwound").touch()
+"""
+    run = launched(tmp_path, program)
+    _, err = run.communicate(timeout=60)  # until rank 0, which has this standard error, has ended
+    assert (run.returncode, err) == (
+        -signal.SIGKILL, "error: `dynbatch launch` was killed, and its ranks end with it.\n"
+    )  # fmt: skip
+    assert (tmp_path / "unwound").exists()
+    other, end = int((tmp_path / "pid").read_text()), time.monotonic() + 60
+    while state_of(other) not in ("", "Z") and time.monotonic() < end:
+        time.sleep(0.01)
+    assert state_of(other) in ("", "Z")
 
 
 def test_sigterm_goes_to_all_ranks_and_is_waited_for(tmp_path):
