@@ -15,7 +15,7 @@ def measured(name, arguments):
     if arguments[0] == "benchmarks.one_long":
         return {"time_ratio": 1.05, "memory_ratio": 1.2, "goal": 1.1}
     if arguments[0] == "benchmarks.parallel":
-        return {name: {"times_as_fast": 1.7} for name in parallel.CHOICES}
+        return {name: {"times_as_fast": 1.7} for name in parallel.PEERS}
     if arguments[0] == "benchmarks.small_data":
         return {side: {"seconds": 4.0 + k} for k, side in enumerate(small_data.SIDES)}
     if arguments[0] == "benchmarks.demo":
