@@ -46,7 +46,7 @@ def test_sums_have_the_bits_of_tcp_and_an_error_of_one_rank_ends_all(tmp_path):
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == on_ranks(3, digest)
     assert ended.returncode != 0
     assert ended.stderr.count("\nValueError: no such word\n") == 1
-    assert "ParallelError: rank 1 failed: ValueError: no such word\n" in ended.stderr
+    assert "rank 1 failed: ValueError: no such word\n" in ended.stderr  # a line, or a traceback
 
 
 @needs_mpi
