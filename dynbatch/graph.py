@@ -131,7 +131,9 @@ class Graph(Runs, Introspection, NamesChecked):
         self.close()
 
     def close(self) -> None:
-        """Free every node and give the memory back. Kept values and the loss stay readable.
+        """Free every node and give the memory back.
+
+        The loss, and values and gradients of kept nodes, stay readable.
 
         Warns with `errors.BatchingWarning`, once a process, if many nodes ran almost one by one.
         """
@@ -139,7 +141,7 @@ class Graph(Runs, Introspection, NamesChecked):
             return
         self._begin_run("close")
         try:
-            self._keep_values()
+            self._keep_final()
         finally:
             self._runner.clear()
             self._executor.close()

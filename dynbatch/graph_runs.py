@@ -56,6 +56,7 @@ class Runs(OwnedNodes):
         self._after: list[tuple[Sequence[Node], Callable[..., None]]] = []
         self._kept_then: frozenset[int] = frozenset()  # in the last backward
         self._final: dict[int, Array] = {}
+        self._final_gradients: dict[int, Array] = {}
         self._losses: dict[int, HostCopy] = {}
         self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
         self._runner: dict[str, int] = {}  # the thread in which it runs now
@@ -280,21 +281,23 @@ class Runs(OwnedNodes):
         return copied
 
     def _gradient_of(self, node: Node) -> Array:
-        """A node's gradient in the arena, or zeros on the host."""
-        self._require_open(f"gradient of {node.label()}")
-        block = node._block
-        if block is None or block.gradient is None:
-            if node.index in self._kept_then:
-                return np.zeros(node.shape, self.dtype)
+        """A kept node's gradient, in the arena until the graph is closed, or zeros on the host."""
+        if node.index not in self._kept_then:
+            self._require_open(f"gradient of {node.label()}")
             raise FreedError(
                 f"{node.label()}: its gradient was not kept.\n"
                 "  fix:  call node.keep() before graph.backward(loss)"
             )
-        gradient: Array = block.node_gradient(node)
+        final = self._final_gradients.get(node.index)
+        if final is not None:
+            return final
+        if not _has_gradient(node):
+            return np.zeros(node.shape, self.dtype)
+        gradient: Array = node._block.node_gradient(node)
         return gradient
 
-    def _keep_values(self) -> None:
-        """Copy kept values out of the arenas."""
+    def _keep_final(self) -> None:
+        """Copy values and gradients of kept nodes out of the arenas."""
         kept = [
             node
             for index, node in self._kept.items()
@@ -303,13 +306,27 @@ class Runs(OwnedNodes):
             and node._block is not None
             and node._block.array is not None
         ]
-        values = [node._block.node_values(node) for node in kept]
+        differentiated = [
+            node
+            for index, node in self._kept.items()
+            if index in self._kept_then and _has_gradient(node)
+        ]
+        final = [node._block.node_values(node) for node in kept]
+        final += [node._block.node_gradient(node) for node in differentiated]
         try:
-            copies = arrays.snapshots(values)
+            copies = arrays.snapshots(final)
         except MemoryError:  # of a GPU: then the host keeps them
-            copies = [arrays.download(value) for value in values]
+            copies = [arrays.download(array) for array in final]
         self._executor.flush()
-        self._final.update(zip([node.index for node in kept], copies, strict=True))
+        values, gradients = copies[: len(kept)], copies[len(kept) :]
+        self._final.update(zip([node.index for node in kept], values, strict=True))
+        self._final_gradients.update(
+            zip([node.index for node in differentiated], gradients, strict=True)
+        )
+
+
+def _has_gradient(node: Node) -> bool:
+    return node._block is not None and node._block.gradient is not None
 
 
 def _require_finite(loss: Node, value: Array, state: str) -> None:

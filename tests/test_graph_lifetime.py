@@ -44,6 +44,32 @@ def test_after_the_block_the_loss_and_kept_nodes_stay_readable():
         graph.backward(loss)
 
 
+def read_gradients(*nodes):
+    """Gradients of nodes, on the host and as copies on the graph's device."""
+    return [[node.gradient.tolist() for node in nodes], [len(x.device_gradient) for x in nodes]]
+
+
+def test_after_the_block_gradients_of_kept_nodes_stay_readable():
+    with db.Graph() as graph:
+        x, unread = F.input(graph, [1.0, 2.0]).keep(), F.input(graph, [3.0]).keep()
+        mate = F.input(graph, [3.0, 4.0])
+        graph.backward(F.sum(x * x * mate))
+        inside = read_gradients(x, unread)
+        late = F.exp(x).keep()
+        assert late.value.shape == (2,)
+    assert read_gradients(x, unread) == inside == [[[6, 16], [0]], [2, 1]]
+    for node in (mate, late):
+        with pytest.raises(GraphError, match=r"gradient of .*: the graph is closed"):
+            _ = node.gradient
+
+
+def test_after_the_block_gradients_stay_readable_on_a_gpu(cuda):
+    with db.Graph(device="cuda") as graph:
+        x = F.input(graph, [1.0, 2.0]).keep()
+        graph.backward(F.sum(x * x))
+    assert x.gradient.tolist() == cuda.asnumpy(x.device_gradient).tolist() == [2, 4]
+
+
 def test_a_closed_graph_still_counts_its_nodes():
     with db.Graph() as graph:
         graph.backward(F.sum(F.tanh(F.input(graph, [1.0, 2.0]))))

@@ -202,7 +202,10 @@ class Node(OperatorMethods["Node"]):
         return exchange.capsule(array, dl_device=dl_device, **options)
 
     def keep(self) -> Node:
-        """Keep value and gradient readable after backward. Returns the node."""
+        """Keep value and gradient readable after backward, and after the `with` block.
+
+        Returns the node.
+        """
         self.graph.keep(self)
         return self
 
