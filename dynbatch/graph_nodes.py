@@ -46,7 +46,7 @@ class OwnedNodes:
     """
 
     def __init__(self, device: Device, dtype: DType, seed: int) -> None:
-        self.is_trace = False
+        self.is_trace = self.draws_arrays = False
         self.device = device
         self.dtype = dtype
         self.seed = seed

@@ -16,6 +16,7 @@ from dynbatch.blocks.operators import (
     Given,
     Site,
     Sized,
+    Told,
     affine,
 )
 from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton
@@ -35,12 +36,20 @@ class ArraysAlike(Exception):
 class TakenArrays:
     """Which operators take which arrays of a call, or what NumPy makes of these.
 
+    Args:
+        operators: of the block; their rows are bound while arrays are added.
+        argument_rows: of the node arguments that operators read, by -1 - k.
+
     Attributes:
         sites: for each operator that takes one its position, its node, and the array's number.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, operators: Sequence[BlockOperator], argument_rows: Mapping[int, Coefficients]
+    ) -> None:
         self.sites: list[tuple[int, Operation, int]] = []
+        self._operators = operators
+        self._argument_rows = argument_rows
         self._recipes: dict[int, Recipe] = {}
         self._shapes: dict[int, tuple[Coefficients, ...] | None] = {}
 
@@ -65,6 +74,23 @@ class TakenArrays:
             return [node.given(found[number]) for _, node, number in self.sites]
         return [node.given(arrays[number]) for _, node, number in self.sites]
 
+    def suit(self, free: Sequence[int], told: Told) -> bool:
+        """Whether what operators make of the arrays suits a call's sizes, as ids of rows must."""
+        try:
+            for (position, node, _), values in zip(self.sites, told.given, strict=True):
+                if node.checks_given:
+                    read = self._operators[position].inputs
+                    node.check_given(values, [self._rows(x, free, told) for x in (position, *read)])
+        except DynbatchError:
+            return False
+        return True
+
+    def _rows(self, position: int, free: Sequence[int], told: Told) -> int:
+        """The rows of an operator's value, or of the node argument k at -1 - k."""
+        if position < 0:
+            return affine(self._argument_rows[position], free)
+        return self._operators[position].size_at(free, told, position)[0]
+
     @property
     def are_looked_up(self) -> bool:
         """Whether they are ids of rows of tables, as they were given."""
@@ -72,7 +98,7 @@ class TakenArrays:
 
     def seen_in(self, trace: Operators) -> list[tuple[Any, ...]]:
         """What the operators of a trace have made of their arrays."""
-        return [given_values(trace.nodes[position]) for position, _, _ in self.sites]
+        return [trace.nodes[position].given_values() for position, _, _ in self.sites]
 
     def shapes_in(self, trace: Operators) -> dict[int, Shape]:
         """The shapes in a trace of the arrays whose shapes are no affine functions of sizes."""
@@ -123,11 +149,6 @@ class TakenArrays:
         return len(self.sites) - 1
 
 
-def given_values(node: Operation) -> tuple[Any, ...]:
-    """What a node's type has made of an array."""
-    return tuple([getattr(node, name) for name in type(node).given_attributes])
-
-
 def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | None:
     """The number of the array that an operator takes in all traces; None if it takes none."""
     logs = [trace.arrays for trace in traces]
@@ -150,7 +171,7 @@ def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | 
 def _takes(node: Operation, array: Array) -> bool:
     """Whether a node's attributes may have been made of an array."""
     try:
-        return same(node.given(array), given_values(node))
+        return same(node.given(array), node.given_values())
     except DynbatchError:
         return False
 
@@ -170,17 +191,18 @@ def bind(
     Raises:
         ArraysAlike: an operator may take one of several arrays, or an array or a constant.
     """
-    taken = TakenArrays()
+    taken = TakenArrays(operators, _argument_rows(operators, fit, traces))
     numbers = itertools.count()
     untold: set[int] = set()  # operators whose rows only a trace at the call's sizes tells
     for k, op in enumerate(operators):
         nodes = [trace.nodes[k] for trace in (*traces, *again)]
-        follows = op.node.follows_sizes() and untold.isdisjoint(op.inputs)
+        given_names = type(op.node).given_attributes if again else ()
+        site = taken.add(fit, k, traces, again) if given_names else None
+        follows = site is not None or op.node.follows_sizes()
+        follows = follows and untold.isdisjoint(op.inputs)
         _bind_sizes(op, fit, nodes, len(traces), follows)
         if op.rows is None or op.width is None:
             untold.add(k)
-        given_names = type(op.node).given_attributes if again else ()
-        site = taken.add(fit, k, traces, again) if given_names else None
         tables = [node.attributes() for node in nodes]
         is_given = False
         for name, value in tables[0].items():
@@ -204,6 +226,20 @@ def bind(
         fixed = all([c is not None and not any(c[:-1]) for c in (op.rows, op.width)])
         op.is_shared = shared and not op.bound and fixed
     return taken
+
+
+def _argument_rows(
+    operators: Sequence[BlockOperator], fit: Fit, traces: Sequence[Operators]
+) -> dict[int, Coefficients]:
+    """The rows of the node arguments, by -1 - k, as functions of the free sizes."""
+    found: dict[int, Coefficients] = {}
+    for k, op in enumerate(operators):
+        for number, x in enumerate(op.inputs):
+            if x < 0 and x not in found:
+                rows = fit.coefficients([trace.nodes[k].inputs[number].rows for trace in traces])
+                assert rows is not None  # they are one of the sizes, or 1
+                found[x] = rows
+    return found
 
 
 def _bind_sizes(

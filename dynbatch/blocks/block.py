@@ -195,11 +195,12 @@ def block(function: Function) -> Function:
     reads a value, its operators are nodes of the sentence's own as if it was not decorated, and
     `graph.explain()` says why. A function may read lengths and look into its arrays: it is then
     traced at every new length, or in every call, which costs more than making its nodes. Arrays
-    need none of it that go to `F.lookup` and `F.input`, to an attention as its mask, and to
-    `F.cross_entropy`, `F.nll_loss` and `F.crf` as targets; nor does what NumPy makes of them, as
-    `ids[:-1]`, `ids.ravel()` and `np.where(ids < size, ids, unknown)`. `ids.max()`, `list(ids)` and
-    `if 3 in ids` look into an array. A list is an array inside, if no operator
-    joins it to others.
+    need none of it that go to `F.lookup` and `F.input`, to `F.gather_rows` and `x[ids]`, to
+    `F.segment_sum` and `F.segment_mean` as lengths, to an attention as its mask, and to
+    `F.cross_entropy`, `F.nll_loss`, `F.pointer_loss` and `F.crf` as targets; nor does what NumPy
+    makes of them, as `ids[:-1]`, `ids.ravel()` and `np.where(ids < size, ids, unknown)`.
+    `ids.max()`, `list(ids)` and `if 3 in ids` look into an array. A list is an array inside, if no
+    operator joins it to others.
 
     What parameters hold is read at the first call of a graph: replacing one of them later holds
     from the next graph on, as with cells; a module's `train()` and `eval()` hold at once.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dynbatch.backend import Array
 from dynbatch.blocks.arguments import Arguments
-from dynbatch.blocks.operators import Told, affine
+from dynbatch.blocks.operators import Told
 from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.nodes.node import Node, Owner
@@ -54,10 +54,7 @@ class BlockCall(Operation):
 
     def size_of(self, operator: int) -> tuple[int, int]:
         """Rows and width of the value of an operator."""
-        op = self.program.operators[operator]
-        if op.rows is None or op.width is None:
-            return self.told.sizes[operator]
-        return affine(op.rows, self.free), affine(op.width, self.free)
+        return self.program.operators[operator].size_at(self.free, self.told, operator)
 
     @property
     def elements(self) -> int:

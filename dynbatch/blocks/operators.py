@@ -84,6 +84,12 @@ class BlockOperator:
         self.constants: list[tuple[str, Any]] = []
         self.is_shared = False
 
+    def size_at(self, free: Sequence[int], told: Told, position: int) -> tuple[int, int]:
+        """Rows and width of the value in a call; `position` is the operator's own."""
+        if self.rows is None or self.width is None:
+            return told.sizes[position]
+        return affine(self.rows, free), affine(self.width, free)
+
 
 def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
     """Σ c_k s_k + c."""

@@ -153,6 +153,8 @@ class BlockProgram:
     def given(self, free: Sizes, arrays: Sequence[Array], known: Told = NOTHING) -> Told | None:
         """What a call's arrays tell, checked; None where it makes arrays of unexpected shapes.
 
+        None too where they do not suit its sizes: the function itself will raise that.
+
         Args:
             known: what a trace at these sizes told.
 
@@ -162,7 +164,10 @@ class BlockProgram:
         if not self._taken.sites:
             return known
         given = self._taken.of(free, arrays, known.shapes)
-        return None if given is None else known._replace(given=given)
+        if given is None:
+            return None
+        told = known._replace(given=given)
+        return told if self._taken.suit(free, told) else None
 
     def given_to_all(self, ids: Array, lengths: Array) -> list[list[Sequence[Any]]]:
         """What each operator makes of the ids of many sentences: of each, or of all together.

@@ -50,10 +50,12 @@ class BlockTrace(TraceGraph):
         losses:   indices of losses that can do without their one input, by that input's index.
         returned: what the function returned.
         arrays:   that it was given, and what NumPy made of them.
+        draws_arrays: whether these are no sentence's, so that they may not suit its sizes.
     """
 
-    def __init__(self, dtype: DType, arrays: GivenArrays) -> None:
+    def __init__(self, dtype: DType, arrays: GivenArrays, draws_arrays: bool) -> None:
         super().__init__(dtype)
+        self.draws_arrays = draws_arrays
         self.losses: dict[int, list[int]] = {}
         self.arrays = arrays
         self.returned: tuple[Node, ...] = ()
@@ -86,6 +88,7 @@ def run_on_placeholders(
     sizes: Sizes,
     arrays: Sequence[Array],
     dtype: DType,
+    draws_arrays: bool = False,
 ) -> BlockTrace:
     """Run the function once on placeholders.
 
@@ -94,12 +97,13 @@ def run_on_placeholders(
         params:    in place of its parameters.
         sizes:     of the placeholders.
         arrays:    in place of its arrays, of these sizes.
+        draws_arrays: whether they were drawn.
 
     Raises:
         DynbatchError: whatever the function raises at these sizes.
         NotTraceable:  it reads a value, returns something else than nodes, or nodes from outside.
     """
-    trace = BlockTrace(dtype, GivenArrays(arrays, arguments.are_lists))
+    trace = BlockTrace(dtype, GivenArrays(arrays, arguments.are_lists), draws_arrays)
     _require_matrices(arguments.nodes)
     left = iter(sizes)
     nodes = [_placeholder(trace, number, x, left) for number, x in enumerate(arguments.nodes)]
@@ -169,12 +173,12 @@ class TraceMaker:
 
     def at(self, sizes: Sizes) -> BlockTrace:
         """The trace at these sizes; arrays hold elements of the call's own, drawn anew."""
-        return self.on(sizes, self.arrays_of(sizes))
+        return self.on(sizes, self.arrays_of(sizes), draws_arrays=True)
 
-    def on(self, sizes: Sizes, arrays: Sequence[Array]) -> BlockTrace:
+    def on(self, sizes: Sizes, arrays: Sequence[Array], draws_arrays: bool = False) -> BlockTrace:
         """The trace at these sizes, with these arrays."""
         trace = run_on_placeholders(
-            self._function, self.arguments, self._params, sizes, arrays, self._dtype
+            self._function, self.arguments, self._params, sizes, arrays, self._dtype, draws_arrays
         )
         self.is_touched = self.is_touched or trace.arrays.is_touched
         return trace

@@ -64,6 +64,7 @@ class TraceGraph:
 
     uid = -1
     is_trace = True
+    draws_arrays = False
     device = None
     form_ids = None
     names: Mapping[int, str] = MappingProxyType({})

@@ -94,7 +94,8 @@ class Operation(Recorded):
             is written rather than added to; for `Structural` types.
         only_moves: True if values are copied, taken apart or joined, and nothing is computed.
         given_attributes: attributes that follow from one array of the sentence, and from nothing
-            else of it; see `given`.
+            else of it; see `given`. The number of rows then follows from that array's shape and the
+            inputs' sizes.
         accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
             is set; see `finish`.
         cache_type: of `Batch.cache`, what is kept from step to step of a scan.
@@ -106,6 +107,7 @@ class Operation(Recorded):
         reads_ports:   whether it reads further outputs of nodes: `reads` is overridden.
         takes_lengths: whether nodes batch where widths that are lengths differ, or are 0.
         saves:         whether forward leaves arrays beside the output.
+        checks_given:  whether an array must suit the sentence's sizes: see `check_given`.
         splits:        whether a part of a batch is a batch: not if `sources` is overridden.
     """
 
@@ -134,6 +136,7 @@ class Operation(Recorded):
     names_kernels: ClassVar[bool]
     reads_ports: ClassVar[bool]
     saves: ClassVar[bool]
+    checks_given: ClassVar[bool]
     splits: ClassVar[bool]
 
     def __init_subclass__(cls, **named: object) -> None:
@@ -153,6 +156,7 @@ class Operation(Recorded):
             cls.is_one_kernel = False
         cls.reads_ports = cls._overrides("reads")
         cls.saves = cls._overrides("saved")
+        cls.checks_given = cls._overrides("check_given")
         cls.splits = not cls._overrides("sources")
 
     def is_rowwise(self) -> bool:
@@ -222,6 +226,25 @@ class Operation(Recorded):
         A block asks it of its traced nodes, once for each sentence.
         """
         raise NotImplementedError(f"{type(self).__name__}.given")
+
+    def given_values(self) -> tuple[Any, ...]:
+        """The `given_attributes` of this node."""
+        return tuple([getattr(self, name) for name in type(self).given_attributes])
+
+    def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
+        """Raise an error unless `given_attributes` suit a sentence's sizes, as ids of rows do.
+
+        A block asks it for each sentence; `infer_shape` asks `require_given`.
+
+        Args:
+            values: of the `given_attributes`.
+            rows:   of the value, then of each input.
+        """
+
+    def require_given(self, *rows: int) -> None:
+        """`check_given` of the node itself, unless its arrays were drawn to trace a block."""
+        if not self.graph.draws_arrays:
+            self.check_given(self.given_values(), rows)
 
     def folded(self) -> Operation:
         """A node that replaces this one in a run where nothing else reads its one input.

@@ -9,7 +9,7 @@ import pytest
 import dynbatch as db
 from dynbatch.blocks.call import BlockCall
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import signature_type
+from dynbatch.nodes.operation import Operation, signature_type
 from dynbatch.nodes.sources import Input
 from dynbatch.testing import check_batching, check_device, check_gradient
 from dynbatch.testing.precision import dense_gradient
@@ -58,6 +58,24 @@ def as_nodes(graph: db.Graph, arguments: tuple) -> list:
 
 def is_float_array(x) -> bool:
     return isinstance(x, np.ndarray | np.floating) and x.dtype.kind == "f"
+
+
+WEIGHTS_OF_BACKWARD = ("LossSum", "Probe", "Seed")
+"""Node types whose arrays are no sentence's."""
+
+
+@every_case
+def test_a_block_is_told_every_array_that_a_node_type_takes(case):
+    with db.Graph(dtype="float64") as graph:
+        for arguments in sentences_of(case, (3,)):
+            case.build(graph, *as_nodes(graph, arguments), *parameters_of(case))
+        for node in graph.nodes:
+            if not isinstance(node, Operation) or type(node).__name__ in WEIGHTS_OF_BACKWARD:
+                continue
+            for name, value in node.attributes().items():
+                parts = value if isinstance(value, tuple) else (value,)
+                is_array = any(isinstance(part, np.ndarray) for part in parts)
+                assert not is_array or name in node.given_attributes, node
 
 
 @over(quick(BATCHED, CASES))

@@ -11,7 +11,7 @@ from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
-from dynbatch.nodes.losses.targets import class_targets
+from dynbatch.nodes.losses.targets import TargetRule, class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.ragged import Ragged
@@ -26,10 +26,19 @@ class PointerLoss(Operation):
     Keeps:  a probability for each pair of a query and a key.
     """
 
-    __slots__ = ("ids", "weights")
+    __slots__ = ("ids", "rule", "weights")
     retains = Retain(inputs=True)
+    given_attributes = ("ids", "weights")
     ids: Array
     weights: Array
+    rule: TargetRule
+
+    def given(self, array: Array) -> tuple[Array, Array]:
+        return self.rule.weighted(array, self.graph.dtype)
+
+    def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
+        (ids, weights), (_, _, keys) = values, rows
+        self.rule.check(ids, weights != 0, keys)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         q, k = shapes
@@ -45,6 +54,7 @@ class PointerLoss(Operation):
                 "a choice needs something to choose from",
                 "skip such a sentence, or F.concat a row that means no choice (dim=0)",
             )
+        self.require_given(1, q[0], k[0])
         return ()
 
     @classmethod
@@ -125,7 +135,7 @@ def pointer_loss(
     Source: Vinyals, Fortunato & Jaitly 2015, arXiv:1506.03134 (pointer networks).
     """
     require_nodes("pointer_loss", queries, keys)
-    ids, weights, _ = class_targets(
-        "pointer_loss", queries, targets, ignore_index, reduction, classes=keys.rows
+    ids, weights, rule = class_targets(
+        "pointer_loss", queries, targets, ignore_index, reduction, are_rows=True
     )
-    return PointerLoss(queries, keys, ids=ids, weights=weights)
+    return PointerLoss(queries, keys, ids=ids, weights=weights, rule=rule)

@@ -29,13 +29,13 @@ class TargetRule(NamedTuple):
 
     Args:
         what:         the loss, as errors call it.
-        classes:      V.
+        classes:      V; None where they are the rows of a value, which the node checks.
         ignore_index: tokens with this target get weight 0, and id 0; None where all count.
         reduction:    "mean" over the tokens that count (0 if none does), or "sum".
     """
 
     what: str
-    classes: int
+    classes: int | None
     ignore_index: int | None
     reduction: str
 
@@ -50,27 +50,32 @@ class TargetRule(NamedTuple):
 
     def weights_of(self, ids: Array, dtype: DType) -> tuple[Array, Array]:
         """What `weighted` gives for ids (T,)."""
-        count, ignored = ids.size, self.ignore_index
-        ignores_a_class = ignored is not None and 0 <= ignored < self.classes
-        if count and not ignores_a_class and are_below(ids, self.classes):
-            weights = np.empty(count, dtype)
-            weights.fill(1 / count if self.reduction == "mean" else 1)
-            return ids, weights
+        count, ignored, classes = ids.size, self.ignore_index, self.classes
+        if classes is not None:
+            ignores_a_class = ignored is not None and 0 <= ignored < classes
+            if count and not ignores_a_class and are_below(ids, classes):
+                weights = np.empty(count, dtype)
+                weights.fill(1 / count if self.reduction == "mean" else 1)
+                return ids, weights
         counted = np.ones(count, bool) if ignored is None else ids != ignored
-        wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= self.classes)))
-        if wrong.size:
-            raise self._outside(ids, int(wrong[0]))
+        if classes is not None:
+            self.check(ids, counted, classes)
         count = int(counted.sum())
         scale = 1 / count if self.reduction == "mean" and count else 1
         return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(dtype)
 
-    def _outside(self, ids: Array, position: int) -> VocabularyError:
-        rule, fix = f"0 <= target < {self.classes}", "map unknown targets to one class"
+    def check(self, ids: Array, counted: Array, classes: int) -> None:
+        """Raise `VocabularyError` unless all ids that count are classes."""
+        wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= classes)))
+        if not wrong.size:
+            return
+        position = int(wrong[0])
+        rule, fix = f"0 <= target < {classes}", "map unknown targets to one class"
         if self.ignore_index is not None:
             rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
-        return VocabularyError.at_caller(
+        raise VocabularyError.at_caller(
             f"{self.what}: target {ids[position]} at position {position} of {ids.size} is outside "
-            f"the {self.classes} classes.\n"
+            f"the {classes} classes.\n"
             f"  rule: {rule}\n  fix:  {fix}"
         )
 
@@ -98,7 +103,7 @@ class TargetRule(NamedTuple):
                 "  rule: probabilities are finite, and 0 or more\n"
                 "  fix:  give F.softmax(...).value or counts, no logits"
             )
-        rows = array.reshape(-1, self.classes)
+        rows = array.reshape(-1, array.shape[-1])
         scale = 1 / len(rows) if self.reduction == "mean" and len(rows) else 1
         return rows, np.full(len(rows), scale, dtype)
 
@@ -116,14 +121,15 @@ def class_targets(
     targets: Any,
     ignore_index: int | None,
     reduction: str,
-    classes: int | None = None,
+    are_rows: bool = False,
 ) -> Targets:
     """Ids (T,) and weights (T,) of each token's loss, by the `TargetRule` of these arguments.
 
     Args:
         x:            (T, V), or (V,) for one prediction.
         targets:      T ids below V; or one id.
-        classes:      V where it is not the width of x.
+        are_rows:     whether V is not the width of x, but the rows of a value: they are not
+            checked here.
 
     Raises:
         ShapeError:      numbers of rows and targets differ.
@@ -133,7 +139,7 @@ def class_targets(
     if not isinstance(x, Node):
         raise not_a_node(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
-    rule = target_rule(what, x.width if classes is None else classes, ignore_index, reduction)
+    rule = target_rule(what, None if are_rows else x.width, ignore_index, reduction)
     is_one = not isinstance(targets, np.ndarray) and isinstance(targets, (int, np.integer))
     ids = as_ids(what, [targets] if is_one else targets)
     if x.rows != ids.size or not x.ndim:

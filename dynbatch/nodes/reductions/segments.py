@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.arguments import as_ids, require_nodes, same_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
@@ -24,6 +25,7 @@ class SegmentSum(Operation):
     """
 
     __slots__ = ("counts",)
+    given_attributes = ("counts",)
     counts: Array
 
     def infer_ragged(self) -> int:
@@ -32,15 +34,27 @@ class SegmentSum(Operation):
     def follows_sizes(self) -> bool:
         return False
 
+    def given(self, array: Array) -> tuple[Array]:
+        return (same_ids("segment_sum", array),)
+
+    def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
+        (counts,), (_, total) = values, rows
+        if int(counts.sum()) != total or (counts < 0).any():
+            self._refuse_counts(counts)
+
+    def _refuse_counts(self, counts: Array) -> NoReturn:
+        shape = self.inputs[0].shape
+        self.refuse(
+            f"{counts.size} segments of {counts.sum()} rows in all, of a value of shape {shape}",
+            "a matrix (M, D) and counts of 0 or more that sum up to M",
+            "lengths=[len(each) for each in segments], of the segments whose rows x has",
+        )
+
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        total = int(self.counts.sum())
-        if len(shape) != 2 or total != shape[0] or (self.counts < 0).any():
-            self.refuse(
-                f"{self.counts.size} segments of {total} rows in all, of a value of shape {shape}",
-                "a matrix (M, D) and counts of 0 or more that sum up to M",
-                "lengths=[len(each) for each in segments], of the segments whose rows x has",
-            )
+        if len(shape) != 2:
+            self._refuse_counts(self.counts)
+        self.require_given(self.counts.size, shape[0])
         return (self.counts.size, shape[1])
 
     @classmethod

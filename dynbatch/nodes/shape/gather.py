@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
-from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.arguments import are_below, as_ids, require_nodes, same_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
@@ -30,6 +31,7 @@ class GatherRows(Operation):
     __slots__ = ("ids",)
     only_moves = True
     any_length = True
+    given_attributes = ("ids",)
     ids: Array
 
     def infer_ragged(self) -> int:
@@ -37,6 +39,17 @@ class GatherRows(Operation):
 
     def follows_sizes(self) -> bool:
         return False
+
+    def given(self, array: Array) -> tuple[Array]:
+        return (same_ids("gather_rows", array),)
+
+    def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
+        (ids,), (_, count) = values, rows
+        if not are_below(ids, count):
+            place = int(np.flatnonzero((ids < 0) | (ids >= count))[0])
+            problem = f"row {ids[place]} at position {place} of {ids.size} ids"
+            fix = "use indices of this sentence's own tokens"
+            self.refuse(problem, f"0 <= id < {count}", fix, VocabularyError)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
@@ -51,13 +64,7 @@ class GatherRows(Operation):
                 "rows are gathered from a matrix (T, D) or a vector (D,)",
                 "F.stack scalars to a vector first",
             )
-        rows = shape[0] if len(shape) == 2 else 1
-        wrong = np.flatnonzero((self.ids < 0) | (self.ids >= rows))
-        if wrong.size:
-            place = int(wrong[0])
-            problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
-            fix = "use indices of this sentence's own tokens"
-            self.refuse(problem, f"0 <= id < {rows}", fix, VocabularyError)
+        self.require_given(self.ids.size, shape[0] if len(shape) == 2 else 1)
         return (self.ids.size, shape[-1])
 
     @classmethod

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
+from dynbatch.nodes.arguments import are_below, same_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
@@ -25,6 +29,7 @@ class ScatterRows(Operation):
 
     __slots__ = ("count", "ids")
     any_length = True
+    given_attributes = ("ids",)
     ids: Array
     count: int
 
@@ -33,6 +38,19 @@ class ScatterRows(Operation):
 
     def follows_sizes(self) -> bool:
         return False
+
+    def given(self, array: Array) -> tuple[Array]:
+        return (same_ids("scatter_rows", array),)
+
+    def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
+        (ids,), (count, _) = values, rows
+        if not are_below(ids, count):
+            self.refuse(
+                f"ids from {ids.min()} to {ids.max()}",
+                f"0 <= id < {count}",
+                "give more rows to add to",
+                VocabularyError,
+            )
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
@@ -49,13 +67,7 @@ class ScatterRows(Operation):
                 "one id for each row",
                 "give as many ids as x has rows",
             )
-        if self.ids.size and not 0 <= self.ids.min() <= self.ids.max() < self.count:
-            self.refuse(
-                f"ids from {self.ids.min()} to {self.ids.max()}",
-                f"0 <= id < {self.count}",
-                "give more rows to add to",
-                VocabularyError,
-            )
+        self.require_given(self.count, rows)
         return (self.count, shape[-1])
 
     @classmethod
