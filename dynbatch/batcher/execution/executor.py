@@ -70,6 +70,7 @@ class Executor:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []
+        self._numbers: list[bytes] = []
         self._device = device
         self._dtype = dtype
         self._matmul = matmul
@@ -155,6 +156,7 @@ class Executor:
                 step.planned = len(self.plans) + step.planned[0], step.planned[1]
             self.steps += plan.preparation.steps
             self.plans += plan.preparation.plans
+            self._numbers += plan.preparation.numbers
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
             with (
@@ -227,6 +229,7 @@ class Executor:
         return RunRecord(
             self.statistics,
             self.plans,
+            self._numbers,
             self.rows(),
             self._times,
             built_from,
@@ -292,7 +295,7 @@ class Executor:
         run.stashed.put_back()
         run.claim.release()
         run.preparation.forget()
-        del self.steps[run.steps :], self.plans[run.plans :]
+        del self.steps[run.steps :], self.plans[run.plans :], self._numbers[run.plans :]
         self._differentiated = []
         run.put_gradients_back()
         self._arenas.give_after(run.arenas)

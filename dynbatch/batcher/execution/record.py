@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.schedule.whole import joined_signature, structure_of_runs
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import Span, StepRun
-from dynbatch.blocks.call import RESULT, BlockResult
+from dynbatch.blocks.call import BlockResult
 from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.scan.scan import Scan
@@ -88,7 +90,8 @@ class StepRecord(NamedTuple):
 
     `planned` is the number of its plan, and of its batch there. An operator of a block names it.
 
-    A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
+    A region of calls has `batches` of its own: `inside` are cell and number of calls of each, and
+    `depths` of each table of calls its number and the least and greatest depth.
     `loops` are its compiled cells, and `on_device` whether they run on a GPU.
 
     `bytes` are those of the values and parameters that forward reads, and of those that it writes.
@@ -109,6 +112,7 @@ class StepRecord(NamedTuple):
     batches: int
     lower_bound: int
     inside: Sequence[tuple[str, int]]
+    depths: Sequence[tuple[int, int, int]]
     loops: Sequence[CompiledLoop]
     on_device: bool
     flops: Flops
@@ -159,6 +163,7 @@ class RunRecord(NamedTuple):
 
     statistics: GraphStatistics
     plans: Sequence[Plan]
+    numbers: Sequence[bytes]
     rows: Sequence[StepRecord]
     runs: Sequence[RunTimes]
     begin: float
@@ -187,10 +192,42 @@ class RunRecord(NamedTuple):
 
     @property
     def lower_bound(self) -> int:
-        """The fewest batches that all runs together could have had."""
-        inside = sum([row.lower_bound - 1 for row in self.rows])
-        left = sum([_longest_chain(plan, RESULT) for plan in self.plans])  # of nothing that runs
-        return sum([plan.lower_bound for plan in self.plans]) + inside - left
+        """The fewest batches possible, had all nodes run at once, in one part, without early reads.
+
+        Per signature, the batches that one of its batches makes (those of a block's operators, or
+        of a region's calls) times its longest chain.
+        """
+        made: dict[tuple[int, int], int] = {}  # by plan and batch there; none of what only names
+        for row in self.rows:
+            made[row.planned] = made.get(row.planned, 1) + row.lower_bound - 1
+        most: dict[int, int] = {}
+        for (place, number), batches in made.items():
+            signature = self.plans[place].steps[number].signature
+            most[signature] = max(most.get(signature, 0), batches)
+        if len(self.plans) == 1:
+            chains = self.plans[0].longest_chains
+        else:
+            chains = structure_of_runs(self.numbers).longest_chains()
+            most |= self._batches_of_phases()
+        return sum([chain * most.get(signature, 0) for signature, chain in chains.items()])
+
+    def _batches_of_phases(self) -> dict[int, int]:
+        """The fewest batches of all calls of each phase, by the signature that joins them."""
+        runs: dict[tuple[int, int], int] = {}
+        depths: dict[tuple[int, int], set[int]] = {}
+        for row in self.rows:
+            if row.inside:
+                joined = joined_signature(row.signature)
+                run = joined, row.planned[0]
+                runs[run] = runs.get(run, 0) + row.lower_bound
+                for table, least, most in row.depths:
+                    depths.setdefault((joined, table), set()).update(range(least, most + 1))
+        by_chain: Counter[int] = Counter()
+        for (joined, _), of_table in depths.items():
+            by_chain[joined] += len(of_table)
+        for (joined, _), batches in runs.items():
+            by_chain[joined] = max(by_chain[joined], batches)
+        return by_chain
 
     @property
     def host_share(self) -> float:
@@ -217,15 +254,6 @@ class RunRecord(NamedTuple):
 def _seconds(begin: float, end: float) -> float:
     """Seconds between two times, without those of compiling."""
     return end - begin - seconds_compiling(begin, end)
-
-
-def _longest_chain(plan: Plan, signature: int) -> int:
-    """The most nodes of a signature on a path."""
-    signatures = plan.structure.signatures
-    if signature not in signatures:
-        return 0
-    chains = zip(signatures, plan.structure.own_chains(), strict=True)
-    return max([chain for of_node, chain in chains if of_node == signature])
 
 
 def rows_of(steps: Sequence[StepRun]) -> list[StepRecord]:
@@ -263,6 +291,7 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
         step.num_batches,
         step.lower_bound,
         first.batch_sizes() if isinstance(first, RegionNode) else (),
+        first.depths() if isinstance(first, RegionNode) else (),
         _loops(first),
         step.batch.xp is not np,
         flops,

@@ -107,6 +107,13 @@ class Structure:
                             above[reached] = length
         return own
 
+    def longest_chains(self) -> dict[int, int]:
+        """For each signature, the most nodes of it on a path."""
+        longest: dict[int, int] = {}
+        for signature, chain in zip(self.signatures, self.own_chains(), strict=True):
+            longest[signature] = max(longest.get(signature, 0), chain)
+        return longest
+
     def type_graph(self) -> TypeGraph:
         """The signatures, and as edges (signature, signature of a node that reads such a node).
 
@@ -181,17 +188,17 @@ class Plan:
         )
 
     @cached_property
+    def longest_chains(self) -> dict[int, int]:
+        """For each signature, the most nodes of it on a path: as many batches it needs at least."""
+        return self.structure.longest_chains()
+
+    @property
     def lower_bound(self) -> int:
         """No schedule needs fewer batches: per signature its longest chain, summed.
 
         Source: Chen et al. 2023 (ED-Batch), arXiv:2302.03851, section 3.
         """
-        longest: dict[int, int] = {}
-        for signature, chain in zip(
-            self.structure.signatures, self.structure.own_chains(), strict=True
-        ):
-            longest[signature] = max(longest.get(signature, 0), chain)
-        return sum(longest.values())
+        return sum(self.longest_chains.values())
 
     @cached_property
     def nodes_by_type(self) -> dict[type[Node], Counter[int]]:

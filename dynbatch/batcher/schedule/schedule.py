@@ -72,34 +72,36 @@ def structure_of(nodes: Sequence[Operation]) -> Structure:
     return Structure(tuple([node.sig for node in nodes]), tuple(inputs))
 
 
-def schedule(nodes: Sequence[Operation], policy: str | Policy = "by_bound") -> Plan:
+def schedule(
+    nodes: Sequence[Operation], policy: str | Policy = "by_bound", numbers: bytes = b""
+) -> Plan:
     """Group nodes into batches.
 
     Args:
-        nodes:  nodes to run, in creation order.
-        policy: a name of `POLICIES`, or a function.
+        nodes:   nodes to run, in creation order.
+        policy:  a name of `POLICIES`, or a function.
+        numbers: `numbers_of(nodes)`, where they are known already.
 
     Raises:
         ValueError: unknown policy.
         PlanError:  a function's batches break a rule.
     """
-    numbers = _numbers_of(nodes)
-    plan = None if numbers is None else _plans_of_nodes.find((policy, numbers))
+    numbers = numbers or numbers_of(nodes)
+    plan = _plans_of_nodes.find((policy, numbers))
     if plan is None:
         plan = schedule_structure(structure_of(nodes), policy, lambda node: nodes[node].label())
-        if numbers is not None:
-            _plans_of_nodes.enter((policy, numbers), plan)
+        _plans_of_nodes.enter((policy, numbers), plan)
     return plan
 
 
-def _numbers_of(nodes: Sequence[Operation]) -> bytes | None:
-    """What a structure follows from, as numbers: they take less time to list, hash and compare.
+def numbers_of(nodes: Sequence[Operation]) -> bytes:
+    """The 32-bit integers that a structure follows from: they take less time to list, hash and
+    compare.
 
-    None where a node waits for calls, whose place is taken by the region that runs them.
+    The number of nodes; of each its signature; of each its index; of each the number of nodes that
+    compute its inputs; and the indices of these, node after node.
     """
-    if any([node.phase for node in nodes]):
-        return None
-    inputs = [node.inputs for node in nodes]
+    inputs = [node.producers() if node.phase else node.inputs for node in nodes]
     numbers = [len(nodes), *[node.sig for node in nodes], *[node.index for node in nodes]]
     numbers += map(len, inputs)
     numbers += [x.index for read in inputs for x in read]

@@ -14,7 +14,7 @@ from typing import cast
 from dynbatch.backend import ArrayModule, DType
 from dynbatch.batcher.schedule.plan import Plan, Structure
 from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.schedule.schedule import schedule, schedule_structure
+from dynbatch.batcher.schedule.schedule import numbers_of, schedule, schedule_structure
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.block_batch import BlockBatch, ResumedBatch
@@ -31,6 +31,7 @@ class Preparation:
     Attributes:
         nodes:     all that it computes.
         plans:     one for each list of nodes that was scheduled.
+        numbers:   `numbers_of` each list.
         parts:     the steps of each, stage by stage.
         scheduled: when all was known, by perf_counter.
     """
@@ -38,6 +39,7 @@ class Preparation:
     def __init__(self) -> None:
         self.nodes: list[Operation] = []
         self.plans: list[Plan] = []
+        self.numbers: list[bytes] = []
         self.parts: list[list[list[StepRun]]] = []
         self.scheduled = 0.0
 
@@ -62,7 +64,7 @@ class Preparation:
             forget(step)
         for node in self.nodes:
             node._block = None
-        self.nodes, self.plans, self.parts = [], [], []
+        self.nodes, self.plans, self.numbers, self.parts = [], [], [], []
 
 
 class StepMaker:
@@ -102,7 +104,8 @@ class StepMaker:
     def _part(
         self, preparation: Preparation, nodes: Sequence[Operation], kept: Container[int]
     ) -> list[list[StepRun]]:
-        plan = schedule(nodes, self._policy)
+        preparation.numbers.append(numbers_of(nodes))
+        plan = schedule(nodes, self._policy, preparation.numbers[-1])
         if preparation.plans:
             plan = replace(plan, part=len(preparation.plans))
         preparation.plans.append(plan)

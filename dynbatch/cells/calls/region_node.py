@@ -98,6 +98,14 @@ class RegionNode(Operation):
         names = [group.table.cell.__name__ for group in region.groups]
         return [(names[step.group], step.end - step.first) for step in region.batches]
 
+    def depths(self) -> list[tuple[int, int, int]]:
+        """The number of each table in the graph, and the least and greatest depth of its calls."""
+        return [
+            (group.table.graph.tables.index(group.table), int(depth.min()), int(depth.max()))
+            for group in self.region.groups
+            for depth in [group.table.depth[group.rows]]
+        ]
+
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return _runner(batch).saved(batch)
