@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.reporting.backends import without_c
-from dynbatch.reporting.profile import flops_per_second
+from dynbatch.reporting.profile import TypeProfile, together
 from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
 
 WIDTH = 100
 """No line is longer."""
 
-SHOWN = 24
-"""The most reasons below the table; the page has them all."""
+SHOWN = 16
+"""The most lines of the table, from which on batches of one kind share a line."""
+
+SHOWN_BELOW = 6
+"""The most remarks below the table, and the most reasons."""
 
 MANY_ALIKE = 4
 """Pairs of one node type and reason that are told in one line."""
@@ -27,11 +31,14 @@ HEADS = (
 INDENT = "      "
 
 
-def report(record: RunRecord, block_notes: Mapping[tuple[str, str], int]) -> str:
+def report(
+    record: RunRecord, block_notes: Mapping[tuple[str, str], int], full: bool = False
+) -> str:
     """The batches of all runs as a table below the lower bound, and reasons below the table.
 
     Args:
         block_notes: calls by the block's name and what is to be said of them.
+        full:        each batch in a line of its own, and every remark and reason.
     """
     statistics = record.statistics
     times = "host's times, no GPU is waited for" if record.is_cuda else "building not counted"
@@ -47,8 +54,8 @@ def report(record: RunRecord, block_notes: Mapping[tuple[str, str], int]) -> str
             f" mean batch {record.mean_batch:.1f} nodes"
         ),
         *_compiling(record),
-        *_table(record.rows),
-        *_apart(record),
+        *_table(record.rows, full),
+        *_apart(record, full),
     ]
     if not record.is_cuda and (line := without_c()):
         lines += _wrapped(line)
@@ -64,44 +71,102 @@ def _compiling(record: RunRecord) -> Iterator[str]:
         yield f"compiling {milliseconds:.2f} ms besides, once; the next step also plans faster"
 
 
-def _table(rows: Sequence[StepRecord]) -> Iterator[str]:
-    """A line for each batch. What else is known of some stands below, by their numbers."""
-    cells = [_cells(number, row) for number, row in enumerate(rows)]
+class _Line(NamedTuple):
+    """Batches that share a line of the table, by their numbers, and what they took together."""
+
+    numbers: Sequence[int]
+    rows: Sequence[StepRecord]
+    sums: TypeProfile
+
+    @property
+    def step(self) -> str:
+        """The number of the batch, or of the first, and how many there are."""
+        count = len(self.numbers)
+        return f"{self.numbers[0]} ×{count}" if count > 1 else str(self.numbers[0])
+
+    def cells(self) -> tuple[str, ...]:
+        """The line's columns, without its kind."""
+        sums, widths = self.sums, {row.width for row in self.rows}
+        return (
+            self.step, str(sums.nodes), str(sums.rows),
+            str(widths.pop() or "mixed") if len(widths) == 1 else "mixed",
+            str(sum([row.copied_bytes for row in self.rows])),
+            str(sum([row.launches for row in self.rows])), f"{sums.seconds * 1e3:.3f}",
+            f"{sums.seconds_backward * 1e3:.3f}", f"{sums.flops_per_second / 1e9:.1f}",
+        )  # fmt: skip
+
+
+def _lines(rows: Sequence[StepRecord], full: bool) -> list[_Line]:
+    """A line for each batch; where they are many, for each signature; or else for each kind."""
+    keys: list[Callable[[int, StepRecord], Hashable]] = [
+        lambda number, row: number,
+        lambda number, row: (row.kind, row.signature),
+        lambda number, row: row.kind,
+    ]
+    alike: dict[Hashable, list[int]] = {}
+    for key in keys:
+        alike = {}
+        for number, row in enumerate(rows):
+            alike.setdefault(key(number, row), []).append(number)
+        if full or len(alike) <= SHOWN:
+            break
+    groups = [(numbers, [rows[k] for k in numbers]) for numbers in alike.values()]
+    whole = sum([row.seconds + row.seconds_backward for row in rows])
+    return [_Line(numbers, some, together(some[0].kind, some, whole)) for numbers, some in groups]
+
+
+def _table(rows: Sequence[StepRecord], full: bool) -> Iterator[str]:
+    """The batches, or those of most time. What else is known of some stands below, by number."""
+    lines = _lines(rows, full)
+    left = [] if full else sorted(lines, key=lambda line: -line.sums.share)[SHOWN:]
+    lines = [line for line in lines if line not in left]
+    kinds = [line.sums.kind for line in lines]
+    cells = [line.cells() for line in lines]
     widths = [max(map(len, column)) for column in zip(HEADS, *cells, strict=True)]
     room = WIDTH - sum(widths) - len(widths) - 1
-    wide = min(room, max([22, *[len(row.kind) for row in rows]]))
-    remarks: dict[str, list[int]] = {}
-    for kind, line in zip(["kind", *[row.kind for row in rows]], [HEADS, *cells], strict=True):
+    wide = min(room, max([22, *map(len, kinds)]))
+    for kind, line in zip(["kind", *kinds], [HEADS, *cells], strict=True):
         first, *others = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
         yield f"{first}  {_cut(kind, wide):<{wide}} {' '.join(others)}"
+    if left:
+        batches = sum([len(line.numbers) for line in left])
+        yield f"{INDENT}{batches} batches of {len(left)} other kinds, which took less time"
+    if any([len(line.numbers) > 1 for line in lines]) or left:
+        yield f"{INDENT}explain(full=True) has a line for each batch, and explain(html=...) a page"
+    yield from _first(list(_remarks(rows, wide)), full, "remarks on batches")
+
+
+def _remarks(rows: Sequence[StepRecord], wide: int) -> Iterator[str]:
+    """What is known of some batches beside the table, whose kinds have `wide` columns."""
+    remarks: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
-        full = row.kind if len(row.kind) > wide else ""
+        name = row.kind if len(row.kind) > wide else ""
         inside = f"inside: {row.batches_text}" if row.inside else ""
-        for remark in filter(None, (full, inside, row.remarks, names_text(row.node_names))):
+        for remark in filter(None, (name, inside, row.remarks, names_text(row.node_names))):
             remarks.setdefault(remark, []).append(number)
     for remark, numbers in remarks.items():
-        yield from _wrapped(f"{numbers_text(numbers):>4}  {remark}")
+        yield f"{numbers_text(numbers):>4}  {remark}"
 
 
-def _cells(number: int, row: StepRecord) -> tuple[str, ...]:
-    return (
-        str(number), str(row.nodes), str(row.rows), str(row.width or "mixed"),
-        str(row.copied_bytes), str(row.launches), f"{row.seconds * 1e3:.3f}",
-        f"{row.seconds_backward * 1e3:.3f}", f"{flops_per_second(row) / 1e9:.1f}",
-    )  # fmt: skip
+def _first(texts: Sequence[str], full: bool, what: str) -> Iterator[str]:
+    """The first texts, wrapped, and how many are left out."""
+    shown = len(texts) if full else SHOWN_BELOW
+    for text in texts[:shown]:
+        yield from _wrapped(text)
+    if len(texts) > shown:
+        yield f"{INDENT}{len(texts) - shown} more {what}: explain(full=True)"
 
 
-def _apart(record: RunRecord) -> Iterator[str]:
+def _apart(record: RunRecord, full: bool) -> Iterator[str]:
     """The batches of one node type that ran apart, and why."""
-    pairs = _joined(apart(record))
-    if pairs:
-        yield "ran apart, and why:"
-    for pair in pairs[:SHOWN]:
+    texts = []
+    for pair in _joined(apart(record)):
         others = f" / {numbers_text(pair.second)}" if pair.second else ""
         name = "calls" if pair.node_type == RegionNode.__name__ else pair.node_type
-        yield from _wrapped(f"{INDENT}{name} {numbers_text(pair.first)}{others}: {pair.reason}")
-    if len(pairs) > SHOWN:
-        yield f"{INDENT}{len(pairs) - SHOWN} more: explain(html=...) has them all"
+        texts.append(f"{INDENT}{name} {numbers_text(pair.first)}{others}: {pair.reason}")
+    if texts:
+        yield "ran apart, and why:"
+    yield from _first(texts, full, "reasons")
 
 
 def _joined(pairs: Sequence[Apart]) -> list[Apart]:

@@ -80,9 +80,18 @@ class Introspection:
         """The plan of each run so far."""
         return self._executor.plans
 
-    def explain(self, html: str | os.PathLike[str] | None = None, advice: bool = False) -> str:
-        """A table of every batch run so far: node type, size, rows, copies, launches and times; and
-        beside each batch those of its type that ran apart, and what kept them apart.
+    def explain(
+        self,
+        html: str | os.PathLike[str] | None = None,
+        advice: bool = False,
+        full: bool = False,
+    ) -> str:
+        """A table of the batches run so far: node type, size, rows, copies, launches and times; and
+        below it those of one type that ran apart, and what kept them apart.
+
+        The report fits a screen: of more than 16 batches those of one signature share a line, which
+        has their sums, and where that is not enough those of one kind; of remarks and reasons there
+        are six of each.
 
         Above it stand the number of batches, the fewest possible (lower bound), the mean batch, and
         the host's share of the runs' time; below it, the names given to nodes of a batch
@@ -94,6 +103,7 @@ class Introspection:
                     and is replaced whole or not at all.
             advice: end with what to change, in order of what it would bring. Ask it of a second or
                     later training step: the first one also compiles and plans.
+            full:   a line for each batch, and every remark and reason.
 
         Raises:
             OSError: the page cannot be written.
@@ -102,7 +112,7 @@ class Introspection:
         if html is not None:
             with replacing(Path(html)) as temporary:
                 temporary.write_text(page(record), encoding="utf-8")
-        table = report(record, self.block_notes)
+        table = report(record, self.block_notes, full)
         if self._executor.is_observed:
             table += "\ncheck=True or guard=True: the kernels' time is that of the checks too"
         return f"{table}\n\n{self.advice()}" if advice else table

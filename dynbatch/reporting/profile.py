@@ -67,7 +67,7 @@ class Profile:
         for row in record.rows:
             steps.setdefault(row.kind, []).append(row)
         whole = sum([row.seconds + row.seconds_backward for row in record.rows])
-        rows = [_together(kind, of_type, whole) for kind, of_type in steps.items()]
+        rows = [together(kind, of_type, whole) for kind, of_type in steps.items()]
         return cls(tuple(sorted(rows, key=lambda row: -row.share)))
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Profile:
         rows = list(self.rows[:SHOWN])
         if rest := self.rows[SHOWN:]:
             whole = sum([row.seconds + row.seconds_backward for row in self.rows])
-            rows.append(_together(f"{len(rest)} others", rest, whole))
+            rows.append(together(f"{len(rest)} others", rest, whole))
         return "\n".join([HEAD, *map(_line, rows)])
 
 
@@ -125,7 +125,7 @@ def flops_per_second(row: StepRecord | TypeProfile) -> float:
     return (row.flops.total + row.flops_backward.total) / seconds
 
 
-def _together(kind: str, rows: Sequence[StepRecord | TypeProfile], whole: float) -> TypeProfile:
+def together(kind: str, rows: Sequence[StepRecord | TypeProfile], whole: float) -> TypeProfile:
     """Several batches, or types, as one; `whole` are the seconds of all."""
     forward = sum([row.seconds for row in rows])
     backward = sum([row.seconds_backward for row in rows])

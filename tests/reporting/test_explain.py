@@ -10,6 +10,7 @@ from dynbatch.errors import OutOfMemory
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import compiling
 from dynbatch.memory import Pool
+from dynbatch.reporting import explain
 from dynbatch.reporting.reasons import apart
 
 
@@ -76,7 +77,7 @@ def test_below_the_table_stands_what_ran_apart():
             F.elu(x, 0.5 + k)
         F.tanh(F.tanh(x))
         graph.forward()
-    lines = graph.explain().splitlines()
+    lines = graph.explain(full=True).splitlines()
     reasons = lines[lines.index("ran apart, and why:") + 1 :]
     assert reasons[:3] == [
         f"      Elu 1 / {other}: static attribute alpha differs: 0.5 / {alpha}"
@@ -202,4 +203,67 @@ def test_a_kind_that_is_cut_stands_below_the_table_in_full():
 def test_the_report_counts_the_reasons_that_it_leaves_out():
     pairs = len(apart(many_reasons_graph()._executor.record(0.0)))
     lines = many_reasons_graph().explain().splitlines()
-    assert lines[-1].startswith(f"      {pairs - 24} more: explain(html=...)")
+    assert lines[-1] == f"      {pairs - 6} more reasons: explain(full=True)"
+    full = many_reasons_graph().explain(full=True).splitlines()
+    reasons = full[full.index("ran apart, and why:") + 1 :]
+    assert sum([line.startswith(("      Elu", "      LinearMap")) for line in reasons]) == pairs
+
+
+# Length ------------------------------------------------------------------------------------------
+
+
+def read_in_the_loop_graph(sentences=200):
+    graph = db.Graph()
+    layer = models.Linear(2, 2)
+    with graph:
+        for length in range(sentences):
+            _ = F.sum(F.tanh(layer(F.input(graph, np.ones((1 + length % 7, 2)))))).value
+    return graph
+
+
+def deep_graph():
+    layers = [models.TransformerEncoderLayer(8, 2, 16, dropout=0.0) for _ in range(3)]
+    graph = db.Graph()
+    with graph:
+        for length in (3, 5):
+            h = F.input(graph, np.ones((length, 8))).named(f"sentence of {length}")
+            for number, layer in enumerate(layers):
+                h = layer(h).named(f"{number} of {length}")
+        graph.forward()
+    return graph
+
+
+@pytest.mark.parametrize(
+    "make", [read_in_the_loop_graph, tree_graph, deep_graph, many_reasons_graph]
+)
+def test_a_report_fits_a_screen_and_the_full_one_has_a_line_for_each_batch(make):
+    graph = make()
+    assert len(graph.explain().splitlines()) <= 40
+    lines = graph.explain(full=True).splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.split()[0] == "step")
+    rows = lines[begin + 1 :][: len(graph._record().rows)]
+    assert [line.split()[0] for line in rows] == [str(number) for number in range(len(rows))]
+    assert len(rows) > 16 or make is tree_graph
+
+
+def test_batches_of_one_signature_share_a_line_with_their_sums():
+    lines = read_in_the_loop_graph(40).explain().splitlines()
+    rows = [line.split()[:7] for line in lines if "×40" in line]
+    rows_in_all = str(sum(1 + length % 7 for length in range(40)))
+    assert rows == [
+        ["0", "×40", "Input", "40", rows_in_all, "2", "0"],
+        ["1", "×40", "LinearMap", "40", rows_in_all, "2", "0"],
+        ["2", "×40", "Tanh", "40", rows_in_all, "2", "0"],
+        ["3", "×40", "Sum", "40", "40", "1", "0"],
+    ]
+
+
+def test_more_kinds_than_lines_are_those_of_most_time_and_the_number_of_the_others(monkeypatch):
+    monkeypatch.setattr(explain, "SHOWN", 2)
+    with db.Graph() as graph:
+        F.exp(F.tanh(F.sigmoid(F.input(graph, [1.0]))))
+        graph.forward()
+    lines = graph.explain().splitlines()
+    assert "      2 batches of 2 other kinds, which took less time" in lines
+    table = lines[[line.split()[0] for line in lines].index("step") + 1 :]
+    assert [line.split()[0].isdigit() for line in table] == [True, True, True, False]
