@@ -169,6 +169,7 @@ class Runs(OwnedNodes):
         else:
             _require_finite(start, value, "no gradient was added")
             self._final[start.index] = value.copy()
+        self._final_gradients = {start.index: np.ones(start.shape, self.dtype)}  # without a copy
         for node in (start, *outputs):
             self._kept.setdefault(node.index, node)
         self._differentiated = True
@@ -309,7 +310,9 @@ class Runs(OwnedNodes):
         differentiated = [
             node
             for index, node in self._kept.items()
-            if index in self._kept_then and _has_gradient(node)
+            if index in self._kept_then
+            and index not in self._final_gradients
+            and _has_gradient(node)
         ]
         final = [node._block.node_values(node) for node in kept]
         final += [node._block.node_gradient(node) for node in differentiated]
