@@ -206,14 +206,28 @@ class GenericStep:
             else:
                 arrays.accumulate(of_step.values, self._gradient(x, n).values)  # type: ignore[union-attr]
 
+    def sum_up(self) -> None:
+        """Sum what steps of backward left: those before them follow, with arrays of their own.
+
+        The memories' gradients get the sums at last. Adding them chunk by chunk, several operators
+        would add to a memory in an order that depends on the chunks, and so on the mini-batch.
+        """
+        if self._in_c is None:
+            self.cache.sum_up()
+        else:
+            self._in_c.sum_up()
+            self._add_vector(self._in_c)
+
+    def _add_vector(self, steps: AttentionSteps) -> None:
+        if self._node.vector is not None:
+            self._batch.parameter_gradients().add(self._node.vector, steps.dvector)
+            steps.dvector[...] = 0
+
     def finish(self) -> None:
         """Add the rest of the memories' gradients after the last step of backward."""
         if self._in_c is not None:
             self._in_c.finish()
-            vector = self._node.vector
-            if vector is not None:
-                self._batch.parameter_gradients().add(vector, self._in_c.dvector)
-                self._in_c.dvector[...] = 0
+            self._add_vector(self._in_c)
         elif self._accumulates:
             targets = [None if x is None else self._gradient(x, self._most) for x in self._places]
             self._batch.cache, self._batch.accumulate = self.cache, True

@@ -48,6 +48,9 @@ class ScanCache:
         self.sentences = sentences
         self.room: Array | None = None
 
+    def sum_up(self) -> None:
+        """Sum what the steps of a chunk left for `Operation.finish`; those of another follow."""
+
 
 class Batch:
     """Nodes of one signature that run together.

@@ -8,6 +8,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch.blocks.call import BlockCall
+from dynbatch.kernels.c.runtime.library import reason
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, signature_type
 from dynbatch.nodes.sources import Input
@@ -173,6 +174,32 @@ def test_values_and_gradients_equal_pytorch(case):
         assert_close(gradient, torch.zeros_like(tensor) if tensor.grad is None else tensor.grad)
     for parameter, twin in zip(parameters, twins, strict=True):
         assert_close(dense_gradient(parameter), twin.grad)
+
+
+@pytest.mark.skipif(bool(reason()), reason="NumPy's products round by their size")
+@over(quick(CASES[::3], CASES))
+def test_a_sentence_has_the_same_bits_alone_and_in_a_company_of_thirty(case):
+    parameters, generator = parameters_of(case, "float32"), np.random.default_rng(2)
+    lengths = [*LENGTHS, *generator.integers(0, 12, 30 - len(LENGTHS))]
+    sentences = [case.arguments(generator, length) for length in lengths]
+
+    def bits_of(some):
+        with db.Graph(seed=0) as graph:
+            nodes = [as_nodes(graph, sentences[k]) for k in some]
+            built = [outputs_of(case.build, graph, [*each, *parameters]) for each in nodes]
+            outputs = [y.keep() for each in built for y in each]
+            weights = [w for k, each in zip(some, built, strict=True) for w in random_like(each, k)]
+            backward(graph, probe(outputs, weights))
+            gradients = [[gradient_of(x) for x in each if is_leaf(x)] for each in nodes]
+            return [
+                [x.tobytes() for x in [*[y.value for y in ys], *dxs]]
+                for ys, dxs in zip(built, gradients, strict=True)
+            ]
+
+    order = generator.permutation(len(sentences)).tolist()
+    together = bits_of(order)
+    for k in range(len(LENGTHS)):
+        assert together[order.index(k)] == bits_of([k])[0]
 
 
 def as_tensor(torch, x):

@@ -71,7 +71,10 @@ class ScanBackward:
             self._chunk(chunk, weights)
             if run.cell.generic:  # it is given the next chunk's arrays then
                 yield self._tasks
-                parallel.run([partial(self._finish, each.values()) for each in run.generic])
+                is_last = not chunk[0].first
+                parallel.run(
+                    [partial(self._finish, each.values(), is_last) for each in run.generic]
+                )
         yield self._tasks
         weights.finish()
         for sink in sinks:
@@ -126,9 +129,12 @@ class ScanBackward:
                 xs = [self._map_input(number, part, shard) for number in group]
                 weights.add(group, xs, columns_of(part, run.cell.of_maps[group[0]]))
 
-    def _finish(self, generic: Iterable[GenericStep]) -> None:
+    def _finish(self, generic: Iterable[GenericStep], is_last: bool) -> None:
         for step in generic:
-            step.finish()
+            if is_last:
+                step.finish()
+            else:
+                step.sum_up()
             if self._run.recomputes:
                 step.forget()
 

@@ -1,7 +1,9 @@
 """Gradients of keys and values, summed over a scan's steps at its end.
 
-The steps share keys and values. Adding to their gradients in each step would take three passes over
-all rows; deferred to the end it is one product per sentence.
+The steps share keys and values. Adding to their gradients in each step would take three passes
+over all rows; deferred to the end it is one product per sentence. A scan goes backward in chunks of
+steps that depend on the mini-batch: in each a sum goes on where the chunk before left it, so that
+its terms are added in the order of steps, whatever the chunks.
 """
 
 from __future__ import annotations
@@ -23,37 +25,65 @@ class StepProducts:
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._weights: list[Array] = []
         self._vectors: list[Array] = []
+        self._sums: Array | None = None
 
     def add(self, weights: Array, vectors: Array) -> None:
         """Keep a step's weights, one per row, without a copy, and a copy of its vectors (K, D)."""
+        self.take(weights, vectors.copy())
+
+    def take(self, weights: Array, vectors: Array) -> None:
+        """Keep a step's weights and vectors, to which nobody may write before they are summed."""
         self._weights.append(weights)
-        self._vectors.append(vectors.copy())
+        self._vectors.append(vectors)
+
+    def sum_up(self, offsets: Array) -> None:
+        """Sum what was added until now, and let it go: other steps follow."""
+        if self._weights:
+            sums = self._sums
+            if sums is None:
+                of_step = self._vectors[0]
+                sums = np.zeros((int(offsets[-1]), of_step.shape[1]), of_step.dtype)
+            step_products(self._weights, self._vectors, offsets, None, sums)
+            self._forget()
+            self._sums = sums
 
     def add_to(self, out: Array, offsets: Array) -> None:
-        """Add the sums to the rows of all sentences."""
+        """Add the sums to the rows of all sentences, and forget them."""
         if self._weights:
-            step_products(self._weights, self._vectors, offsets, out)
+            step_products(self._weights, self._vectors, offsets, out, self._sums)
+        self._forget()
 
 
 @has_c
 def step_products(
-    weights: Sequence[Array], vectors: Sequence[Array], offsets: Array, out: Array
-) -> None:
-    """out_j += Σ_t weights_tj vectors_tk for the rows j of sentence k.
+    weights: Sequence[Array], vectors: Sequence[Array], offsets: Array,
+    out: Array | None, sums: Array | None = None,
+) -> None:  # fmt: skip
+    """out_j += sums_j + Σ_t weights_tj vectors_tk for the rows j of sentence k.
 
     Args:
         weights: of each step, one number for each row of its sentences, which are the first ones.
         vectors: of each step, one row for each sentence: no fewer than in the step before.
+        out:     None leaves the result in `sums`, from which another call can go on.
+        sums:    of earlier calls; None for zeros. In C the terms are added to them one by one.
 
     Cost: a few sentences at a time, since it brings together what the steps left.
     """
+    if out is None:
+        assert sums is not None, "the result needs a place"
+        out, sums = sums, None
     counts = [rows.shape[0] for rows in vectors]
     edges = offsets[: counts[-1] + 1]
     of_a_step = edges + out.shape[1] * np.arange(edges.size)  # numbers of sentences before
     for sentences, _ in groups(of_a_step, len(counts)):
         _add_some(weights, vectors, out, edges.tolist(), counts, sentences.start, sentences.stop)
+    if sums is not None:
+        np.add(out, sums, out=out)
 
 
 def _add_some(
@@ -105,6 +135,11 @@ class DeferredGradients:
         np.multiply(u, ds[:, None], out=u)
         np.add(self.slopes[rows], u, out=self.slopes[rows])
         self.scores[rows] += ds
+
+    def sum_up(self, offsets: Array) -> None:
+        """Sum what the steps of a chunk left, before those of another."""
+        self.keys.sum_up(offsets)
+        self.values.sum_up(offsets)
 
     def add_to(
         self, keys: Array | None, values: Array | None, offsets: Array, vector: Array | None = None

@@ -70,6 +70,10 @@ class AttentionCache(ScanCache):
             self.deferred = DeferredGradients(int(self.offsets[-1]), self.room)
         return self.deferred
 
+    def sum_up(self) -> None:
+        if self.deferred is not None and self.offsets is not None:
+            self.deferred.sum_up(self.offsets)
+
 
 class AttentionBase(Operation):
     """Base of attention nodes. `vector` is additive attention's parameter, else None."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.deferred import step_products
+from dynbatch.kernels.attention.deferred import StepProducts
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.matrices import ends_of
 
@@ -57,6 +57,7 @@ class AttentionSteps:
         self._scorer = scorer
         self.dvector = np.zeros_like(scorer)
         self._arrays: dict[str, Array | None] = {}
+        self._of_keys, self._of_values = StepProducts(), StepProducts()
         self._point(scorer=scorer, dvector=self.dvector)
 
     def begin(
@@ -118,27 +119,32 @@ class AttentionSteps:
             stride,
         )  # fmt: skip
 
+    def sum_up(self) -> None:
+        """Sum what the steps of backward left, before another `begin_backward`."""
+        for products, _ in self._left():
+            products.sum_up(self._offsets)
+
     def finish(self) -> None:
-        """Add what the steps of backward left to the gradients of keys and values."""
-        self._add_products("weights", "gradients", self._dvalues)
-        if not self._adds_up:
-            self._add_products("slopes", "seen", self._dkeys)
-            self._point(slopes=None, seen=None)
-        self._point(gradients=None)
+        """Add what all steps of backward left to the gradients of keys and values."""
+        for products, gradient in self._left():
+            if gradient is not None:
+                products.add_to(gradient, self._offsets)
 
     def forget(self) -> None:
         """Free the weights: no backward follows."""
         self._point(weights=None)
 
-    def _add_products(self, weights: str, rows: str, out: Array | None) -> None:
-        factors, others = self._arrays[weights], self._arrays[rows]
+    def _left(self) -> list[tuple[StepProducts, Array | None]]:
+        """The products, with what the steps since `begin_backward` left, and their gradients."""
         starts, pairs = self._rows.tolist(), self._pairs[self._skipped :].tolist()
-        if out is None or factors is None or others is None or len(starts) == 1:
-            return
-        steps = range(len(starts) - 2, -1, -1)
-        of_steps = [factors[pairs[t] : pairs[t + 1]] for t in steps]
-        copies = [others[starts[t] : starts[t + 1]] for t in steps]
-        step_products(of_steps, copies, self._offsets, out)
+        both = [(self._of_values, "weights", "gradients"), (self._of_keys, "slopes", "seen")]
+        for products, of_pairs, of_rows in both:
+            weights, rows = self._arrays.get(of_pairs), self._arrays.get(of_rows)
+            if weights is not None and rows is not None:
+                for t in range(len(starts) - 2, -1, -1):
+                    products.take(weights[pairs[t] : pairs[t + 1]], rows[starts[t] : starts[t + 1]])
+        self._point(slopes=None, seen=None, gradients=None)
+        return [(self._of_values, self._dvalues), (self._of_keys, self._dkeys)]
 
     def _read(self, keys: Array, values: Array, offsets: Array) -> None:
         self._offsets = offsets

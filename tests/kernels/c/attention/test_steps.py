@@ -42,8 +42,12 @@ def scorer_of(name: str, dtype: Any) -> Array:
     )
 
 
-def in_c(name: str, dtype: Any, chunks: list[range]) -> list[Array]:
-    """Outputs, dqs, dkeys, dvalues and dvector; backward goes through the chunks of steps."""
+def in_c(name: str, dtype: Any, chunks: list[range], adds_each: bool = False) -> list[Array]:
+    """Outputs, dqs, dkeys, dvalues and dvector; backward goes through the chunks of steps.
+
+    Args:
+        adds_each: whether what a chunk left is added at once; else all is added at last.
+    """
     source = c_additive if name == "additive" else c_single_query
     keys, values, offsets = memory(dtype)
     functions = source.library.functions(keys.dtype)
@@ -60,7 +64,10 @@ def in_c(name: str, dtype: Any, chunks: list[range]) -> list[Array]:
         steps.begin_backward(keys, values, offsets, *targets, FIRST + chunk.start, of_chunk)
         for t in reversed(chunk):
             steps.backward(FIRST + t, COUNTS[t], dys[t], xs[t], dxs[t])
-        steps.finish()
+        if adds_each or chunk is chunks[0]:
+            steps.finish()
+        else:
+            steps.sum_up()
     return [*outs, *dxs, *targets, *([steps.dvector] if name == "additive" else [])]
 
 
@@ -96,13 +103,24 @@ def in_numpy(name: str, dtype: Any) -> list[Array]:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chunks", [[range(4)], [range(3), range(3, 4)]])
-def test_steps_in_c_give_what_numpy_gives(name: str, dtype: Any, chunks: list[range]) -> None:
-    mine = in_c(name, dtype, chunks)
+@pytest.mark.parametrize("adds_each", [False, True])
+def test_steps_in_c_give_what_numpy_gives(
+    name: str, dtype: Any, chunks: list[range], adds_each: bool
+) -> None:
+    mine = in_c(name, dtype, chunks, adds_each)
     with library.reference_only():
         expected = in_numpy(name, dtype)
     tolerance = TOLERANCE[np.dtype(dtype).char]
     for a, b in zip(mine, expected, strict=True):
         np.testing.assert_allclose(a, b, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_have_the_same_bits_whatever_the_chunks_of_steps(name: str) -> None:
+    whole = in_c(name, np.float32, [range(4)])
+    for chunks in ([range(1), range(1, 4)], [range(2), range(2, 3), range(3, 4)]):
+        for one, other in zip(in_c(name, np.float32, chunks), whole, strict=True):
+            assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
