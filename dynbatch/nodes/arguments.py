@@ -78,7 +78,9 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
     if type(ids) is np.ndarray and ids.dtype is IDS and ids.ndim == 1:  # nearly always
         return ids.copy()
     try:
-        array = np.array(ids)  # a copy: the caller may write to `ids` before the graph runs
+        # A copy: the caller may write to `ids` before the graph runs. A tensor is not copied by
+        # `np.array` without a warning.
+        array = np.array(np.asarray(ids))
     except ValueError:
         array = np.empty((len(ids), 0))
     except TypeError:  # of what has a length, and is no sequence

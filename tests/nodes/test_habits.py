@@ -371,6 +371,19 @@ def test_a_parameter_beside_a_node_is_a_node(x):
         np.testing.assert_allclose(node.value, array, rtol=1e-5)
 
 
+def test_ids_targets_and_masks_may_be_tensors_as_a_data_set_of_pytorch_has_them(graph, x):
+    torch = pytest.importorskip("torch")
+    ids, mask = np.array([1, 0]), np.array([[True, False], [True, True]])
+    for make in (
+        lambda ids, mask: F.lookup(graph, db.Parameter(MATRIX), ids),
+        lambda ids, mask: F.gather_rows(x, ids),
+        lambda ids, mask: F.cross_entropy(x, ids),
+        lambda ids, mask: F.attention(x, x, x, mask=mask),
+    ):
+        of_tensors = make(torch.from_numpy(ids), torch.from_numpy(mask))
+        assert np.array_equal(of_tensors.value, make(ids, mask).value)
+
+
 # Functions of other names -------------------------------------------------------------------------
 
 

@@ -282,7 +282,7 @@ def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
     if not causal and window is None and mask is None:
         return NO_MASK
     if mask is not None:
-        mask = np.array(mask)
+        mask = np.array(np.asarray(mask))
         if mask.dtype != np.bool_:
             raise not_boolean(what, mask)
     if window is not None and not isinstance(window, (int, np.integer)):
