@@ -130,11 +130,18 @@ def listed(owner: object, name: str, value: Any, fix: str) -> list[Any]:
         ArgumentError: it cannot be iterated: None, a number, a class.
     """
     try:
+        if is_indexed(value) and not hasattr(type(value), "__iter__"):
+            return [value[k] for k in range(len(value))]  # `list` would ask on until an error comes
         return list(value)
-    except TypeError:
-        if hasattr(value, "__iter__") and not isinstance(value, type):
+    except TypeError as error:
+        if hasattr(type(value), "__iter__"):
             raise  # of the user's own
-    raise refused(_named(owner), f"{name} is {shown(value)}", "a list", fix)
+        raise refused(_named(owner), f"{name} is {shown(value)}", "a list", fix) from error
+
+
+def is_indexed(value: object) -> bool:
+    """Whether the type of a value has len(value) and value[k]."""
+    return hasattr(type(value), "__len__") and hasattr(type(value), "__getitem__")
 
 
 def row_mask(owner: str, name: str, value: Any, shape: tuple[int, ...]) -> Array:

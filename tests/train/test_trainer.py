@@ -664,6 +664,37 @@ def test_other_data_that_the_run_names_is_compared_too(tmp_path):
         other.trainer.resume()
 
 
+def test_resume_with_other_tensors_of_pytorchs_is_refused(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def run_on(examples):
+        run = Run(tmp_path)
+        tensors = [(torch.from_numpy(words), target) for words, target in examples]
+        run.trainer.batches = SentenceBatches(tensors, batch_size=3, seed=5)
+        return run.trainer
+
+    run_on(EXAMPLES).fit(1)
+    assert run_on(EXAMPLES).resume()
+    with pytest.raises(CheckpointError, match="digest of the examples: "):
+        run_on(permuted(EXAMPLES)).resume()
+
+
+def test_examples_that_cannot_be_compared_are_warned_of_once_a_run(tmp_path):
+    class Labelled:
+        def __init__(self, words, target):
+            self.parts = words, target
+
+        def __getitem__(self, k):
+            return self.parts[k]
+
+    run = Run(tmp_path)
+    examples = [Labelled(*example) for example in EXAMPLES]
+    run.trainer.batches = SentenceBatches(examples, batch_size=3, seed=5)
+    with pytest.warns(UserWarning, match="Labelled only the type counts") as warned:
+        run.trainer.fit(3)
+    assert len(warned) == 1 and warned[0].filename == __file__
+
+
 def test_batches_by_tokens_are_compared_with_their_lengths(tmp_path):
     def batches(examples=EXAMPLES, length=num_tokens, max_tokens=9):
         return TokenBatches(examples, max_tokens, length, seed=5)
