@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch.arguments import refused
+from dynbatch.data_set import in_order
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.generation.processing import Hook
@@ -43,8 +44,8 @@ def generate(
         that its results do not depend on the other prompts.
 
     Raises:
-        ArgumentError:   `prompts` is one prompt and not a list of them, a prompt is empty or too
-                         long, or `seeds` does not have one seed for each prompt.
+        ArgumentError:   `prompts` is one prompt and not a list of them, or has keys, a prompt is
+                         empty or too long, or `seeds` does not have one seed for each prompt.
         VocabularyError: an id is not one of the model's.
         Exception:       what made the first request that failed fail; an `Engine` keeps the results
                          of the others.
@@ -60,6 +61,7 @@ def generate(
     """
     config = (GenerationConfig() if config is None else config).changed(**changes)
     _refuse_one_prompt(prompts)
+    prompts = list(in_order("generate", "prompts", prompts))
     if seeds is None and config.seed is not None:
         seeds = range(config.seed, config.seed + len(prompts))
     if seeds is not None and len(seeds) != len(prompts):

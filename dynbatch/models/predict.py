@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from dynbatch.arguments import function as require_function
-from dynbatch.arguments import listed, size
+from dynbatch.arguments import size
 from dynbatch.backend import Array
+from dynbatch.data_set import DataSet, in_order
 from dynbatch.graph import Graph
 from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.node import Node
@@ -16,7 +18,7 @@ from dynbatch.nodes.node import Node
 def predict(
     model: Any,
     function: Callable[[Graph, Any], Node],
-    examples: Iterable[Any],
+    examples: Iterable[Any] | DataSet[Any],
     *,
     batch_size: int = 64,
 ) -> list[Array]:
@@ -29,11 +31,13 @@ def predict(
         model:      a `models.Module`.
         function:   function(graph, example) -> node, such as `model.logits`; it is the model's
                     own, or calls the model.
-        examples:   what the function takes, one by one.
+        examples:   what the function takes: a list, a data set, or an iterator that ends, of which
+                    one mini-batch is read at a time.
         batch_size: examples in a graph. The memory of their values is freed before the next.
 
     Raises:
-        ArgumentError: `function` is not one, or takes other arguments; `examples` is not a list;
+        ArgumentError: `function` is not one, or takes other arguments; `examples` has keys or is
+            no data;
             `batch_size` is below 1.
 
     Example:
@@ -47,15 +51,15 @@ def predict(
         [(4,), (4,)]
     """
     require_function("predict", "function", function, "function(graph, example)")
-    examples = listed("predict", "examples", examples, "give a list of examples")
+    rest = in_order("predict", "examples", examples)
     batch_size = size("predict", "batch_size", batch_size)
     settings: dict[str, Any] = {"grad": False}
     if parameters := model.parameters():
         settings |= {"device": parameters[0].device, "dtype": parameters[0].dtype}
     found: list[Array] = []
     with evaluating(model):
-        for first in range(0, len(examples), batch_size):
+        while batch := list(islice(rest, batch_size)):
             with Graph(**settings) as graph:
-                batch = [function(graph, each) for each in examples[first : first + batch_size]]
-                found += graph.values(batch)
+                found += graph.values([function(graph, example) for example in batch])
+            del batch  # before the next examples are read
     return found

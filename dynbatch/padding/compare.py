@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
 from dynbatch import optim
 from dynbatch.arguments import listed, shown
+from dynbatch.data_set import DataSet, LazySequence, indexed
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
 from dynbatch.named_parameters import Parameters
@@ -18,7 +19,15 @@ from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.forms import CURVES, FORMS, PADDED_RANDOM
 from dynbatch.padding.measure import Step
 from dynbatch.padding.measured_models import MeasuredForms
-from dynbatch.padding.padded_model import Example, Loss, Pad, PaddingError, described, pad_model
+from dynbatch.padding.padded_model import (
+    Example,
+    Loss,
+    Pad,
+    PaddingError,
+    described,
+    pad_model,
+    parts_of,
+)
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 
@@ -26,7 +35,7 @@ BATCH_SIZES = (8, 16, 32, 64, 128)
 def compare_padding(
     model: Module,
     loss: Loss,
-    sentences: Iterable[Example],
+    sentences: DataSet[Example],
     batch_size: int = 64,
     *,
     pad: Pad | None = None,
@@ -51,7 +60,8 @@ def compare_padding(
         loss:        (graph, *example) -> the loss of one sentence: `model.loss`, say. A `Trainer`
                      takes (graph, model, example): loss=lambda graph, *example: its_loss(graph,
                      model, example) makes this form of that one.
-        sentences:   the examples: tuples of lists or arrays of ids, or one list or array.
+        sentences:   the examples, a list or a data set: tuples of lists or arrays of ids, or one
+                     list or array.
         batch_size:  sentences of a batch. Batches by tokens have as many tokens, padding among
                      them, as so many sentences have on average without.
         pad:         (example, longest lengths) -> padded example, for models of your own; by
@@ -71,7 +81,8 @@ def compare_padding(
         PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
             below 1, `loss`, `pad` or `padded_loss` is not a function, or `loss` takes other
             arguments than an example has.
-        ArgumentError: `batch_sizes` is not a list, or `memory_limit` not a number of bytes.
+        ArgumentError: `sentences` has keys and not places, `batch_sizes` is not a list, or
+            `memory_limit` not a number of bytes.
         OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
@@ -87,7 +98,8 @@ def compare_padding(
     """
     batch_sizes = listed("compare_padding", "batch_sizes", batch_sizes, "give batch_sizes=[32]")
     limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
-    examples = [example if isinstance(example, tuple) else (example,) for example in sentences]
+    plain = indexed("compare_padding", "sentences", sentences)
+    examples = LazySequence(range(len(plain)), lambda place: parts_of(plain[place]))
     for name, number in [
         ("batch_size", batch_size),
         ("num_batches", num_batches),

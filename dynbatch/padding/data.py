@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,9 +100,8 @@ def _begin(line: str) -> str:
     return repr(line[:80])
 
 
-def _numbered(sentences: Iterable[Sequence[str]], most: int) -> tuple[list[Array], int]:
+def _numbered(sentences: Sequence[Sequence[str]], most: int) -> tuple[list[Array], int]:
     """Sentences as ids by falling frequency, and how many ids there are."""
-    sentences = list(sentences)
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)

@@ -101,7 +101,7 @@ def lengths_of(example: Example) -> Longest:
     Raises:
         PaddingError: the example has none; it is a tree, an object or a number.
     """
-    lengths = tuple([len(part) for part in _parts(example) if _is_sequence(part)])
+    lengths = tuple([len(part) for part in parts_of(example) if _is_sequence(part)])
     if not lengths:
         raise PaddingError(
             f"an example is {described(example)}: it has no sequence of tokens that could be "
@@ -119,7 +119,7 @@ def pad_ids(example: Example, longest: Longest) -> PaddedExample:
 
     A matrix (T, D) gets rows of zeros. Parts that are not sequences stay as they are.
     """
-    parts = list(_parts(example))
+    parts = list(parts_of(example))
     sequences = [k for k, part in enumerate(parts) if _is_sequence(part)]
     for k, length in zip(sequences, longest, strict=True):
         filler = IGNORED if k == sequences[-1] and len(sequences) > 1 else 0
@@ -156,12 +156,13 @@ def _require_padded(batch: Sequence[PaddedExample]) -> None:
 
 def _with_lengths(example: Example, longest: Longest) -> PaddedExample:
     """The padded ids, then the lengths without padding."""
-    parts = _parts(example)
+    parts = parts_of(example)
     padded = [lengthened(ids, length, 0) for ids, length in zip(parts, longest, strict=True)]
     return [*padded, *map(len, parts)]
 
 
-def _parts(example: Example) -> Sequence[Any]:
+def parts_of(example: Example) -> tuple[Any, ...]:
+    """What a loss takes of an example behind the graph."""
     return example if isinstance(example, tuple) else (example,)
 
 
@@ -173,7 +174,7 @@ def _is_sequence(part: object) -> bool:
 
 def described(example: Example) -> str:
     """The type of an example, or the types of a tuple's parts."""
-    kinds = ", ".join([type(part).__name__ for part in _parts(example)])
+    kinds = ", ".join([type(part).__name__ for part in parts_of(example)])
     return f"({kinds})" if isinstance(example, tuple) else f"a {kinds}"
 
 

@@ -16,6 +16,7 @@ from dynbatch import random
 from dynbatch.arguments import number, refused
 from dynbatch.atomic import replacing
 from dynbatch.backend import Array
+from dynbatch.data_set import DataSet, indexed
 from dynbatch.errors import DataError
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.shards import balanced
@@ -110,7 +111,7 @@ class Cost:
     def measured(
         cls,
         step: Callable[[list[Example]], object],
-        examples: Sequence[Example],
+        examples: DataSet[Example],
         lengths: Any,
         size: int,
         seed: int = 0,
@@ -132,6 +133,7 @@ class Cost:
             seed:     decides which examples are drawn.
             clock:    tells seconds.
         """
+        examples = indexed("Cost", "examples", examples)
         all_lengths = _lengths(lengths)
         rng = np.random.default_rng(seed)
         drawn = _drawn(all_lengths, size, rng)

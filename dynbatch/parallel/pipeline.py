@@ -15,6 +15,7 @@ from dynbatch import arguments
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, shown
 from dynbatch.backend import Array
+from dynbatch.data_set import DataSet, indexed
 from dynbatch.errors import DtypeError
 from dynbatch.graph import Graph
 from dynbatch.kernels.arrays import split
@@ -40,7 +41,7 @@ class PipelineResult(NamedTuple):
 
 
 def pipeline(
-    communicator: Communicator, stage: Stage, examples: Sequence[Any], micro_batches: int = 4,
+    communicator: Communicator, stage: Stage, examples: DataSet[Any], micro_batches: int = 4,
     costs: Sequence[float] | None = None, make_graph: Callable[[], Graph] = Graph,
 ) -> PipelineResult:  # fmt: skip
     """Add the gradients of a mini-batch to the parameters, each rank those of its stage of a model.
@@ -93,6 +94,7 @@ def pipeline(
             where forward and backward take turns.
     """
     begun = time.perf_counter()
+    examples = indexed("pipeline", "examples", examples)
     parts = [[examples[n] for n in part] for part in _parts(examples, micro_batches, costs)]
     rank, last = communicator.rank, communicator.size - 1
     links = _Links(communicator)
@@ -133,7 +135,7 @@ def _parts(
     count = arguments.size("pipeline", "micro_batches", micro_batches)
     if costs is None:
         costs = [1.0] * len(examples)
-    if not len(examples) or len(costs) != len(examples):
+    if not examples or len(costs) != len(examples):
         raise refused(
             "pipeline", f"{len(costs)} costs for {len(examples)} examples",
             "there are examples, and a cost for each", "leave costs out, or count tokens",

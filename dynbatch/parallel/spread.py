@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from dynbatch.arguments import function as require_function
-from dynbatch.arguments import listed, refused
+from dynbatch.arguments import refused
+from dynbatch.data_set import DataSet, indexed
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.shards import balanced
@@ -17,7 +18,7 @@ Output = TypeVar("Output")
 
 def spread(
     communicator: Communicator,
-    examples: Iterable[Example],
+    examples: DataSet[Example],
     function: Callable[[list[Example]], Sequence[Output]],
     costs: Sequence[float] | None = None,
 ) -> list[Output]:
@@ -27,7 +28,7 @@ def spread(
     order, or not at all where it has none; outputs are pickled to the other ranks.
 
     Args:
-        examples: the same on all ranks.
+        examples: the same on all ranks, each of which reads its share.
         function: takes a list of examples, and returns an output for each; such as
             `lambda part: db.predict(model, model.logits, part)`. What it gives for an example must
             not depend on the others, nor on a draw.
@@ -35,7 +36,8 @@ def spread(
             of equal numbers. The same on all ranks.
 
     Raises:
-        ArgumentError: there are more or fewer costs than examples, or outputs than examples.
+        ArgumentError: `examples` has keys and not places, or there are more or fewer costs than
+            examples, or outputs than examples.
         ParallelError: the examples of ranks are not as many, or costs differ; the
             function failed on another rank, where it is called `with communicator:`.
 
@@ -47,7 +49,7 @@ def spread(
     """
     fix = "give a list, the same on all ranks"
     require_function("spread", "function", function, "function(examples) -> outputs")
-    given = listed("spread", "examples", examples, fix)
+    given = indexed("spread", "examples", examples)
     if costs is not None and len(costs) != len(given):
         raise refused(
             "spread", f"{len(costs)} costs for {len(given)} examples", "a cost for each example",

@@ -5,12 +5,13 @@ Nothing is padded, so nothing is gained by sorting: sentences of any lengths sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.data_set import DataSet, LazySequence, indexed
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.train.digest import data_digest
 
@@ -45,13 +46,16 @@ class SentenceBatches(Generic[Example]):
     """Batches of `batch_size` examples each; the last of an epoch holds what is left.
 
     Args:
-        examples:   any objects; the list is kept, the examples are not copied.
+        examples:   any objects by their places: a list, an array, a data set of PyTorch's. It is
+                    kept as it is, and an example is read when its mini-batch is taken.
         batch_size: sentences in a batch, at least 1.
         seed:       with the epoch's number, decides the order.
 
     `len(batches)` is the number of batches in an epoch.
 
     Raises:
+        ArgumentError:   `examples` has keys and not places (a dict), or gives one after the other
+            (a generator).
         EmptyBatchError: there are no examples, or `batch_size` is below 1.
 
     Example:
@@ -60,8 +64,8 @@ class SentenceBatches(Generic[Example]):
         (2, [2, 1])
     """
 
-    def __init__(self, examples: Iterable[Example], batch_size: int, seed: int = 0) -> None:
-        self.examples = list(examples)
+    def __init__(self, examples: DataSet[Example], batch_size: int, seed: int = 0) -> None:
+        self.examples = indexed(type(self).__name__, "examples", examples)
         self.batch_size = int(batch_size)
         self.seed = int(seed)
         _require_examples(self, len(self.examples))
@@ -86,9 +90,9 @@ class SentenceBatches(Generic[Example]):
             "seed": self.seed,
         }
 
-    def epoch(self, epoch: int) -> list[list[Example]]:
-        """All batches of one epoch: every example exactly once."""
-        return [[self.examples[index] for index in batch] for batch in self.indices(epoch)]
+    def epoch(self, epoch: int) -> LazySequence[list[Example]]:
+        """All batches of one epoch, each read when it is taken: every example exactly once."""
+        return _read_batches(self.examples, self.indices(epoch))
 
     def indices(self, epoch: int) -> list[list[int]]:
         """The batches of one epoch by their examples' places in the list."""
@@ -104,12 +108,14 @@ class TokenBatches(Generic[Example]):
     An example longer than `max_tokens` is a batch of its own.
 
     Args:
-        examples:   any objects; the list is kept, the examples are not copied.
+        examples:   any objects by their places: a list, an array, a data set of PyTorch's. It is
+                    kept as it is, and an example is read when its mini-batch is taken.
         max_tokens: tokens in a batch, at least 1.
-        length:     the tokens of one example, 0 or more; called once for each.
+        length:     the tokens of one example, 0 or more; called once for each, at first.
         seed:       with the epoch's number, decides the order.
 
     Raises:
+        ArgumentError:   `examples` has keys and not places, or gives one after the other.
         EmptyBatchError: there are no examples, or `max_tokens` is below 1.
         ShapeError:      `length` gives a negative number.
 
@@ -121,12 +127,12 @@ class TokenBatches(Generic[Example]):
 
     def __init__(
         self,
-        examples: Iterable[Example],
+        examples: DataSet[Example],
         max_tokens: int,
         length: Callable[[Any], int] = len,
         seed: int = 0,
     ) -> None:
-        self.examples = list(examples)
+        self.examples = indexed(type(self).__name__, "examples", examples)
         self.max_tokens = int(max_tokens)
         self.seed = int(seed)
         _require_examples(self, len(self.examples))
@@ -154,9 +160,9 @@ class TokenBatches(Generic[Example]):
             "seed": self.seed,
         }
 
-    def epoch(self, epoch: int) -> list[list[Example]]:
-        """All batches of one epoch: every example exactly once."""
-        return [[self.examples[index] for index in batch] for batch in self.indices(epoch)]
+    def epoch(self, epoch: int) -> LazySequence[list[Example]]:
+        """All batches of one epoch, each read when it is taken: every example exactly once."""
+        return _read_batches(self.examples, self.indices(epoch))
 
     def indices(self, epoch: int) -> list[list[int]]:
         """The batches of one epoch by their examples' places in the list."""
@@ -192,6 +198,12 @@ def padding_ratio(lengths: Sequence[int]) -> float:
     """
     padded = padded_tokens(lengths)
     return padded / int(sum(lengths)) if padded else 1.0
+
+
+def _read_batches(
+    examples: Sequence[Example], batches: Sequence[list[int]]
+) -> LazySequence[list[Example]]:
+    return LazySequence(batches, lambda batch: [examples[index] for index in batch])
 
 
 def _require_examples(batches: object, num_examples: int) -> None:

@@ -68,7 +68,7 @@ class PreparedBatches(NamesChecked, Generic[Raw, Prepared]):
         ...     return number + 100
         >>> plain = SentenceBatches([1, 2, 3], batch_size=2)
         >>> batches = PreparedBatches(plain, shifted, workers=2)
-        >>> plain.epoch(0)
+        >>> list(plain.epoch(0))
         [[1, 3], [2]]
         >>> list(batches.epoch(0))
         [[101, 103], [102]]
@@ -188,12 +188,14 @@ class PreparedEpoch(Generic[Prepared]):
 @contextmanager
 def started(batches: Iterable[Any], position: int) -> Iterator[Iterator[Any]]:
     """An epoch's mini-batches from `position` on; workers that make them end with the block."""
-    if not isinstance(batches, PreparedEpoch):
+    if isinstance(batches, PreparedEpoch):
+        batches.skip(position)
+        with closing(batches):
+            yield iter(batches)
+    elif isinstance(batches, Sequence):  # those before are not even read
+        yield iter(batches[position:])
+    else:
         yield islice(batches, position, None)
-        return
-    batches.skip(position)
-    with closing(batches):
-        yield iter(batches)
 
 
 def _prepare_all(

@@ -161,6 +161,8 @@ class Trainer(TrainerSettings):
             if not overwrite and ranks.is_first:
                 self._checkpoints.require_unused()
             self._settle()
+            if path is not None:
+                self._checkpoints.data()  # reads all examples: Ctrl-C later has not to wait for it
             ranks.begin(self.model, self.random_state, self._deciding)
             self._marked = self.moment()
             self._records.keep_before(self.step, self.epoch)
@@ -230,6 +232,7 @@ class Trainer(TrainerSettings):
             while group := list(islice(rest, self.accumulate)):
                 self._update(group)
                 progress.advance(sum(map(len, group)), self._last, len(group))
+                del group  # before the next ones are read, which may take as much memory
         self._end_epoch()
 
     def _update(self, batches: Sequence[Sequence[Example]]) -> None:
