@@ -290,7 +290,7 @@ BY_DIM = [
     *[
         F.squeeze,
         F.unsqueeze,
-        lambda x, **named: F.cumsum(x, 0, **named),
+        lambda x, dim=0, **named: F.cumsum(x, dim, **named),
         lambda x, **named: F.split(x, 1, **named),
     ],
     *[lambda x, **named: F.chunk(x, 1, **named), lambda x, **named: F.slice(x, 0, 1, **named)],
@@ -308,10 +308,17 @@ def test_axis_and_keepdim_are_told_of_dim(v, function):
         function(v, dims=0)
 
 
-@pytest.mark.parametrize("dim", [(0, 1), "0", 0.0, [0]])
-def test_a_dim_is_one_integer(x, dim):
+@pytest.mark.parametrize("function", BY_DIM)
+@pytest.mark.parametrize("dim", ["0", 1.0, [0.0], (0, "1"), (1, None)])
+def test_a_dim_is_an_integer(x, dim, function):
     with pytest.raises(errors.DtypeError, match="is not an integer"):
-        F.sum(x, dim=dim)
+        function(x, dim=dim)
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax, F.sparsemax, F.cumsum])
+def test_what_goes_along_a_dim_takes_one(x, function):
+    with pytest.raises(errors.DtypeError, match=r"dim=\(0, 1\) is not an integer"):
+        function(x, dim=(0, 1))
 
 
 # A parameter --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.errors import ShapeError
+from dynbatch.errors import DtypeError, ShapeError
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5))
 
@@ -20,6 +20,19 @@ CASES = {
     "sum of two": (lambda x: F.sum(x, dim=(0, 1)), lambda a: a.sum((0, 1))),
     "sum of the last": (lambda x: F.sum(x, dim=-1), lambda a: a.sum(-1, keepdims=True)),
     "sum": (F.sum, np.sum),
+    "sum of all": (lambda x: F.sum(x, dim=(0, 1, 2)), np.sum),
+    "sum of all but the first": (lambda x: F.sum(x, dim=(1, 2)), lambda a: a.sum((1, 2))),
+    "sum of a list of dims": (lambda x: F.sum(x, dim=[-1, 0]), lambda a: a.sum((0, 2))),
+    "mean of all, from the end": (lambda x: F.mean(x, dim=(-1, -3, -2)), np.mean),
+    "max of all": (lambda x: F.max(x, dim=(2, 0, 1)), np.max),
+    "min of the outer ones": (lambda x: F.min(x, dim=(0, 2)), lambda a: a.min((0, 2))),
+    "logsumexp of all": (
+        lambda x: F.logsumexp(x, dim=(0, 1, 2)), lambda a: np.log(np.exp(a).sum())),
+    "var of the first": (lambda x: F.var(x, dim=0), lambda a: a.var(0, ddof=1)),
+    "var of two": (lambda x: F.var(x, dim=(0, 2)), lambda a: a.var((0, 2), ddof=1)),
+    "std of all": (lambda x: F.std(x, dim=(0, 1, 2), correction=0), np.std),
+    "std of a matrix": (lambda x: F.std(x[0], dim=(0, 1)), lambda a: a[0].std(ddof=1)),
+    "sum of a vector": (lambda x: F.sum(x[0][1], dim=(0,)), lambda a: a[0, 1].sum()),
     "mean of the second": (lambda x: F.mean(x, dim=-2), lambda a: a.mean(1)),
     "max of the second": (lambda x: F.max(x, dim=1), lambda a: a.max(1)),
     "linear algebra": (lambda x: 2 * x + 1, lambda a: 2 * a + 1),
@@ -77,6 +90,9 @@ BATCHED = {
     "permute": lambda graph, x: F.permute(x, (0, 2, 1)),
     "sum of the second": lambda graph, x: F.sum(F.tanh(x), dim=1),
     "mean of the first": lambda graph, x: F.mean(x, dim=0),
+    "sum of all": lambda graph, x: F.sum(F.tanh(x), dim=(0, 1, 2)),
+    "sum of all but the first": lambda graph, x: F.sum(F.tanh(x), dim=(1, 2)),
+    "mean of the outer ones": lambda graph, x: F.mean(x, dim=(0, 2)),
     "broadcast": lambda graph, x: x * F.constant(graph, 2.0, (4, 1)) + F.constant(graph, 1.0, (5,)),
     "slices": lambda graph, x: F.concat([x[1:], x[:1]], dim=0),
 }
@@ -128,8 +144,14 @@ def test_a_function_that_takes_matrices_says_how_to_make_one():
             x + F.input(graph, np.ones((3, 5)))
         with pytest.raises(ShapeError, match="along the first dimension"):
             x[:, 1]
+        for dims in ((0, 0), (0, 3), (-4, 0), (), 3, (0, -3)):
+            for reduce in (F.sum, F.mean, F.max, F.min, F.logsumexp, F.var, F.std):
+                with pytest.raises(ShapeError, match="each once"):
+                    reduce(x, dim=dims)
         with pytest.raises(ShapeError, match="each once"):
-            F.sum(x, dim=(0, 0))
+            F.sum(x[0], dim=(0, 0))
+        with pytest.raises(DtypeError, match="is not an integer"):
+            F.squeeze(x, dim=1.0)
         with pytest.raises(ShapeError, match="moves another dim there"):
             F.softmax(x, dim=0)
 

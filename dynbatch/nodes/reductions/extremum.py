@@ -12,7 +12,7 @@ from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.reductions.reduce import Reduction, reduced
+from dynbatch.nodes.reductions.reduce import Dims, Reduction, reduced
 from dynbatch.nodes.shape.axes import segments
 from dynbatch.ragged import Ragged
 
@@ -88,7 +88,7 @@ class ArgMax(Reduction):
         arrays.copy(first, y.table)
 
 
-def max(x: Node, dim: int | None = None, **habits: Never) -> Node:
+def max(x: Node, dim: Dims = None, **habits: Never) -> Node:
     """Maximum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
     The gradient goes to the first maximum, as in PyTorch for a given dim.
@@ -99,7 +99,7 @@ def max(x: Node, dim: int | None = None, **habits: Never) -> Node:
     return reduced("max", Max, x, dim, habits)
 
 
-def min(x: Node, dim: int | None = None, **habits: Never) -> Node:
+def min(x: Node, dim: Dims = None, **habits: Never) -> Node:
     """Minimum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
     The gradient goes to the first minimum, as in PyTorch for a given dim.
@@ -110,7 +110,7 @@ def min(x: Node, dim: int | None = None, **habits: Never) -> Node:
     return reduced("min", Min, x, dim, habits)
 
 
-def argmax(x: Node, dim: int | None = None, **habits: Never) -> Node:
+def argmax(x: Node, dim: Dims = None, **habits: Never) -> Node:
     """Number of the first maximum over tokens (`dim=0`), features (`dim=-1`), or all elements.
 
     Its numbers are floats, as those of any node: `ids = F.argmax(scores).value.astype(int)`.

@@ -28,7 +28,15 @@ from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
+from dynbatch.nodes.shape.axes import (
+    ALL,
+    FEATURES,
+    TOKENS,
+    axis,
+    require_integer,
+    segment_bytes,
+    segments,
+)
 from dynbatch.nodes.shape.permute import permute
 from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.syntax.registry import not_an_argument
@@ -190,6 +198,8 @@ class LogSumExp(Reduction):
 def sum(x: Node | Sequence[Node], dim: Dims = None, **habits: Never) -> Node:
     """Sum over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
+    `dim` may be a tuple of dimensions, here as in `mean`, `max`, `min`, `logsumexp`, `var`, `std`.
+
     Raises:
         ShapeError:      x has no such dim, or the list holds something else than scalars.
         EmptyBatchError: the list is empty.
@@ -225,48 +235,44 @@ def logsumexp(x: Node, dim: Dims = None, **habits: Never) -> Node:
 
 
 def reduced(
-    what: str,
-    node_type: type[Reduction],
-    x: Node,
-    dim: Dims,
-    habits: Mapping[str, Any],
+    what: str, make: Callable[..., Node], x: Node, dim: Dims, habits: Mapping[str, Any]
 ) -> Node:
-    """Reduce a value over a dim, or as a whole, for the function `what`."""
+    """Reduce a value over a dim, over several, or as a whole, for the function `what`.
+
+    Args:
+        make: (x, over=…) -> the node; a type of `Reduction`, say.
+    """
     if habits:
         raise not_an_argument(what, habits)
     if not isinstance(x, Node):
         raise not_a_node(what, x)
     if dim is None:
-        return node_type(x, over=FEATURES if x.ndim == 1 else ALL)
-    if x.ndim > 2 and dim not in (-1, x.ndim - 1):
-        return _over_leading(what, node_type, x, dim)
-    return node_type(x, over=axis(what, x, dim))  # type: ignore[arg-type]  # it says what dim is
-
-
-def _over_leading(
-    what: str, node_type: type[Reduction], x: Node, dim: int | tuple[int, ...]
-) -> Node:
-    """Reduce a value of more than two dimensions over dimensions other than the last.
-
-    Raises:
-        ShapeError: it has no such dimension.
-    """
-    given = dim if isinstance(dim, tuple) else (dim,)
-    dims = sorted({d + x.ndim if d < 0 else d for d in given})
-    if len(dims) != len(given) or not 0 <= dims[0] <= dims[-1] < x.ndim - 1:
+        return make(x, over=FEATURES if x.ndim == 1 else ALL)
+    several = tuple(dim) if isinstance(dim, list | tuple) else (dim,)
+    if len(several) == 1 and (x.ndim < 3 or several[0] in (-1, x.ndim - 1)):
+        return make(x, over=axis(what, x, several[0]))
+    for each in several:
+        require_integer(what, each)
+    dims = sorted([d + x.ndim if d < 0 else d for d in several])
+    if not dims or dims != [d for d in range(x.ndim) if d in dims] or len(dims) < len(several):
         x.refuse(
             f"{what}(dim={dim}) of a value of shape {x.shape}",
-            "dims other than the last, each once; or the last one alone",
-            f"give some of {tuple(range(x.ndim - 1))}",
+            "dim is a dimension, or a tuple of several, each once",
+            f"give some of {tuple(range(x.ndim))}, or leave it out for all",
         )
+    return make(x, over=ALL) if len(dims) == x.ndim else _over_some(make, x, dims)
+
+
+def _over_some(make: Callable[..., Node], x: Node, dims: list[int]) -> Node:
+    """Reduce a value of more than two dimensions over some of these, in ascending order."""
     left = [d for d in range(x.ndim) if d not in dims]
     sizes = [x.shape[d] for d in left]
+    shape = prod(sizes), prod([x.shape[d] for d in dims])
     if dims == list(range(len(dims))):
-        rows = reshape(x, (prod([x.shape[d] for d in dims]), prod(sizes)))
-        return reshape(node_type(rows, over=TOKENS), sizes)
-    last = permute(x, (*left, *dims))
-    columns = reshape(last, (prod(sizes), prod([x.shape[d] for d in dims])))
-    return reshape(node_type(columns, over=FEATURES), sizes)
+        return reshape(make(reshape(x, shape[::-1]), over=TOKENS), sizes)
+    is_in_order = left == list(range(len(left)))
+    columns = reshape(x if is_in_order else permute(x, (*left, *dims)), shape)
+    return reshape(make(columns, over=FEATURES), sizes)
 
 
 def _total(

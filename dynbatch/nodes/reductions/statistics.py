@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Never
 
 import numpy as np
@@ -21,8 +22,8 @@ from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.nodes.reductions.reduce import Reduction
-from dynbatch.nodes.shape.axes import ALL, FEATURES, axis, segment_bytes, segments
+from dynbatch.nodes.reductions.reduce import Dims, Reduction, reduced
+from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.ragged import Ragged
 
@@ -178,7 +179,7 @@ def cumsum(x: Node, dim: int | None = None, **habits: Never) -> Node:
     return CumSum(x, over=axis("cumsum", x, -1 if dim is None else dim, habits))
 
 
-def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never) -> Node:
+def var(x: Node, dim: Dims = None, correction: float = 1, **habits: Never) -> Node:
     """Variance over tokens (`dim=0`), over features (`dim=-1`), or of everything, as `torch.var`.
 
     Σ (x_i - mean)² / (n - correction), with n the number of elements: correction 1 is unbiased, 0
@@ -202,7 +203,7 @@ def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never)
     return _spread("var", Variance, x, dim, correction, habits)
 
 
-def std(x: Node, dim: int | None = None, correction: float = 1, **habits: Never) -> Node:
+def std(x: Node, dim: Dims = None, correction: float = 1, **habits: Never) -> Node:
     """Standard deviation, √`var`, as `torch.std`; where it is 0, its gradient is 0.
 
     Raises:
@@ -216,7 +217,7 @@ def _spread(
     what: str,
     node_type: type[Spread],
     x: Node,
-    dim: int | None,
+    dim: Dims,
     correction: float,
     habits: Mapping[str, Any],
 ) -> Node:
@@ -228,5 +229,4 @@ def _spread(
             f"{what}: correction={correction!r} is not a number.\n"
             "  fix:  correction=1 for unbiased=True, correction=0 for unbiased=False"
         )
-    over = (FEATURES if x.ndim == 1 else ALL) if dim is None else axis(what, x, dim)
-    return node_type(x, over=over, correction=float(correction))
+    return reduced(what, partial(node_type, correction=float(correction)), x, dim, {})

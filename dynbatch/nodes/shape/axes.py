@@ -43,12 +43,7 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
         raise not_an_argument(what, habits)
     if not isinstance(x, Node):
         raise not_a_node(what, x)
-    if not isinstance(dim, (int, np.integer)):
-        raise DtypeError.at_caller(
-            f"{what}: dim={dim!r} is not an integer.\n"
-            "  rule: dim is one of 0 (tokens) and -1 (features)\n"
-            "  fix:  to reduce over all dimensions leave it out, if it may be None"
-        )
+    require_integer(what, dim)
     ndim = x.ndim
     if -ndim <= dim < ndim and (ndim < 3 or dim in (-1, ndim - 1)):
         return TOKENS if ndim == 2 and dim in (0, -2) else FEATURES
@@ -65,6 +60,16 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
         "  rule: dim=0 means tokens, dim=-1 features; a vector has features only\n"
         "  fix:  give the dim of a matrix (T, D) or of a vector (D,)"
     )
+
+
+def require_integer(what: str, dim: Any) -> None:
+    """Raise `DtypeError` if a dim is not an integer."""
+    if not isinstance(dim, (int, np.integer)):
+        raise DtypeError.at_caller(
+            f"{what}: dim={dim!r} is not an integer.\n"
+            "  rule: dim is one of 0 (tokens) and -1 (features)\n"
+            "  fix:  to reduce over all dimensions leave it out, if it may be None"
+        )
 
 
 def segments(x: Ragged, over: str) -> tuple[Array, Segments]:

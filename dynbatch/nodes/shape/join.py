@@ -11,7 +11,7 @@ from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.axes import TOKENS, axis
+from dynbatch.nodes.shape.axes import TOKENS, axis, require_integer
 from dynbatch.nodes.shape.permute import permute
 from dynbatch.nodes.shape.reshape import reshape, unsqueeze
 from dynbatch.nodes.shape.structure import Rectangles, Structural
@@ -150,6 +150,7 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
     inputs = _nodes("stack", inputs, habits)
     first = inputs[0]
     if dim:
+        require_integer("stack", dim)
         if not -first.ndim - 1 <= dim <= first.ndim:
             first.refuse(
                 f"stack(dim={dim}) of values of shape {first.shape}",

@@ -9,7 +9,7 @@ from typing import Never
 from dynbatch.nodes.arguments import LEAST_0, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
-from dynbatch.nodes.shape.axes import TOKENS, axis
+from dynbatch.nodes.shape.axes import TOKENS, axis, require_integer
 from dynbatch.nodes.shape.structure import Rectangles, Structural
 from dynbatch.nodes.syntax.registry import not_an_argument
 
@@ -104,7 +104,8 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
             raise not_an_argument("squeeze", habits)
         require_nodes("squeeze", x)
         return reshape(x, tuple([size for size in x.shape if size != 1]))
-    if x.ndim > 2 and not habits and -x.ndim <= dim < x.ndim:
+    if isinstance(x, Node) and x.ndim > 2 and not habits and dim in range(-x.ndim, x.ndim):
+        require_integer("squeeze", dim)
         place = dim % x.ndim
     else:
         place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
@@ -123,6 +124,7 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
     if habits:
         raise not_an_argument("unsqueeze", habits)
     require_nodes("unsqueeze", x)
+    require_integer("unsqueeze", dim)
     place = dim if dim >= 0 else dim + x.ndim + 1
     if not 0 <= place <= x.ndim:
         x.refuse(
