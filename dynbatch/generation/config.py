@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dynbatch.arguments import number, refused, size, switch
+from dynbatch.arguments import listed, number, refused, size, switch
 from dynbatch.errors import CheckpointError
 from dynbatch.names import NamesChecked
 
@@ -66,7 +66,7 @@ class GenerationConfig(NamesChecked):
         no_repeat_ngram_size: no n tokens come a second time; 0 allows them.
         allowed_tokens:  ids of which every token is one, the end mark too; None allows all.
         suppress_tokens: ids that never come; `begin_suppress_tokens` not as the first.
-        bad_words_ids:   sequences of ids that never come.
+        bad_words_ids:   sequences of ids that never come; an end mark alone is left out.
         forced_bos_token_id: the first token of a result; `forced_eos_token_id` that at its greatest
                          length.
         num_beams:       sentences that are followed side by side; 1 searches without beams.
@@ -136,11 +136,21 @@ class GenerationConfig(NamesChecked):
         for name in _IDS:
             if getattr(self, name) is not None:
                 self._set(name, _ids(self, name, getattr(self, name)))
-        words = [_ids(self, "bad_words_ids", word) for word in self.bad_words_ids]
+        fix = "give bad_words_ids=((17,), (4, 98)), a list of ids for each word"
+        words = [
+            _ids(self, "bad_words_ids", word)
+            for word in listed(self, "bad_words_ids", self.bad_words_ids, fix)
+        ]
+        if () in words:
+            raise refused(
+                "GenerationConfig", f"word {words.index(())} of bad_words_ids is empty",
+                "a word has one id or more", fix,
+            )  # fmt: skip
         self._set("bad_words_ids", tuple(words))
         if isinstance(self.stop_strings, str):
             self._set("stop_strings", (self.stop_strings,))
-        self._set("stop_strings", tuple(self.stop_strings))
+        texts = listed(self, "stop_strings", self.stop_strings, 'give stop_strings=("\\n\\n",)')
+        self._set("stop_strings", tuple(texts))
         switch(self, "do_sample", self.do_sample)
         self._check()
 
@@ -283,7 +293,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 """Fields that say how tokens are drawn."""
 
 _RANGES = {
-    "temperature": "(0, inf)", "top_p": "(0, 1]", "min_p": "[0, 1]",
+    "temperature": "[1e-30, inf)", "top_p": "(0, 1]", "min_p": "[0, 1]",
     "repetition_penalty": "(0, inf)", "presence_penalty": "(-inf, inf)",
     "frequency_penalty": "(-inf, inf)", "length_penalty": "(-inf, inf)",
 }  # fmt: skip

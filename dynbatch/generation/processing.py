@@ -90,7 +90,7 @@ class LogitsProcessing:
             for end in range(size, len(self._tokens) + 1):
                 self._note_ngram(end)
         words = [word[0] for word in config.bad_words_ids if len(word) == 1]
-        self._banned = (*config.suppress_tokens, *words)
+        self._banned = (*config.suppress_tokens, *[one for one in words if one not in config.ends])
         self._allowed = sorted({*(config.allowed_tokens or ())})
         if config.allowed_tokens is not None and not {*self._allowed} - {*self._banned}:
             raise refused(

@@ -133,3 +133,19 @@ def test_an_older_folder_says_in_its_config_how_to_generate(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**given, "typical_p": 0.5}))
     with pytest.raises(ArgumentError, match=r"typical_p = 0\.5"):
         GenerationConfig.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("words", [((),), ((3,), ()), [[]], 5, None])
+def test_bad_words_are_lists_of_one_id_or_more(words):
+    with pytest.raises(ArgumentError, match="bad_words_ids"):
+        GenerationConfig(bad_words_ids=words)
+
+
+def test_texts_that_stop_are_a_list():
+    with pytest.raises(ArgumentError, match="stop_strings is 5"):
+        GenerationConfig(stop_strings=5)
+
+
+def test_a_temperature_by_which_logits_would_be_infinite_is_refused():
+    with pytest.raises(ArgumentError, match="temperature >= 1e-30"):
+        GenerationConfig(do_sample=True, temperature=1e-40)

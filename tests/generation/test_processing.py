@@ -42,7 +42,8 @@ def expected(row, config, context, result):
             if any(tuple(tokens[k : k + n]) == candidate for k in range(len(tokens) - n + 1)):
                 x = -np.inf
         for word in config.bad_words_ids:
-            if tuple([*tokens, token][-len(word) :]) == word:
+            is_end = len(word) == 1 and token in config.eos_token_id
+            if tuple([*tokens, token][-len(word) :]) == word and not is_end:
                 x = -np.inf
         if token in config.suppress_tokens or token not in (config.allowed_tokens or range(V)):
             x = -np.inf
@@ -78,6 +79,13 @@ def test_random_settings_give_what_the_formulas_give(seed):
 def test_a_row_without_anything_to_do_is_known_as_such():
     assert after(GenerationConfig(eos_token_id=(1,)), [3], [2]).is_plain
     assert not after(GenerationConfig(repetition_penalty=1.1), [3], []).is_plain
+
+
+def test_an_end_mark_is_no_bad_word_but_may_be_the_last_of_one():
+    config = GenerationConfig(bad_words_ids=((5,), (3, 7), (2,)), eos_token_id=(5, 7))
+    for result, banned in ([], [2]), ([3], [2, 7]):
+        row = applied(after(config, [1], result), np.zeros(V))
+        assert np.flatnonzero(row == -np.inf).tolist() == banned
 
 
 def test_a_prefix_comes_first_and_forced_marks_at_their_places():
