@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import DataError
+from dynbatch.errors import DataError, NumericError
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.settings import TaskSettings
@@ -178,9 +178,19 @@ def labels_of(texts: Sequence[LabelledText]) -> list[str]:
 def labelled(
     lines: Sequence[str], scores: Sequence[Array], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The label of each line, its probability, and those of all labels, from scores (K,)."""
+    """The label of each line, its probability, and those of all labels, from scores (K,).
+
+    Raises:
+        NumericError: scores of a line are NaN or infinite; names it.
+    """
     found = []
     for line, row in zip(lines, scores, strict=True):
+        if not np.isfinite(row).all():
+            raise NumericError(
+                f"{line[:40]!r}: the scores of its labels are NaN or infinite.\n"
+                "  rule: a label is chosen by numbers\n"
+                "  fix:  look at the model's weights; model.best.safetensors has the best ones"
+            )
         weights = np.exp(row.astype(np.float64) - row.max())
         shares = dict(zip(labels, (weights / weights.sum()).tolist(), strict=True))
         label = labels[int(row.argmax())]

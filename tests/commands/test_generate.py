@@ -303,3 +303,13 @@ def test_help_teaches(capsys):
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert "dynbatch generate gpt2/" in out and "standard input" in out and "--top-p" in out
+
+
+def test_scores_of_labels_that_are_nan_are_an_error(tmp_path, capsys):
+    texts = [LabelledText("See you.", "ham"), LabelledText("You won!", "spam")]
+    task = Classification.begin(Parts(texts, [], []), ClassificationSettings(min_count=1))
+    for parameter in task.model.parameters():
+        parameter.assign(np.full(parameter.shape, np.nan))
+    assert main(["generate", saved(task, tmp_path / "model.safetensors"), "You!", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert "error: 'You!': the scores of its labels are NaN" in printed.err and not printed.out
