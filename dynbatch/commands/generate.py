@@ -69,8 +69,9 @@ choosing:
   Prompt k draws from --seed plus k.
 
 exit status:
-  0; 1 after an error, or where a prompt was refused: why is said on standard
-  error, its line is empty, and the others go on; 2 after a wrong option.
+  0; 1 after an error, or where a prompt was refused or failed, as it does where
+  logits are NaN: why is said on standard error, its line is empty, and the
+  others go on; 2 after a wrong option.
 
 more:
   dynbatch generate runs/language-model "" --temperature 0.8 -n 5 --json
@@ -121,7 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write what is asked for. The exit status is 1 where a prompt was refused.
+    """Write what is asked for. The exit status is 1 where a prompt was refused or failed.
 
     Raises:
         DynbatchError, ImportError, OSError: as their messages say.

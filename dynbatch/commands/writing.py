@@ -16,8 +16,10 @@ from dynbatch.commands.status import said
 from dynbatch.errors import DynbatchError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
+from dynbatch.generation.reasons import NO_TOKEN
 from dynbatch.generation.requests import Generated
 from dynbatch.tasks.task import TextCoder
+from dynbatch.train.metrics import finite
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
@@ -60,7 +62,6 @@ class Writing:
         outcomes: dict[int, Outcome] = {}
         printed = 0
         numbers: dict[int, int] = {}
-        left: dict[int, int] = {}
         while True:
             begun = list(islice(prompts, most - len(numbers)))
             if not begun and not numbers:
@@ -69,13 +70,12 @@ class Writing:
                 texts[place] = text
                 number = self._begin(place, text, outcomes)
                 if number is not None:
-                    numbers[number], left[number] = place, self._config.num_return_sequences
+                    numbers[number] = place
             for event in self._engine.step():
                 if is_alone and event.text:
                     yield event.text
-                left[event.request] -= bool(event.reason)
-                if event.error is not None or not left[event.request]:
-                    self._end(event.request, numbers.pop(event.request), outcomes)
+            for number in [number for number in numbers if self._engine.has_ended(number)]:
+                self._end(number, numbers.pop(number), outcomes)
             while printed in outcomes:
                 outcome, text = outcomes.pop(printed), texts.pop(printed)
                 if not is_alone:
@@ -110,6 +110,12 @@ class Writing:
         self.ended += 1
         self.tokens += sum([len(one.tokens) for one in results])
         outcomes[place] = results
+        if stopped := [len(one.tokens) for one in results if one.reason == NO_TOKEN]:
+            print(
+                f"warning: prompt {place + 1}: after {min(stopped):,} tokens none is left that may"
+                " follow, so the result ends there",
+                file=sys.stderr,
+            )
 
     def _refuse(self, place: int, error: Exception, outcomes: dict[int, Outcome]) -> None:
         print(f"error: prompt {place + 1}: {said(error)}", file=sys.stderr)
@@ -126,12 +132,13 @@ class Writing:
                 lines = [
                     f"{one.log_prob:.4f}\t{line}" for one, line in zip(results, lines, strict=True)
                 ]
-            return "\n".join([*(lines or [""] * self._config.num_return_sequences), ""])
+            missing = self._config.num_return_sequences - len(lines)
+            return "\n".join([*lines, *[""] * missing, ""])
         objects = [{**asdict(one), "log_prob": one.log_prob} for one in results]
         content: dict[str, Any] = {"prompt": prompt, "results": objects}
         if isinstance(outcome, Exception):
             content["error"] = said(outcome)
-        return json.dumps(content, ensure_ascii=False) + "\n"
+        return json.dumps(finite(content), ensure_ascii=False) + "\n"
 
     def summary(self, seconds: float) -> str:
         """The last line: how much was written how fast, and the most that caches took.

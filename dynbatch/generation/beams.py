@@ -8,6 +8,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.reasons import END, LENGTH, NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +16,16 @@ class Ended:
     """A sentence that has ended.
 
     Args:
-        tokens:      ids, its end mark included.
-        log_probs:   of each token, in nats.
-        score:       what sentences are ranked by, Σ log_probs / length^length_penalty.
-        is_finished: whether an end mark ended it, rather than the greatest length.
+        tokens:    ids, its end mark included.
+        log_probs: of each token, in nats.
+        score:     what sentences are ranked by, Σ log_probs / length^length_penalty.
+        reason:    "end", "length" or "no token".
     """
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
     score: float
-    is_finished: bool
+    reason: str
 
 
 class Beams:
@@ -33,6 +34,7 @@ class Beams:
     At each step the extensions of all live sentences are ranked by log-probability. Of the first
     `num_beams`, those that end are results, of which the `num_beams` best by score are kept; the
     first `num_beams` that do not end live on. Of two equal ones the first counts as the better.
+    One that no token may follow is given up; it is a result where fewer have ended than are wanted.
 
     It is done when no live sentence can come among the results any more, by the rule of
     `early_stopping`; from then on nothing changes.
@@ -58,6 +60,7 @@ class Beams:
         self._log_probs: list[tuple[float, ...]] = [()]
         self._totals = np.zeros(1)
         self._ended: list[Ended] = []
+        self._given_up: list[Ended] = []
         self.is_done = False
 
     @property
@@ -75,6 +78,10 @@ class Beams:
             log_probs: (live, K), what results report.
         """
         config, size = self._config, self._config.num_beams
+        ended, given_up = list(self._ended), list(self._given_up)
+        for parent in np.flatnonzero(scores.max(axis=1) == -np.inf).tolist():
+            total = float(self._totals[parent])
+            self._end(given_up, self.tokens[parent], self._log_probs[parent], total, NO_TOKEN)
         parents = np.repeat(np.arange(len(tokens)), tokens.shape[1])
         tokens, log_probs = tokens.reshape(-1), log_probs.reshape(-1)
         totals = (self._totals[:, None] + scores).reshape(-1)
@@ -89,44 +96,48 @@ class Beams:
         for rank in [rank for rank, stop in enumerate(stops[:size]) if stop]:
             parent, token = pairs[rank]
             steps = (*self._log_probs[parent], given[rank])
-            self._end((*self.tokens[parent], token), steps, float(totals[rank]), ends[rank])
+            reason = END if ends[rank] else LENGTH
+            self._end(ended, (*self.tokens[parent], token), steps, float(totals[rank]), reason)
         living = [rank for rank, stop in enumerate(stops) if not stop][:size]
+        is_done = not living or self._cannot_improve(float(totals[living[0]]), length, ended)
         chosen = [(*pairs[rank], given[rank]) for rank in living]
-        self.tokens, self._log_probs = (
-            [(*self.tokens[parent], token) for parent, token, _ in chosen],
-            [(*self._log_probs[parent], value) for parent, _, value in chosen],
-        )
-        self._totals = totals[living]
-        self.is_done = not chosen or self._cannot_improve(length)
-        if self.is_done:
+        sentences = [(*self.tokens[parent], token) for parent, token, _ in chosen]
+        steps_of = [(*self._log_probs[parent], value) for parent, _, value in chosen]
+        # All at once, or an interrupt would end the same sentences twice.
+        self.tokens, self._log_probs, self._totals, self._ended, self._given_up, self.is_done = (
+            sentences, steps_of, totals[living], ended, given_up, is_done
+        )  # fmt: skip
+        if is_done:
             living = living[:0]
         return parents[living], tokens[living]
 
     def results(self) -> list[Ended]:
-        """The `num_return_sequences` best sentences that have ended, the best first."""
-        return self._ended[: self._config.num_return_sequences]
+        """The `num_return_sequences` best sentences that have ended, the best first; in places that
+        are left, the best that were given up. There is one at least."""
+        return [*self._ended, *self._given_up][: self._config.num_return_sequences]
 
     def _end(
-        self, tokens: tuple[int, ...], log_probs: tuple[float, ...], total: float, is_finished: bool
-    ) -> None:
-        ended = Ended(tokens, log_probs, self._score(total, len(tokens)), is_finished)
-        kept = sorted([*self._ended, ended], key=lambda one: -one.score)
-        self._ended = kept[: self._config.num_beams]
+        self, among: list[Ended], tokens: tuple[int, ...], log_probs: tuple[float, ...],
+        total: float, reason: str,
+    ) -> None:  # fmt: skip
+        among.append(Ended(tokens, log_probs, self._score(total, len(tokens)), reason))
+        among.sort(key=lambda one: -one.score)
+        del among[self._config.num_beams :]
 
     def _score(self, total: float, length: int) -> float:
-        return float(total / length**self._config.length_penalty)
+        return float(total / max(1, length) ** self._config.length_penalty)
 
-    def _cannot_improve(self, length: int) -> bool:
-        config = self._config
-        best = float(self._totals[0])
-        wanted = config.num_return_sequences
-        if self._falls and len(self._ended) >= wanted:
+    def _cannot_improve(self, best: float, length: int, ended: list[Ended]) -> bool:
+        """Whether sentences of that length, of which the best has that total, stay behind those
+        that have ended."""
+        config, wanted = self._config, self._config.num_return_sequences
+        if self._falls and len(ended) >= wanted:
             longest = self._limit if config.length_penalty > 0 else length
-            if self._score(best, longest) <= self._ended[wanted - 1].score:
+            if self._score(best, longest) <= ended[wanted - 1].score:
                 return True  # by any rule: what is to come is not among the results
-        if len(self._ended) < config.num_beams:
+        if len(ended) < config.num_beams:
             return False
         if config.early_stopping is True:
             return True
         at_most = config.early_stopping == "never" and config.length_penalty > 0
-        return self._score(best, self._limit if at_most else length) <= self._ended[-1].score
+        return self._score(best, self._limit if at_most else length) <= ended[-1].score

@@ -15,8 +15,9 @@ from dynbatch import random
 from dynbatch.arguments import refused, size, switch
 from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
-from dynbatch.generation.choosing import Ready, choose
+from dynbatch.generation.choosing import choose
 from dynbatch.generation.config import GenerationConfig
+from dynbatch.generation.growing import Ready
 from dynbatch.generation.history import History, memory_of
 from dynbatch.generation.invariance import invariant_products
 from dynbatch.generation.model import Continuation
@@ -24,12 +25,7 @@ from dynbatch.generation.pages import CacheMemory, Caches
 from dynbatch.generation.processing import Hook, LogitsProcessing
 from dynbatch.generation.recording import Recording
 from dynbatch.generation.request_queue import RequestQueue, Rows
-from dynbatch.generation.requests import (
-    Branch,
-    Generated,
-    GenerationRequest,
-    TokenEvent,
-)
+from dynbatch.generation.requests import Branch, Generated, GenerationRequest, TokenEvent
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.kernels.choosing.results import start_kernels
 from dynbatch.kernels.runtime.precision import FULL
@@ -204,6 +200,12 @@ class Engine:
     def __exit__(self, *unused: object) -> None:
         self.close()
 
+    def has_ended(self, request: int) -> bool:
+        """Whether a request has results to be read, or has failed. An event with a reason told it,
+        the last of its results; there may be fewer than `num_return_sequences` of beams."""
+        found = self._requests.get(request)
+        return found is not None and not found.branches
+
     def results(self, request: int) -> list[Generated]:
         """The results of a request that has ended, which is forgotten then.
 
@@ -212,11 +214,11 @@ class Engine:
             Exception:     what made it fail.
         """
         found = self._requests.get(request)
-        if found is None or found.branches:
+        if found is None or not self.has_ended(request):
             raise refused(
                 "Engine.results", f"request {request} {'goes on' if found else 'is not known'}",
                 "a request has results from its end on, until they are read",
-                "take steps until an event of its last result has a reason, and keep the results",
+                "take steps until has_ended(request), and keep the results",
             )  # fmt: skip
         del self._requests[request]
         if found.error is not None:

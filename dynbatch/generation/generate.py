@@ -40,8 +40,9 @@ def generate(
                    prompts, whose others are in another call or process.
 
     Returns:
-        For each prompt its results, the best first. With a `seed` prompt k draws from seed + k, so
-        that its results do not depend on the other prompts.
+        For each prompt its results, the best first; one at least, and of beams perhaps fewer than
+        `num_return_sequences`, where settings leave no more. With a `seed` prompt k draws from
+        seed + k, so that its results do not depend on the other prompts.
 
     Raises:
         ArgumentError:   `prompts` is one prompt and not a list of them, or has keys, a prompt is

@@ -13,10 +13,9 @@ from dynbatch.generation.beams import Beams
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.history import History
 from dynbatch.generation.processing import LogitsProcessing
+from dynbatch.generation.reasons import FAILED
 from dynbatch.generation.sampling import cut_of
 from dynbatch.generation.streaming import Detokenizer, TextStream
-
-END, LENGTH, STOP, FAILED = "end", "length", "stop string", "failed"
 
 
 class TokenEvent(NamedTuple):
@@ -26,8 +25,8 @@ class TokenEvent(NamedTuple):
     token:    its id; None where none has come.
     log_prob: of the token, in nats, by the model itself: before penalties, bans and temperature.
     text:     what is certain now of the result's text and was not before.
-    reason:   why the result ends here: "end", "length", "stop string", "failed"; ""
-              while it goes on.
+    reason:   why the result ends here: "end", "length", "stop string", "no token" (none of those
+              that may come is left) or "failed"; "" while it goes on.
     error:    of a request that failed.
     """
 
@@ -49,7 +48,8 @@ class Generated:
         log_probs: of each token in nats, by the model itself.
         score:     Σ log_probs, in the model's dtype; of beams, what they are ranked by: after
                    penalties, and divided by length^length_penalty.
-        reason:    why it ended: "end", "length" or "stop string".
+        reason:    why it ended: "end", "length", "stop string", or "no token" where none of those
+                   that may come was left.
         text:      of the tokens, where there is a tokenizer.
     """
 

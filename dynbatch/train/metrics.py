@@ -75,7 +75,7 @@ class MetricsFile:
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = open(self._path, "a", encoding="utf-8")
-            self._file.write(json.dumps(_finite(record)))
+            self._file.write(json.dumps(finite(record)))
             self._file.write("\n")
             self._file.flush()
 
@@ -174,7 +174,15 @@ def _writing(path: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """A value for JSON, which has no numbers but finite ones: others are None in it, at any depth.
+
+    Example:
+        >>> finite({"loss": float("nan"), "log_probs": (-1.5, float("-inf"))})
+        {'loss': None, 'log_probs': [-1.5, None]}
+    """
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

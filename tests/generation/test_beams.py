@@ -75,7 +75,7 @@ def test_results_are_those_of_the_rules(early_stopping, seed):
     assert [one.tokens for one in found] == [tokens for _, tokens in wanted]
     np.testing.assert_allclose([one.score for one in found], [score for score, _ in wanted])
     for one in found:
-        assert one.is_finished is (one.tokens[-1] in config.eos_token_id)
+        assert one.reason == ("end" if one.tokens[-1] in config.eos_token_id else "length")
         assert sum(one.log_probs) == pytest.approx(
             one.score * len(one.tokens) ** config.length_penalty
         )

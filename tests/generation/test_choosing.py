@@ -10,7 +10,8 @@ from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
 from dynbatch.generation.processing import LogitsProcessing
-from dynbatch.generation.requests import FAILED, Branch, GenerationRequest
+from dynbatch.generation.reasons import FAILED
+from dynbatch.generation.requests import Branch, GenerationRequest
 from dynbatch.memory import Pool
 
 V = 70

@@ -10,7 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, VocabularyError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
-from dynbatch.generation.requests import END, FAILED, LENGTH, STOP
+from dynbatch.generation.reasons import END, FAILED, LENGTH, STOP
 from dynbatch.reporting import unbatched
 from tests.generation.companies import (
     BEAMS,

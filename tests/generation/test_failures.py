@@ -12,7 +12,7 @@ from dynbatch.errors import ArgumentError, OutOfMemory, VocabularyError
 from dynbatch.generation import choosing
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
-from dynbatch.generation.requests import FAILED
+from dynbatch.generation.reasons import FAILED
 from dynbatch.memory.pool import default_pool
 from dynbatch.text import ByteTokenizer
 from tests.generation.tiny_models import VOCAB, LSTMLanguageModel, Writer, tiny

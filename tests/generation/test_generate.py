@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch.errors import ArgumentError, VocabularyError
-from dynbatch.generation.requests import LENGTH
+from dynbatch.generation.reasons import LENGTH
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory.pool import default_pool
 from tests.generation.tiny_models import tiny
