@@ -193,8 +193,8 @@ class Graph(Runs, Introspection, NamesChecked):
                 before; a parameter to whose gradient something was being added has none then.
             GraphError:   the graph is closed, or was made with grad=False; or a node belongs to
                 another graph.
-            NoGradientError: the graph reads parameters, and the loss depends neither on one that is
-                trained nor on a kept node.
+            NoGradientError: the loss depends neither on a parameter that is trained nor on a kept
+                node.
 
         Example:
             >>> import dynbatch as db

@@ -8,6 +8,7 @@ from dynbatch.errors import (
     DtypeError,
     FreedError,
     GraphError,
+    NoGradientError,
     NumericError,
     ShapeError,
 )
@@ -234,7 +235,7 @@ def test_nodes_the_loss_does_not_need_are_not_run_by_backward():
 
 def test_an_unused_node_over_freed_values_raises_and_spoils_nothing_else():
     with db.Graph() as graph:
-        hidden = F.tanh(F.input(graph, [1.0]))
+        hidden = F.tanh(F.input(graph, [1.0]).keep())
         unused = hidden * hidden
         graph.backward(F.sum(F.exp(hidden)))
         with pytest.raises(FreedError, match=hidden.label()):
@@ -253,12 +254,23 @@ def test_a_frozen_parameter_gets_no_gradient_and_the_others_their_own():
     np.testing.assert_allclose(model.projection.grad, expected[3], rtol=1e-12)
 
 
-def test_a_loss_without_parameters_has_a_backward():
-    with db.Graph() as graph:
-        loss = F.sum(F.input(graph, [1.0, 2.0]))
-        assert loss.value == 3
-        graph.backward(loss)
-        assert loss.gradient == 1
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_loss_of_constants_has_no_gradient_whatever_else_the_graph_reads(computed):
+    for others in ("no parameter", "a frozen one", "one of another loss"):
+        parameter = db.Parameter(np.ones(2, np.float32))
+        parameter.frozen = others == "a frozen one"
+        with db.Graph() as graph:
+            x = F.input(graph, [1.0, 2.0])
+            loss, other = F.sum(x), None if others == "no parameter" else F.sum(parameter * x)
+            if computed:
+                assert loss.value == 3
+            for given in ({}, {"gradient": 1.0}):
+                with pytest.raises(NoGradientError, match=r"Sum #\d+ depends on no parameter"):
+                    graph.backward(loss, **given)
+            assert loss.value == 3 and (other is None or other.value == 3)
+            x.keep()
+            graph.backward(loss)
+            assert x.gradient.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
@@ -330,10 +342,13 @@ def test_a_graph_says_what_it_is():
     assert repr(graph).startswith("Graph(closed")
 
 
-def test_backward_may_start_from_a_detached_value_that_was_read():
+@pytest.mark.parametrize("read", [False, True])
+def test_backward_from_a_detached_value_reaches_nothing(read):
     with db.Graph() as graph:
         x = F.input(graph, 2.0).keep()
         loss = F.detach(x * 3)
+        if read:
+            assert loss.value == 6
+        with pytest.raises(NoGradientError, match="Detach #2 depends on no parameter"):
+            graph.backward(loss)
         assert loss.value == 6
-        graph.backward(loss)
-        assert loss.value == 6 and x.gradient == 0

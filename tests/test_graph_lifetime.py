@@ -72,7 +72,7 @@ def test_after_the_block_gradients_stay_readable_on_a_gpu(cuda):
 
 def test_a_closed_graph_still_counts_its_nodes():
     with db.Graph() as graph:
-        graph.backward(F.sum(F.tanh(F.input(graph, [1.0, 2.0]))))
+        graph.backward(F.sum(F.tanh(F.input(graph, [1.0, 2.0]).keep())))
     graph.close()
     assert (len(graph), len(graph.nodes)) == (3, 0)
 

@@ -337,7 +337,7 @@ def test_a_mask_that_is_an_array_hides_what_it_hides_in_pytorch(kind):
 
 
 def some_rows(graph, length, *ids):
-    x = embedded(graph, length)
+    x = embedded(graph, length).keep()
     return F.softmax((x @ F.transpose(x))[list(ids)]) @ x
 
 

@@ -211,10 +211,28 @@ def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
     )
 
 
+def _leads_to_gradient(request: Request) -> bool:
+    """Whether one of `request.ends` itself does, and not only others that share their batches."""
+    seen = {node.index for node in request.ends}
+    kept = {node.index for node in request.kept} - seen
+    stack = [*request.ends]
+    while stack:
+        node = stack.pop()
+        if node.index in kept:
+            return True
+        if not getattr(node, "differentiable", True):
+            continue
+        if any([not parameter.frozen for parameter in node.all_parameters()]):
+            return True
+        for x in node.inputs:
+            if x.index not in seen:
+                seen.add(x.index)
+                stack.append(x)
+    return False
+
+
 def require_gradients(request: Request, graph: StepGraph) -> None:
     """Raise `NoGradientError` unless one of `request.ends` leads to a parameter or to a kept node.
-
-    A graph that reads no parameter is not asked.
 
     Args:
         graph: the steps of the run and of those before it.
@@ -224,17 +242,18 @@ def require_gradients(request: Request, graph: StepGraph) -> None:
     blocks = {node._block for node in request.ends}
     steps = [*graph.past, *graph.new]
     makers = [step for step in steps if not blocks.isdisjoint(step.blocks)]
-    if any([step.parameters or graph.needs_gradient(step) for step in makers]):
+    reaches_one = any([step.parameters or graph.needs_gradient(step) for step in makers])
+    if reaches_one and _leads_to_gradient(request):
         return
     read = {p.uid: p for node in request.graph_nodes for p in node.all_parameters()}
-    if not read:
-        return  # a loss of constants, in a graph of them
-    frozen = ""
+    why = ""
     if all([parameter.frozen for parameter in read.values()]):
-        frozen = "; every parameter that the graph reads is frozen"
+        why = "; every parameter that the graph reads is frozen"
+    if not read:
+        why = "; the graph reads no parameter"
     raise NoGradientError(
         f"backward: {request.ends[0].label()} depends on no parameter that is trained, and on no "
-        f"kept node{frozen}.\n"
+        f"kept node{why}.\n"
         "  rule: gradients are computed for parameters and for kept nodes\n"
         "  fix:  compute the loss from nodes that read parameters: node.value and F.input\n"
         "        cut the graph; keep() a node before backward to get its gradient"

@@ -235,7 +235,7 @@ def test_what_is_recomputed_is_told_as_a_share_of_forward():
 @pytest.mark.parametrize("limit", ["two", "", 0, -5, "3 feet", True, "1.2.3MB"])
 def test_a_limit_is_a_number_of_bytes(limit):
     with db.Graph() as graph:
-        loss = F.sum(F.input(graph, [1.0]))
+        loss = F.sum(F.input(graph, [1.0]).keep())
         with pytest.raises(ValueError, match=r"memory_limit: .* is not a number of bytes"):
             graph.backward(loss, memory_limit=limit)
         graph.backward(loss, memory_limit="1 KiB")
