@@ -152,7 +152,10 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def num_parameters(self) -> int:
-        """Number of trainable scalars; buffers, such as running means, do not count."""
+        """Number of scalars in all parameters, trained or frozen; buffers do not count.
+
+        Those that are trained: `sum([p.size for p in model.parameters() if not p.frozen])`.
+        """
         counted = [p for p in self.parameters() if not isinstance(p, ModelBuffer)]
         return sum(parameter.size for parameter in counted)
 

@@ -214,3 +214,11 @@ def test_a_state_of_another_depth_is_told_by_its_first_names():
         deep.load_state_dict(flat.state_dict())
     assert "'layers.1.linear1.bias'" in str(caught.value) and " and 84 more\n" in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+def test_frozen_parameters_are_counted_and_buffers_are_not():
+    model = models.Sequential(models.Linear(3, 2))
+    norm = models.BatchNorm(5)
+    model.parameters()[0].frozen = True
+    assert (model.num_parameters(), norm.num_parameters()) == (3 * 2 + 2, 10)
+    assert "8 parameters" in repr(model)
