@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dynbatch.arguments import refused, shown
-from dynbatch.backend import CPU, Array
+from dynbatch.backend import CPU, Array, DType
 from dynbatch.errors import ArgumentError, BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Parameter
@@ -70,6 +70,20 @@ def not_a_graph(what: str, given: object) -> ArgumentError:
     return refused(what, f"graph is {shown(given)}", "the graph comes first", fix)
 
 
+def dtype_of(what: str, graph: Any) -> DType:
+    """The dtype of a graph; an array has one too, and may have come in its place.
+
+    Raises:
+        ArgumentError: it is not a graph.
+    """
+    try:
+        _ = graph.add_light
+        dtype: DType = graph.dtype
+        return dtype
+    except AttributeError:
+        raise not_a_graph(what, graph) from None
+
+
 IDS, UNSIGNED = np.dtype(np.int64), np.dtype(np.uint64)
 
 
@@ -120,19 +134,19 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
     """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
 
     Raises:
-        DtypeError:   it is not a parameter, or has another dtype.
-        BackendError: it is on another device.
+        ArgumentError: what stands in the graph's place is not one.
+        DtypeError:    it is not a parameter, or has another dtype.
+        BackendError:  it is on another device.
     """
     if not isinstance(source, Parameter):
+        if hasattr(source, "add_light"):
+            raise not_a_graph(what, graph)
         raise DtypeError.at_caller(
             f"{what}: a parameter expected, got {type(source).__name__}.\n"
             "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
         )
     value = source._value
-    try:
-        dtype, device = graph.dtype, graph.device
-    except AttributeError:
-        raise not_a_graph(what, graph) from None
+    dtype, device = dtype_of(what, graph), graph.device
     if value.dtype is dtype and device is CPU and type(value) is np.ndarray:
         return  # nearly always
     if value.dtype != dtype:

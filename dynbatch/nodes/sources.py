@@ -17,7 +17,7 @@ from dynbatch.nodes.arguments import (
     are_below,
     as_ids,
     check_parameter,
-    not_a_graph,
+    dtype_of,
     same_ids,
 )
 from dynbatch.nodes.batch import Batch
@@ -168,10 +168,7 @@ def input(graph: Owner, array: Any) -> Node:
         ShapeError:   a list of rows of different lengths.
         BackendError: on a GPU, and the graph is not.
     """
-    try:
-        dtype = graph.dtype
-    except AttributeError:
-        raise not_a_graph("input", graph) from None
+    dtype = dtype_of("input", graph)
     if isinstance(array, Node | Parameter):
         raise _not_an_array(array)
     if exchange.is_on_gpu("input", array):
@@ -239,16 +236,13 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
         DtypeError: neither a number nor an array of numbers.
         ShapeError: a size below 0, or an array of another shape than `shape`.
     """
+    dtype = dtype_of("constant", graph)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if min(shape, default=0) < 0:
         raise ShapeError.at_caller(
             f"constant: shape={shape} has a size below 0.\n  rule: {SIZES}\n  fix:  {LEAST_0}"
         )
     if isinstance(number, int | float | np.number):
-        try:
-            dtype = graph.dtype
-        except AttributeError:
-            raise not_a_graph("constant", graph) from None
         return Input(graph=graph, array=np.full(shape, number, dtype))
     node = input(graph, number)
     if shape not in ((), node.shape):

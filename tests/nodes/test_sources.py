@@ -3,7 +3,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.errors import VocabularyError
+from dynbatch.errors import ArgumentError, VocabularyError
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,23 @@ def test_reading_a_parameter_does_not_give_its_memory_away():
     with db.Graph(dtype="float64") as graph:
         F.parameter(graph, parameter).value[...] = 5
     assert parameter.value.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "swapped"),
+    [
+        ("input", lambda graph, p: F.input(np.ones((2, 3)), graph)),
+        ("input", lambda graph, p: F.input([1.0], graph)),
+        ("constant", lambda graph, p: F.constant(2.0, graph)),
+        ("constant", lambda graph, p: F.constant(np.float32(2), (3,))),
+        ("lookup", lambda graph, p: F.lookup(p, graph, [0])),
+        ("lookup", lambda graph, p: F.lookup(np.ones(2, np.float32), p, [0])),
+        ("parameter", lambda graph, p: F.parameter(p, graph)),
+    ],
+)
+def test_something_else_in_the_place_of_the_graph_is_named(name, swapped):
+    parameter = db.Parameter(np.ones((4, 2), np.float32))
+    with db.Graph() as graph, pytest.raises(ArgumentError, match="the graph comes first") as caught:
+        swapped(graph, parameter)
+    assert str(caught.value).startswith(f"{name}: graph is ")
+    assert "test_sources.py" in str(caught.value)
