@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 
@@ -20,6 +21,8 @@ from dynbatch.train.protocols import Example
 from dynbatch.train.ranks import Ranks
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.watch import Watched
+
+CALL = "loss_function(graph, model, example)"
 
 
 @dataclass(slots=True)
@@ -102,7 +105,10 @@ def differentiate(
     sentences = count = sum(map(len, batches))
     record: Record = {"step": step, "epoch": epoch, "sentences": sentences}
     if settings.num_tokens is not None:
-        count = sum([settings.num_tokens(example) for batch in batches for example in batch])
+        count = 0
+        for example in [example for batch in batches for example in batch]:
+            with _called_as("num_tokens(example)", example):
+                count += settings.num_tokens(example)
         record["tokens"] = count
     record |= {"loss": nan, "peak_bytes": 0}  # read later; here for their places in the line
     losses, failure = [], None
@@ -159,19 +165,35 @@ def _losses(
     loss = settings.loss_function
     try:
         if settings.loss_of_batch:
-            return _of_each(loss(graph, settings.model, batch), batch)
+            with _called_as("loss_function(graph, model, examples)", batch):
+                return _of_each(loss(graph, settings.model, batch), batch)
         losses = []
         for place in places:
-            with graph.example(place):
+            with graph.example(place), _called_as(CALL, batch[place]):
                 losses.append(loss(graph, settings.model, batch[place]))
         return losses
     except Exception as error:
         if getattr(loss, "__self__", None) is settings.model:
             error.add_note(
-                f"Trainer calls loss_function(graph, model, example), and it is {loss.__name__} of "
+                f"Trainer calls {CALL}, and it is {loss.__name__} of "
                 f"the model.\n  fix: lambda graph, model, example: model.{loss.__name__}(graph, "
                 "*example)"
             )
+        raise
+
+
+@contextmanager
+def _called_as(form: str, example: object) -> Iterator[None]:
+    """Add to a `TypeError` how a function is called, and with which example."""
+    try:
+        yield
+    except TypeError as error:
+        last = form[:-1].rpartition(", ")[2].rpartition("(")[2]
+        error.add_note(
+            f"Trainer calls {form}, and {last} is {shown(example)}.\n"
+            "  fix: write the function for such examples; *example takes a tuple apart, and a "
+            "function\n       of a whole mini-batch needs loss_of_batch=True"
+        )
         raise
 
 

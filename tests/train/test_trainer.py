@@ -389,6 +389,39 @@ def test_loss_function_that_is_a_method_of_the_model_is_told_how_it_is_called(tm
     assert "loss_function(graph, model, example)" in raised.value.__notes__[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"loss_function": lambda graph, model, example: model.loss(graph, *example)},
+            "loss_function(graph, model, example), and example is 3",
+        ),
+        (
+            {"loss_function": lambda graph, model, many: [model.loss(graph, n, n) for n in many]},
+            "needs loss_of_batch=True",
+        ),
+        (
+            {"loss_function": lambda graph, model, many: model.loss(*many), "loss_of_batch": True},
+            "loss_function(graph, model, examples), and examples is a list",
+        ),
+        (
+            {"loss_function": lambda *arguments: None, "num_tokens": len},
+            "num_tokens(example), and example is 3",
+        ),
+    ],
+)
+def test_a_function_that_cannot_take_an_example_is_told_how_it_is_called(settings, told):
+    model = Tagger()
+    model.loss = lambda graph, words, kind: F.sum(F.lookup(graph, model.table, words))
+    trainer = Trainer(
+        model, optim.Adam(model, lr=0.1), batches=SentenceBatches([3], batch_size=1),
+        show_progress=False, **settings,
+    )  # fmt: skip
+    with pytest.raises(TypeError) as raised:
+        trainer.fit(1)
+    assert told in raised.value.__notes__[0]
+
+
 def test_metrics_say_what_each_update_and_validation_did(tmp_path):
     run = Run(tmp_path, padded_bytes=lambda batch: 1000 * len(batch), memory_every=3)
     run.trainer.fit(2)
