@@ -112,7 +112,8 @@ class Transpose(Operation):
 
     def infer_ragged(self) -> int:
         (x,) = self.inputs
-        return (ROWS if x.ragged & WIDTH else 0) | (WIDTH if x.ragged & ROWS else 0)
+        is_length = x.ragged & ROWS or not x.rows  # features there would be
+        return (ROWS if x.ragged & WIDTH else 0) | (WIDTH if is_length else 0)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

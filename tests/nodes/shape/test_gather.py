@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
@@ -23,3 +24,27 @@ def test_gathering_and_repeating_equal_torch():
 def test_gathering_no_rows_gives_none_even_from_an_empty_sentence():
     with db.Graph() as graph:
         assert F.gather_rows(F.input(graph, np.zeros((0, 4))), []).value.shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        lambda x, p: x[0:0],
+        lambda x, p: p[0:0],
+        lambda x, p: p.T[0:0][:, :3],
+        lambda x, p: x.T[0:0].T[:3].T,
+        lambda x, p: F.concat([p[0:0], x[0:0]], dim=0),
+        lambda x, p: F.gather_rows(p, []),
+    ],
+)
+def test_a_matrix_without_rows_is_transposed_whatever_it_was_cut_from(empty):
+    values = np.arange(12.0).reshape(4, 3)
+    parameter = db.Parameter(values.copy())
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, values).keep()
+        y = empty(x, F.parameter(graph, parameter))
+        product = (y.T @ y).keep()
+        assert y.shape == (0, 3) and y.T.shape == (3, 0) and y.T.T.shape == (0, 3)
+        graph.backward(F.sum(product) + F.sum(x) + F.sum(F.sum(y.T, dim=-1)))
+        assert np.array_equal(product.value, np.zeros((3, 3)))
+        assert np.array_equal(x.gradient, np.ones((4, 3)))
