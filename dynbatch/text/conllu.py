@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,10 @@ from dynbatch.text.lines import bad_line, numbered_lines
 from dynbatch.text.tagged import TaggedSentence
 
 _RULE = "CoNLL-U: ten columns with one tab between them, a blank line after each sentence"
+_BETWEEN = re.compile(r"[0-9]+[-.][0-9]+")
+"""The number of a range of words, or of an empty node."""
+
+_MOST_DIGITS = 9
 _NUMBER, _WORD, _LEMMA, _TAG, _HEAD, _LABEL, _COLUMNS = 0, 1, 2, 3, 6, 7, 10
 
 
@@ -41,8 +46,9 @@ def read_conllu(path: str | Path) -> list[ParsedSentence]:
 
     Raises:
         DataError: the file cannot be read or holds no sentence, a line does not have ten columns or
-            lacks a head, or a sentence does not have exactly one root or has a head outside of it.
-            Names file and line.
+            lacks a word or a head, words are not numbered 1, 2, 3, …, or the heads of a sentence
+            are no tree: it does not have exactly one root, or a head lies outside of it, or heads
+            go in a circle. Names file and line.
 
     Source: Universal Dependencies, https://universaldependencies.org/format.html
 
@@ -65,7 +71,7 @@ def read_conllu(path: str | Path) -> list[ParsedSentence]:
             name, _, value = line[1:].partition("=")
             comments[name.strip()] = value.strip()
         elif line.strip():
-            rows += _row(where, line)
+            rows += _row(where, line, len(rows) + 1)
         elif rows:
             sentences.append(_sentence(where, rows, comments))
             comments, rows = {}, []
@@ -82,15 +88,22 @@ def _lines(path: str | Path) -> Iterator[tuple[str, str]]:
     yield f"{path}:{number + 1}", ""
 
 
-def _row(where: str, line: str) -> list[list[str]]:
-    """The columns of a word; nothing for a range of words and for an empty node."""
+def _row(where: str, line: str, number: int) -> list[list[str]]:
+    """The columns of a sentence's word of that number; nothing for a range of words and for an
+    empty node."""
     columns, problem = line.split("\t"), ""
     if len(columns) != _COLUMNS:
         problem = f"{len(columns)} columns, not ten"
-    elif not columns[_NUMBER].isdecimal():
+    elif _BETWEEN.fullmatch(columns[_NUMBER]):
         return []
-    elif not columns[_HEAD].isdecimal():
-        problem = f"{columns[_HEAD]!r} is not the number of a head"
+    elif columns[_NUMBER] != str(number):
+        problem = f"{columns[_NUMBER]!r:.40} is not the number of the next word, {number}"
+    elif not columns[_WORD].strip():
+        problem = "the word is empty"
+    elif not columns[_HEAD].isdecimal() or len(columns[_HEAD]) > _MOST_DIGITS:
+        problem = f"{columns[_HEAD]!r:.40} is not the number of a head"
+    elif int(columns[_HEAD]) == number:
+        problem = f"word {number} is its own head"
     if problem:
         fix = "give such a file; read_tagged reads tags without heads"
         raise bad_line(where, problem, line, _RULE, fix)
@@ -102,12 +115,28 @@ def _sentence(
 ) -> ParsedSentence:
     columns = [*zip(*rows, strict=True)]
     heads = tuple(map(int, columns[_HEAD]))
+    problem = ""
     if max(heads) > len(rows) or heads.count(0) != 1:
+        problem = "does not have exactly one root, or has a head outside of it"
+    elif circling := _circling(heads):
+        problem = f"has heads in a circle: word {circling} does not lead to the root"
+    if problem:
         raise bad_line(
-            where, "the sentence above does not have exactly one root, or has a head outside of it",
-            " ".join(columns[_WORD]), "one word has head 0, others the number of another word",
+            where, f"the sentence above {problem}", " ".join(columns[_WORD]),
+            "one word has head 0, others the number of another word, and all lead to the root",
             "correct the seventh column, HEAD",
         )  # fmt: skip
     return ParsedSentence(
         columns[_WORD], columns[_TAG], heads, columns[_LABEL], columns[_LEMMA], comments
     )
+
+
+def _circling(heads: Sequence[int]) -> int:
+    """The first word from which heads do not lead to the root; 0 if they lead there from all."""
+    children: list[list[int]] = [[] for _ in range(len(heads) + 1)]
+    for number, head in enumerate(heads, start=1):
+        children[head].append(number)
+    reached = [0]
+    for number in reached:
+        reached += children[number]
+    return min({*range(len(heads) + 1)} - {*reached}, default=0)

@@ -87,7 +87,7 @@ def form_of(path: str | Path, head: bytes) -> VectorFileForm:
     """
     line, _, rest = head.removeprefix(codecs.BOM_UTF8).partition(b"\n")
     header = line.split()
-    if len(header) == 2 and all([field.isdigit() for field in header]):
+    if len(header) == 2 and all([field.isdigit() and len(field) < 20 for field in header]):
         count, dim = [int(field) for field in header]
         if count and dim:
             return VectorFileForm(dim, count, not _is_text(rest, dim))

@@ -146,6 +146,11 @@ def test_a_first_line_that_promises_too_much_takes_no_memory(file):
             read_vectors(file(b"999999999999999 2\n" + rest))
 
 
+def test_a_first_line_of_more_digits_than_a_number_has_is_named(file):
+    with pytest.raises(DataError, match="2 numbers behind the word, the first line has 1"):
+        read_vectors(file(b"9" * 5000 + b" 2\nthe 1 2\n"))
+
+
 def test_damage_in_other_words_than_the_wanted_does_not_matter(file):
     content = b"the 1 2\nf\xffx 3 4\nnan x y\nhen 5 6\n"
     assert read_vectors(file(content), Vocabulary(["hen"])).matrix.tolist() == [[5, 6]]
