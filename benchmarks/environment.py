@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.gpu import machine
 from benchmarks.measure import Contender
 from dynbatch.kernels.runtime import openblas
+from dynbatch.kernels.runtime.parallel import num_processors
 
 # Environment variables that change speed begin with one of these.
 _SETTINGS = ("DNNL", "GOMP", "KMP", "LD_PRELOAD", "MALLOC", "MKL", "OMP", "ONEDNN", "OPENBLAS")
@@ -40,7 +41,7 @@ def versions(contenders: Sequence[Contender]) -> dict[str, str]:
 
 def kernel_lines(device: str = "cpu") -> list[str]:
     """One line per library of matrix kernels in this process, and per environment setting."""
-    lines = [f"processor  {_processor()}, {len(os.sched_getaffinity(0))} available"]
+    lines = [f"processor  {_processor()}, {num_processors()} available"]
     lines += [f"numpy      {line}" for line in _numpy_kernels()]
     if device == "cuda":
         lines += machine.lines(machine.describe())

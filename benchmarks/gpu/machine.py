@@ -6,7 +6,6 @@ Exit status 2, with the reason, where there is no GPU that CuPy can use.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 from dynbatch import backend
 from dynbatch.errors import BackendError
+from dynbatch.kernels.runtime.parallel import num_processors
 
 PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "tqdm", "safetensors")
 
@@ -38,7 +38,7 @@ def describe() -> dict[str, Any]:
         "cuda_of_cupy": _dotted(runtime.runtimeGetVersion()),
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "python": platform.python_version(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": num_processors(),
         "cupy": cupy.__version__,
         **{package: _version(package) for package in PACKAGES},
         **_of_torch(),

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dynbatch.errors import ParallelError
+from dynbatch.parallel.guard_process import ENDING
 
 PROGRAM = Path(__file__).with_name("guard_process.py")
 
@@ -157,9 +158,7 @@ def _raise_in_main_thread(message: str, rank: int) -> None:
 @contextmanager
 def _no_signal() -> Iterator[None]:
     """Hold back signals that end a process; one started inside keeps them so."""
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:

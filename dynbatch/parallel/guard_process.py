@@ -50,6 +50,12 @@ REPORTED = 300
 once, also where other guards write theirs."""
 
 
+ENDING = tuple(
+    [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+)
+"""The signals that end a run: Ctrl-C, a request, and, where there is one, a terminal that goes."""
+
+
 class GuardProcess:
     """What a guard does with messages and ticks.
 
@@ -230,7 +236,7 @@ def state_of(pid: int) -> str:
 
 def main() -> None:
     """Guard the process that has started this one, which ends for no signal of a terminal."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     settings = json.loads(sys.argv[1])

@@ -16,15 +16,15 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import IO, Any, NamedTuple, TextIO
 
+from dynbatch.kernels.runtime.parallel import num_processors
 from dynbatch.parallel.environment import LISTENER
 from dynbatch.parallel.guard import REPORT
+from dynbatch.parallel.guard_process import ENDING
 from dynbatch.parallel.listening import listening
 
 POLL_SECONDS = 0.05
 TERMINATE_SECONDS, KILL_SECONDS = 6.0, 9.0
 """After the first failure: for what has no guard, or not yet."""
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Nodes(NamedTuple):
@@ -101,7 +101,7 @@ def environment_of_ranks(
     """The environment of each process on this machine."""
     address = nodes.address or ("127.0.0.1", 0)
     port = address[1] if listener is None else listener.getsockname()[1]
-    threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
+    threads = str(max(1, num_processors() // processes))
     shared = {
         "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads,
         "DYNBATCH_SECRET": secrets.token_hex(16), **environment,

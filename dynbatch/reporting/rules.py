@@ -5,13 +5,12 @@ A gain is what a change brings at most, in seconds of the run; what a rule canno
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord
-from dynbatch.kernels.runtime.parallel import num_threads
+from dynbatch.kernels.runtime.parallel import num_processors, num_threads
 from dynbatch.nodes.operation import signature_type
 from dynbatch.reporting.backends import without_c
 
@@ -130,7 +129,7 @@ def _saving(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 
 
 def _threads(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    threads, processors = num_threads(), len(os.sched_getaffinity(0))
+    threads, processors = num_threads(), num_processors()
     if record.is_cuda or threads >= processors:
         return
     kernels = record.statistics.kernel_seconds

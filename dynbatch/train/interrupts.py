@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_ENDING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+from dynbatch.parallel.guard_process import ENDING
 
 
 class Terminated(SystemExit):
@@ -35,7 +33,7 @@ def terminable() -> Iterator[None]:
         return
     taken = [
         number
-        for number in _ENDING
+        for number in ENDING
         if number != signal.SIGINT and signal.getsignal(number) is signal.SIG_DFL
     ]
     for number in taken:
@@ -63,7 +61,7 @@ def noted_interrupts(noted: list[int]) -> Iterator[None]:
         return
     taken = {
         number: handler
-        for number in _ENDING
+        for number in ENDING
         if (handler := signal.getsignal(number)) in (signal.default_int_handler, _terminate)
     }
 
@@ -95,7 +93,7 @@ def deferred_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = {number: signal.getsignal(number) for number in ENDING}
     handlers = {number: handler for number, handler in before.items() if callable(handler)}
     caught: list[tuple[int, FrameType | None]] = []
     for number in handlers:

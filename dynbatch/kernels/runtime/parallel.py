@@ -33,8 +33,15 @@ def num_threads() -> int:
     """The number of threads for `run`: from `set_num_threads`, else the available processors, or
     OMP_NUM_THREADS where several processes share them."""
     if not _settings["default"]:
-        _settings["default"] = max(1, len(os.sched_getaffinity(0)))
+        _settings["default"] = num_processors()
     return _settings["threads"] or _settings["default"]
+
+
+def num_processors() -> int:
+    """The number of processors that this process may use; without such a limit, that of all."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
 
 
 def share_processors() -> None:
