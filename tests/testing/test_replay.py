@@ -221,7 +221,7 @@ def test_a_run_that_failed_is_dumped_and_fails_again(tmp_path):
     path = tmp_path / "graph.npz"
     with db.Graph(guard=True) as graph:
         good = F.input(graph, [1.0]).value
-        loss = F.sum(F.log(F.input(graph, [0.0, good[0]])))
+        loss = F.sum(F.log(F.input(graph, [0.0, good[0]]).keep()))
         with pytest.raises(NumericError, match="Log #"):
             graph.backward(loss)
         graph.dump(path)
@@ -253,7 +253,7 @@ def test_node_types_of_the_user_are_imported(tmp_path, monkeypatch):
 
     path = tmp_path / "graph.npz"
     with db.Graph(dtype="float64") as graph:
-        ys = [Tripled(F.input(graph, [1.0]), shift=float(k)) for k in range(2)]
+        ys = [Tripled(F.input(graph, [1.0]).keep(), shift=float(k)) for k in range(2)]
         graph.backward(F.sum([F.sum(y) for y in ys]))
         graph.dump(path)
     assert f"{ys[1].label()}, sentence 1: value" in replay(path)
@@ -297,7 +297,7 @@ def test_other_files_and_types_that_are_not_nodes_are_refused(tmp_path):
 
 def test_the_command(tmp_path):
     with db.Graph() as graph:
-        graph.backward(F.sum(F.tanh(F.input(graph, [1.0]))))
+        graph.backward(F.sum(F.tanh(F.input(graph, [1.0]).keep())))
         graph.dump(tmp_path / "graph.npz")
     command = [sys.executable, "-m", "dynbatch.testing", str(tmp_path / "graph.npz")]
     command += ["--check", "--guard"]
