@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rounded
 
@@ -48,8 +50,8 @@ class FreeList:
             offset = -(-start // alignment) * alignment
             if offset + size <= start + room:
                 self.remove(start)
-                self._add(start, offset)
-                self._add(offset + size, start + room)
+                self.put(start, offset)
+                self.put(offset + size, start + room)
                 return offset
         return None
 
@@ -62,7 +64,14 @@ class FreeList:
         if start in self._start_of:
             start = self._start_of[start]
             self.remove(start)
-        self._add(start, end)
+        self.put(start, end)
+
+    def put(self, start: int, end: int) -> None:
+        """Free `start` to before `end`, which has no free neighbours; nothing if it is empty."""
+        if start < end:
+            insort(self._by_size, (end - start, start))
+            self._end_of[start] = end
+            self._start_of[end] = start
 
     def remove(self, start: int) -> None:
         """Remove the free stretch that starts at `start`."""
@@ -77,12 +86,6 @@ class FreeList:
             return end
         self.remove(start)
         return start
-
-    def _add(self, start: int, end: int) -> None:
-        if start < end:
-            insort(self._by_size, (end - start, start))
-            self._end_of[start] = end
-            self._start_of[end] = start
 
 
 class Peaks:
@@ -133,6 +136,9 @@ class Slab:
     in_use: int = 0
 
 
+_base_of = attrgetter("base")
+
+
 class Arena(Adaptor):
     """Best-fit suballocator with splitting and coalescing, over regions that grow into one.
 
@@ -159,7 +165,6 @@ class Arena(Adaptor):
         super().__init__(upstream)
         self._peaks = Peaks(growth)
         self._regions: list[Slab] = []  # in order of `base`
-        self._bases: list[int] = []
         self._free = FreeList()
         self._taken: dict[int, tuple[Slab, int]] = {}
         self._end = 0
@@ -179,7 +184,7 @@ class Arena(Adaptor):
             self._scattered += size if is_scattered else 0
             start = self._free.take(size)
             assert start is not None
-        region = self._regions[bisect_right(self._bases, start) - 1]
+        region = self._regions[bisect_right(self._regions, start, key=_base_of) - 1]
         buffer = region.buffer.part(start - region.base, size)
         self._taken[buffer.address] = region, start
         region.in_use += 1
@@ -197,6 +202,23 @@ class Arena(Adaptor):
         if not self._taken:
             self._peaks.end_step(self._step_peak)
             self._step_peak = 0
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Cut all regions anew into what is in use and what is free."""
+        taken = {buffer.address: self._taken[buffer.address] for buffer in in_use}
+        free, ends = FreeList(), {region.base: region.base for region in self._regions}
+        for region in self._regions:
+            region.in_use = 0
+        sizes = {self._taken[buffer.address][1]: buffer.size for buffer in in_use}
+        for region, start in sorted(taken.values(), key=itemgetter(1)):
+            free.put(ends[region.base], start)
+            ends[region.base] = start + sizes[start]
+            region.in_use += 1
+        for region in self._regions:
+            free.put(ends[region.base], region.base + region.buffer.size)
+        self._in_use = sum(sizes.values())
+        self.upstream.restore([region.buffer for region in self._regions])
+        self._taken, self._free = taken, free
 
     def release(self) -> None:
         """Return unused regions to the upstream, and forget earlier peaks."""
@@ -222,12 +244,12 @@ class Arena(Adaptor):
         return self._peaks.count == LEARNED and difference > TOLERATED * reserved
 
     def _release(self) -> None:
-        for region in self._regions:
-            if not region.in_use:
-                self._free.remove(region.base)
-                self.upstream.free(region.buffer)
+        unused = [region for region in self._regions if not region.in_use]
+        # First they are forgotten: `restore` then has the upstream free those that were left.
         self._regions = [region for region in self._regions if region.in_use]
-        self._bases = [region.base for region in self._regions]
+        for region in unused:
+            self._free.remove(region.base)
+            self.upstream.free(region.buffer)
 
     def _grow(self, size: int) -> None:
         self._release()
@@ -247,5 +269,4 @@ class Arena(Adaptor):
         region = Slab(buffer, self._end)
         self._end += buffer.size + GRAIN_BYTES
         self._regions.append(region)
-        self._bases.append(region.base)
         self._free.give(region.base, region.base + buffer.size)

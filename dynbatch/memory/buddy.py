@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource
@@ -60,11 +61,9 @@ class Buddy(Adaptor):
             order = self._smallest(wanted)
             assert order is not None
         start, region = self._free[order].popitem()
-        while order > wanted:
-            order -= 1
-            self._free.setdefault(order, {})[start + (1 << order)] = region
-        buffer = region.buffer.part(start - region.base, 1 << order)
-        self._taken[buffer.address] = BuddyBlock(region, start, order)
+        self._halve(region, start, order, start, wanted)
+        buffer = region.buffer.part(start - region.base, 1 << wanted)
+        self._taken[buffer.address] = BuddyBlock(region, start, wanted)
         region.in_use += 1
         return buffer
 
@@ -80,6 +79,32 @@ class Buddy(Adaptor):
             del free[buddy]
             start, order = min(start, buddy), order + 1
         self._free.setdefault(order, {})[start] = region
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Cut all regions anew into what is in use and what is free."""
+        self._taken = {buffer.address: self._taken[buffer.address] for buffer in in_use}
+        self._free = {}
+        for region in self._regions:
+            region.in_use = 0
+            self._free.setdefault(region.order, {})[region.base] = region
+        for block in self._taken.values():
+            order, region = block.order, block.region
+            while (start := block.start >> order << order) not in self._free.get(order, {}):
+                order += 1
+            del self._free[order][start]
+            self._halve(region, start, order, block.start, block.order)
+            region.in_use += 1
+        self.upstream.restore([region.buffer for region in self._regions])
+
+    def _halve(
+        self, region: BuddyRegion, start: int, order: int, wanted: int, wanted_order: int
+    ) -> None:
+        """Cut a block until the wanted one is left; the other halves are free."""
+        while order > wanted_order:
+            order -= 1
+            half = start + (1 << order)
+            other, start = (half, start) if wanted < half else (start, half)
+            self._free.setdefault(order, {})[other] = region
 
     def release(self) -> None:
         """Return unused regions to the upstream."""
@@ -97,10 +122,11 @@ class Buddy(Adaptor):
     def _release(self) -> int:
         """Return unused regions to the upstream; return their bytes."""
         idle = [region for region in self._regions if not region.in_use]
+        # First they are forgotten: `restore` then has the upstream free those that were left.
+        self._regions = [region for region in self._regions if region.in_use]
         for region in idle:
             del self._free[region.order][region.base]
             self.upstream.free(region.buffer)
-        self._regions = [region for region in self._regions if region.in_use]
         return sum([1 << region.order for region in idle])
 
     def _grow(self, wanted: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple, TextIO
 
@@ -70,6 +70,13 @@ class Logging(Adaptor):
         """Hand the buffer on to the upstream."""
         self._write(FREE, buffer.address, self._requested.pop(buffer.address))
         self.upstream.free(buffer)
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Write down that all others are free."""
+        for address in self._requested.keys() - {buffer.address for buffer in in_use}:
+            self._write(FREE, address, self._requested[address])
+            del self._requested[address]
+        self.upstream.restore(in_use)
 
     def _write(self, action: str, address: int, size: int) -> None:
         time = datetime.now().strftime("%H:%M:%S.%f")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -30,6 +33,20 @@ NAMED = 5
 """The number of labels in an error, those with the most bytes first."""
 
 
+class Lent(ref[Array]):
+    """A weak reference to an array on loan, and where its memory lies."""
+
+    address = -1  # until it is known
+
+
+class Loan(NamedTuple):
+    """An array on loan: its memory, its purpose, and a reference that does not keep it alive."""
+
+    buffer: Buffer
+    label: str
+    lent: Lent
+
+
 class Pool:
     """Lends arrays from an allocator that keeps returned memory for later requests.
 
@@ -39,7 +56,8 @@ class Pool:
         Statistics(Retry(allocator(Limit(Statistics(upstream)))))
 
     Thread-safe. All sizes in bytes. On a GPU an array may be given back while kernels still use
-    it: the next to take it comes after them, on whatever stream (`stream_order.py`).
+    it: the next to take it comes after them, on whatever stream (`stream_order.py`). What an
+    interrupt left half done, and arrays that are gone without `give`, the next call sets right.
 
     Args:
         limit_bytes: the most to reserve: a number, or text such as "2GiB"; None is no limit.
@@ -69,7 +87,9 @@ class Pool:
         self._below = Statistics(upstream or HostMemory())
         self._limit = Limit(self._below, _limit_of(limit_bytes))
         self._above = Statistics(Retry(allocator(self._limit)))
-        self._live: dict[int, tuple[Buffer, str]] = {}
+        self._live: dict[int, Loan] = {}
+        self._lost: deque[Lent] = deque()  # arrays that are gone
+        self._is_whole = True  # not within a change, or after one that was broken off
         self._order = StreamOrder()
         self._lock = threading.Lock()
 
@@ -85,19 +105,22 @@ class Pool:
         """
         size = max(1, elements) * np.dtype(dtype).itemsize
         with self._lock:
+            self._mend()
+            self._is_whole = False
             try:
                 buffer = self._above.allocate(size)
             except MemoryError as error:
                 raise OutOfMemory(self._refusal(size, label)) from error
             if isinstance(buffer, DeviceBuffer):
-                try:
-                    buffer.use()
-                    self._order.take(buffer)
-                except BaseException:  # the device is lost, or somebody interrupts
-                    self._above.free(buffer)
-                    raise
-            self._live[buffer.address] = buffer, label
-        return buffer.array(dtype)
+                buffer.use()
+                self._order.take(buffer)
+            array = buffer.array(dtype)
+            # In C: the interpreter drops an interrupt that comes inside a callback of Python.
+            lent = Lent(array, self._lost.append)
+            lent.address = buffer.address
+            self._live[buffer.address] = Loan(buffer, label, lent)
+            self._is_whole = True
+        return array
 
     def give(self, array: Array) -> None:
         """Give back an array from `take`. The caller must not hold another view of it.
@@ -106,24 +129,47 @@ class Pool:
             ValueError: the array is not on loan from this pool.
         """
         with self._lock:
-            buffer, _ = self._live.pop(address_of(array), (None, ""))
-            if buffer is None:
+            self._mend()
+            loan = self._live.get(address_of(array))
+            if loan is None:
                 raise ValueError("pool.give: the array is not on loan; give it back once.")
-            if isinstance(buffer, DeviceBuffer):
-                buffer.use()
-                self._order.give(buffer)
-            self._above.free(buffer)
+            self._take_back(loan)
 
     def release(self) -> None:
         """Return unused memory to the upstream."""
         with self._lock:
+            self._mend()
+            self._is_whole = False
             self._above.release()
+            self._is_whole = True
+
+    def _take_back(self, loan: Loan) -> None:
+        buffer = loan.buffer
+        self._is_whole = False
+        if isinstance(buffer, DeviceBuffer):
+            buffer.use()
+            self._order.give(buffer)
+        del self._live[buffer.address]
+        self._above.free(buffer)
+        self._is_whole = True
+
+    def _mend(self) -> None:
+        """Finish what was broken off by an interrupt, and take back arrays that nobody has."""
+        if not self._is_whole:
+            self._above.restore([loan.buffer for loan in self._live.values()])
+            self._is_whole = True
+        while self._lost:
+            loan = self._live.get(self._lost[0].address)
+            if loan is not None and loan.lent is self._lost[0]:
+                self._take_back(loan)
+            self._lost.popleft()
 
     # What it holds --------------------------------------------------------------------------------
 
     def statistics(self) -> MemoryStatistics:
         """Bytes asked for, in use, reserved and wasted, now and at most; counts of calls."""
         with self._lock:
+            self._mend()
             return statistics_of(self._above, self._below)
 
     @property
@@ -138,35 +184,38 @@ class Pool:
     @property
     def used_bytes(self) -> int:
         """Bytes on loan, as allocated."""
-        return self._above.rounded_bytes
+        return self.statistics().rounded_bytes
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes that were on loan at once."""
-        return self._above.peak_rounded_bytes
+        return self.statistics().peak_rounded_bytes
 
     @property
     def reserved_bytes(self) -> int:
         """Bytes taken from the upstream, on loan or not."""
-        return self._below.rounded_bytes
+        return self.statistics().reserved_bytes
 
     @property
     def room_bytes(self) -> int | None:
         """Bytes left to take once unused memory is returned; None without a known limit."""
         with self._lock:
+            self._mend()
             room = self._limit.room()
             if room is None:
                 return None
-            return (room + self.reserved_bytes - self.used_bytes) // GRAIN_BYTES * GRAIN_BYTES
+            unused = self._below.rounded_bytes - self._above.rounded_bytes
+            return (room + unused) // GRAIN_BYTES * GRAIN_BYTES
 
     @property
     def upstream_allocations(self) -> int:
         """The number of allocations from the upstream."""
-        return self._below.allocations
+        return self.statistics().upstream_allocations
 
     def on_loan(self) -> dict[str, list[int]]:
         """label -> sizes of the arrays on loan under it, largest first; most bytes first."""
         with self._lock:
+            self._mend()
             return _by_label(self._live.values())
 
     # Errors ---------------------------------------------------------------------------------------
@@ -177,7 +226,7 @@ class Pool:
         over = limit is not None and self._below.rounded_bytes + size > limit
         who = f"the limit of {limit:,} bytes" if over else self._below.name
         state = self._below.state()
-        held = f"{self.used_bytes:,} bytes, of {self.reserved_bytes:,} reserved"
+        held = f"{self._above.rounded_bytes:,} bytes, of {self._below.rounded_bytes:,} reserved"
         if limit is not None:
             held += f", limit {limit:,}"
         lines = [
@@ -189,10 +238,10 @@ class Pool:
         return "\n".join(lines)
 
 
-def _by_label(live: Iterable[tuple[Buffer, str]]) -> dict[str, list[int]]:
+def _by_label(live: Iterable[Loan]) -> dict[str, list[int]]:
     sizes_of: dict[str, list[int]] = {}
-    for buffer, label in live:
-        sizes_of.setdefault(label, []).append(buffer.size)
+    for loan in live:
+        sizes_of.setdefault(loan.label, []).append(loan.buffer.size)
     for sizes in sizes_of.values():
         sizes.sort(reverse=True)
     return dict(sorted(sizes_of.items(), key=lambda item: (-sum(item[1]), item[0])))

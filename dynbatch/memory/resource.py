@@ -11,6 +11,7 @@ cpp/include/rmm/mr).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,17 @@ class Resource(ABC):
     def free(self, buffer: Buffer) -> None:
         """Take back a buffer from `allocate`, which must not be used afterwards."""
 
+    def restore(self, in_use: Sequence[Buffer]) -> None:  # noqa: B027  # most hold nothing
+        """Have these buffers in use and no others, whatever change was broken off.
+
+        An interrupt may come at any line of `allocate`, `free` and `release`. What they change is
+        then made anew from what is in use, and that can be repeated. `Pool` calls it before it asks
+        for anything else.
+
+        Args:
+            in_use: buffers that `allocate` returned, and that were not given to `free`.
+        """
+
     def release(self) -> None:  # noqa: B027  # most hold nothing
         """Return memory that is held but not in use to its source."""
 
@@ -102,6 +114,10 @@ class Adaptor(Resource):
     def free(self, buffer: Buffer) -> None:
         """Hand the buffer on to the upstream."""
         self.upstream.free(buffer)
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Have the upstream restored."""
+        self.upstream.restore(in_use)
 
     def release(self) -> None:
         """Let the upstream release too."""
@@ -152,6 +168,11 @@ class Limit(Adaptor):
         """Hand the buffer on to the upstream."""
         self.allocated_bytes -= buffer.size
         self.upstream.free(buffer)
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Count what is allocated anew."""
+        self.allocated_bytes = sum([buffer.size for buffer in in_use])
+        self.upstream.restore(in_use)
 
     def room(self) -> int | None:
         """The bytes left below the limit or in the upstream, whichever is less."""
@@ -217,6 +238,15 @@ class Statistics(Adaptor):
         self.rounded_bytes -= buffer.size
         self.frees += 1
         self.upstream.free(buffer)
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Count what is in use anew; the others were given back."""
+        known = self._requested
+        self._requested = {each.address: known.get(each.address, each.size) for each in in_use}
+        self.requested_bytes = sum(self._requested.values())
+        self.rounded_bytes = sum([buffer.size for buffer in in_use])
+        self.frees = self.allocations - len(in_use)
+        self.upstream.restore(in_use)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dynbatch.memory.resource import Adaptor, Buffer, Resource
 
 SMALLEST = 1024
@@ -37,6 +39,11 @@ class SizeClasses(Adaptor):
     def free(self, buffer: Buffer) -> None:
         """Keep the buffer for a later request."""
         self._free.setdefault(buffer.size, []).append(buffer)
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Keep what is kept; the upstream frees what neither is in use nor kept."""
+        kept = [buffer for buffers in self._free.values() for buffer in buffers]
+        self.upstream.restore([*in_use, *kept])
 
     def release(self) -> None:
         """Return all kept buffers to the upstream."""

@@ -51,12 +51,15 @@ class StreamOrder:
                 apart.append(freed._replace(end=first))
             if end < freed.end:
                 apart.append(freed._replace(first=end))
+        self._users[first] = cupy, stream  # first: should an interrupt come in between, it waited
         self._freed = apart
-        self._users[first] = cupy, stream
 
     def give(self, buffer: Buffer) -> None:
         """Free a buffer for others, once its stream has done what was started on it."""
-        cupy, stream = self._users.pop(buffer.address)
+        user = self._users.get(buffer.address)
+        if user is None:  # an interrupt came after all of this
+            return
+        cupy, stream = user
         try:
             event = cupy.cuda.Event(disable_timing=True)
             event.record(stream)
@@ -66,3 +69,4 @@ class StreamOrder:
             self._freed = [freed for freed in self._freed if not freed.event.done]
         end = buffer.address + buffer.size
         self._freed.append(Freed(buffer.address, end, stream.ptr, event))
+        del self._users[buffer.address]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,8 @@ class HostBuffer(Buffer):
 
     def array(self, dtype: np.typing.DTypeLike) -> Array:
         """A view of the bytes in that dtype."""
-        return self._bytes[: self.size - self.size % np.dtype(dtype).itemsize].view(dtype)
+        # Of a memoryview: views of the array then keep it alive, and not what it is a view of.
+        return np.frombuffer(self._bytes.data, dtype, self.size // np.dtype(dtype).itemsize)
 
 
 class DeviceBuffer(Buffer):
@@ -167,7 +170,9 @@ class GivenMemory(Resource):
         self.name = name
         self._allocate = allocate
         self._deallocate = deallocate
-        self._given: dict[int, tuple[object, int]] = {}
+        self._given: dict[int, tuple[object, int]] = {}  # by a number that each has
+        self._number_at: dict[int, int] = {}
+        self._count = 0
 
     def allocate(self, size: int) -> Buffer:
         """Memory of the allocator, large enough to align its start.
@@ -178,21 +183,32 @@ class GivenMemory(Resource):
         """
         given_size = size + ALIGNMENT_BYTES
         try:
-            given = self._allocate(given_size)
+            # One step of the interpreter: an interrupt comes before it, or finds what was given.
+            given = zip(map(self._allocate, (given_size,)), (given_size,), strict=True)
+            self._given.update(zip((self._count,), given, strict=True))
         except Exception as error:
             said = "OutOfMemory" in type(error).__name__ or backend.is_out_of_memory(error)
             if isinstance(error, MemoryError) or not said:
                 raise
             raise MemoryError(str(error)) from error
-        buffer = _as_buffer(given, given_size, size)
-        self._given[buffer.address] = given, given_size
+        number, self._count = self._count, self._count + 1
+        buffer = _as_buffer(*self._given[number], size)
+        self._number_at[buffer.address] = number
         return buffer
 
     def free(self, buffer: Buffer) -> None:
         """Give the memory back by `deallocate`."""
-        given = self._given.pop(buffer.address)
-        if self._deallocate is not None:
-            self._deallocate(*given)
+        self._give_back(self._number_at[buffer.address])
+
+    def restore(self, in_use: Sequence[Buffer]) -> None:
+        """Give back by `deallocate` what is not in use."""
+        numbers = {self._number_at[buffer.address] for buffer in in_use}
+        for number in self._given.keys() - numbers:
+            self._give_back(number)
+
+    def _give_back(self, number: int) -> None:
+        pair = map(self._given.pop, (number,))
+        deque(pair if self._deallocate is None else starmap(self._deallocate, pair), maxlen=0)
 
 
 def _as_buffer(given: Any, given_size: int, size: int) -> Buffer:

@@ -139,8 +139,10 @@ def test_an_error_says_what_was_asked_what_there_is_and_who_has_it():
 def test_of_many_labels_an_error_names_the_largest_and_the_sum_of_the_others():
     memory = FailingMemory()
     pool = Pool(upstream=memory)
-    for number in range(pools.NAMED + 3):
+    held = [
         pool.take(1024 * (number + 1), np.uint8, f"label {number}")
+        for number in range(pools.NAMED + 3)
+    ]
     memory.fails = range(1, 1 << 60)
     message = raised(
         OutOfMemory,
@@ -152,6 +154,7 @@ def test_of_many_labels_an_error_names_the_largest_and_the_sum_of_the_others():
         "fix:  use a smaller mini-batch",
     )
     assert "limit" not in message
+    assert len(pool.on_loan()) == len(held)
 
 
 def test_threads_may_share_a_pool():
