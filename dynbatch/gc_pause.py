@@ -9,14 +9,37 @@ graph is closed, the collector would look through all of its nodes then: 0.5 ms 
 from __future__ import annotations
 
 import gc
-import weakref
+from itertools import starmap
+from typing import Self, TypeAlias
+from weakref import ref
 
 from dynbatch.arguments import size
 
+Threshold: TypeAlias = tuple[int, int, int]
+
 _objects: int | None = 100_000
-_alive: list[None] = []  # an entry for each graph that was opened and lives
-_before: tuple[int, int, int] | None = None
-_raised = 0
+
+
+class _Raised(starmap):  # type: ignore[type-arg]
+    """A raised threshold, which is as it was before when this object is gone.
+
+    It holds one call of `gc.set_threshold`, that it makes at its end. Nothing of this is Python: an
+    interrupt that comes inside a finalizer of Python is dropped by the interpreter.
+    """
+
+    __del__ = starmap.__next__
+
+    @classmethod
+    def to(cls, raised: Threshold, before: Threshold) -> Self:
+        """Raise the threshold; one that was set meanwhile stays."""
+        # As map(…get, now, now): `iter` asks for the threshold when the call is made.
+        now = [iter(gc.get_threshold, ()) for _ in range(2)]
+        self = cls(gc.set_threshold, map({raised: before}.get, *now))  # type: ignore[arg-type]
+        gc.set_threshold(*raised)
+        return self
+
+
+_latest: ref[_Raised] | None = None
 
 
 def set_gc_threshold(objects: int | None) -> None:
@@ -36,24 +59,13 @@ def set_gc_threshold(objects: int | None) -> None:
     _objects = None if objects is None else size("set_gc_threshold", "objects", objects)
 
 
-def enter(graph: object) -> None:
-    """Raise the threshold when the first graph opens."""
-    # No lock, since a collection, and `_leave` with it, may come anywhere. If another thread comes
-    # in between, the threshold is at worst restored too early.
-    global _before, _raised
-    _alive.append(None)
-    weakref.finalize(graph, _leave).atexit = False
+def raised() -> object:
+    """The raised threshold of all graphs: it lasts as long as anybody has it."""
+    # No lock: if another thread comes in between, the threshold is at worst restored too early.
+    global _latest
+    shared = None if _latest is None else _latest()
     threshold = gc.get_threshold()
-    if _before is None and _objects is not None and 0 < threshold[0] < _objects:
-        _before, _raised = threshold, _objects
-        gc.set_threshold(_objects, *threshold[1:])
-
-
-def _leave() -> None:
-    """A graph ends; with the last one the collector is as it was."""
-    global _before
-    _alive.pop()
-    if not _alive and _before is not None:
-        before, _before = _before, None
-        if gc.get_threshold() == (_raised, *before[1:]):
-            gc.set_threshold(*before)
+    if shared is None and _objects is not None and 0 < threshold[0] < _objects:
+        shared = _Raised.to((_objects, *threshold[1:]), threshold)
+        _latest = ref(shared)
+    return shared

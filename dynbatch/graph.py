@@ -119,7 +119,7 @@ class Graph(Runs, Introspection, NamesChecked):
         )  # fmt: skip
 
     def __enter__(self) -> Self:
-        gc_pause.enter(self)
+        self._gc_pause = gc_pause.raised()
         return self
 
     def __exit__(
@@ -128,7 +128,11 @@ class Graph(Runs, Introspection, NamesChecked):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except BaseException:
+            self.close()  # once more: an interrupt may have come at any line of it
+            raise
 
     def close(self) -> None:
         """Free every node and give the memory back.

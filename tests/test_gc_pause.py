@@ -1,4 +1,5 @@
 import gc
+import sys
 
 import pytest
 
@@ -105,3 +106,13 @@ def test_a_closed_graph_leaves_nothing_to_collect(loss):
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_no_python_runs_when_a_graph_goes_as_an_interrupt_would_be_lost_there():
+    with db.Graph() as graph:
+        pass
+    ran = []
+    sys.setprofile(lambda frame, event, _: ran.append((event, frame.f_code.co_filename)))
+    del graph
+    sys.setprofile(None)
+    assert [file for event, file in ran if event == "call"] == []
