@@ -211,8 +211,7 @@ class OwnedNodes:
 
     def _clear(self) -> None:
         """Let go of all nodes and calls."""
-        self._closed = True
-        self._num_freed = len(self._nodes)
+        self._num_freed = self._num_freed or len(self._nodes)
         self._nodes.clear()
         self._pending.clear()
         self._folds.clear()
@@ -227,6 +226,7 @@ class OwnedNodes:
         self.inlined.clear()
         self.names.clear()
         self._named.clear()
+        self._closed = True  # last: until then it can be repeated
 
     def _require_open(self, what: str) -> None:
         if self._closed:

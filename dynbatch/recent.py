@@ -62,7 +62,7 @@ class Recent(Generic[Key, Value]):
         with self._lock:
             kept = self._entries.setdefault(key, value)
             self._entries.move_to_end(key)
-            if len(self._entries) > self._size:
+            while len(self._entries) > self._size:  # by one, or two after an interrupt
                 self._entries.popitem(last=False)
             return kept
 

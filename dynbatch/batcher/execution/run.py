@@ -73,12 +73,10 @@ class Arenas:
     """The arenas of runs, one or two for each.
 
     Attributes:
-        num_bytes:  of all arenas.
-        peak_bytes: the most so far.
+        peak_bytes: the most of all arenas so far.
     """
 
     def __init__(self, pool: Pool, dtype: DType) -> None:
-        self.num_bytes = 0
         self.peak_bytes = 0
         self._pool = pool
         self._dtype = dtype
@@ -87,20 +85,23 @@ class Arenas:
     def __len__(self) -> int:
         return len(self._arenas)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arenas."""
+        return sum([size for _, size in self._arenas])
+
     def take(self, elements: int) -> Array:
         """Take one more arena of `elements` elements."""
         arena = self._pool.take(elements, self._dtype, label="a graph's arena")
         size = elements * arena.itemsize
         self._arenas.append((arena, size))
-        self.num_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.num_bytes)
         return arena
 
     def give(self, arena: Array) -> None:
         """Give an arena back."""
         (number,) = [k for k, (other, _) in enumerate(self._arenas) if other is arena]
-        _, size = self._arenas.pop(number)
-        self.num_bytes -= size
+        del self._arenas[number]
         self._pool.give(arena)
 
     def give_after(self, count: int) -> None:

@@ -106,10 +106,10 @@ class Claim:
 
     def release(self) -> None:
         """Release all parameters."""
-        uids, self._uids = self._uids, []
-        for uid in uids:
+        for uid in self._uids:
             if _claims.get(uid) is self._self:
                 del _claims[uid]
+        self._uids = []  # last: until then it can be repeated
 
 
 _claims: dict[int, ref[Claim]] = {}  # by the parameter's uid; of dead ones for a lost graph
