@@ -89,7 +89,7 @@ def option(
                   for a setting that checkpoints hold and nobody gives.
         kind:     makes the value of the text, or refuses it.
         is_first: it is given by its place, without a `--name`, as a file to read.
-        is_kept:  a run's result depends on it, so that checkpoints hold it.
+        is_kept:  it belongs to the run, which goes on with it, so that checkpoints hold it.
     """
     metadata = {"help": what, "type": kind, "first": is_first, "kept": is_kept}
     return field(default=default, metadata=metadata)

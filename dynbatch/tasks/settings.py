@@ -68,9 +68,7 @@ class TaskSettings(TrainingSettings):
     dev: str | None = option(None, "file for validation (a part of the data is held out)", str)
     patience: int | None = option(None, "stop after X validations without a better one (never)")
     accumulate: int = option(1, "mini-batches of one update")
-    watch: int | None = option(
-        None, "note how every parameter moves, at each X-th update (never)", is_kept=False
-    )
+    watch: int | None = option(None, "note how every parameter moves, at each X-th update (never)")
     samples: int = option(
         3, "held-out texts, or texts made up, shown after each epoch", not_negative
     )
@@ -133,8 +131,8 @@ def refuse_other_settings(
     """Check that a run goes on with the settings it began with.
 
     `epochs` may be raised, which extends it, also when it is done: its learning rate then goes on
-    where a run of that many epochs would be, higher than it was at the end. `patience` and
-    `samples` are free, as nothing that was done depends on them, and so are names of files, whose
+    where a run of that many epochs would be, higher than it was at the end. `patience`, `samples`
+    and `watch` are free, as nothing that was done depends on them, and so are names of files, whose
     content is compared. What the checkpoint does not have is not compared.
 
     Args:
@@ -148,6 +146,7 @@ def refuse_other_settings(
     free: Sequence[str] = (
         "patience",
         "samples",
+        "watch",
         "data",
         "dev",
         *(("limit",) if data_changed else ()),

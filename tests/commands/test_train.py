@@ -15,7 +15,7 @@ from dynbatch.models import GPT
 from dynbatch.optim import Adam
 from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.registry import load_task
-from dynbatch.train import read_checkpoint
+from dynbatch.train import read_checkpoint, read_metrics
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 
@@ -216,6 +216,19 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
     assert "the run has --task language-model, not tagging" in fails(
         capsys, *resumed, "--task", "tagging"
     )
+
+
+def test_a_run_that_goes_on_watches_its_parameters_as_before_or_as_it_is_told():
+    assert main(["train", "poem.txt", *TEXT, "--max-tokens", "40", "--watch", "2"]) == 0
+    resumed = ["train", "--output", "runs/poem", "--resume", "--quiet"]
+    assert main([*resumed, "--epochs", "3"]) == 0
+    assert main([*resumed, "--epochs", "4", "--watch", "3"]) == 0
+    lines = read_metrics("runs/poem/metrics.jsonl")
+    steps = [line["step"] for line in lines if "loss" in line]
+    last = [line["step"] for line in lines if "metric" in line][2]
+    watched = [step for step in steps if (step - 1) % (2 if step <= last else 3) == 0]
+    assert [line["step"] for line in lines if "parameters" in line] == watched
+    assert last < watched[-2] and len(watched) > 8
 
 
 def test_a_run_that_went_on_with_other_data_is_stopped_and_resumed_as_any_other(
