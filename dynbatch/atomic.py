@@ -16,7 +16,8 @@ def replacing(path: Path) -> Iterator[Path]:
     The temporary is flushed to the disk before it takes the name, and the folder after. When the
     block raises, or the disk is full, the temporary is removed and `path` is what it was. It lies
     in a folder of its own, `.NAME.saving`, where a writer may have temporaries, too: safetensors
-    has. A process that is killed leaves that folder, which the next save removes.
+    has. A process that is killed leaves that folder, which the next save removes, or
+    `remove_leftover` where none is sure to come.
 
     Example:
         >>> import tempfile
@@ -27,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
         'whole'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.saving")
+    aside = _aside(path)
     _remove(aside)
     temporary = aside / path.name
     try:
@@ -42,6 +43,15 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         _remove(aside)
     _flush_folder(path.parent)
+
+
+def remove_leftover(path: Path) -> None:
+    """Remove what a process that was killed while it saved `path` has left. Nobody saves it now."""
+    _remove(_aside(path))
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.saving")
 
 
 def _remove(aside: Path) -> None:

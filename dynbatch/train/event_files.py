@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
-from dynbatch.atomic import replacing
+from dynbatch.atomic import remove_leftover, replacing
 from dynbatch.errors import DataError
 from dynbatch.train.metrics import METRICS, PARAMETERS, Record
 
@@ -88,6 +88,7 @@ class EventFiles:
             return
         event_type = self._protocol[0]
         for path in sorted(self._folder.glob(f"events.out.tfevents.*{SUFFIX}")):
+            remove_leftover(path)
             kept = []
             for frame, data in frames(path.read_bytes()):
                 event = event_type.FromString(data)

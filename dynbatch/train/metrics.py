@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dynbatch.arguments import is_count, is_number, refused
-from dynbatch.atomic import replacing
+from dynbatch.atomic import remove_leftover, replacing
 from dynbatch.errors import DataError
 
 Record = dict[str, Any]
@@ -93,6 +93,7 @@ class MetricsFile:
         with _writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             open(self._path, "ab").close()
+            remove_leftover(self._path)
         lines = _whole_lines(self._path)
         kept = [line for line, record in lines if wanted(record)]
         text = b"".join([line + b"\n" for line in kept])

@@ -10,6 +10,7 @@ from operator import length_hint
 from pathlib import Path
 
 from dynbatch.arguments import is_count
+from dynbatch.atomic import remove_leftover
 from dynbatch.errors import CheckpointError
 from dynbatch.train.checkpoint import (
     CheckpointInfo,
@@ -62,6 +63,16 @@ class SavedRun:
             f"  fix:  go on with it: {hint}; or give another checkpoint_path;\n"
             "        or write over it on purpose: trainer.fit(num_epochs, overwrite=True)"
         )
+
+    def begin(self) -> None:
+        """Remove what a process that was killed in a save left, and read the data for its digest:
+        Ctrl-C should not have to wait for that.
+        """
+        path, best = self._run.checkpoint_path, self._run.best_path
+        if path is not None and best is not None:
+            remove_leftover(Path(path))
+            remove_leftover(best)
+            self.data()
 
     def save(
         self,

@@ -161,8 +161,8 @@ class Trainer(TrainerSettings):
             if not overwrite and ranks.is_first:
                 self._checkpoints.require_unused()
             self._settle()
-            if path is not None:
-                self._checkpoints.data()  # reads all examples: Ctrl-C later has not to wait for it
+            if ranks.is_first:
+                self._checkpoints.begin()
             ranks.begin(self.model, self.random_state, self._deciding)
             self._marked = self.moment()
             self._records.keep_before(self.step, self.epoch)

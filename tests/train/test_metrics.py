@@ -1,4 +1,8 @@
 import math
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +36,23 @@ def test_unwanted_and_half_written_lines_are_removed(tmp_path, tail):
     metrics.write({"step": 9})
     metrics.close()
     assert [record["step"] for record in read_metrics(path)] == [1, 9]
+
+
+def test_what_a_killed_process_left_of_a_cut_is_removed_though_nothing_is_to_be_cut(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    script = """
+import os, signal, sys
+from pathlib import Path
+from dynbatch.train.metrics import MetricsFile
+Path.write_bytes = lambda path, content: os.kill(os.getpid(), signal.SIGKILL)
+MetricsFile(sys.argv[1]).keep(lambda record: record["step"] < 2)
+"""
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert sorted(os.listdir(tmp_path)) == [".metrics.jsonl.saving", "metrics.jsonl"]
+    MetricsFile(path).keep(lambda record: True)
+    assert os.listdir(tmp_path) == ["metrics.jsonl"] and len(read_metrics(path)) == 2
 
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):

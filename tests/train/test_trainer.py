@@ -320,6 +320,16 @@ t.Run(Path(sys.argv[2]), end).trainer.fit(3)
 """
 
 
+def test_a_run_leaves_nothing_of_the_saves_in_which_one_before_it_was_killed(tmp_path):
+    for name in ("run.safetensors", "run.best.safetensors", "metrics.jsonl"):
+        (tmp_path / f".{name}.saving").mkdir()
+        (tmp_path / f".{name}.saving" / name).write_text("half")
+    run = Run(tmp_path, validate=None)  # so that no best model is saved
+    run.trainer.fit(1)
+    left = {path.name for path in tmp_path.iterdir()} - {".run.safetensors.lock"}
+    assert left == {"run.safetensors", "metrics.jsonl"}
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGINT", "SIGTERM"])
 def test_process_ended_by_a_signal_is_resumed_exactly(tmp_path, undisturbed, name):
     here = Path(__file__).parent
