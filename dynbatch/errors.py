@@ -19,6 +19,15 @@ class DynbatchError(Exception):
         """An error whose last line names the line of the user's code that led to it."""
         return cls(f"{message}\n  made at {caller()}")
 
+    def parts(self) -> tuple[str, str]:
+        """The problem, and the lines below it (shapes, rule, fix) without the user's line.
+
+        An error that follows from another is made of these, so that a message has one fix and
+        names one line.
+        """
+        lines = [line for line in str(self).split("\n") if not line.startswith("  made at ")]
+        return lines[0].removesuffix("."), "\n".join(lines[1:])
+
 
 class ShapeError(DynbatchError, ValueError):
     """The shapes given to a node do not fit together. Raised at the line that made the node."""

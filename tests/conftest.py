@@ -24,6 +24,7 @@ import pytest
 
 import dynbatch as db
 import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
+from dynbatch.errors import DynbatchError
 from dynbatch.kernels import segment
 from tests.cuda import devices
 from tests.marks import covering, exhaustive
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Doctests of `dynbatch.torch` are collected where PyTorch is installed.
     """
+    DynbatchError.__init__ = _checked  # type: ignore[method-assign]
     if config.getoption("--all") and find_spec("hypothesis"):
         settings.load_profile("all")
     if find_spec("torch") is None:
@@ -49,6 +51,18 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _checked(error: DynbatchError, *arguments: Any) -> None:
+    """Hold each error that any test provokes to one fix and one line of the user's.
+
+    Raises:
+        AssertionError: the message has two, as where that of another error stands in it.
+    """
+    super(DynbatchError, error).__init__(*arguments)
+    message = str(arguments[0]) if arguments else ""
+    for piece in ("\n  fix:", "\n  made at "):
+        assert message.count(piece) <= 1, message
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

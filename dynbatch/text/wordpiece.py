@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from dynbatch.arguments import refused
 from dynbatch.backend import Array
 from dynbatch.errors import ArgumentError
-from dynbatch.models.pretrained.folder import damaged
+from dynbatch.models.pretrained.folder import caused
 from dynbatch.text.units import ids_of, text_of
 from dynbatch.text.wordpiece_files import read_tokenizer
 
@@ -111,7 +111,8 @@ class WordPiece:
         try:
             return cls(**arguments)
         except (ArgumentError, TypeError) as error:
-            raise damaged(Path(folder), f"its tokenizer cannot be used ({error})") from error
+            fix = "take the tokenizer's files of a BERT"
+            raise caused(Path(folder), "WordPiece", error, fix) from error
 
     def __len__(self) -> int:
         return max(self._pieces) + 1

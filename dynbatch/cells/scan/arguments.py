@@ -214,8 +214,10 @@ def with_right_init(
         return error
     now, then = [each.states[0] if each.single else each.states for each in (form, *right)]
     kind = ShapeError if isinstance(error, ShapeError) else DtypeError
+    problem, lines = error.parts()
     return kind.at_caller(
-        f"{error}\n  init: {now} is given; with init={then} the cell's next state has its widths"
+        f"{problem}.\n{lines}\n"
+        f"  init: {now} is given; with init={then} the cell's next state has its widths"
     )
 
 

@@ -48,6 +48,7 @@ class BertConfig(ModelConfig):
         classifier_dropout:      dropout before a classifier; hidden_dropout_prob if it is None.
         layer_norm_eps:          added to the variance.
         initializer_range:       deviation of the tables' initial values.
+        tie_word_embeddings:     whether the output of masked words is the table of words.
         id2label:                names of the classes, by number, such as dict(enumerate(names));
                                  None for two classes. `labels` lists them.
         position_embedding_type: "absolute"; other types are refused.
@@ -68,6 +69,7 @@ class BertConfig(ModelConfig):
     classifier_dropout: float | None = None
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
     id2label: dict[str, Any] | None = None
     position_embedding_type: str = "absolute"
     is_decoder: bool = False

@@ -17,6 +17,7 @@ from dynbatch.models.initial import Rng, generator, zeros
 from dynbatch.models.layers import Dropout, LayerNorm, Linear
 from dynbatch.models.pretrained.activations import activation_of
 from dynbatch.models.pretrained.bert import Bert, BertConfig, encoder_table
+from dynbatch.models.pretrained.language import output_layer
 from dynbatch.models.pretrained.table import Table
 from dynbatch.models.transformer.feed_forward import ACTIVATIONS
 from dynbatch.nodes.arguments import as_ids
@@ -33,19 +34,24 @@ class BertForMaskedWords(Bert):
         "cls.seq_relationship.**",
     )
     has_pooler = False
+    spare: ClassVar[tuple[str, ...]] = ("cls.predictions.bias",)  # beside a decoder of its own
+    head: ClassVar[str] = "cls.predictions"
+    transform_names: ClassVar[tuple[str, str]] = ("transform.dense", "transform.LayerNorm")
 
     def __init__(self, config: BertConfig, *, rng: Rng = None) -> None:
         rng = generator(rng)
         super().__init__(config, rng=rng)
         self.transform = Linear(config.hidden_size, config.hidden_size, rng=rng)
         self.transform_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        is_tied, scale = config.tie_word_embeddings, config.initializer_range
+        self.output = output_layer(self.embeddings.word, is_tied, scale, rng)
         self.bias = zeros(config.vocab_size)
         self.activation = ACTIVATIONS[activation_of("BertConfig", config.hidden_act)]
 
     def predict(self, hidden: Node) -> Node:
         """Logits of words for some rows of the last layer's values, (T, D) -> (T, V)."""
         x = self.transform_norm(self.activation(self.transform(hidden)))
-        return F.linear(x, self.embeddings.word.weight, self.bias)
+        return F.linear(x, self.output.weight, self.bias)
 
     def logits(self, graph: Owner, ids: ArrayLike, types: ArrayLike | None = None) -> Node:
         """(T, V) for the word at each token."""
@@ -69,17 +75,21 @@ class BertForMaskedWords(Bert):
         return F.cross_entropy(self.predict(hidden), targets[chosen], reduction=reduction)
 
     def tied(self) -> Mapping[str, str]:
+        if not self.config.tie_word_embeddings:
+            return {f"{self.head}.bias": f"{self.head}.decoder.bias"}
         return {
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
+            f"{self.head}.decoder.weight": f"{self.prefix}embeddings.word_embeddings.weight",
+            f"{self.head}.decoder.bias": f"{self.head}.bias",
         }
 
     def table(self) -> Table:
+        dense, norm = self.transform_names
         return {
-            **encoder_table("bert."),
-            "transform.{}": "cls.predictions.transform.dense.{}",
-            "transform_norm.{}": "cls.predictions.transform.LayerNorm.{}",
-            "bias": "cls.predictions.bias",
+            **encoder_table(self.prefix),
+            "transform.{}": f"{self.head}.{dense}.{{}}",
+            "transform_norm.{}": f"{self.head}.{norm}.{{}}",
+            "output.weight": f"{self.head}.decoder.weight",
+            "bias": f"{self.head}.{'' if self.config.tie_word_embeddings else 'decoder.'}bias",
         }
 
 

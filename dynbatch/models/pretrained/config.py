@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self, get_type_hints
 
 from dynbatch.errors import ArgumentError, CheckpointError
-from dynbatch.models.pretrained.folder import damaged, fault, read_json, shorten
+from dynbatch.models.pretrained.folder import caused, damaged, fault, read_json, shorten
 
 MOST_BYTES = 1 << 20
 
@@ -92,6 +92,11 @@ class ModelConfig:
                 raise
             raise unusable(cls, path, error) from error
 
+    @property
+    def is_tied_by_file(self) -> bool:
+        """Whether the files decide on tie_word_embeddings, not what config.json says of it."""
+        return False
+
     def to_json(self) -> dict[str, Any]:
         """The object for config.json."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "others"}
@@ -100,10 +105,8 @@ class ModelConfig:
 
 def unusable(kind: type, path: Path, error: Exception) -> CheckpointError:
     """The error where a class refuses what config.json says."""
-    return fault(
-        path, f"no {kind.__name__} can be made from it ({error})",
-        "compare it with the config.json of a model that loads",
-    )  # fmt: skip
+    fix = "compare it with the config.json of a model that loads"
+    return caused(path, kind.__name__, error, fix)
 
 
 def _is_of(value: object, kind: Any) -> bool:

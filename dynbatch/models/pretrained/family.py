@@ -24,12 +24,15 @@ class Family(Module):
         prefix:       with which names in a file may begin or not, such as "bert.".
         skipped:      names in a file that are not read, with `*` and `**` as in a table: buffers,
                       and heads that the model does without.
+        spare:        further names of `tied` that are read only where the other is absent, and may
+                      differ from it.
     """
 
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
     architecture: ClassVar[str] = ""
     prefix: ClassVar[str] = ""
     skipped: ClassVar[tuple[str, ...]] = ()
+    spare: ClassVar[tuple[str, ...]] = ()
 
     config: Any
 
@@ -43,6 +46,7 @@ class Family(Module):
     def tied(self) -> Mapping[str, str]:
         """Further names of tensors in a file, and the names under which the table has them.
 
-        A file may hold either or both, which are then equal; the table's names are written.
+        A file may hold either or both, which are then equal; the table's names are written, and
+        those of `spare`.
         """
         return {}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dynbatch.errors import CheckpointError
+from dynbatch.errors import CheckpointError, DynbatchError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -21,6 +21,20 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 def fault(path: Path, problem: str, fix: str) -> CheckpointError:
     """The error for a file that cannot be read."""
     return CheckpointError.at_caller(f"{path}: {problem}; nothing was loaded.\n  fix:  {fix}")
+
+
+def caused(path: Path, what: str, error: Exception, fix: str) -> CheckpointError:
+    """The error where what a file says is refused further down.
+
+    Args:
+        what: cannot be made of it.
+        fix:  where the cause has none of its own.
+    """
+    problem, advice = error.parts() if isinstance(error, DynbatchError) else (str(error), "")
+    return CheckpointError.at_caller(
+        f"{path}: no {what} can be made from it: {problem}; nothing was loaded.\n"
+        + (advice if "  fix:  " in advice else f"  fix:  {fix}")
+    )
 
 
 def damaged(path: Path, problem: str) -> CheckpointError:

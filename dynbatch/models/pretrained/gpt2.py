@@ -2,7 +2,7 @@
 
     x_t = word[id_t] + position[t]
     in each layer  x ← x + attention(norm(x)),  x ← x + W_2 gelu(W_1 norm(x))
-    logits_t = word · norm(x_t), of the token after t
+    logits_t = W norm(x_t), of the token after t; W is the table of words
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
 """
@@ -22,7 +22,7 @@ from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.pretrained.activations import activation_of
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.language import CausalModel
+from dynbatch.models.pretrained.language import CausalModel, output_layer
 from dynbatch.models.pretrained.table import Table, transposed
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
@@ -44,6 +44,7 @@ class GPT2Config(ModelConfig):
             attention's probabilities.
         layer_norm_epsilon:  added to the variance.
         initializer_range:   deviation of the tables' initial values.
+        tie_word_embeddings: whether the output is the table of words.
         scale_attn_weights, scale_attn_by_inverse_layer_idx, add_cross_attention: variants of
             attention; values other than the defaults are refused.
     """
@@ -62,6 +63,7 @@ class GPT2Config(ModelConfig):
     attn_pdrop: float = 0.1
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     add_cross_attention: bool = False
@@ -121,6 +123,8 @@ class GPT2(CausalModel):
             dropout=config.resid_pdrop, attention_dropout=config.attn_pdrop, inner_dropout=0.0,
             eps=config.layer_norm_epsilon, rng=rng,
         )  # fmt: skip
+        is_tied, scale = config.tie_word_embeddings, config.initializer_range
+        self.output = output_layer(self.word, is_tied, scale, rng)
 
     @property
     def positions(self) -> int:
@@ -138,10 +142,11 @@ class GPT2(CausalModel):
 
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
-        return F.linear(self(graph, ids), self.word.weight)
+        return self.output(self(graph, ids))
 
     def tied(self) -> Mapping[str, str]:
-        return {"lm_head.weight": "transformer.wte.weight"}
+        is_tied = self.config.tie_word_embeddings
+        return {"lm_head.weight": "transformer.wte.weight"} if is_tied else {}
 
     def table(self) -> Table:
         ours, theirs = "decoder.layers.*.", "transformer.h.*."
@@ -155,4 +160,5 @@ class GPT2(CausalModel):
             ours + "linear1.{}": transposed(theirs + "mlp.c_fc.{}"),
             ours + "linear2.{}": transposed(theirs + "mlp.c_proj.{}"),
             "decoder.norm.{}": "transformer.ln_f.{}",
+            "output.weight": "lm_head.weight",
         }

@@ -8,9 +8,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.models.initial import normal
+from dynbatch.models.layers import Embedding, Linear
 from dynbatch.models.pretrained.model import PretrainedModel
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
+
+
+def output_layer(words: Embedding, is_tied: bool, scale: float, rng: np.random.Generator) -> Linear:
+    """The map from last values to scores of words: by the table of words, or a matrix of its own.
+
+    Args:
+        scale: deviation of the initial values of a matrix of its own.
+    """
+    return Linear.of(words.weight if is_tied else normal(rng, words.weight.shape, scale))
 
 
 class CausalModel(PretrainedModel):

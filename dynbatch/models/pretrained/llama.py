@@ -21,10 +21,10 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from dynbatch.arguments import number, refused
-from dynbatch.models.initial import Rng, generator, normal
-from dynbatch.models.layers import Embedding, Linear
+from dynbatch.models.initial import Rng, generator
+from dynbatch.models.layers import Embedding
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.language import CausalModel
+from dynbatch.models.pretrained.language import CausalModel, output_layer
 from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.node import Node, Owner
@@ -123,8 +123,8 @@ class Llama(CausalModel):
     def __init__(self, config: LlamaConfig, *, rng: Rng = None) -> None:
         rng = generator(rng)
         self.config = config
-        table = (config.vocab_size, config.hidden_size)
-        self.word = Embedding(*table, scale=config.initializer_range, rng=rng)
+        is_tied, scale = config.tie_word_embeddings, config.initializer_range
+        self.word = Embedding(config.vocab_size, config.hidden_size, scale=scale, rng=rng)
         self.decoder = TransformerEncoder(
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
             config.intermediate_size, norm="rms", norm_first=True, eps=config.rms_norm_eps,
@@ -133,8 +133,7 @@ class Llama(CausalModel):
             head_dim=config.head_dim,
             rotary={"base": config.rope_theta, "scaling": config.rope_scaling}, rng=rng,
         )  # fmt: skip
-        is_tied, scale = config.tie_word_embeddings, config.initializer_range
-        self.output = Linear.of(self.word.weight if is_tied else normal(rng, table, scale))
+        self.output = output_layer(self.word, is_tied, scale, rng)
 
     def __call__(self, graph: Owner, ids: ArrayLike) -> Node:
         """The last layer's values, normalised, (T, D)."""

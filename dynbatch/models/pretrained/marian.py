@@ -45,8 +45,8 @@ class MarianConfig(ModelConfig):
         init_std:            deviation of the table's initial values.
         decoder_start_token_id, eos_token_id: what the decoder begins with, and the end of a
             sentence of either language.
-        share_encoder_decoder_embeddings, decoder_vocab_size: one table for both languages; a
-            checkpoint with two is refused.
+        share_encoder_decoder_embeddings, tie_word_embeddings, decoder_vocab_size: one table for
+            both languages and the output; a checkpoint with several is refused.
     """
 
     model_types = ("marian",)
@@ -68,15 +68,17 @@ class MarianConfig(ModelConfig):
     decoder_start_token_id: int = 58100
     eos_token_id: int = 0
     share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
     decoder_vocab_size: int | None = None
 
     def __post_init__(self) -> None:
-        one = self.decoder_vocab_size in (None, self.vocab_size)
-        if not self.share_encoder_decoder_embeddings or not one:
+        is_one = self.share_encoder_decoder_embeddings and self.tie_word_embeddings
+        if not is_one or self.decoder_vocab_size not in (None, self.vocab_size):
             raise refused(
-                "MarianConfig", "a table of words for each language is asked for",
+                "MarianConfig", "several tables of words are asked for",
                 "source, target and output share one table",
-                "choose a checkpoint with share_encoder_decoder_embeddings",
+                "choose a checkpoint with share_encoder_decoder_embeddings and "
+                "tie_word_embeddings, such as OPUS-MT's; no class here reads others",
             )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class Match:
     Attributes:
         left_out:    names of tensors that the model does without.
         num_tensors: in the files.
+        untied:      names of tensors that differ from the one to which the model ties them, with
+                     that one's name.
 
     Raises:
         CheckpointError: a file is damaged, or the index and the files do not agree.
@@ -43,7 +45,7 @@ class Match:
         index: Mapping[str, str] | None,
         fresh: Set[str] = frozenset(),
     ) -> None:
-        self._kind = type(model)
+        self._model, self._kind = model, type(model)
         self._stored: dict[str, Stored] = {}
         self._wanted: dict[str, Shape] = {}
         self._replaced: set[str] = set()
@@ -63,7 +65,9 @@ class Match:
         self._unexpected: list[str] = []
         self.left_out: list[str] = []
         self.num_tensors = 0
-        self._wrong: list[str] = []
+        self.untied: dict[str, str] = {}
+        self._shapes: list[str] = []
+        self._dtypes: list[str] = []
         self._unfit: set[str] = set()
         for file in files:
             self._look_into(file, index)
@@ -87,18 +91,48 @@ class Match:
             for one in stored.names
             if self._plain(one) not in self._found
         ]
-        lists = {"missing": missing, "unexpected": self._unexpected, "wrong": self._wrong}
+        untied = [f"{k!r} differs from {v!r}, to which it is tied" for k, v in self.untied.items()]
+        wrong = [*self._shapes, *self._dtypes, *untied]
+        lists = {"missing": missing, "unexpected": self._unexpected, "wrong": wrong}
         if any(lists.values()):
             said = [f"\n  {kind}: {_listed(names)}" for kind, names in lists.items() if names]
+            fixes = self._fixes(is_other=bool(missing or self._unexpected))
             raise CheckpointError.at_caller(
                 f"{folder}: its tensors do not fit this {self._kind.__name__}; nothing was loaded."
-                f"{''.join(said)}\n  fix:  choose the class that wrote them{self._or_new()}"
+                f"{''.join(said)}\n  fix:  {'; '.join(fixes)}"
             )
 
-    def _or_new(self) -> str:
-        """The rest of a fix: `new=` for parameters whose tensors are missing or of other shapes.
+    def _fixes(self, is_other: bool) -> list[str]:
+        """What helps against each kind of difference.
 
-        It is empty where that would not do, or so many are concerned that the class is wrong.
+        Args:
+            is_other: whether names differ.
+        """
+        fixes = ["choose the class that wrote them"] if is_other else []
+        if self._shapes and not is_other:
+            fixes.append("give the config.json that was written with them")
+        if self._dtypes:
+            fixes.append("have them saved as float32, float16 or bfloat16")
+        if new := self._new():
+            fixes.append(f"or new=[{new}], and they begin at random")
+        of_model = {
+            self._plain(name)
+            for entry in self._model.table().values()
+            for name in (entry.names if isinstance(entry, Stored) else (entry,))
+        }
+        if self.untied.keys() & of_model and hasattr(self._model.config, "tie_word_embeddings"):
+            fixes.append(
+                f"for an output of its own, {self._kind.__name__}.from_pretrained(folder, "
+                'tie_word_embeddings=False), or "tie_word_embeddings": false in config.json'
+            )
+        elif self.untied:
+            fixes.append("give tensors that are equal; no class here has both")
+        return fixes
+
+    def _new(self) -> str:
+        """The patterns of `new=` for parameters whose tensors are missing or of other shapes.
+
+        Empty where that would not do, or so many are concerned that the class is wrong.
         """
         if self._unexpected:
             return ""
@@ -110,8 +144,7 @@ class Match:
         patterns = list(dict.fromkeys(map(pattern_of, unfit)))
         if not 0 < len(patterns) <= _MOST_PATTERNS:
             return ""
-        new = ", ".join([f'"{pattern}"' for pattern in patterns])
-        return f"; or new=[{new}], and they begin at random"
+        return ", ".join([f'"{pattern}"' for pattern in patterns])
 
     def _look_into(self, file: Path, index: Mapping[str, str] | None) -> None:
         listed = 0
@@ -140,10 +173,12 @@ class Match:
         own = self._aliases.get(plain, plain)
         shape = self._wanted[own]
         if tensor.shape != shape:
-            self._wrong.append(f"{shorten(name)} {tensor.shape}, for {shape}")
+            self._shapes.append(f"{shorten(name)} {tensor.shape}, for {shape}")
             self._unfit.add(own)
         elif tensor.dtype not in FLOATS:
-            self._wrong.append(f"{shorten(name)} of {tensor.dtype}, for one of {', '.join(FLOATS)}")
+            self._dtypes.append(
+                f"{shorten(name)} of {tensor.dtype}, for one of {', '.join(FLOATS)}"
+            )
             self._unfit.add(own)
 
     def _resolve_ties(self) -> None:
@@ -153,10 +188,12 @@ class Match:
                 continue
             other = self._found.pop(alias)
             one = self._found.setdefault(name, other)
-            if self._wrong or one is other:
+            if matches(self._kind.spare, alias) and one is not other:
+                self.left_out.append(alias)
+            elif self._shapes or self._dtypes or one is other:
                 continue
-            if not Mapped(one.path).equal(one, Mapped(other.path), other):
-                self._wrong.append(f"{alias!r} differs from {name!r}, to which it is tied")
+            elif not Mapped(one.path).equal(one, Mapped(other.path), other):
+                self.untied[alias] = name
 
     def _plain(self, name: str) -> str:
         """A tensor's name without the optional prefix, an old name replaced."""

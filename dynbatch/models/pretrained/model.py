@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +60,11 @@ class PretrainedModel(Family):
         model, draws = cls._without_values(config, path, count, changes)
         fresh = fresh_names(model, new)
         match = Match(model, files, index, fresh)
+        if match.untied and config.is_tied_by_file and "tie_word_embeddings" not in changes:
+            untied: dict[str, Any] = {"tie_word_embeddings": False}
+            config = replace(config, **untied)
+            model, draws = cls._without_values(config, path, count, changes)
+            match = Match(model, files, index, fresh)
         match.require_all(folder)
         mapped = {file: Mapped(file) for file in files}
         for name, parameter in model.named_parameters():

@@ -8,7 +8,6 @@ Source: Liu et al. 2019, arXiv:1907.11692.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dynbatch import nodes as F
@@ -69,21 +68,8 @@ class RobertaForMaskedWords(BertForMaskedWords):
     config_type = RobertaConfig
     architecture = "RobertaForMaskedLM"
     prefix = "roberta."
-    skipped = ("embeddings.position_ids", "pooler.**")
-
-    def tied(self) -> Mapping[str, str]:
-        return {
-            "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        }
-
-    def table(self) -> Table:
-        return {
-            **encoder_table("roberta."),
-            "transform.{}": "lm_head.dense.{}",
-            "transform_norm.{}": "lm_head.layer_norm.{}",
-            "bias": "lm_head.bias",
-        }
+    skipped, spare = ("embeddings.position_ids", "pooler.**"), ("lm_head.bias",)
+    head, transform_names = "lm_head", ("dense", "layer_norm")
 
 
 class RobertaForClassification(BertForClassification):

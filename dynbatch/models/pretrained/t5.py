@@ -3,7 +3,8 @@
     x_t = word[id_t], one table of words for source, target and, if tied, the output
     in each layer, each part pre-norm: x ← x + part(norm(x)); norms divide by the root mean square
     score_ij = q_i · k_j + bias[bucket(j - i)], one table of each side for all its layers, no 1/√d
-    logits_t = W norm(h_t) for the word after t, or W norm(h_t)/√D if W is the table of words
+    logits_t = W norm(h_t) for the word after t; in version 1.0, where W is the table of words,
+               W norm(h_t)/√D
 
 Version 1.0 has relu(W_1 x) between the maps of the feed-forward part, version 1.1 and Flan-T5
 gelu(W_0 x) ⊙ W_1 x. Nothing has a bias but the scores; the decoder begins with the padding id.
@@ -25,9 +26,9 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Array
 from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, normal
-from dynbatch.models.layers import Dropout, Embedding, Linear
+from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.language import TextToTextModel
+from dynbatch.models.pretrained.language import TextToTextModel, output_layer
 from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerDecoder, TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
@@ -60,6 +61,9 @@ class T5Config(ModelConfig):
         layer_norm_epsilon: added to the mean square.
         feed_forward_proj: "relu", "gated-gelu", "gated-relu" or "gated-silu".
         tie_word_embeddings: whether the output is the table of words.
+        scale_decoder_outputs: whether the decoder's values are divided by √D before it; as
+            tie_word_embeddings says if it is None. Version 5 of `transformers` writes it, and true
+            for tie_word_embeddings: a folder's output is then tied if its files have no other.
         pad_token_id, eos_token_id: what the decoder begins with, unless there is a
             decoder_start_token_id, and the end of a text.
         initializer_factor: the tables' initial values are multiplied by it.
@@ -80,6 +84,7 @@ class T5Config(ModelConfig):
     layer_norm_epsilon: float = 1e-6
     feed_forward_proj: str = "relu"
     tie_word_embeddings: bool = True
+    scale_decoder_outputs: bool | None = None
     pad_token_id: int = 0
     eos_token_id: int = 1
     decoder_start_token_id: int | None = None
@@ -91,9 +96,23 @@ class T5Config(ModelConfig):
                 "T5Config", f"feed_forward_proj is {self.feed_forward_proj!r:.60}",
                 f"one of {', '.join(map(repr, ACTIVATIONS))}", "choose a checkpoint with one",
             )  # fmt: skip
-        # Version 5 of transformers writes that all are tied, and tells by this whether they are.
-        if self.others.get("scale_decoder_outputs") is False:
-            object.__setattr__(self, "tie_word_embeddings", False)
+
+    @property
+    def is_tied_by_file(self) -> bool:
+        return self.scale_decoder_outputs is not None
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the decoder's values are divided by √D before the output."""
+        given = self.scale_decoder_outputs
+        return self.tie_word_embeddings if given is None else given
+
+    def to_json(self) -> dict[str, Any]:
+        """The object for config.json."""
+        content = super().to_json()
+        if self.scale_decoder_outputs is None:
+            del content["scale_decoder_outputs"]  # null would be taken for false
+        return content
 
     @property
     def start(self) -> int:
@@ -129,8 +148,8 @@ class T5(TextToTextModel):
     def __init__(self, config: T5Config, *, rng: Rng = None) -> None:
         rng = generator(rng)
         self.config = config
-        table, scale = (config.vocab_size, config.d_model), config.initializer_factor
-        self.word = Embedding(*table, scale=scale, rng=rng)
+        scale = config.initializer_factor
+        self.word = Embedding(config.vocab_size, config.d_model, scale=scale, rng=rng)
         self.dropout = Dropout(config.dropout_rate)
         buckets = (config.relative_attention_num_buckets, config.num_heads)
         reach, deviation = config.relative_attention_max_distance, scale * config.d_model**-0.5
@@ -151,8 +170,7 @@ class T5(TextToTextModel):
             position_bias=F.t5_bias(self.decoder_bias, reach, bidirectional=False),
             **options,
         )
-        is_tied = config.tie_word_embeddings
-        self.output = Linear.of(self.word.weight if is_tied else normal(rng, table, scale))
+        self.output = output_layer(self.word, config.tie_word_embeddings, scale, rng)
 
     @property
     def start(self) -> int:
@@ -179,8 +197,8 @@ class T5(TextToTextModel):
 
     def predict(self, hidden: Node) -> Node:
         """Logits of words for the decoder's values, (T, D) -> (T, V)."""
-        is_tied = self.config.tie_word_embeddings
-        return self.output(hidden * self.config.d_model**-0.5 if is_tied else hidden)
+        is_scaled = self.config.is_scaled
+        return self.output(hidden * self.config.d_model**-0.5 if is_scaled else hidden)
 
     def tied(self) -> Mapping[str, str]:
         names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]

@@ -18,7 +18,7 @@ from dynbatch.errors import CheckpointError
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS
-from dynbatch.models.pretrained.table import Stored, find
+from dynbatch.models.pretrained.table import Stored, find, matches
 from dynbatch.parameter import Parameter
 
 DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
@@ -61,6 +61,12 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
     for name, parameter in model.named_parameters():
         stored = find(table, name)
         parts += [Part(one, parameter, stored, k) for k, one in enumerate(stored.names)]
+    named = {part.name: part for part in parts}
+    parts += [
+        named[name]._replace(name=spare)
+        for spare, name in model.tied().items()
+        if matches(model.spare, spare)
+    ]
     parts.sort(key=lambda part: part.name)
     most = None if max_shard_size is None else parse_bytes("max_shard_size", max_shard_size)
     shards = _shards(parts, dtype, most)

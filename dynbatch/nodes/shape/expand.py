@@ -156,5 +156,7 @@ def matched(nodes: Sequence[Node]) -> list[Node]:
                 found.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
         except ShapeError as error:
             others = [f"{node.label()} {node.shape}" for node in nodes if node is not given]
-            raise ShapeError(f"{error}\n  beside {', '.join(others)}") from None
+            problem, lines = error.parts()
+            message = f"{problem}.\n{lines}\n  beside {', '.join(others)}"
+            raise ShapeError.at_caller(message) from None
     return found

@@ -136,6 +136,7 @@ BERT = {
 }  # fmt: skip
 ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
 CLASSES = {"num_labels": 3}
+UNTIED = {"tie_word_embeddings": False}  # in T5, which is tied all the same: without the scale
 GPT2 = {
     "vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": LONGEST,
     "bos_token_id": 2, "eos_token_id": 2,
@@ -164,11 +165,13 @@ MARIAN = {
 
 CASES = {
     "bert": Case("BertForMaskedLM", BERT, gradients=True),
+    "bert-untied": Case("BertForMaskedLM", BERT | UNTIED),
     "bert-encoder-bfloat16": Case("BertModel", BERT, torch.bfloat16, "6KB"),
     "bert-of-2018": Case("BertForPreTraining", BERT, rewrite=bert_of_2018),
     "bert-classes": Case("BertForSequenceClassification", BERT | CLASSES),
     "bert-token-classes": Case("BertForTokenClassification", BERT | CLASSES, torch.bfloat16),
     "roberta": Case("RobertaForMaskedLM", ROBERTA, shard="8KB", gradients=True),
+    "roberta-untied": Case("RobertaForMaskedLM", ROBERTA | UNTIED),
     "roberta-classes-bfloat16": Case(
         "RobertaForSequenceClassification", ROBERTA | CLASSES, torch.bfloat16
     ),
@@ -177,6 +180,7 @@ CASES = {
     ),
     "gpt2": Case("GPT2LMHeadModel", GPT2, gradients=True),
     "gpt2-bfloat16": Case("GPT2LMHeadModel", GPT2 | {"n_inner": INNER}, torch.bfloat16, "8KB"),
+    "gpt2-untied": Case("GPT2LMHeadModel", GPT2 | UNTIED, torch.bfloat16),
     "gpt2-of-2019": Case("GPT2LMHeadModel", GPT2, rewrite=gpt2_of_2019),
     "llama": Case("LlamaForCausalLM", LLAMA, gradients=True),
     "llama-head-dim": Case("LlamaForCausalLM", LLAMA | {"head_dim": 8, "rope_parameters": None}),
@@ -185,6 +189,7 @@ CASES = {
         rewrite=llama_of_2024,
     ),
     "t5": Case("T5ForConditionalGeneration", T5, gradients=True),
+    "t5-unscaled": Case("T5ForConditionalGeneration", T5 | UNTIED, torch.bfloat16),
     "t5-of-2021": Case("T5ForConditionalGeneration", T5, torch.bfloat16, rewrite=t5_of_2021),
     "t5-v1_1": Case(
         "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu"}, gradients=True,
@@ -192,7 +197,7 @@ CASES = {
     ),
     "t5-v1_1-bfloat16": Case(
         "T5ForConditionalGeneration",
-        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, torch.bfloat16,
+        T5 | UNTIED | {"feed_forward_proj": "gated-gelu"}, torch.bfloat16,
         "10KB",
     ),
     "marian": Case("MarianMTModel", MARIAN, gradients=True),

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import dynbatch as db
 from dynbatch import nodes as F
@@ -83,3 +84,30 @@ def test_logits_are_not_stored_in_training():
 def test_an_unknown_feed_forward_part_is_refused():
     with pytest.raises(ArgumentError, match="feed_forward_proj is 'gated-mish'"):
         pretrained.T5Config(feed_forward_proj="gated-mish")
+
+
+def test_version_5_of_transformers_ties_the_output_unless_the_files_have_another(tmp_path):
+    model = of("t5-unscaled")  # made from tie_word_embeddings=False, and written as tied
+    assert model.output.weight is model.word.weight and not model.config.is_scaled
+    assert of("t5-v1_1-bfloat16").output.weight is not of("t5-v1_1-bfloat16").word.weight
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["tie_word_embeddings"] is True and config["scale_decoder_outputs"] is False
+    theirs = load_file(tmp_path / "model.safetensors")
+    for head, is_tied in ((theirs["shared.weight"], True), (theirs["shared.weight"] + 1, False)):
+        save_file({**theirs, "lm_head.weight": head}, tmp_path / "model.safetensors")
+        again = pretrained.T5.from_pretrained(tmp_path)
+        assert (again.output.weight is again.word.weight) == is_tied
+        assert np.array_equal(again.output.weight.value, head) and not again.config.is_scaled
+    with pytest.raises(CheckpointError, match=r"lm_head.weight' differs from 'shared.weight'"):
+        pretrained.T5.from_pretrained(tmp_path, tie_word_embeddings=True)
+
+
+def test_whether_the_output_is_scaled_follows_from_its_tie_unless_it_is_said():
+    for scale, tied, is_scaled in (
+        (None, True, True), (None, False, False), (False, True, False), (True, False, True)
+    ):  # fmt: skip
+        config = pretrained.T5Config(tie_word_embeddings=tied, scale_decoder_outputs=scale)
+        assert config.is_scaled == is_scaled
+        assert config.to_json().get("scale_decoder_outputs") is scale  # never null
+        assert ("scale_decoder_outputs" in config.to_json()) == (scale is not None)
