@@ -48,7 +48,7 @@ class Batched(nn.Module):  # type: ignore[misc]
     The graph lives from the call to the backward pass (unless `retain_graph=True`), or until its
     outputs are gone; under `torch.no_grad()` it keeps nothing for backward and ends with the call.
     Masks of dropout follow from PyTorch's generator; `train()` and `eval()` reach a model of
-    dynbatch too.
+    dynbatch too. `torch.compile` leaves a call as it is, and compiles what stands around it.
 
     Raises:
         ArgumentError: the function cannot be called, or arguments or parameters have another form.
@@ -94,6 +94,12 @@ class Batched(nn.Module):  # type: ignore[misc]
 
     def forward(self, *arguments: Any) -> Outputs:
         """One list of tensors, or a tuple of them: see the class."""
+        if torch.compiler.is_compiling():
+            _leave_uncompiled()
+            return Batched.forward(self, *arguments)
+        return self._run(*arguments)
+
+    def _run(self, *arguments: Any) -> Outputs:
         sentences = sentences_of(arguments)
         if not sentences:
             return []
@@ -131,6 +137,15 @@ class Batched(nn.Module):  # type: ignore[misc]
     def extra_repr(self) -> str:
         """The function's name."""
         return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+def _leave_uncompiled() -> None:
+    """Break the graph of PyTorch's compiler here, and at each call of a `Batched` from now on.
+
+    Not a decorator of `forward`: it would import the compiler, which takes seconds, for everybody.
+    """
+    reason = "dynbatch runs its own graph between the compiled parts of a model"
+    Batched.forward = torch.compiler.disable(Batched._run, reason=reason)  # type: ignore[method-assign]
 
 
 def _with_params(function: Callable[..., Any], params: Any) -> Callable[..., Any]:
