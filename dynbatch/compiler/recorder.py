@@ -194,6 +194,8 @@ def _note(recorder: Recorder, way: Way, key: object = None) -> Any:
         if is_special or (isinstance(error, TypeError) and way is not Way.ITEM):
             raise
         reads[path] = Missing
+        if isinstance(error, MissingParameterError):  # it knows why
+            raise
         raise MissingParameterError.at_caller(_missing(path, params)) from error
     if isinstance(value, MethodType) and value.__self__ is params:
         return MethodType(value.__func__, recorder)

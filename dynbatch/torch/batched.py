@@ -12,7 +12,7 @@ from dynbatch.arguments import refused, shown
 from dynbatch.models.module import Module
 from dynbatch.torch.mini_batch import Differentiated, MiniBatch, require_alike
 from dynbatch.torch.sentences import sentences_of
-from dynbatch.torch.sharing import share
+from dynbatch.torch.sharing import follow, share
 
 Outputs = list[Tensor] | tuple[list[Tensor], ...]
 
@@ -51,7 +51,10 @@ class Batched(nn.Module):  # type: ignore[misc]
     dynbatch too. `torch.compile` leaves a call as it is, and compiles what stands around it.
 
     Raises:
-        ArgumentError: the function cannot be called, or arguments or parameters have another form.
+        ArgumentError: the function cannot be called, or arguments or parameters have another form,
+            or the module's parameters have other names than when this was made.
+        MissingParameterError: the function reads what is not a parameter of the module: a buffer,
+            or what `weight_norm`, `prune` or a parametrization computes.
         ShapeError:    arguments have different numbers of sentences.
         DtypeError:    tensors are neither all float32 nor all float64; or the function returns
             something else than nodes.
@@ -103,9 +106,7 @@ class Batched(nn.Module):  # type: ignore[misc]
         sentences = sentences_of(arguments)
         if not sentences:
             return []
-        tensors = list(self.weights.parameters())
-        for link, tensor in zip(self._links, tensors, strict=True):
-            link.follow(tensor)
+        tensors = follow(self._links, self.weights)
         batch = self._mini_batch(sentences, tensors)
         if batch.graph.grad:
             inputs = (*batch.inputs, *tensors)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from dynbatch.arguments import refused, shown
 from dynbatch.backend import Array
-from dynbatch.errors import DtypeError, GraphError, ShapeError
+from dynbatch.errors import DtypeError, GraphError, MissingParameterError, ShapeError
 from dynbatch.kernels.runtime import dlpack
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
@@ -27,8 +28,8 @@ class Link:
     parameter then takes the new memory for its value.
     """
 
-    def __init__(self, parameter: Parameter, tensor: Tensor) -> None:
-        self.parameter = parameter
+    def __init__(self, name: str, parameter: Parameter, tensor: Tensor) -> None:
+        self.name, self.parameter = name, parameter
         self._array: Array = parameter.value
         self._pointer = tensor.data_ptr()
 
@@ -55,6 +56,27 @@ class Link:
         parameter.frozen = not tensor.requires_grad
 
 
+def follow(links: Sequence[Link], module: nn.Module) -> list[nn.Parameter]:
+    """The module's parameters, followed by their links.
+
+    Raises:
+        ArgumentError: they have other names than the links.
+    """
+    tensors = dict(module.named_parameters())
+    names = [link.name for link in links]
+    if [*tensors] != names:
+        gone, new = [name for name in names if name not in tensors], tensors.keys() - {*names}
+        raise refused(
+            "Batched", f"the module has lost {', '.join(gone) or 'none'} of its parameters and "
+            f"got {', '.join(sorted(new)) or 'none'}, or their order has changed",
+            "names of parameters stay; prune, weight_norm and parametrizations change them",
+            "make Batched of the module as it is to be run",
+        )  # fmt: skip
+    for link, tensor in zip(links, tensors.values(), strict=True):
+        link.follow(tensor)
+    return list(tensors.values())
+
+
 def shared_array(name: str, tensor: Tensor) -> Array:
     """A tensor's memory as an array.
 
@@ -79,6 +101,36 @@ def shared_array(name: str, tensor: Tensor) -> Array:
 def tensor_of(array: Array) -> Tensor:
     """An array's memory as a tensor."""
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+class Attributes(SimpleNamespace):
+    """A module's parameters and the modules below it, by their names."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        names = list(vars(self))
+        fix = _instead_of_computed(name, names) or "; ".join(
+            [*[f"p.{near} may be meant" for near in get_close_matches(name, names, 1)],
+             "what is not trained, such as a buffer, is given as an argument or closed over"]
+        )  # fmt: skip
+        raise MissingParameterError.at_caller(
+            f"Batched: the module has no parameter {name!r}.\n"
+            f"  rule: its parameters and modules are read, {', '.join(names) or 'none'}; no "
+            f"buffer, and nothing that\n        PyTorch computes when it calls the module\n"
+            f"  fix:  {fix}"
+        )
+
+
+def _instead_of_computed(name: str, names: Sequence[str]) -> str:
+    """The fix for a tensor that PyTorch computes of others, known by their names; else ""."""
+    undone = {
+        "parametrizations": f"nn.utils.parametrize.remove_parametrizations(module, {name!r})",
+        f"{name}_g": f"nn.utils.remove_weight_norm(module, {name!r})",
+        f"{name}_orig": f"nn.utils.prune.remove(module, {name!r}), or remove_spectral_norm",
+    }
+    undo = [fix for sign, fix in undone.items() if sign in names]
+    return f"{undo[0]} before Batched is made; or leave the module to PyTorch" if undo else ""
 
 
 def share(parameters: Any) -> tuple[nn.Module, Any, list[Link]]:
@@ -114,7 +166,7 @@ def share(parameters: Any) -> tuple[nn.Module, Any, list[Link]]:
     for name, parameter in named.items():
         tensor = nn.Parameter(tensor_of(parameter.value), requires_grad=not parameter.frozen)
         _register(weights, name.split("."), tensor)
-        links.append(Link(parameter, tensor))
+        links.append(Link(name, parameter, tensor))
     return weights, parameters, links
 
 
@@ -136,7 +188,7 @@ def _of_torch(module: nn.Module) -> tuple[Any, list[Link]]:
     links: dict[int, Link] = {}
     for name, tensor in module.named_parameters():
         parameter = Parameter(shared_array(name, tensor), name)
-        links[id(tensor)] = Link(parameter, tensor)
+        links[id(tensor)] = Link(name, parameter, tensor)
     return _tree(module, links), list(links.values())
 
 
@@ -149,7 +201,7 @@ def _tree(module: nn.Module, links: Mapping[int, Link]) -> Any:
         return list(members.values())
     if isinstance(module, nn.ModuleDict | nn.ParameterDict):
         return members
-    return SimpleNamespace(**members)
+    return Attributes(**members)
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
