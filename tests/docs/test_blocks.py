@@ -102,3 +102,38 @@ def test_a_page_is_found_by_its_name():
     assert blocks.find_page("guides/threads") == blocks.ROOT / "docs/guides/threads.md"
     with pytest.raises(SystemExit, match="there is no page guides/thread"):
         blocks.find_page("guides/thread")
+
+
+NEEDS = "```python\nimport {0}\nfrom {0}.part import x\n```\n"
+
+
+def test_a_page_whose_package_is_missing_is_skipped_with_a_line_and_fails_where_all_must_run(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(blocks, "PACKAGES", {"no_such_package": "pip install no-such-package"})
+    page = written(tmp_path, NEEDS.format("no_such_package"))
+    assert blocks.main([str(page)]) == 0
+    said = f"{page}: no_such_package is not installed: pip install no-such-package"
+    assert capsys.readouterr().out == f"SKIPS {said}\n"
+    assert blocks.main([str(page), "--all"]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_package_that_the_extra_brings_is_never_skipped(tmp_path):
+    assert blocks.run_pages([written(tmp_path, NEEDS.format("no_such_package"))]) != []
+
+
+def test_packages_that_may_be_missing_are_imported_by_pages_and_installed_in_ci():
+    pages = [page for pattern in blocks.PAGES for page in blocks.ROOT.glob(pattern)]
+    found = [block for page in pages for block in blocks.blocks_of(page.read_text("utf-8"))]
+    ci = (blocks.ROOT / ".ci" / "run").read_text("utf-8")
+    for name, command in blocks.PACKAGES.items():
+        assert any(f"import {name}" in block.code for block in found)
+        assert command.rpartition(" ")[2] in ci
+    assert "make docs ARGS=--all" in ci
+
+
+def test_the_site_is_built_without_running_a_page():
+    make = (blocks.ROOT / "Makefile").read_text("utf-8")
+    rule = make.partition("\nsite:")[2].partition("\n\n")[0]
+    assert "sphinx" in rule and "blocks.py" not in rule
