@@ -203,6 +203,12 @@ class LSTM(Recurrent):
         i, f, o = σ(W x + b + U h + b'), one each;  g = tanh(likewise)
         c ← f ⊙ c + i ⊙ g;  h ← o ⊙ tanh(c);  output h
 
+    `outputs, states = lstm(xs, return_state=True)` gives the last states in a list of pairs (h, c)
+    of vectors (H,), in PyTorch's order: layer 0 forward, layer 0 backward, layer 1 forward, …
+    `states[k]` is (h_n[k], c_n[k]) of PyTorch, and `states[2 * layer + direction]` with
+    `bidirectional=True`, `states[layer]` without. A forward state is that after the last token, a
+    backward state that after the first. `init` takes such a list.
+
     Example:
         >>> import dynbatch as db
         >>> from dynbatch import models
@@ -212,6 +218,12 @@ class LSTM(Recurrent):
         ...     sentences = [F.constant(graph, 1.0, (length, 4)) for length in (3, 0, 7)]
         ...     [lstm(xs).value.shape for xs in sentences]
         [(3, 16), (0, 16), (7, 16)]
+        >>> with db.Graph() as graph:
+        ...     outputs, states = lstm(F.constant(graph, 1.0, (3, 4)), return_state=True)
+        ...     (forward, _), (backward, _) = states[2:]  # h of the last layer
+        ...     ends = F.concat([outputs[-1, :8], outputs[0, 8:]])
+        ...     bool((F.concat([forward, backward]).value == ends.value).all())
+        True
     """
 
     cell, gates, parts = lstm_cell, 4, 2
@@ -222,6 +234,9 @@ class GRU(Recurrent):
 
     r, z = σ(W x + b + U h + b'), one each;  n = tanh(W_n x + b_n + r ⊙ (U_n h + b'_n))
     h ← (1 - z) ⊙ n + z ⊙ h;  output h
+
+    `outputs, states = gru(xs, return_state=True)` gives the last states in a list of vectors h
+    (H,), in the order of `LSTM`'s: `states[k]` is PyTorch's h_n[k].
     """
 
     cell, gates, parts = gru_cell, 3, 1
