@@ -30,8 +30,8 @@ _PIECE = 1 << 16
 """Bytes that are gathered of many small values before they are hashed."""
 
 
-_ARRAYS = ("__array__", "__array_interface__", "__dlpack__")
-"""The methods by which an array of any library is known."""
+_ARRAYS = ("__array__", "__array_interface__", "__cuda_array_interface__", "__dlpack__")
+"""The attributes by which an array of any library is known."""
 
 
 def text_digest(text: str) -> str:
@@ -133,7 +133,7 @@ def _parts(value: Any, unread: set[type]) -> tuple[bytes, Any, Iterable[object]]
     if is_dataclass(value) and not isinstance(value, type):
         fields_of = [getattr(value, name, None) for name in _field_names(type(value))]
         return _tagged("class", type(value).__name__), b"", fields_of
-    if any([hasattr(type(value), name) for name in _ARRAYS]):
+    if not isinstance(value, type) and any([hasattr(value, name) for name in _ARRAYS]):
         with suppress(AttributeError, *NOT_SHARED):
             return _parts_of_array(value)
     unread.add(type(value))
@@ -149,6 +149,8 @@ def _parts_of_array(value: Any) -> tuple[bytes, Any, Iterable[object]]:
     array = shared if isinstance(shared, np.ndarray | np.generic) else download(shared)
     array = np.asarray(array)
     if array.dtype.hasobject:
+        if array.ndim == 0 and array.item() is value:
+            raise TypeError("it is no array after all")
         return _tagged("objects", array.shape), b"", array.ravel().tolist()
     return _tagged("array", (array.dtype.str, array.shape)), _bytes(array).data, ()
 

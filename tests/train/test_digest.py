@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dynbatch.train.digest import array_digest, data_digest
+from tests.cuda.foreign import Interfaced, Tensor
 
 
 @dataclass
@@ -46,8 +47,6 @@ class OfInterface:
     def __init__(self, value):
         self._array = np.full(3, value)
         self.__array_interface__ = self._array.__array_interface__
-
-    __array_interface__ = None
 
 
 class Pairs:
@@ -168,6 +167,13 @@ def test_numbers_of_tensors_count_whatever_their_type_layout_and_gradient():
     assert data_digest(plain) == data_digest(plain.numpy())
 
 
+@pytest.mark.parametrize("make", [Tensor, Interfaced, lambda cupy, x: cupy.asarray(x)])
+def test_arrays_on_a_gpu_count_as_those_on_the_host(cuda, make):
+    one, other = np.arange(6.0).reshape(2, 3), np.arange(1.0, 7.0).reshape(2, 3)
+    assert data_digest([make(cuda, one)]) == data_digest([one])
+    assert data_digest([make(cuda, one)]) != data_digest([make(cuda, other)])
+
+
 def test_a_data_set_counts_by_its_examples_each_read_once_as_a_list_does():
     data = Pairs((np.arange(2), "a"), (np.arange(3), "b"))
     assert data_digest(data) == data_digest([(np.arange(2), "a"), (np.arange(3), "b")])
@@ -185,13 +191,21 @@ def test_a_large_array_is_hashed_where_it_lies(tmp_path):
     assert peak < 100_000 and data_digest({"development set": mapped}) != one
 
 
-@pytest.mark.parametrize("value", [Sentence("a"), lambda: 0, Tree])
+class Anything:
+    """Has every attribute that it is asked for, and no numbers."""
+
+    def __getattr__(self, name):
+        return self
+
+
+@pytest.mark.parametrize("value", [Sentence("a"), lambda: 0, Tree, Anything()])
 def test_what_counts_by_its_type_alone_is_warned_of_once_by_name(value):
     kind = type(value).__qualname__
     with pytest.warns(UserWarning, match=f"of {kind} only the type counts") as warned:
         one = data_digest([value, (1, value), {value}])
     assert len(warned) == 1 and warned[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"of Pairs, {kind} only the type counts"):
+    both = ", ".join(sorted(["Pairs", kind]))
+    with pytest.warns(UserWarning, match=f"of {both} only the type counts"):
         assert data_digest([Pairs(1), value]) != one
 
 
