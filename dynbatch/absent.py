@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
@@ -43,10 +44,10 @@ class Absent:
         )
 
 
-def refuse(owner: type, fix: str, *names: str) -> None:
+def refuse(owner: type, fix: str, *names: str, kind: type[Absent] = Absent) -> None:
     """Make `Absent` names of a class, all with one fix."""
     for name in names:
-        absent = Absent(fix)
+        absent = kind(fix)
         absent.__set_name__(owner, name)
         setattr(owner, name, absent)
 
@@ -73,24 +74,41 @@ def is_value(other: object) -> bool:
     return hasattr(other, "__dlpack__") and not isinstance(other, HasOperators)
 
 
-def _operator(sign: str) -> Callable[[Any, object], Any]:
-    def refuse(self: NoOperators, other: object) -> object:
-        if is_value(other):
+def _operator(
+    sign: str, function: Callable[[Any, Any], Any], is_reflected: bool = False
+) -> Callable[[Any, object], Any]:
+    def apply(self: NoOperators, other: object) -> object:
+        if not is_value(other):
+            return NotImplemented  # a node knows what to do with it
+        node = self._as_node()
+        if node is None:
             raise self._refused(f"has no operator {sign}")
-        return NotImplemented  # a node knows what to do with it
+        return function(other, node) if is_reflected else function(node, other)
 
-    return refuse
+    return apply
 
 
-def _unary(sign: str) -> Callable[[NoOperators], NoReturn]:
-    def refuse(self: NoOperators) -> NoReturn:
-        raise self._refused(f"has no operator {sign}")
+def _operators(
+    sign: str, function: Callable[[Any, Any], Any]
+) -> tuple[Callable[[Any, object], Any], Callable[[Any, object], Any]]:
+    """An operator, and the same with exchanged sides."""
+    return _operator(sign, function), _operator(sign, function, is_reflected=True)
 
-    return refuse
+
+def _unary(sign: str, function: Callable[[Any], Any]) -> Callable[[NoOperators], Any]:
+    def apply(self: NoOperators) -> Any:
+        node = self._as_node()
+        if node is None:
+            raise self._refused(f"has no operator {sign}")
+        return function(node)
+
+    return apply
 
 
 class NoOperators:
-    """Base of classes without operators: using one is an error, unless the other side is a node.
+    """Base of classes without operators: using one is an error, unless a node can be meant.
+
+    One is where the other side is a node, or where `_as_node` makes one.
 
     `==` stays identity, so that `in`, sets and dicts work; with a number or an array it is an
     error, since it would always be False.
@@ -98,22 +116,22 @@ class NoOperators:
 
     __slots__ = ()
 
-    __add__ = __radd__ = _operator("+")
-    __sub__ = __rsub__ = _operator("-")
-    __mul__ = __rmul__ = _operator("*")
-    __truediv__ = __rtruediv__ = _operator("/")
-    __floordiv__ = __rfloordiv__ = _operator("//")
-    __mod__ = __rmod__ = _operator("%")
-    __matmul__ = __rmatmul__ = _operator("@")
-    __pow__ = __rpow__ = _operator("**")
-    __gt__ = _operator(">")
-    __ge__ = _operator(">=")
-    __lt__ = _operator("<")
-    __le__ = _operator("<=")
-    __neg__ = _unary("-")
-    __pos__ = _unary("+")
-    __abs__ = _unary("abs")
-    __invert__ = _unary("~")
+    __add__, __radd__ = _operators("+", operator.add)
+    __sub__, __rsub__ = _operators("-", operator.sub)
+    __mul__, __rmul__ = _operators("*", operator.mul)
+    __truediv__, __rtruediv__ = _operators("/", operator.truediv)
+    __floordiv__, __rfloordiv__ = _operators("//", operator.floordiv)
+    __mod__, __rmod__ = _operators("%", operator.mod)
+    __matmul__, __rmatmul__ = _operators("@", operator.matmul)
+    __pow__, __rpow__ = _operators("**", operator.pow)
+    __gt__ = _operator(">", operator.gt)
+    __ge__ = _operator(">=", operator.ge)
+    __lt__ = _operator("<", operator.lt)
+    __le__ = _operator("<=", operator.le)
+    __neg__ = _unary("-", operator.neg)
+    __pos__ = _unary("+", operator.pos)
+    __abs__ = _unary("abs", operator.abs)
+    __invert__ = _unary("~", operator.invert)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, NoOperators) or not is_value(other):
@@ -131,6 +149,10 @@ class NoOperators:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         raise self._refused("is not an array for np.asarray")
+
+    def _as_node(self) -> Any:
+        """A node that stands for it, where there can be one; else None."""
+        return None
 
     def _refused(self, problem: str) -> DtypeError:
         """The error for an operator or another use that only nodes support."""

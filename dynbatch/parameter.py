@@ -39,8 +39,8 @@ class Parameter(ParameterHabits):
     clipping measured on a GPU of this and other gradients, an `optim.GradientNorm`: the update is
     left out there unless it is finite.
 
-    It is not a node, since it has no graph: beside a node an operator makes one of it, elsewhere
-    `F.parameter(graph, p)` does. `p == q` is identity.
+    It has no graph, so it is not a node: beside a node, and inside a cell or a block, one is made
+    of it; elsewhere `F.parameter(graph, p)` makes one. `p == q` is identity.
 
     Raises:
         DtypeError:   `value` is not float32 or float64, or a tensor with a gradient of its own.

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from dynbatch.absent import Absent, HidesAbsent, NoOperators, refuse
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 
-NODE = "F.parameter(graph, p), in a cell F.parameter(x.graph, p), is a node; p.value is the array"
+NODE = "F.parameter(graph, p) is a node, in a cell or a block p is one; p.value is the array"
 VALUE = "p.value is the array; p.assign(numbers) copies numbers into it"
 FROZEN = "p.frozen = True stops its gradient"
 DEVICE = 'p.to("cuda") and p.to("cpu") move it, model.to(...) all of a model'
 DTYPE = 'model.astype("float64") converts a model\'s parameters; a graph has one dtype'
 
 
+home: ContextVar[Callable[[Any], Any] | None] = ContextVar("home", default=None)
+"""Makes a node of a parameter where its graph is known: while a cell or a block runs."""
+
+
 class NoPartsError(DtypeError):
     """A parameter was indexed, perhaps by a cell that meant a key of its parameters."""
+
+
+class OfItsNode(Absent):
+    """A method of nodes: where a parameter can be a node, it is its node's."""
+
+    def __get__(self, owner: Any, kind: type | None = None) -> object:
+        node = None if owner is None else owner._as_node()
+        return super().__get__(owner, kind) if node is None else getattr(node, self._name)
 
 
 class AbsentOfParameter(HidesAbsent):
@@ -44,11 +58,15 @@ refuse(
     "log_softmax", "logsumexp", "mT", "matmul", "max", "mean", "min", "mm", "mul", "mv", "neg",
     "pow", "relu", "reshape", "sigmoid", "softmax", "sqrt", "squeeze", "std", "sub", "sum", "t",
     "tanh", "transpose", "unsqueeze", "var", "view",
+    kind=OfItsNode,
 )  # fmt: skip
 
 
 class ParameterHabits(NoOperators, AbsentOfParameter):
-    """Base of `Parameter`: it belongs to no graph, so its operators are errors."""
+    """Base of `Parameter`: it belongs to no graph, so its operators are errors.
+
+    Inside a cell or a block it is a node, of what the cell or the block is traced to.
+    """
 
     __slots__ = ()
 
@@ -92,8 +110,15 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
         """A parameter is always true, whatever its length."""
         return True
 
-    def __getitem__(self, key: object) -> NoReturn:
-        raise NoPartsError(str(self._refused("has no parts")))
+    def _as_node(self) -> Any:
+        make = home.get()
+        return None if make is None else make(self)
+
+    def __getitem__(self, key: object) -> Any:
+        node = None if isinstance(key, str) else self._as_node()
+        if node is None:
+            raise NoPartsError(str(self._refused("has no parts")))
+        return node[key]
 
     def __setitem__(self, key: object, value: object) -> None:
         raise self._refused("has no parts: p.value[...] = numbers sets them")

@@ -16,6 +16,7 @@ from dynbatch.blocks.program import BlockProgram, NotOneProgram
 from dynbatch.blocks.sizes import Pattern, Sizes, looser, patterns_to_try
 from dynbatch.blocks.trace import ARRAY_NAMES, Seen, TraceMaker
 from dynbatch.compiler.recorder import recorded
+from dynbatch.compiler.trace import parameters_in
 from dynbatch.compiler.traced import Reads, Traced, check_reads
 from dynbatch.nodes.losses.cross_entropy import folds
 from dynbatch.nodes.node import Owner
@@ -81,7 +82,7 @@ class BlockFunction:
                 "give it a node, or the graph",
             )  # fmt: skip
         if graph.is_trace or is_plain.get():
-            return self.__wrapped__(*positional, **named)
+            return self._inline(graph, positional, named)
         sizes = sizes_of(arguments.nodes, arguments.arrays)
         program = self._program(arguments, graph, sizes)
         if isinstance(program, BlockProgram):
@@ -97,7 +98,12 @@ class BlockFunction:
                 return results_of(self._call_type, program, arguments, free, told, graph)
             program = Inlined("for some sizes or arrays it builds other operators")
         graph.note_block(self.name, f"inlined, since {program.reason}")
-        return self.__wrapped__(*positional, **named)
+        return self._inline(graph, positional, named)
+
+    def _inline(self, graph: Owner, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The function itself: its operators are nodes of the graph."""
+        with parameters_in(graph):
+            return self.__wrapped__(*positional, **named)
 
     def _program(self, arguments: Arguments, graph: Owner, sizes: Sizes) -> Program:
         """The program for arguments of these forms and sizes, looked up once a graph."""

@@ -13,7 +13,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.blocks.arguments import Arguments
 from dynbatch.blocks.given_arrays import GivenArrays, NotTraceable, is_inside
 from dynbatch.blocks.sizes import Sizes
-from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
+from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, parameters_in
 from dynbatch.nodes.node import WIDTH, Node
 
 LENGTHS_READ = frozenset(
@@ -108,7 +108,8 @@ def run_on_placeholders(
     left = iter(sizes)
     nodes = [_placeholder(trace, number, x, left) for number, x in enumerate(arguments.nodes)]
     positional, named = arguments.with_leaves(nodes, trace.arrays.given(), params, trace)
-    returned = function(*positional, **named)
+    with parameters_in(trace):
+        returned = function(*positional, **named)
     trace.returns_tuple = isinstance(returned, tuple)
     results = returned if isinstance(returned, tuple) else (returned,)
     for result in results:

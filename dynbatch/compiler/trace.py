@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,9 +19,10 @@ from dynbatch.backend import Array, DType
 from dynbatch.compiler.recorder import is_leaf, recorded
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter_habits import NoPartsError
+from dynbatch.nodes.sources import parameter
+from dynbatch.parameter_habits import NoPartsError, home
 
 
 class Section(StrEnum):
@@ -177,18 +180,29 @@ def trace_cell(
     memory = memory_nodes[:1] if len(memory_nodes) < 2 else [tuple(memory_nodes)]
     name = getattr(function, "__name__", "cell")
     _require_arguments(name, function, 3 + len(memory))
-    returned = run_traced(function, [x, state, given_params, *memory], params)
+    returned = run_traced(function, [x, state, given_params, *memory], params, graph)
     output, following = _returned(name, returned, state_nodes, single)
     require_inside(name, [output, *following], graph)
     return Trace(graph.nodes, token_nodes, state_nodes, memory_nodes, output, following, reads)
 
 
-def run_traced(
-    function: Callable[..., object], arguments: Sequence[object], params: object
-) -> object:
-    """Call the cell; errors caused by its parameters name them."""
+@contextmanager
+def parameters_in(graph: Owner) -> Iterator[None]:
+    """A context in which a parameter is a node of this graph, as beside a node it is."""
+    token = home.set(partial(parameter, graph))
     try:
-        return function(*arguments)
+        yield
+    finally:
+        home.reset(token)
+
+
+def run_traced(
+    function: Callable[..., object], arguments: Sequence[object], params: object, graph: Owner
+) -> object:
+    """Call the cell on nodes of a graph; errors caused by its parameters name them."""
+    try:
+        with parameters_in(graph):
+            return function(*arguments)
     except (AttributeError, TypeError) as error:
         type_name = type(params).__name__
         is_told = isinstance(error, DynbatchError) and not isinstance(error, NoPartsError)

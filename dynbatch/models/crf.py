@@ -14,7 +14,7 @@ from dynbatch.errors import EmptyBatchError
 from dynbatch.graph import Graph
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.module import Module
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import nodes_of
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 
@@ -91,7 +91,7 @@ class CRF(Module):
         emissions = listed(
             "CRF.decode", "emissions", emissions, "crf.decode([emissions])[0] of one sentence"
         )
-        require_nodes("CRF.decode", *emissions)
+        emissions = nodes_of("CRF.decode", *emissions)
         if not emissions:
             raise EmptyBatchError.at_caller("CRF.decode: no sentences.")
         graph = emissions[0].graph

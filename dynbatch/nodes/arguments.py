@@ -47,11 +47,23 @@ def _is_width(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)
 
 
-def require_nodes(what: str, *values: object) -> None:
-    """Raise `DtypeError` for the first value that is not a node."""
-    for value in values:
-        if not isinstance(value, Node):
-            raise not_a_node(what, value)
+def node_of(what: str, value: object) -> Node:
+    """The value, a node; inside a cell or a block a parameter is one.
+
+    Raises:
+        DtypeError: it is neither.
+    """
+    if isinstance(value, Node):
+        return value
+    node: Node | None = value._as_node() if isinstance(value, Parameter) else None
+    if node is None:
+        raise not_a_node(what, value)
+    return node
+
+
+def nodes_of(what: str, *values: object) -> list[Node]:
+    """`node_of` each value."""
+    return [node_of(what, value) for value in values]
 
 
 def require_graph(what: str, graph: object) -> None:

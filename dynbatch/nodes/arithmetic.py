@@ -213,10 +213,19 @@ def combined(node_type: type[Binary], a: Node, b: Node) -> Node:
 
 
 def beside(node: Any, value: Any) -> Any:
-    """The other operand: a parameter becomes a node of the graph; all else stays as it is."""
-    if isinstance(value, Parameter) and isinstance(node, Node):
-        return parameter(node.graph, value)
+    """The other operand: a parameter becomes a node of the graph; all else stays as it is.
+
+    Inside a cell or a block it does so beside a number, or another parameter.
+    """
+    if isinstance(value, Parameter):
+        made = parameter(node.graph, value) if isinstance(node, Node) else value._as_node()
+        return value if made is None else made
     return value
+
+
+def node_first(a: Any, b: Any) -> tuple[Any, Any]:
+    """The operands, the first of which is no node, in an order in which it is, if one is."""
+    return (b, a) if isinstance(b, Node) else (beside(b, a), b)
 
 
 def number_of(value: Any) -> float:
@@ -224,6 +233,8 @@ def number_of(value: Any) -> float:
         isinstance(value, np.ndarray) and value.ndim == 0
     ):
         return float(value)
+    if isinstance(value, Parameter):
+        raise value._refused("stands alone")
     raise DtypeError.at_caller(
         f"a node or a number expected, got {type(value).__name__}.\n"
         "  fix:  turn arrays into nodes with F.input(graph, array)"
@@ -233,9 +244,11 @@ def number_of(value: Any) -> float:
 def add(a: Any, b: Any) -> Node:
     """a + b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
-        a, b = b, a
+        a, b = node_first(a, b)
     if not isinstance(b, Node):
         b = beside(a, b)
+    if not isinstance(a, Node):
+        a, b = b, a
     return combined(Add, a, b) if isinstance(b, Node) else Shift(a, number=number_of(b))
 
 
@@ -252,8 +265,10 @@ def subtract(a: Any, b: Any) -> Node:
 def multiply(a: Any, b: Any) -> Node:
     """a ⊙ b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
-        a, b = b, a
+        a, b = node_first(a, b)
     b = beside(a, b)
+    if not isinstance(a, Node):
+        a, b = b, a
     return combined(Multiply, a, b) if isinstance(b, Node) else Scale(a, number=number_of(b))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dynbatch.arguments import number
 from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
@@ -87,7 +87,7 @@ def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
     Source: Srivastava et al. 2014, JMLR 15; counter-based numbers after Salmon et al. 2011
         (Parallel Random Numbers: As Easy as 1, 2, 3), with a lighter hash than theirs.
     """
-    require_nodes("dropout", x)
+    x = node_of("dropout", x)
     if type(p) is not float or not 0 <= p <= 1:
         p = number("dropout", "p", p, "[0, 1]")
     if not training or p == 0:

@@ -6,7 +6,7 @@ from typing import Never
 
 from dynbatch.kernels import gated as kernels
 from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction, activations
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of, nodes_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -104,9 +104,9 @@ def _gated(
     what: str, f: type[UnaryFunction], gate: Node, value: Node | None, *arguments: str
 ) -> Node:
     if value is None:
-        require_nodes(what, gate)
+        gate = node_of(what, gate)
         return GatedHalves(gate, function=f.name, arguments=arguments, value_first=False)
-    require_nodes(what, gate, value)
+    gate, value = nodes_of(what, gate, value)
     return GatedUnit(gate, value, function=f.name, arguments=arguments)
 
 

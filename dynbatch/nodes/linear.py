@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.kernels import arrays, blas
-from dynbatch.nodes.arguments import check_parameter, not_a_node, require_nodes
+from dynbatch.nodes.arguments import check_parameter, node_of, nodes_of
 from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
@@ -178,8 +178,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     Raises:
         ShapeError: the last dimension of x is not the weight's second.
     """
-    if not isinstance(x, Node):
-        raise not_a_node("linear", x)
+    x = node_of("linear", x)
     graph = x.graph
     check_parameter("linear", weight, graph)
     if bias is not None:
@@ -219,7 +218,7 @@ def matmul(a: Node, b: Node) -> Node:
         ...     (m @ v).value.tolist(), (v @ m).value.tolist(), float(v @ v)
         ([-1.0, -1.0], [-2.0, -2.0], 2.0)
     """
-    require_nodes("matmul", a, b)
+    a, b = nodes_of("matmul", a, b)
     if b.ndim == 1 and a.ndim:
         _require_inner(a, b)
         return dot(a, b) if a.ndim == 1 else squeeze(MatMul(a, unsqueeze(b, -1)), -1)
@@ -232,7 +231,7 @@ def dot(a: Node, b: Node) -> Node:
     Raises:
         ShapeError: they are not vectors, or of different widths.
     """
-    require_nodes("dot", a, b)
+    a, b = nodes_of("dot", a, b)
     if not a.ndim == b.ndim == 1:
         a.refuse(
             f"dot of shapes {a.shape} and {b.shape}",

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, ClassVar, NoReturn
 
 from dynbatch.errors import EmptyBatchError, GraphError
-from dynbatch.nodes.arguments import not_a_node
+from dynbatch.nodes.arguments import nodes_of, not_a_node
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
@@ -96,6 +96,10 @@ class Recorded(Node):
                     phase = x.phase
                 ragged |= x.ragged
         except (AttributeError, IndexError):
+            if any([isinstance(x, Parameter) for x in inputs]):  # of a cell, or an error
+                nodes = nodes_of(type(self).__name__, *inputs)
+                self.__init__(*nodes, graph=graph, **attributes)  # type: ignore[misc]
+                return
             self._refuse_inputs(graph)
             raise
         self.graph = owner

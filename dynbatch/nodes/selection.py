@@ -217,6 +217,7 @@ def where(mask: Any, a: Any, b: Any) -> Node:
         ...     F.where(x > 0, F.sqrt(x), 0.0).value.tolist()
         [0.0, 2.0]
     """
+    a, b = beside(b, a), beside(a, b)
     given = [x for x in (a, b, mask) if isinstance(x, Node)]
     if not given:
         raise DtypeError.at_caller(

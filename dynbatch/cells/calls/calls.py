@@ -208,7 +208,7 @@ class Calls:
         given = [a if k == at else as_nodes(a, graph) for k, a in enumerate(arguments)]
         params = None if at is None else arguments[at]
         try:
-            return run_traced(self._cell.function, given, params)
+            return run_traced(self._cell.function, given, params, graph)
         except (AttributeError, LookupError, TypeError) as error:
             if isinstance(error, DynbatchError) or at is None:
                 raise

@@ -148,7 +148,7 @@ def _trace_once(
     given_params, reads = recorded(params)
     if params_at is not None:
         arguments.insert(params_at, given_params)
-    returned = run_traced(function, arguments, params)
+    returned = run_traced(function, arguments, params, graph)
     outputs: list[Node] = []
     form = _form_of(_name(function), returned, outputs)
     require_inside(_name(function), outputs, graph)

@@ -36,7 +36,7 @@ def plain_scan(
     for t in reversed(range(rows)) if reverse else range(rows):
         tokens = tuple([row_of(x, t) for x in sentences])
         x = tokens if isinstance(xs, tuple) else tokens[0]
-        returned: Any = run_traced(function, [x, state, params, *memory], params)
+        returned: Any = run_traced(function, [x, state, params, *memory], params, graph)
         y, state = returned
         outputs.append(y if y.ndim == 2 else unsqueeze(y, 0))
     if not outputs:

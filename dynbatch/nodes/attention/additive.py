@@ -15,7 +15,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients
 from dynbatch.kernels.c.attention import additive as c_additive
 from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, nodes_of
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
@@ -181,7 +181,7 @@ def additive_attention(
     Source: Bahdanau et al. 2015, arXiv:1409.0473, appendix A.1.2; their v_a is our `vector`.
     """
     values = keys if values is None else values
-    require_nodes("additive_attention", query, keys, values)
+    query, keys, values = nodes_of("additive_attention", query, keys, values)
     check_parameter("additive_attention", vector, query.graph)
     mask = mask_of("additive_attention", False, None, mask)
     return BahdanauAttention(query, keys, values, vector=vector, mask=mask)

@@ -17,7 +17,7 @@ from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.c.attention import single_query as c_single_query
 from dynbatch.kernels.c.attention.steps import AttentionSteps
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, nodes_of
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.attention.bias import BiasRule, DistanceBias, score_bias
 from dynbatch.nodes.batch import Batch
@@ -251,7 +251,7 @@ def attention(
         arXiv:2305.13245, section 2.2.
     """
     values = keys if values is None else values
-    require_nodes("attention", query, keys, values)
+    query, keys, values = nodes_of("attention", query, keys, values)
     mask = mask_of("attention", causal, window, mask)
     if scale is None:
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0

@@ -9,7 +9,7 @@ from dynbatch.arguments import size
 from dynbatch.kernels import arrays
 from dynbatch.kernels import convolution as kernels
 from dynbatch.kernels.images import Pair
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.images.windows import Padding, Sliding, padding_of, pair
 from dynbatch.nodes.node import Node, Shape
@@ -186,7 +186,7 @@ def _convolved(
     what: str, dims: int, x: Node, weight: Parameter, bias: Parameter | None,
     stride: int | Pair, padding: Padding, dilation: int | Pair, groups: int,
 ) -> Node:  # fmt: skip
-    require_nodes(what, x)
+    x = node_of(what, x)
     check_parameter(what, weight, x.graph)
     if bias is not None:
         check_parameter(what, bias, x.graph)

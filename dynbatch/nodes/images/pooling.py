@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynbatch.arguments import refused
 from dynbatch.kernels import images as kernels
 from dynbatch.kernels.images import Pair
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.images.windows import Sliding, pair
 from dynbatch.nodes.node import Node, Shape
@@ -129,7 +129,7 @@ def _pooled(
     what: str, node_type: type[Pooling2d], x: Node, kernel_size: int | Pair,
     stride: int | Pair | None, padding: int | Pair, dilation: int | Pair = 1,
 ) -> Node:  # fmt: skip
-    require_nodes(what, x)
+    x = node_of(what, x)
     size = pair(what, "kernel_size", kernel_size, 1)
     around = pair(what, "padding", padding, 0)
     if any([2 * p > n for p, n in zip(around, size, strict=True)]):

@@ -12,7 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels import arrays
 from dynbatch.kernels import convolution as kernels
 from dynbatch.kernels.images import Pair, Patches
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.images.windows import Sliding, pair
@@ -187,7 +187,7 @@ def conv_transpose2d(
         [(8, 12, 3), (18, 10, 3)]
     """
     what = "conv_transpose2d"
-    require_nodes(what, x)
+    x = node_of(what, x)
     check_parameter(what, weight, x.graph)
     if bias is not None:
         check_parameter(what, bias, x.graph)

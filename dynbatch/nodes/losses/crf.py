@@ -7,7 +7,7 @@ from typing import Any
 
 from dynbatch.backend import Array
 from dynbatch.kernels.losses import crf as kernels
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import TargetRule, class_targets
@@ -171,7 +171,7 @@ def crf(
     Source: Lafferty, McCallum & Pereira 2001, ICML; as a layer on a bi-LSTM Huang et al. 2015,
         arXiv:1508.01991.
     """
-    require_nodes("crf", emissions)
+    emissions = node_of("crf", emissions)
     for parameter in (transitions, start, end):
         check_parameter("crf", parameter, emissions.graph)
     ids, _, _ = class_targets("crf", emissions, tags, None, "sum")
@@ -187,7 +187,7 @@ def viterbi(emissions: Node, transitions: Parameter, start: Parameter, end: Para
         ShapeError: shapes do not fit.
         DtypeError: an argument is not a parameter, or not of the graph's dtype.
     """
-    require_nodes("viterbi", emissions)
+    emissions = node_of("viterbi", emissions)
     for parameter in (transitions, start, end):
         check_parameter("viterbi", parameter, emissions.graph)
     return Viterbi(emissions, transitions=transitions, start=start, end=end)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.arguments import number
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.losses.targets import check_reduction, class_targets
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reductions.reduce import mean, sum
@@ -106,7 +106,7 @@ def multi_margin_loss(x: Node, target: Any, margin: float = 1.0, reduction: str 
 
 def _distance(what: str, x: Node, target: Any, reduction: str) -> Node:
     """|x - target|, of one shape."""
-    require_nodes(what, x)
+    x = node_of(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     target = target if isinstance(target, Node) else input(x.graph, target)
     if x.shape != target.shape:

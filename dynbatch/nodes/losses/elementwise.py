@@ -12,7 +12,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import elementwise as kernels
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import TargetRule, check_reduction, class_targets
 from dynbatch.nodes.node import Node, Shape
@@ -207,7 +207,7 @@ def _pair_loss(
     what: str, node_type: type[ElementwiseLoss], x: Node, target: Any, reduction: str,
     known: tuple[str, ...] = ("mean", "sum"),
 ) -> Node:  # fmt: skip
-    require_nodes(what, x)
+    x = node_of(what, x)
     check_reduction(what, reduction, known)
     counts = {"mean": x.rows * x.width, "batchmean": x.rows, "sum": 1}
     target = target if isinstance(target, Node) else input(x.graph, target)

@@ -8,7 +8,7 @@ from typing import Any
 from dynbatch.backend import Array
 from dynbatch.kernels.losses import pointer as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import nodes_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import TargetRule, class_targets
@@ -134,7 +134,7 @@ def pointer_loss(
 
     Source: Vinyals, Fortunato & Jaitly 2015, arXiv:1506.03134 (pointer networks).
     """
-    require_nodes("pointer_loss", queries, keys)
+    queries, keys = nodes_of("pointer_loss", queries, keys)
     ids, weights, rule = class_targets(
         "pointer_loss", queries, targets, ignore_index, reduction, are_rows=True
     )

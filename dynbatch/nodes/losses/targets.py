@@ -17,7 +17,7 @@ from dynbatch.errors import (
 )
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.arguments import are_below, as_ids, not_a_node, same_ids
+from dynbatch.nodes.arguments import are_below, as_ids, node_of, same_ids
 from dynbatch.nodes.node import Node
 
 NOTHING_IGNORED = -100
@@ -136,8 +136,7 @@ def class_targets(
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         ArgumentError:   unknown reduction.
     """
-    if not isinstance(x, Node):
-        raise not_a_node(what, x)
+    x = node_of(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     rule = target_rule(what, None if are_rows else x.width, ignore_index, reduction)
     is_one = not isinstance(targets, np.ndarray) and isinstance(targets, (int, np.integer))

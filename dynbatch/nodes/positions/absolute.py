@@ -12,7 +12,7 @@ from dynbatch.errors import VocabularyError
 from dynbatch.kernels import positions as kernels
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.rows import gather_rows
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
@@ -152,7 +152,7 @@ def positions(x: Node, table: Parameter, offset: int = 0) -> Node:
         ...     (x + F.positions(x, table, offset=2)).value.tolist()
         [[12.0], [23.0]]
     """
-    require_nodes("positions", x)
+    x = node_of("positions", x)
     check_parameter("positions", table, x.graph)
     return PositionRows(detach(x), table=table, offset=size("positions", "offset", offset, 0))
 
@@ -192,7 +192,7 @@ def sinusoidal(
         ...     F.sinusoidal(F.input(graph, [[7.0, 7.0], [7.0, 7.0]])).value.round(2).tolist()
         [[0.0, 1.0], [0.84, 0.54]]
     """
-    require_nodes("sinusoidal", x)
+    x = node_of("sinusoidal", x)
     angles = kernels.Angles(x.width, number("sinusoidal", "base", base, "(0, inf)"))
     placed = position_attributes("sinusoidal", layout, offset, positions)
     return Sinusoids(x, angles=angles, **placed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dynbatch.arguments import number, refused, shown, size
 from dynbatch.kernels import positions as kernels
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.positions.base import Positioned, position_attributes
@@ -123,7 +123,7 @@ def rotary(
         ...     F.rotary(x).value.round(2).tolist()
         [[1.0, 0.0], [0.54, 0.84]]
     """
-    require_nodes("rotary", x)
+    x = node_of("rotary", x)
     heads = size("rotary", "heads", heads)
     given = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
     base = number("rotary", "base", base, "(0, inf)")

@@ -24,7 +24,7 @@ from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.arguments import not_a_node
+from dynbatch.nodes.arguments import node_of, not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -40,6 +40,7 @@ from dynbatch.nodes.shape.axes import (
 from dynbatch.nodes.shape.permute import permute
 from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.syntax.registry import not_an_argument
+from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 Dims = int | tuple[int, ...] | None
@@ -204,7 +205,7 @@ def sum(x: Node | Sequence[Node], dim: Dims = None, **habits: Never) -> Node:
         ShapeError:      x has no such dim, or the list holds something else than scalars.
         EmptyBatchError: the list is empty.
     """
-    if isinstance(x, Node):
+    if isinstance(x, Node | Parameter):
         return reduced("sum", Sum, x, dim, habits)
     return _total("sum", x, dim, lambda count: 1.0, habits)
 
@@ -218,7 +219,7 @@ def mean(x: Node | Sequence[Node], dim: Dims = None, **habits: Never) -> Node:
         ShapeError:      x has no such dim, or the list holds something else than scalars.
         EmptyBatchError: the list is empty.
     """
-    if isinstance(x, Node):
+    if isinstance(x, Node | Parameter):
         return reduced("mean", Mean, x, dim, habits)
     return _total("mean", x, dim, lambda count: 1 / count, habits)
 
@@ -244,8 +245,7 @@ def reduced(
     """
     if habits:
         raise not_an_argument(what, habits)
-    if not isinstance(x, Node):
-        raise not_a_node(what, x)
+    x = node_of(what, x)
     if dim is None:
         return make(x, over=FEATURES if x.ndim == 1 else ALL)
     several = tuple(dim) if isinstance(dim, list | tuple) else (dim,)

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.arguments import as_ids, require_nodes, same_ids
+from dynbatch.nodes.arguments import as_ids, node_of, same_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
@@ -111,7 +111,7 @@ def segment_sum(x: Node, lengths: Any) -> Node:
         ...     segment_sum(x, [2, 0, 1]).value.tolist(), segment_mean(x, [2, 0, 1]).value.tolist()
         ([[3.0], [0.0], [4.0]], [[1.5], [0.0], [4.0]])
     """
-    require_nodes("segment_sum", x)
+    x = node_of("segment_sum", x)
     return SegmentSum(x, counts=as_ids("segment_sum", lengths))
 
 
@@ -124,5 +124,5 @@ def segment_mean(x: Node, lengths: Any) -> Node:
     Raises:
         ShapeError: x is not a matrix, or the lengths do not fit it.
     """
-    require_nodes("segment_mean", x)
+    x = node_of("segment_mean", x)
     return SegmentMean(x, counts=as_ids("segment_mean", lengths))

@@ -18,7 +18,7 @@ from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.unary import arithmetic
 from dynbatch.kernels.variance import spread_backward, squared_deviations
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -223,7 +223,7 @@ def _spread(
 ) -> Node:
     if habits:
         raise not_an_argument(what, habits)
-    require_nodes(what, x)
+    x = node_of(what, x)
     if isinstance(correction, bool) or not isinstance(correction, int | float | np.number):
         raise DtypeError.at_caller(
             f"{what}: correction={correction!r} is not a number.\n"

@@ -15,7 +15,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
-from dynbatch.nodes.arguments import not_a_node
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import INDEX_BYTES
@@ -41,8 +41,7 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
     """
     if habits:
         raise not_an_argument(what, habits)
-    if not isinstance(x, Node):
-        raise not_a_node(what, x)
+    x = node_of(what, x)
     require_integer(what, dim)
     ndim = x.ndim
     if -ndim <= dim < ndim and (ndim < 3 or dim in (-1, ndim - 1)):

@@ -11,7 +11,7 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.arguments import LEAST_0, SIZES, require_nodes
+from dynbatch.nodes.arguments import LEAST_0, SIZES, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
@@ -119,7 +119,7 @@ def expand(x: Node, shape: Shape) -> Node:
     Raises:
         ShapeError: a size of x is neither 1 nor that of `shape`, or a size of `shape` is below 0.
     """
-    require_nodes("expand", x)
+    x = node_of("expand", x)
     if x.shape == shape:
         return x
     if x.ndim > 1 and len(shape) > 2 and x.shape[:-1] != shape[:-1]:

@@ -13,7 +13,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
-from dynbatch.nodes.arguments import are_below, as_ids, require_nodes, same_ids
+from dynbatch.nodes.arguments import are_below, as_ids, node_of, same_ids
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
@@ -147,7 +147,7 @@ def repeat(x: Node, times: int) -> Node:
     Raises:
         ShapeError: `times` is negative, or x is a scalar.
     """
-    require_nodes("repeat", x)
+    x = node_of("repeat", x)
     if times < 0:
         x.refuse(
             f"repeat({times})",

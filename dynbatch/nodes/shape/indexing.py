@@ -10,7 +10,7 @@ from typing import Any, Never
 import numpy as np
 
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.gather import gather_rows
@@ -48,7 +48,7 @@ def pick(x: Node, id: int) -> Node:
     Raises:
         VocabularyError: `id` is out of range.
     """
-    require_nodes("pick", x)
+    x = node_of("pick", x)
     return getitem(x, _index(id, id))
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, Never
 
 from dynbatch.errors import DtypeError, EmptyBatchError
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import nodes_of
 from dynbatch.nodes.batch import Batch, sizes_of
 from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
@@ -194,7 +194,7 @@ def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
             f"  fix:  F.{what}([a, b])"
         )
     nodes: Sequence[Node] = inputs if isinstance(inputs, list | tuple) else list(inputs)
-    require_nodes(what, *nodes)
+    nodes = nodes_of(what, *nodes)
     if not nodes:
         raise EmptyBatchError.at_caller(
             f"{what}: at least one input is needed.\n  fix:  skip the call where the list is empty"

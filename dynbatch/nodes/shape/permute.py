@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.rows import gather_rows
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
@@ -89,7 +89,7 @@ def permute(x: Node, dims: Sequence[int]) -> Node:
         ...     F.permute(F.constant(graph, 1.0, (5, 2, 4)), (1, 0, 2)).shape
         (2, 5, 4)
     """
-    require_nodes("permute", x)
+    x = node_of("permute", x)
     if not isinstance(dims, Sequence):
         x.refuse(f"permute(dims={dims!r})", "dims are a tuple", "F.permute(x, (1, 0, 2))")
     wanted = [dim + x.ndim if dim < 0 else dim for dim in dims]
@@ -119,7 +119,7 @@ def transpose(x: Node, dim0: int | None = None, dim1: int | None = None) -> Node
     Raises:
         ShapeError: x has no such dimensions, or other than two where none are named.
     """
-    require_nodes("transpose", x)
+    x = node_of("transpose", x)
     if dim0 is None and dim1 is None:
         return Transpose(x)
     if not all([type(dim) is int and -x.ndim <= dim < x.ndim for dim in (dim0, dim1)]):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Never
 
-from dynbatch.nodes.arguments import LEAST_0, require_nodes
+from dynbatch.nodes.arguments import LEAST_0, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis, require_integer
@@ -64,7 +64,7 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
     Raises:
         ShapeError: the number of elements would change.
     """
-    require_nodes("reshape", x)
+    x = node_of("reshape", x)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     is_of_pairs = x.ndim == 2 == len(shape) and x.width == 1 and shape[0] != -1
     known = 1
@@ -102,7 +102,7 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
     if dim is None:
         if habits:
             raise not_an_argument("squeeze", habits)
-        require_nodes("squeeze", x)
+        x = node_of("squeeze", x)
         return reshape(x, tuple([size for size in x.shape if size != 1]))
     if isinstance(x, Node) and x.ndim > 2 and not habits and dim in range(-x.ndim, x.ndim):
         require_integer("squeeze", dim)
@@ -123,7 +123,7 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
     """
     if habits:
         raise not_an_argument("unsqueeze", habits)
-    require_nodes("unsqueeze", x)
+    x = node_of("unsqueeze", x)
     require_integer("unsqueeze", dim)
     place = dim if dim >= 0 else dim + x.ndim + 1
     if not 0 <= place <= x.ndim:
