@@ -53,9 +53,10 @@ def pick(x: Node, id: int) -> Node:
 
 
 def getitem(x: Node, key: Any) -> Node:
-    """`x[key]`: an index or slice of tokens (of features, for a vector), or ids of rows.
+    """`x[key]`: an index or slice of tokens (of features, for a vector), or ids of them.
 
-    `x[tokens, features]` selects both. A mask, T booleans, selects the rows where it is True.
+    `x[tokens, features]` selects both. A mask, T booleans, selects the rows where it is True; of a
+    vector, ids and a mask select elements.
     `...` stands for the remaining dimensions, and None gives a vector one more dimension of size 1:
     `x[..., None]` is `F.unsqueeze(x, -1)`.
 
@@ -68,7 +69,10 @@ def getitem(x: Node, key: Any) -> Node:
     if x.ndim > 2:
         return _along_first(x, key)
     if isinstance(key, list | np.ndarray) and np.ndim(key) == 1:
-        return gather_rows(x, _ids_of(x, key))
+        ids = _ids_of(x, key)
+        if x.ndim != 1:
+            return gather_rows(x, ids)
+        return reshape(gather_rows(unsqueeze(x, 1), ids), (len(ids),))
     if key is None or key is Ellipsis or isinstance(key, tuple):
         return _parts(x, key if isinstance(key, tuple) else (key,))
     if x.ndim == 2:
@@ -114,10 +118,10 @@ def _ids_of(x: Node, key: Any) -> Any:
     mask = np.asarray(key)
     if mask.dtype != bool:
         return key
-    if x.ndim != 2 or mask.size != x.rows:
+    if not x.ndim or mask.size != x.shape[0]:
         x.refuse(
             f"a mask of {mask.size} for a value of shape {x.shape}",
-            "a mask has one boolean for each token of a matrix (T, D)",
+            "a mask has one boolean for each token of a matrix (T, D), or each element of a vector",
             "give a mask of this sentence's own length; select features with slices",
         )
     return np.flatnonzero(mask)

@@ -46,6 +46,7 @@ def test_parts_of_sentences_batch_and_differentiate(build):
         lambda graph, x: x[-1],
         lambda graph, x: x[0, 2],
         lambda graph, x: x[0][1:3],
+        lambda graph, x: x[0][[3, 0, 0]],
         lambda graph, x: F.pick(F.pick(x, -1), 0),
         lambda graph, x: x[[0, x.rows - 1, 0]],
         lambda graph, x: F.transpose(x),
@@ -122,3 +123,19 @@ def test_what_cannot_be_taken_is_refused_at_the_users_line(build, error, message
         with pytest.raises(error, match=message) as caught:
             build(x)
         assert "fix:" in str(caught.value) and "test_indexing.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", [[2, 0], np.array([0, 3, 3]), [0], np.array([True, False, False, True]), []], ids=str
+)
+def test_ids_and_a_mask_select_elements_of_a_vector(key):
+    values = np.array([5.0, 6.0, 7.0, 8.0])
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, values).keep()
+        part = x[key]
+        graph.backward(F.sum(part) + F.sum(x))
+        expected = values[np.asarray(key, None if len(key) else int)]
+        assert part.shape == expected.shape
+        assert x.gradient.tolist() == [1 + np.sum(expected == value) for value in values.tolist()]
+    with db.Graph(dtype="float64") as graph:
+        assert F.input(graph, values)[key].value.tolist() == expected.tolist()
