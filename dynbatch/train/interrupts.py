@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from dynbatch.parallel.guard_process import ENDING
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class Terminated(SystemExit):
@@ -20,6 +22,61 @@ class Terminated(SystemExit):
         self.number = number
 
 
+class _Handler:
+    """What handles signals inside a block, and afterwards passes them on to those of before.
+
+    An interrupt may come while handlers are put back, one after the other: what is left of this one
+    then does no harm.
+
+    Args:
+        before: handlers by the signal's number.
+        handle: (number, frame) -> None.
+    """
+
+    def __init__(
+        self, before: dict[int, Any], handle: Callable[[int, FrameType | None], object]
+    ) -> None:
+        self.before = before
+        self.handle = handle
+        self.is_over = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.is_over:
+            self.pass_on(number, frame)
+        else:
+            self.handle(number, frame)
+
+    def pass_on(self, number: int, frame: FrameType | None = None) -> None:
+        """Let a signal act as it would have without the block."""
+        before = self.before[number]
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, before)
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handled(
+    numbers: Iterable[int], handle: Callable[[int, FrameType | None], object]
+) -> Iterator[_Handler]:
+    """Signals inside the block are handled so; their handlers of before are put back at its end."""
+    handler = _Handler({number: signal.getsignal(number) for number in numbers}, handle)
+    try:
+        for number in handler.before:
+            signal.signal(number, handler)
+        yield handler
+    finally:
+        handler.is_over = True
+        for number, before in handler.before.items():
+            signal.signal(number, before)
+
+
+def _is_elsewhere() -> bool:
+    """Whether this is another thread than the one in which Python takes signals."""
+    return threading.current_thread() is not threading.main_thread()
+
+
 @contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM and SIGHUP inside the block raise `Terminated`, as Ctrl-C raises `KeyboardInterrupt`.
@@ -28,21 +85,12 @@ def terminable() -> Iterator[None]:
     so does `nohup`'s choice to ignore SIGHUP. The handlers of before are put back at the end.
     Python takes signals in the main thread only, so in another thread this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _is_elsewhere():
         yield
         return
-    taken = [
-        number
-        for number in ENDING
-        if number != signal.SIGINT and signal.getsignal(number) is signal.SIG_DFL
-    ]
-    for number in taken:
-        signal.signal(number, _terminate)
-    try:
+    ends = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    with _handled([number for number in ends if number != signal.SIGINT], _terminate):
         yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -56,29 +104,26 @@ def noted_interrupts(noted: list[int]) -> Iterator[None]:
     A second one takes effect at once; so does, at the end of the block, one that is still noted
     there. Handlers of the program stay, and in threads other than the main one this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _is_elsewhere():
         yield
         return
-    taken = {
-        number: handler
-        for number in ENDING
-        if (handler := signal.getsignal(number)) in (signal.default_int_handler, _terminate)
-    }
 
     def note(number: int, frame: FrameType | None) -> None:
         noted.append(number)
         if len(noted) > 1:
-            _act(taken, number, frame)
+            handler.pass_on(number, frame)
 
-    for number in taken:
-        signal.signal(number, note)
-    try:
+    with _handled([number for number in _ENDING if _ends_a_run(number)], note) as handler:
         yield
-    finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
     if noted:
-        _act(taken, noted[-1], None)
+        handler.pass_on(noted[-1])
+
+
+def _ends_a_run(number: int) -> bool:
+    """Whether a signal raises `KeyboardInterrupt` or `Terminated` now."""
+    handler = signal.getsignal(number)
+    is_ours = isinstance(handler, _Handler) and handler.handle is _terminate
+    return handler is signal.default_int_handler or is_ours
 
 
 @contextmanager
@@ -90,22 +135,12 @@ def deferred_interrupt() -> Iterator[None]:
     in another thread this does nothing. If the block raises, that error is raised and the signal
     forgotten.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _is_elsewhere():
         yield
         return
-    before = {number: signal.getsignal(number) for number in ENDING}
-    handlers = {number: handler for number, handler in before.items() if callable(handler)}
-    caught: list[tuple[int, FrameType | None]] = []
-    for number in handlers:
-        signal.signal(number, lambda number, frame: caught.append((number, frame)))
-    try:
+    caught: list[int] = []
+    numbers = [number for number in _ENDING if callable(signal.getsignal(number))]
+    with _handled(numbers, lambda number, _: caught.append(number)) as handler:
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if caught:
-        _act(handlers, *caught[-1])
-
-
-def _act(handlers: Mapping[signal.Signals, Any], number: int, frame: FrameType | None) -> None:
-    handlers[signal.Signals(number)](number, frame)
+    for number in caught:
+        handler.pass_on(number)

@@ -261,28 +261,33 @@ class Ranks:
 
     @contextmanager
     def noting_interrupts(self) -> Iterator[None]:
-        """A block in which a signal that ends a run waits until all ranks know of it."""
-        if self._communicator is None:
-            yield
-            return
-        self.agree = False
+        """A block in which a signal that ends a run waits until all ranks know of it.
+
+        One process does as several do: inside a finalizer, which may run at any line, Python drops
+        what a signal raises.
+        """
+        self._noted.clear()
+        self.agree = self._communicator is None
         with noted_interrupts(self._noted):
             yield
 
     def raise_interrupt(self) -> None:
-        """End the run, after a whole update, if a signal came to any rank before it.
+        """End the run, after a whole update or epoch, if a signal came to any rank before it.
 
         Raises:
             KeyboardInterrupt, Terminated: on all ranks.
         """
+        if self._communicator is None:
+            self._ending = max(self._noted, default=0)
         if self._ending:
             number, self._ending, self.agree = self._ending, 0, True
             self._noted.clear()
             is_key = number == signal.SIGINT
-            tell_launcher(
-                f"rank {self._asked} was asked to end by signal {number} "
-                f"({signal.Signals(number).name})", self._asked
-            )  # fmt: skip
+            if self._communicator is not None:
+                tell_launcher(
+                    f"rank {self._asked} was asked to end by signal {number} "
+                    f"({signal.Signals(number).name})", self._asked
+                )  # fmt: skip
             raise self.on_all(KeyboardInterrupt() if is_key else Terminated(number))
 
     def on_all(self, error: Failure) -> Failure:

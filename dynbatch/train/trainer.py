@@ -97,10 +97,11 @@ class Trainer(TrainerSettings):
     number alone, a run that was killed and resumed equals one that never was, bit for bit, on one
     machine, with as many threads and for equal settings.
 
-    **Ctrl-C, SIGTERM, SIGHUP** save the moment after the last whole update, say how to resume, and
-    go on as `KeyboardInterrupt` and `SystemExit`, with which Python ends with status 128 + the
-    signal's number (130, 143, 129) if nobody catches it. SIGTERM and SIGHUP are left alone where
-    the program handles or ignores them, and outside the main thread.
+    **Ctrl-C, SIGTERM, SIGHUP** end the run after the update, or the validation, that is being made;
+    a second one ends it at once. They save the moment after the last whole update, say how to
+    resume, and go on as `KeyboardInterrupt` and `SystemExit`, with which Python ends with status
+    128 + the signal's number (130, 143, 129) if nobody catches it. SIGTERM and SIGHUP are left
+    alone where the program handles or ignores them, and outside the main thread.
 
     **One run at a time.** While `fit` runs, no other process or thread can train with the same
     `checkpoint_path`; see `train.locked`.
@@ -234,6 +235,7 @@ class Trainer(TrainerSettings):
                 progress.advance(sum(map(len, group)), self._last, len(group))
                 del group  # before the next ones are read, which may take as much memory
         self._end_epoch()
+        self.ranks.raise_interrupt()
 
     def _update(self, batches: Sequence[Sequence[Example]]) -> None:
         """Make one update, completely or not at all."""

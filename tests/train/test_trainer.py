@@ -164,6 +164,11 @@ def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
+def insist():
+    interrupt()
+    interrupt()  # which is not waited for
+
+
 def terminate():
     signal.raise_signal(signal.SIGTERM)
 
@@ -224,14 +229,18 @@ def test_kill_within_a_save_is_made_good_by_the_checkpoint_before(
 
 
 @pytest.mark.parametrize(
-    ("what", "count", "step"),
-    [("loss", 1, 0), ("loss", 4, 1), ("update", 4, 4), ("updated", 7, 7), ("validate", 1, 5)],
-)
+    ("what", "count", "step", "act"),
+    [
+        ("loss", 1, 1, interrupt), ("loss", 1, 0, insist), ("loss", 4, 2, interrupt),
+        ("loss", 4, 1, insist), ("update", 4, 4, interrupt), ("updated", 7, 7, interrupt),
+        ("validate", 1, 5, interrupt), ("validate", 1, 5, insist),
+    ],
+)  # fmt: skip
 def test_ctrl_c_saves_the_last_whole_update_and_says_how_to_resume(
-    tmp_path, undisturbed, device, capsys, what, count, step
+    tmp_path, undisturbed, device, capsys, what, count, step, act
 ):
     hint = "python train.py --resume"
-    run = Run(tmp_path, after(count, what, interrupt), device, resume_hint=hint)
+    run = Run(tmp_path, after(count, what, act), device, resume_hint=hint)
     with pytest.raises(KeyboardInterrupt):
         run.trainer.fit(3)
     path = tmp_path / "run.safetensors"
@@ -248,12 +257,12 @@ def test_a_second_ctrl_c_while_the_first_one_saves_leaves_it_told(tmp_path, undi
     run.trainer.save = lambda: (interrupt(), save())
     with pytest.raises(KeyboardInterrupt):
         run.trainer.fit(3)
-    assert f"saved {tmp_path / 'run.safetensors'} (step 2)" in capsys.readouterr().err
+    assert f"saved {tmp_path / 'run.safetensors'} (step 3)" in capsys.readouterr().err
     assert go_on(tmp_path) == undisturbed
 
 
 @pytest.mark.parametrize(("act", "status"), [(terminate, 143), (hang_up, 129)])
-@pytest.mark.parametrize(("what", "count", "step"), [("loss", 4, 1), ("updated", 7, 7)])
+@pytest.mark.parametrize(("what", "count", "step"), [("loss", 4, 2), ("updated", 7, 7)])
 def test_sigterm_and_sighup_save_as_ctrl_c_does(
     tmp_path, undisturbed, capsys, act, status, what, count, step
 ):
@@ -281,18 +290,18 @@ def test_a_terminal_that_is_gone_does_not_keep_a_run_from_being_saved(tmp_path, 
     monkeypatch.setattr(sys, "stderr", Terminal())
     with pytest.raises(SystemExit):
         run.trainer.fit(1)
-    assert read_checkpoint(tmp_path / "run.safetensors").step == 3
+    assert read_checkpoint(tmp_path / "run.safetensors").step == 4
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["in the loss", "after backward"])
 def test_interrupted_trainer_may_go_on_in_the_same_process(
     tmp_path, undisturbed, device, monkeypatch, between
 ):
-    run = Run(tmp_path, after(8, "loss", interrupt), device)
+    run = Run(tmp_path, after(8, "loss", insist), device)
     if between:
         run.event = lambda what, run: None
         backward = Graph.backward
-        once = after(2, "backward", interrupt)
+        once = after(2, "backward", insist)
         monkeypatch.setattr(Graph, "backward", lambda *a: (backward(*a), once("backward", run)))
     with pytest.raises(KeyboardInterrupt):
         run.trainer.fit(3)
@@ -777,7 +786,7 @@ def test_an_update_of_several_mini_batches_is_done_whole_or_not_at_all(tmp_path)
     whole = Run(tmp_path / "whole", accumulate=2)
     whole.trainer.fit(3)
     # 5 mini-batches an epoch make 3 updates; the 10th sentence is of the second's second one.
-    run = Run(tmp_path, after(10, "loss", interrupt), accumulate=2)
+    run = Run(tmp_path, after(10, "loss", insist), accumulate=2)
     random.seed(1)
     with pytest.raises(KeyboardInterrupt):
         run.trainer.fit(3)
