@@ -35,10 +35,8 @@ class GrownPages:
     def fork(self) -> GrownPages:
         """The pages of a sentence that began alike."""
         other = GrownPages(self._pages)
-        other.held, other.addresses = [*self.held], self.addresses.copy()
+        other.held, other.addresses = self._pages.shared(self.held), self.addresses.copy()
         other.dropped, other.split, other.gap = self.dropped, self.split, self.gap
-        for page in self.held:
-            page.readers += 1
         return other
 
     def _next(self, length: int) -> tuple[bool, int | None]:
@@ -62,7 +60,9 @@ class GrownPages:
         if splits:
             self.split, self.gap = length, -length % self._pages.rows
         if copied is not None:
-            self._put(copied, self._pages.own(self.held[copied]))
+            before = self.held[copied]
+            self._put(copied, self._pages.copy_of(before))
+            self._pages.leave([before])
         while len(self.held) < self._pages.count(length + rows - self.dropped + self.gap):
             self._put(len(self.held), self._pages.take())
 
@@ -81,8 +81,7 @@ class GrownPages:
             gone, self.held = self.held[:count], self.held[count:]
             self.addresses = np.concatenate([self.addresses[count:], np.zeros(count, np.int64)])
             self.dropped += rows
-            for page in gone:
-                self._pages.give(page)
+            self._pages.leave(gone)
 
     def spans(self, length: int) -> Iterator[tuple[Page, int, int]]:
         """The pages, and between which of its rows each has some that are read again."""
@@ -99,8 +98,7 @@ class GrownPages:
     def close(self) -> None:
         """Give all back."""
         held, self.held = self.held, []
-        for page in held:
-            self._pages.give(page)
+        self._pages.leave(held)
         self.dropped, self.split, self.gap = 0, NOWHERE, 0
 
 
@@ -145,7 +143,9 @@ class History:
                 self.state = states.take()
                 arrays.fill(self.state.array, 0)
             elif self.state.readers > 1:
-                self.state = states.own(self.state)
+                before = self.state
+                self.state = states.copy_of(before)
+                states.leave([before])
 
     def advance(self, rows: int) -> None:
         """Count rows that were written; pages that no later row reads go back."""
@@ -170,9 +170,9 @@ class History:
         other = History(self.caches)
         other.length, other.kept_rows = self.length, self.kept_rows
         other.grown = [grown.fork() for grown in self.grown]
-        other.kept, other.state = [*self.kept], self.state
-        for page in (*other.kept, *([] if other.state is None else [other.state])):
-            page.readers += 1
+        other.kept = self.caches.kept.shared(self.kept)
+        if self.state is not None:
+            (other.state,) = self.caches.states.shared([self.state])
         return other
 
     def close(self) -> None:
@@ -180,10 +180,9 @@ class History:
         for grown in self.grown:
             grown.close()
         kept, self.kept, state, self.state = self.kept, [], self.state, None
-        for page in kept:
-            self.caches.kept.give(page)
+        self.caches.kept.leave(kept)
         if state is not None:
-            self.caches.states.give(state)
+            self.caches.states.leave([state])
         self.length = 0
 
     def spans(self) -> Iterator[tuple[Pages, Page, int, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -40,13 +41,16 @@ class CacheMemory(NamedTuple):
 
 
 class Page:
-    """An array of rows, and how many sentences read it.
+    """An array of rows, on loan from a pool until nobody reads it, or nobody has the page.
 
     Attributes:
         address: of the array.
+        readers: how many sentences read it. One that begins is counted before it has the page, one
+            that ends until it has let go: an interrupt in between leaves one too many, so that the
+            page is copied in vain, and never one too few.
     """
 
-    __slots__ = ("address", "array", "readers")
+    __slots__ = ("__weakref__", "address", "array", "readers")
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -58,25 +62,36 @@ class Lender:
     """Takes pages from a pool, and counts their bytes.
 
     Attributes:
-        lent_bytes, peak_bytes: on loan now, and at most.
+        peak_bytes: the most that were on loan at once.
     """
 
     def __init__(self, pool: Pool, dtype: DType) -> None:
         self.dtype = np.dtype(dtype)
         self._pool = pool
-        self.lent_bytes = self.peak_bytes = 0
+        self._sets: list[tuple[set[ref[Page]], int]] = []
+        self.peak_bytes = 0
 
-    def take(self, elements: int) -> Array:
-        """An array of one dimension, its numbers not set."""
-        array = self._pool.take(elements, self.dtype, "rows kept while generating")
-        self.lent_bytes += array.nbytes
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that are on loan."""
+        return sum([len(pages) * size for pages, size in self._sets])
+
+    def set_of(self, page_bytes: int) -> set[ref[Page]]:
+        """A set for pages of one size, which are on loan as long as they are in it."""
+        self._sets.append((set(), page_bytes))
+        return self._sets[-1][0]
+
+    def take(self, elements: int, pages: set[ref[Page]]) -> Page:
+        """A page with one reader, its numbers not set. It is on loan until nobody has it."""
+        page = Page(self._pool.take(elements, self.dtype, "rows kept while generating"))
+        pages.add(ref(page, pages.discard))  # of C: Python drops interrupts within its callbacks
         self.peak_bytes = max(self.peak_bytes, self.lent_bytes)
-        return array
+        return page
 
-    def give(self, array: Array) -> None:
-        """Give an array back."""
-        self._pool.give(array)
-        self.lent_bytes -= array.nbytes
+    def give(self, page: Page, pages: set[ref[Page]]) -> None:
+        """Give a page back that nobody reads."""
+        pages.discard(ref(page))
+        self._pool.give(page.array)
 
 
 class Pages:
@@ -90,7 +105,6 @@ class Pages:
         row_bytes:  of a row of all slots.
         page_bytes: of one page, as the pool lends it.
         offsets:    where the rows of each slot begin in a page, in bytes.
-        lent:       pages on loan.
     """
 
     def __init__(
@@ -105,7 +119,12 @@ class Pages:
         self.offsets = [[rows * next(starts) for _ in slot.widths] for slot in slots]
         self.row_bytes = sum(widths)
         self.page_bytes = rounded(rows * self.row_bytes) if slots else 0
-        self.lent = 0
+        self._lent = lender.set_of(self.page_bytes)
+
+    @property
+    def lent(self) -> int:
+        """Pages on loan."""
+        return len(self._lent)
 
     def count(self, rows: int) -> int:
         """Pages that so many rows fill."""
@@ -117,29 +136,31 @@ class Pages:
         Raises:
             OutOfMemory: the pool has no room for it.
         """
-        page = Page(self._lender.take(self.rows * self.row_bytes // self._lender.dtype.itemsize))
-        self.lent += 1
-        return page
+        return self._lender.take(
+            self.rows * self.row_bytes // self._lender.dtype.itemsize, self._lent
+        )
 
-    def give(self, page: Page) -> None:
-        """Count a reader less; without one the page goes back."""
-        page.readers -= 1
-        if not page.readers:
-            array, page.array = page.array, np.empty(0)
-            self._lender.give(array)
-            self.lent -= 1
+    def shared(self, pages: Sequence[Page]) -> list[Page]:
+        """The pages for one more sentence, which is counted before it has them."""
+        for page in pages:
+            page.readers += 1
+        return [*pages]
 
-    def own(self, page: Page) -> Page:
-        """The page itself where nobody else reads it, else a copy in its place.
+    def leave(self, pages: Sequence[Page]) -> None:
+        """Count a reader less, who has the pages no more; those without one go back."""
+        for page in pages:
+            page.readers -= 1
+            if not page.readers:
+                self._lender.give(page, self._lent)
+
+    def copy_of(self, page: Page) -> Page:
+        """A copy of a page that others read too, with one reader.
 
         Raises:
-            OutOfMemory: the pool has no room for a copy.
+            OutOfMemory: the pool has no room for it.
         """
-        if page.readers == 1:
-            return page
         copy = self.take()
         arrays.copy(page.array, copy.array)
-        self.give(page)
         return copy
 
 

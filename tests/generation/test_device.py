@@ -146,7 +146,7 @@ def test_pages_lie_on_the_gpu(cuda):
     pages = Engine(tiny("gpt2").to("cuda")).caches.grown[0]
     page = pages.take()
     assert type(page.array) is cuda.ndarray
-    pages.give(page)
+    pages.leave([page])
 
 
 def test_a_hook_is_given_an_array_of_the_gpu(cuda):
