@@ -18,6 +18,7 @@ from dynbatch.data_set import LazySequence, in_order, indexed
 from dynbatch.errors import ArgumentError
 from dynbatch.generation.generate import generate
 from dynbatch.padding import LanguageModel, compare_padding
+from dynbatch.text import Vocabulary
 from dynbatch.train import PreparedBatches, SentenceBatches, TokenBatches, Trainer
 from tests.data_kinds import BATCH, KINDS, LAZY, MINI_BATCH, NUMBER, SIZE, Made, MapStyle
 
@@ -174,6 +175,14 @@ def test_a_mapping_is_refused_by_whoever_takes_examples():
         parallel.pipeline(parallel.Communicator(), lambda graph, example: None, data)
     with pytest.raises(ArgumentError, match="Cost: examples is a dict"):
         parallel.Cost.measured(len, data, [2, 1], 1)
+    with pytest.raises(ArgumentError, match=r"Vocabulary\.build: sequences is a dict"):
+        Vocabulary.build(data)
+
+
+def test_a_vocabulary_is_made_of_a_data_set_or_a_stream():
+    made = Made(lambda place: np.array(["a", "b"][: 1 + place % 2]))
+    for data in (MapStyle(made), (made(place) for place in range(NUMBER))):
+        assert list(Vocabulary.build(data).tokens[-2:]) == ["a", "b"] and made.most <= 2
 
 
 def sentence_of_ids(place):

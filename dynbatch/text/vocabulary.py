@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.data_set import DataSet, in_order
 from dynbatch.errors import DataError, DtypeError, VocabularyError
 
 MARKS = ("<s>", "</s>", "<unk>")
@@ -54,9 +55,16 @@ class Vocabulary:
             )
 
     @classmethod
-    def build(cls, sequences: Iterable[Iterable[str]], min_count: int = 1) -> Vocabulary:
-        """The tokens seen at least `min_count` times, most frequent first, ties by spelling."""
-        counts = Counter(token for sequence in sequences for token in sequence)
+    def build(
+        cls, sequences: Iterable[Iterable[str]] | DataSet[Iterable[str]], min_count: int = 1
+    ) -> Vocabulary:
+        """The tokens seen at least `min_count` times, most frequent first, ties by spelling.
+
+        Raises:
+            ArgumentError: `sequences` has keys, is a text, or no data.
+        """
+        read = in_order("Vocabulary.build", "sequences", sequences)
+        counts = Counter(token for sequence in read for token in sequence)
         ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls(token for token, count in ordered if count >= min_count and token not in MARKS)
 
