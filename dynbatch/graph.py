@@ -30,7 +30,7 @@ from dynbatch.names import NamesChecked
 from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.inner_product import gradients_given, seed
 from dynbatch.nodes.node import Node
-from dynbatch.reporting import unbatched
+from dynbatch.reporting import last_graphs, unbatched
 from dynbatch.reporting.introspection import Introspection
 
 
@@ -143,6 +143,7 @@ class Graph(Runs, Introspection, NamesChecked):
         """
         if self._closed:
             return
+        self._num_kept = len(self._kept)
         self._begin_run("close")
         try:
             self._keep_final()
@@ -154,9 +155,11 @@ class Graph(Runs, Introspection, NamesChecked):
         statistics, plans = self._executor.statistics, self._executor.plans
         if not self.advises or sys.exc_info()[0] is not None:
             return
+        self._note_summary(self._record())
+        last_graphs.end(self._summary)
         if statistics.batches >= unbatched.MANY_BATCHES:
             if unbatched.is_unbatched(statistics, plans):
-                unbatched.warn(self._record())
+                unbatched.warn(self._record(), self._observed())
 
     def forward(self) -> None:
         """Compute every node that has not been computed, batched."""

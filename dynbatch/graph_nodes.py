@@ -41,6 +41,7 @@ class OwnedNodes:
         signatures: of the nodes so far, by what they follow from; see `Operation.signature`.
         widths:   with the signature, of those that keep the rows of their input.
         names:    of the nodes that were given one, by their index; `graph[name]` finds the node.
+        converted_bytes: of inputs that were given in another dtype.
         block_notes: calls of blocks that cost more than a node, by the block's name and what they
             are: inlined, say, and why.
     """
@@ -51,6 +52,7 @@ class OwnedNodes:
         self.dtype = dtype
         self.seed = seed
         self.uid = next(_uids)
+        self.converted_bytes = 0
         self.tables: list[CallTable] = []
         self.totals: dict[int, Any] = {}
         self.form_ids = FormIds()

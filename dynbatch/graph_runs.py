@@ -34,6 +34,7 @@ from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.inner_product import LossSum
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
+from dynbatch.reporting import last_graphs
 
 
 class Runs(OwnedNodes):
@@ -61,6 +62,7 @@ class Runs(OwnedNodes):
         self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
         self._runner: dict[str, int] = {}  # the thread in which it runs now
         self._differentiated = False
+        self._summary, self._graphs_before = last_graphs.begin()
         self._begin = time.perf_counter()
 
     # What nodes ask -------------------------------------------------------------------------------
@@ -69,6 +71,7 @@ class Runs(OwnedNodes):
         """A copy of a node's value; runs pending nodes first, after backward only its ancestors."""
         later = self._losses.get(node.index)
         if later is not None:
+            self._summary.waited |= self._summary.is_latest
             loss = later.read()
             _require_finite(node, loss, "its gradient was added already: zero_grad()")
             return loss.copy()
@@ -263,6 +266,7 @@ class Runs(OwnedNodes):
                 raise freed(node)
             # After backward other nodes may wait in vain for values that were freed.
             self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
+            self._executor.statistics.lone_runs += 1
         elif self._runner.get("thread", threading.get_ident()) != threading.get_ident():
             raise self._is_running(f"value of {node.label()}")  # its place is known, no numbers yet
         values: Array = node._block.node_values(node)

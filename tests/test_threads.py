@@ -200,13 +200,13 @@ def test_a_thread_that_calls_seed_draws_the_same_whatever_others_draw():
 
 def test_the_warning_of_small_batches_comes_once_whoever_is_first(monkeypatch):
     record = SimpleNamespace(plans=[], statistics=SimpleNamespace(nodes=1, batches=1))
-    monkeypatch.setattr(unbatched, "likely_cause", lambda record: "a test")
+    monkeypatch.setattr(unbatched, "why_apart", lambda record, observed: None)
     monkeypatch.setattr(warnings, "warn", lambda *_, **__: given.append(1))
     given = []
 
     def make():
         monkeypatch.setattr(unbatched, "_warned", False)
-        return lambda: unbatched.warn(record), lambda: unbatched.warn(record)
+        return lambda: unbatched.warn(record, None), lambda: unbatched.warn(record, None)
 
     for count, found in enumerate(interrupted(make, "reporting/unbatched.py"), 1):
         assert found == (None, None)

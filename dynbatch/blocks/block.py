@@ -66,7 +66,7 @@ class BlockFunction:
         self._call_type: type[BlockCall] = type(
             self.name, (BlockCall,), {"__slots__": (), "__module__": function.__module__}
         )
-        self._programs: Traced[Program] = Traced(CACHED_PROGRAMS)
+        self._programs: Traced[Program] = Traced(CACHED_PROGRAMS, function)
         self._untold = 0
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:

@@ -37,7 +37,7 @@ class Cell(Generic[Returned]):
         self.function = function
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
-        self._programs: Traced[CompiledCell] = Traced(CACHED_PROGRAMS)
+        self._programs: Traced[CompiledCell] = Traced(CACHED_PROGRAMS, function)
         # Forms and memories for which it has built other operators where these have other rows.
         self._by_rows: set[tuple[ScanForm, Shapes]] = set()
         self._calls = Calls(self)

@@ -75,6 +75,7 @@ class TraceGraph:
     def __init__(self, dtype: DTypeLike) -> None:
         self.dtype: DType = np.dtype(dtype)
         self.nodes: list[Operation] = []
+        self.converted_bytes = 0
         self.programs: dict[Any, Any] = {}
         self.signatures: dict[Any, int] = {}
         self.widths: dict[Any, tuple[int, int]] = {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path as FilePath
 from types import MethodType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -97,6 +100,28 @@ class MadeOfReads(Protocol):
         """What the trace read from its parameters."""
 
 
+class _FirstTraced(threading.local):
+    """The functions that a thread has traced for the first time, until somebody takes them."""
+
+    def __init__(self) -> None:
+        self.first: set[str] = set()
+
+
+_of_thread = _FirstTraced()
+
+
+def take_first_traced() -> frozenset[str]:
+    """The cells and blocks that this thread traced for the first time since it was last asked.
+
+    By the function's name and line, so that those of one definition that was run again are equal.
+    """
+    first = _of_thread.first
+    if not first:
+        return frozenset()
+    _of_thread.first = set()
+    return frozenset(first)
+
+
 T = TypeVar("T", bound=MadeOfReads)
 Key = tuple[object, ...]
 
@@ -113,11 +138,13 @@ class Traced(Generic[T]):
     its place.
 
     Args:
-        size: how many are kept, those used last.
+        size:     how many are kept, those used last.
+        function: of the cell or block.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, function: Callable[..., Any]) -> None:
         self._size = size
+        self._function = function
         self._kept: tuple[Entry[T], ...] = ()  # the last used at the end
 
     def find(self, key: Key, params: object) -> T | None:
@@ -150,11 +177,24 @@ class Traced(Generic[T]):
             with _lock:
                 if self._kept is seen:
                     self._kept = (*seen, (key, made))[-self._size :]
+                    if not seen:
+                        _of_thread.first.add(_definition(self._function))
                     return made
 
     def all(self) -> list[T]:
         """What is kept, the last used at the end."""
         return [made for _, made in self._kept]
+
+
+def _definition(function: Callable[..., Any]) -> str:
+    """The name of a function, and where it is written down."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__).strip("<>")
+    return (
+        name
+        if code is None
+        else f"{name} ({FilePath(code.co_filename).name}:{code.co_firstlineno})"
+    )
 
 
 def _fitting(kept: tuple[Entry[T], ...], key: Key, params: object) -> Entry[T] | None:

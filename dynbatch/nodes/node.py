@@ -33,6 +33,7 @@ class Owner(Protocol):
     widths: dict[Any, tuple[int, int]]  # with the signature, of nodes that keep rows
 
     is_trace: bool
+    converted_bytes: int  # of inputs that were given in another dtype
     draws_arrays: bool  # in place of a sentence's: what they hold need not suit its sizes
 
     @property

@@ -182,6 +182,8 @@ def input(graph: Owner, array: Any) -> Node:
             "  fix:  give every sentence an input node of its own"
         ) from None
     _require_numbers(value)
+    if value.dtype != dtype:
+        graph.converted_bytes += value.nbytes
     return Input(graph=graph, array=np.array(value, dtype, order="C"))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from textwrap import fill
 
 from dynbatch.arguments import integer, refused
 from dynbatch.batcher.execution.record import RunRecord
-from dynbatch.reporting.batch_rules import BATCH_RULES
+from dynbatch.reporting.batch_rules import APART_RULES, BATCH_RULES
+from dynbatch.reporting.last_graphs_rules import LAST_GRAPHS_RULES
 from dynbatch.reporting.reasons import apart
-from dynbatch.reporting.rules import FIXED, RULES, Advice, Observed, in_ms, total_seconds
+from dynbatch.reporting.rules import FIXED, Advice, Observed, in_ms, total_seconds
+from dynbatch.reporting.work_rules import WORK_RULES
 
 LEAST_SHARE = 0.03
 """Of the run's time: a smaller gain is not told."""
@@ -18,17 +21,38 @@ NARROWEST = 40
 
 
 def advice(record: RunRecord, observed: Observed) -> list[Advice]:
-    """What to change, in order of what it would bring.
+    """What to change: what stands out, then the others in order of what they would bring.
 
     A record of a step that was run before in the process gives better figures: the first one also
     compiles and plans.
     """
     total = total_seconds(record)
+    told = list(_told(record, observed))
+    worth = [one for one in told if not one.seconds or one.seconds >= LEAST_SHARE * total]
+    return sorted(worth, key=lambda one: (not one.stands_out, -one.seconds))
+
+
+def standing_out(record: RunRecord, observed: Observed) -> list[Advice]:
+    """What counts alone show to be a mistake, whatever took how long."""
+    return [one for one in _told(record, observed) if one.stands_out]
+
+
+def why_apart(record: RunRecord, observed: Observed) -> Advice | None:
+    """The likely cause of small batches."""
     pairs = apart(record)
-    found = [one for rule in RULES for one in rule(record, observed)]
-    found += [one for rule in BATCH_RULES for one in rule(record, observed, pairs)]
-    worth = [one for one in found if not one.seconds or one.seconds >= LEAST_SHARE * total]
-    return sorted(worth, key=lambda one: -one.seconds)
+    causes = (one for rule in APART_RULES for one in rule(record, observed, pairs))
+    return next(causes, None)
+
+
+def _told(record: RunRecord, observed: Observed) -> Iterator[Advice]:
+    """What each rule tells, those on several graphs first."""
+    pairs = apart(record)
+    for of_several in LAST_GRAPHS_RULES:
+        yield from of_several(record, observed)
+    for batch_rule in BATCH_RULES:
+        yield from batch_rule(record, observed, pairs)
+    for rule in WORK_RULES:
+        yield from rule(record, observed)
 
 
 def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str:

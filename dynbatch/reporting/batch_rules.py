@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dynbatch.batcher.execution.record import RunRecord, StepRecord
+from dynbatch.batcher.execution.record import GraphStatistics, RunRecord, StepRecord
 from dynbatch.reporting.reasons import DEPENDS, EARLIER_RUN, POLICY, Apart
 from dynbatch.reporting.rules import Advice, Observed, a_batch, in_ms, total_seconds
 
@@ -25,6 +25,12 @@ MADE_EQUAL = ("widths", "static attribute")
 
 OTHER_BLOCK = "static attribute program"
 """Two layers of a model that are blocks: not for a user to make equal."""
+
+MANY_TIMES = 2
+"""Times the fewest batches possible: from there on a graph's way of running stands out."""
+
+MANY_NODES, MEAN_BATCH = 500, 1.5
+"""Nodes of a graph, and those of a batch on average, of which fewer are almost one by one."""
 
 FEW_NODES, FULL = 8, 32
 """Nodes that show a small mini-batch, if no batch has more; and rows below which a kernel's time
@@ -84,7 +90,7 @@ def _host(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advic
 
 def _read_between(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     extra = _extra(pairs, EARLIER_RUN)
-    if extra:
+    if extra and 2 * record.statistics.lone_runs > len(record.plans):  # else db.drive, as a rule
         numbers = [number for of_type in extra.values() for number in of_type]
         if sum([record.rows[number].nodes for number in numbers]) > FEW_NODES * len(numbers):
             return  # each run has many sentences, as those of db.drive
@@ -93,6 +99,7 @@ def _read_between(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterat
             f"values were read while the graph was built, in {len(record.plans)} runs: "
             f"{len(numbers)} batches ran apart for it, most of {next(iter(extra))}",
             "build all sentences, then read; where values decide, db.drive reads for all at once",
+            stands_out=record.statistics.batches >= MANY_TIMES * record.lower_bound,
         )
 
 
@@ -105,6 +112,7 @@ def _policy(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Adv
             f"the policy {policy} made {record.statistics.batches} batches, where "
             f"{record.lower_bound} could do; most apart are those of {next(iter(extra))}",
             "Graph() without policy, which comes closest to the lower bound",
+            stands_out=record.statistics.batches >= MANY_TIMES * record.lower_bound,
         )
 
 
@@ -123,6 +131,7 @@ def _chains(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Adv
         f"{longest.node_type} ran {len(longest.first)} times with one weight, each after the one "
         "before: a loop over tokens makes each step a batch of its own",
         "db.scan(cell, ...) runs a loop along a sentence as one node; on trees call the cell",
+        stands_out=all([_is_of_vectors(record.rows[number]) for number in longest.first]),
     )
 
 
@@ -133,6 +142,8 @@ def _signatures(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator
             _joining(record, [number for group in groups[1:] for number in group]),
             f"{node_type} ran in {len(groups)} groups that could be one: {reason}",
             "make it equal for all sentences; a length may differ, a width may not",
+            stands_out=_nodes(record, groups)
+            <= len(groups) * min(FEW_NODES, _most_nodes(record) / 2),
         )
 
 
@@ -145,7 +156,32 @@ def _parameters(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator
             f"{_nodes(record, groups)} nodes: {reason}",
             "one layer for all sentences, made in __init__; the optimizer does not know one that "
             "is made in the loop",
+            stands_out=_nodes(record, groups) == len(groups),
         )
+
+
+def _alone(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
+    """A graph that ran almost one by one, and could not do otherwise."""
+    statistics = record.statistics
+    if is_almost_one_by_one(statistics) and record.lower_bound * MEAN_BATCH > statistics.batches:
+        yield Advice(
+            0.0,
+            "nearly every node reads the one before it; a graph of one sentence, or of one chain, "
+            "has nothing to batch",
+            "put all sentences of a mini-batch into one graph, or use db.scan",
+            stands_out=True,
+        )
+
+
+def is_almost_one_by_one(statistics: GraphStatistics) -> bool:
+    """Whether a graph of many nodes has fewer than 1.5 in a batch on average."""
+    few = statistics.nodes < MEAN_BATCH * statistics.batches
+    return few and statistics.nodes >= MANY_NODES
+
+
+def _is_of_vectors(row: StepRecord) -> bool:
+    """Whether its nodes have a row each, as tokens have and sentences have not."""
+    return row.rows == row.nodes
 
 
 def _groups(pairs: Pairs, reasons: tuple[str, ...]) -> dict[str, tuple[str, Groups]]:
@@ -259,6 +295,7 @@ def _spared(row: StepRecord) -> float:
     return (row.seconds + row.seconds_backward) * max(0.0, 1 - rows / FULL)
 
 
-BATCH_RULES = (
-    _few, _host, _read_between, _policy, _chains, _signatures, _parameters,
-)  # fmt: skip
+APART_RULES = (_read_between, _policy, _parameters, _signatures, _chains, _alone)
+"""On why batches are small."""
+
+BATCH_RULES = (*APART_RULES, _few, _host)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.reporting.backends import without_c
+from dynbatch.reporting.advice import standing_out
 from dynbatch.reporting.profile import TypeProfile, together
 from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
+from dynbatch.reporting.rules import FIXED, Observed
 
 WIDTH = 100
 """No line is longer."""
@@ -20,6 +21,9 @@ SHOWN = 16
 
 SHOWN_BELOW = 6
 """The most remarks below the table, and the most reasons."""
+
+MOST_MISTAKES = 3
+"""Of what stands out: the others come when these are mended."""
 
 MANY_ALIKE = 4
 """Pairs of one node type and reason that are told in one line."""
@@ -31,13 +35,10 @@ HEADS = (
 INDENT = "      "
 
 
-def report(
-    record: RunRecord, block_notes: Mapping[tuple[str, str], int], full: bool = False
-) -> str:
-    """The batches of all runs as a table below the lower bound, and reasons below the table.
+def report(record: RunRecord, observed: Observed, full: bool = False) -> str:
+    """What stands out; the batches of all runs as a table; and reasons below the table.
 
     Args:
-        block_notes: calls by the block's name and what is to be said of them.
         full:        each batch in a line of its own, and every remark and reason.
     """
     statistics = record.statistics
@@ -48,6 +49,7 @@ def report(
             f"{record.lower_bound}), {statistics.launches} launches, "
             f"{statistics.copied_bytes:,} bytes copied, peak {statistics.peak_bytes:,} bytes"
         ),
+        *_standing_out(record, observed),
         *_wrapped(
             f"kernels {statistics.kernel_seconds * 1e3:.2f} ms, "
             f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}),"
@@ -57,11 +59,16 @@ def report(
         *_table(record.rows, full),
         *_apart(record, full),
     ]
-    if not record.is_cuda and (line := without_c()):
-        lines += _wrapped(line)
-    for (name, what), count in block_notes.items():
+    for (name, what), count in observed.block_notes.items():
         lines += _wrapped(f"{name}: {count} call{'s' * (count > 1)} {what}")
     return "\n".join(lines)
+
+
+def _standing_out(record: RunRecord, observed: Observed) -> Iterator[str]:
+    """The mistakes that counts show, each with its fix."""
+    for one in standing_out(record, observed)[:MOST_MISTAKES]:
+        yield from _wrapped(f"stands out: {one.problem}".replace(FIXED, " "))
+        yield from _wrapped(f"{INDENT}fix:  {one.fix}")
 
 
 def _compiling(record: RunRecord) -> Iterator[str]:

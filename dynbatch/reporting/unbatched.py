@@ -13,10 +13,10 @@ from dynbatch.caller import users_frame
 from dynbatch.errors import BatchingWarning
 from dynbatch.nodes.operation import signature_type
 from dynbatch.recent import free_at_fork
-from dynbatch.reporting.reasons import DEPENDS, apart, differ_in_widths, difference
-
-MANY_NODES = 500
-MEAN_BATCH = 1.5
+from dynbatch.reporting.advice import why_apart
+from dynbatch.reporting.batch_rules import is_almost_one_by_one
+from dynbatch.reporting.reasons import differ_in_widths
+from dynbatch.reporting.rules import Observed
 
 # Signatures of one node type that differ in widths alone, and how many nodes they have on average.
 MANY_WIDTHS = 16
@@ -35,8 +35,7 @@ def is_unbatched(statistics: GraphStatistics, plans: Sequence[Plan]) -> bool:
     """
     if _warned:
         return False
-    few = statistics.nodes < MEAN_BATCH * statistics.batches
-    return (few and statistics.nodes >= MANY_NODES) or apart_by_width(plans) is not None
+    return is_almost_one_by_one(statistics) or apart_by_width(plans) is not None
 
 
 def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
@@ -55,7 +54,7 @@ def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
     return None
 
 
-def warn(record: RunRecord) -> None:
+def warn(record: RunRecord, observed: Observed) -> None:
     """Give the `BatchingWarning` at the user's line, unless the user chose small batches.
 
     The policy one_by_one chooses them, and so does a `memory_limit` that only parts keep to.
@@ -67,40 +66,18 @@ def warn(record: RunRecord) -> None:
         is_first, _warned = not _warned, True
     if not is_first:
         return
+    cause = why_apart(record, observed)
     of_one_type = apart_by_width(record.plans)
     if of_one_type is None:
-        nodes, batches = record.statistics.nodes, record.statistics.batches
-        what, cause = f"{nodes} nodes", likely_cause(record)
+        what, batches = f"{record.statistics.nodes} nodes", record.statistics.batches
     else:
-        first, second, *_ = of_one_type
-        nodes, batches = of_one_type.total(), len(of_one_type)
-        what = f"{nodes} nodes of type {signature_type(first).__name__}"
-        cause = difference(first, second, record.known)
+        first, *_ = of_one_type
+        what = f"{of_one_type.total()} nodes of type {signature_type(first).__name__}"
+        batches = len(of_one_type)
+    why = "" if cause is None else f": {cause.problem}; {cause.fix}"
     warnings.warn(
-        f"{what} ran in {batches} batches, almost one by one: {cause}. "
+        f"{what} ran in {batches} batches, almost one by one{why}. "
         "print(graph.explain()) shows what ran apart, and why; this warning comes once a process.",
         BatchingWarning,
         stacklevel=users_frame()[1] + 1,
     )
-
-
-def likely_cause(record: RunRecord) -> str:
-    """The likely cause of small batches, and its fix."""
-    nodes = record.statistics.nodes
-    signatures = {step.signature for plan in record.plans for step in plan.steps}
-    if len(signatures) * MEAN_BATCH > nodes:
-        reasons = Counter([pair.reason for pair in apart(record)])
-        reasons.pop(DEPENDS, None)
-        common = f", for instance {reasons.most_common(1)[0][0]}" if reasons else ""
-        return f"they have {len(signatures)} different signatures{common}"
-    if len(record.plans) * 10 > nodes:
-        return (
-            f"values were read {len(record.plans)} times in between, and each reading runs what "
-            "there is; build all sentences of a mini-batch before reading"
-        )
-    if record.lower_bound * MEAN_BATCH > record.statistics.batches:
-        return (
-            "nearly every node reads the one before it; a graph of one sentence, or of one chain, "
-            "has nothing to batch: put all sentences of a mini-batch into one graph, or use scan"
-        )
-    return f"the policy {record.plans[0].policy} found few nodes of one signature ready at once"

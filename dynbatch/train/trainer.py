@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -230,12 +230,17 @@ class Trainer(TrainerSettings):
         self.model.train()
         progress.begin_epoch(self.epoch, self.position, self._num_batches)
         with started(batches, self.position) as rest:
-            while group := list(islice(rest, self.accumulate)):
+            while group := self._next(rest):
                 self._update(group)
                 progress.advance(sum(map(len, group)), self._last, len(group))
                 del group  # before the next ones are read, which may take as much memory
         self._end_epoch()
         self.ranks.raise_interrupt()
+
+    def _next(self, batches: Iterator[Sequence[Example]]) -> list[Sequence[Example]]:
+        """The mini-batches of the next update; none at the end."""
+        with self._advisor.reading():
+            return list(islice(batches, self.accumulate))
 
     def _update(self, batches: Sequence[Sequence[Example]]) -> None:
         """Make one update, completely or not at all."""

@@ -1,9 +1,14 @@
 """Traces are kept for the parameters that they read, and found by few reads of others."""
 
+import re
 from types import SimpleNamespace
 
+import numpy as np
+
+import dynbatch as db
+from dynbatch import nodes as F
 from dynbatch.compiler.recorder import Recorder, reads_of
-from dynbatch.compiler.traced import Traced
+from dynbatch.compiler.traced import Traced, take_first_traced
 
 
 class Counted(SimpleNamespace):
@@ -27,7 +32,7 @@ def traced(params):
 
 def test_another_models_trace_is_passed_by_after_one_read():
     models = [Counted(**{f"weight{k}": 10.0 * n + k for k in range(10)}) for n in range(7)]
-    traces = Traced(7)
+    traces = Traced(7, lambda: None)
     made = [traces.add((), params, traced(params)) for params in models]
     for n, params in enumerate(models):  # the one not used for longest, then those before it
         Counted.reads = 0
@@ -36,3 +41,25 @@ def test_another_models_trace_is_passed_by_after_one_read():
     Counted.reads = 0
     assert traces.find((), models[-1]) is made[-1]
     assert Counted.reads == 6 + 10
+
+
+def test_what_is_traced_for_the_first_time_is_named_once_by_its_definition():
+    def make():
+        @db.cell
+        def add_one(x):
+            return x + 1
+
+        return add_one
+
+    take_first_traced()
+    for _ in range(2):
+        cell = make()
+        with db.Graph() as graph:
+            for width in (1, 2):  # the second is a trace of a cell that has one
+                cell(F.input(graph, np.ones(width)))
+        (name,) = take_first_traced()
+        assert re.fullmatch(r"add_one \(test_traced.py:\d+\)", name)
+        with db.Graph() as graph:
+            cell(F.input(graph, np.ones(1)))
+            cell(F.input(graph, np.ones(3)))
+        assert not take_first_traced()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.batcher.execution.padded_rows import padded_rows
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.whole import joined_signature, structure_of_runs
 from dynbatch.batcher.steps.members import Members
@@ -35,6 +36,7 @@ class GraphStatistics:
     Attributes:
         nodes:            nodes run.
         batches:          batch steps run forward.
+        lone_runs:        runs that one value was the reason for: `node.value`.
         launches:         kernels, copies included.
         copied_bytes:     packing, structural moves and gradient adds.
         activation_bytes: the sum of all values.
@@ -48,6 +50,7 @@ class GraphStatistics:
 
     nodes: int = 0
     batches: int = 0
+    lone_runs: int = 0
     launches: int = 0
     copied_bytes: int = 0
     activation_bytes: int = 0
@@ -94,6 +97,8 @@ class StepRecord(NamedTuple):
     `depths` of each table of calls its number and the least and greatest depth.
     `loops` are its compiled cells, and `on_device` whether they run on a GPU.
 
+    `padded_rows` are those at the ends of sentences that look like padding, of what is given.
+
     `bytes` are those of the values and parameters that forward reads, and of those that it writes.
     `node_names` are the names that were given to its nodes, in their order.
     """
@@ -117,6 +122,7 @@ class StepRecord(NamedTuple):
     on_device: bool
     flops: Flops
     flops_backward: Flops
+    padded_rows: int
     bytes: int
     node_names: Sequence[str]
 
@@ -296,6 +302,7 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
         step.batch.xp is not np,
         flops,
         flops_backward,
+        padded_rows(step),
         _bytes_of(step, parameters),
         [name for index in step_indices(step) for name in given.get(index, ())] if given else (),
     )

@@ -111,7 +111,7 @@ class Calls:
         self._cell = cell
         self._roles = Roles(cell.function, cell.__name__)
         self._tables: dict[tuple[int, ...], CallTable] = {}
-        self._traces: Traced[StepTrace] = Traced(CACHED_TRACES)
+        self._traces: Traced[StepTrace] = Traced(CACHED_TRACES, cell.function)
         # Arguments that hold matrices, as tables record them, by the identity of what was given.
         self._known: dict[int, Any] = {}
         self._makers: dict[Arity, MakeCall] = {}
