@@ -57,9 +57,8 @@ def test_what_is_traced_for_the_first_time_is_named_once_by_its_definition():
         with db.Graph() as graph:
             for width in (1, 2):  # the second is a trace of a cell that has one
                 cell(F.input(graph, np.ones(width)))
-        (name,) = take_first_traced()
-        assert re.fullmatch(r"add_one \(test_traced.py:\d+\)", name)
-        with db.Graph() as graph:
+            (name,) = take_first_traced()
+            assert re.fullmatch(r"add_one \(test_traced.py:\d+\)", name)
             cell(F.input(graph, np.ones(1)))
             cell(F.input(graph, np.ones(3)))
-        assert not take_first_traced()
+            assert not take_first_traced()
