@@ -62,6 +62,19 @@ def test_steps_equal_numpys(name, dtype, rows, every_row):
 
 
 @every_step
+def test_a_nan_or_an_infinity_goes_where_numpys_does(name):
+    part = part_of(name, np.float32)
+    for column, number in enumerate((np.nan, np.inf, -np.inf)):
+        part.gradient[:, 5 * column] = number
+        for k, slot in enumerate(part.slots, 1):
+            slot[:, 5 * column + k] = number
+    with np.errstate(all="ignore"):
+        for mine, reference in run_both(update, *share(part, 0, part.num_units)):
+            if mine.dtype == np.float32:
+                np.testing.assert_allclose(mine, reference, 1e-5, 1e-5)
+
+
+@every_step
 def test_a_row_without_gradient_has_the_bits_of_one_whose_gradient_is_zero(name):
     sparse, dense = part_of(name, np.float32, [3, 4, 20]), part_of(name, np.float32)
     dense.gradient[...] = 0

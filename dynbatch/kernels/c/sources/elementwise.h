@@ -13,7 +13,7 @@
 INLINE vector zeros(void) { return (vector){0}; }
 INLINE vector ones(void) { return splat(1); }
 
-// What has no NAME_of here, such as tanh, has it in functions.h.
+// What has no NAME_of here, such as tanh and maximum, has it in functions.h.
 INLINE vector sigmoid_back(vector dy, vector y) { return dy * ((1 - y) * y); }
 INLINE vector tanh_back(vector dy, vector y) { return dy * (1 - y * y); }
 INLINE vector exp_back(vector dy, vector y) { return dy * y; }
@@ -207,8 +207,7 @@ INLINE vector raise_to_back_b(vector dy, vector a, vector b) {  // 0^b is 0, or 
     return choose((a == 0) & (b >= 0), zeros(), pow_of(a, b) * log_of(a)) * dy;
 }
 
-// A NaN wins; equal values get half the gradient each.
-INLINE vector maximum_of(vector a, vector b) { return choose(b != b, b, larger(b, a)); }
+// Equal values get half the gradient each.
 INLINE vector maximum_back_a(vector dy, vector a, vector b) {
     return choose(a < b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
 }

@@ -4,6 +4,9 @@
 
 INLINE vector absolute_of(vector x) { return (vector)((mask)x & ~(mask)splat((REAL)-0.0)); }
 
+// A NaN wins.
+INLINE vector maximum_of(vector a, vector b) { return choose(b != b, b, larger(b, a)); }
+
 #ifdef REAL_IS_FLOAT
 
 // k and r of x = k log(2) + r with |r| <= log(2) / 2; r has no rounding error of x's size.

@@ -73,7 +73,7 @@ static void adam(ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* value
         put(slots[0] + start + i, gradient_sum, part);
         put(slots[1] + start + i, square_sum, part);
         if (amsgrad) {
-            square_sum = larger(square_sum, get(slots[2] + start + i, part));
+            square_sum = maximum_of(get(slots[2] + start + i, part), square_sum);
             put(slots[2] + start + i, square_sum, part);
         }
         vector moved = step_size * (gradient_sum / (sqrt_of(square_sum) + eps));
