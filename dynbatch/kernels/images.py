@@ -182,8 +182,9 @@ def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) ->
             place[first] = position
             is_new[first] = False
             values, so_far = x[rows[held]], y[held]
-            # A later position is the larger number.
-            later = (values > so_far) * place.dtype.type(position)
+            # A later position is the larger number. The first NaN is the maximum.
+            is_larger = ~(values <= so_far) & (so_far == so_far)  # not NaN
+            later = is_larger * place.dtype.type(position)
             place[held] = np.maximum(place[held], later)
             y[held] = np.maximum(so_far, values)
 

@@ -64,8 +64,8 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
 @has_cuda()
 @by_matrix(0, 2)
 def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
-    """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf."""
-    combine_segments(np.subtract, x, np.where(np.isinf(y), 0, y), offsets, out)
+    """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf, NaN at an x of inf."""
+    combine_segments(np.subtract, x, np.where(y == -np.inf, 0, y), offsets, out)
     np.exp(out, out=out)
     combine_segments(np.multiply, out, dy, offsets, out)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dynbatch import nodes as F
@@ -47,11 +49,17 @@ def _divide(y: Divide, dy: Node) -> tuple[Made, ...]:
 def _raise_to(y: RaiseTo, dy: Node) -> tuple[Made, ...]:
     a, b = y.inputs
 
-    def of_exponent() -> Node:
-        is_zero = F.equal(a, 0.0)
-        return F.where(is_zero, 0.0, dy * y * F.log(F.where(is_zero, 1.0, a)))
+    def of_base() -> Node:
+        # Where b is 0 so is the slope, also where a^-1 is infinite or NaN.
+        is_finite = F.less(F.abs(1.0 / a), math.inf)
+        base = F.where(F.greater(F.equal(b, 0.0), is_finite), 1.0, a)
+        return dy * b * F.pow(base, b - 1.0)
 
-    return lambda: dy * b * F.pow(a, b - 1.0), of_exponent
+    def of_exponent() -> Node:
+        is_flat = F.equal(a, 0.0) * F.greater_equal(b, 0.0)  # 0^b is 0, or 1, nearby
+        return dy * y * F.log(F.where(is_flat, 1.0, a))
+
+    return of_base, of_exponent
 
 
 @rule(Scale)
@@ -77,8 +85,9 @@ def _divide_number(y: DivideNumber, dy: Node) -> tuple[Made, ...]:
 
 @rule(RaiseNumber)
 def _raise_number(y: RaiseNumber, dy: Node) -> tuple[Made, ...]:
-    if not y.number:
-        return (None,)
+    if not y.number:  # flat from 0 on, infinitely steep below
+        is_flat = F.greater_equal(y.inputs[0], 0.0)
+        return (lambda: dy * y * F.log(F.where(is_flat, 1.0, 0.0)),)
     with np.errstate(invalid="ignore"):
         logarithm = float(np.log(np.float64(y.number)))  # NaN below 0
     return (lambda: dy * y * logarithm,)

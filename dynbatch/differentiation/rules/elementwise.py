@@ -9,7 +9,7 @@ from typing import Any
 from dynbatch import nodes as F
 from dynbatch.differentiation.table import Made, rule
 from dynbatch.kernels.unary import UnaryFunction, activations, arithmetic, trigonometric
-from dynbatch.kernels.unary.activations import GELU_CUBIC, ROOT_2_OVER_PI
+from dynbatch.kernels.unary.activations import GELU_CUBIC, GELU_RANGE, ROOT_2_OVER_PI
 from dynbatch.kernels.unary.trigonometric import TWO_OVER_ROOT_PI
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.unary.node_types import NODE_TYPES, Unary
@@ -18,6 +18,9 @@ Slope = Callable[[Any, Node], Node]
 """(y, x) -> f'(x), for y = f(x)."""
 
 IN_THE_TAIL = -0.5
+
+FAR = 2.0**30
+"""Beyond it √(x² ± 1) is |x| in float64 too; x² is still finite in float32."""
 
 
 def _silu_slope(y: Node, x: Node) -> Node:
@@ -46,11 +49,12 @@ def _power_slope(y: Any, x: Node) -> Node:
 
 def _gelu_slope(y: Any, x: Node) -> Node:
     if y.approximate == "tanh":
-        square = x * x
-        u = 2.0 * ROOT_2_OVER_PI * (x + GELU_CUBIC * x * square)
+        near = F.clip(x, -GELU_RANGE, GELU_RANGE)  # beyond, the slope is 0 or 1
+        square = near * near
+        u = 2.0 * ROOT_2_OVER_PI * (near + GELU_CUBIC * near * square)
         inner = 2.0 * ROOT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * square)
         below = F.sigmoid(u)
-        return below + x * below * (1.0 - below) * inner
+        return below + near * below * (1.0 - below) * inner
     return _normal_distribution(x) + x * F.exp(x * x * -0.5) / math.sqrt(2 * math.pi)
 
 
@@ -59,6 +63,24 @@ def _normal_distribution(x: Node) -> Node:
     is_far = F.less(x, IN_THE_TAIL)
     far = F.where(is_far, x, 1.0)
     return F.where(is_far, F.gelu(far) / far, 0.5 * F.erf(x / math.sqrt(2)) + 0.5)
+
+
+def _asin_slope(y: Node, x: Node) -> Node:
+    near = F.clip(x, -2.0, 2.0)  # the slope is NaN there as well, where 1 - x² may be -inf
+    slope: Node = F.pow((1.0 - near) * (1.0 + near), -0.5)
+    return slope
+
+
+def _asinh_slope(y: Node, x: Node) -> Node:
+    near = F.clip(x, -FAR, FAR)
+    slope: Node = F.pow(near * near + 1.0, -0.5) * (FAR / F.maximum(F.abs(x), FAR))
+    return slope
+
+
+def _acosh_slope(y: Node, x: Node) -> Node:
+    near = F.clip(x, 0.0, FAR)  # below 1 the slope is NaN, below -1 too
+    slope: Node = F.pow((near - 1.0) * (near + 1.0), -0.5) * (FAR / F.maximum(x, FAR))
+    return slope
 
 
 SLOPES: dict[type[UnaryFunction], Slope] = {
@@ -70,7 +92,7 @@ SLOPES: dict[type[UnaryFunction], Slope] = {
     arithmetic.clip: _clip_slope,
     activations.tanh: lambda y, x: 1.0 - y * y,
     activations.sigmoid: lambda y, x: y * (1.0 - y),
-    activations.relu: lambda y, x: F.greater(x, 0.0),
+    activations.relu: lambda y, x: F.sign(y),
     activations.leaky_relu: _leaky_slope,
     activations.elu: _elu_slope,
     activations.gelu: _gelu_slope,
@@ -80,13 +102,13 @@ SLOPES: dict[type[UnaryFunction], Slope] = {
     trigonometric.sin: lambda y, x: F.cos(x),
     trigonometric.cos: lambda y, x: -F.sin(x),
     trigonometric.tan: lambda y, x: 1.0 + y * y,
-    trigonometric.asin: lambda y, x: F.pow((1.0 - x) * (1.0 + x), -0.5),
-    trigonometric.acos: lambda y, x: -F.pow((1.0 - x) * (1.0 + x), -0.5),
+    trigonometric.asin: _asin_slope,
+    trigonometric.acos: lambda y, x: -_asin_slope(y, x),
     trigonometric.atan: lambda y, x: 1.0 / (1.0 + x * x),
     trigonometric.sinh: lambda y, x: F.cosh(x),
     trigonometric.cosh: lambda y, x: F.sinh(x),
-    trigonometric.asinh: lambda y, x: F.pow(x * x + 1.0, -0.5),
-    trigonometric.acosh: lambda y, x: F.pow((x - 1.0) * (x + 1.0), -0.5),
+    trigonometric.asinh: _asinh_slope,
+    trigonometric.acosh: _acosh_slope,
     trigonometric.atanh: lambda y, x: 1.0 / ((1.0 - x) * (1.0 + x)),
     trigonometric.erf: lambda y, x: F.exp(-(x * x)) * TWO_OVER_ROOT_PI,
 }

@@ -83,7 +83,11 @@ def _log_kl_divergence(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
 @rule(BinaryCrossEntropy)
 def _binary_cross_entropy(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
     x, t = y.inputs
-    return lambda: dy * y.scale * (F.sigmoid(x) - t), lambda: dy * -y.scale * x
+
+    def of_logits() -> Node:  # σ(x) - t, without a difference of nearly equal numbers
+        return dy * y.scale * F.where(x > 0, 1.0 - t - F.sigmoid(-x), F.sigmoid(x) - t)
+
+    return of_logits, lambda: dy * -y.scale * x
 
 
 @rule(PointerLoss)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.differentiation.repeated import rows_of, spread
+from dynbatch.differentiation.rules.selection import equals
 from dynbatch.differentiation.table import Made, rule
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reductions.extremum import Extremum, Max, Min
@@ -47,7 +50,12 @@ def _segment_sum(y: SegmentSum, dy: Node) -> tuple[Made, ...]:
 @rule(LogSumExp)
 def _logsumexp(y: LogSumExp, dy: Node) -> tuple[Made, ...]:
     (x,) = y.inputs
-    return (lambda: spread(dy, x) * F.exp(x - spread(y, x)),)
+
+    def by_shares() -> Node:
+        finite = F.where(F.equal(y, -math.inf), 0.0, y)  # all shares of -inf are 0
+        return spread(dy, x) * F.exp(x - spread(finite, x))
+
+    return (by_shares,)
 
 
 @rule(CumSum)
@@ -81,7 +89,7 @@ def _spread(y: Spread, dy: Node) -> tuple[Made, ...]:
 @rule(Max, Min)
 def _extremum(y: Extremum, dy: Node) -> tuple[Made, ...]:
     (x,) = y.inputs
-    return (lambda: spread(dy, x) * _is_first(F.equal(x, spread(y, x)), y.over),)
+    return (lambda: spread(dy, x) * _is_first(equals(x, spread(y, x)), y.over),)
 
 
 def _is_first(mask: Node, over: str) -> Node:

@@ -16,33 +16,39 @@ from dynbatch.nodes.selection import (
 )
 
 
-def _share(chosen: Node, other: Node | float) -> Node:
-    """1 where `chosen` is greater than `other`, ½ where they are equal, else 0."""
-    return F.greater(chosen, other) + F.equal(chosen, other) * 0.5
+def _share(dy: Node, chosen: Node, other: Node | float) -> Node:
+    """0 where `chosen` is less than `other`, ½ dy where they are equal, else dy: NaN wins."""
+    share = 1.0 - F.equal(chosen, other) * 0.5
+    return F.where(F.less(chosen, other), 0.0, dy * share)
+
+
+def equals(a: Node, b: Node) -> Node:
+    """1 where a and b are equal or both NaN, else 0: where an extremum b of a's may come from."""
+    return F.equal(a, b) + F.not_equal(a, a) * F.not_equal(b, b)
 
 
 @rule(Maximum)
 def _maximum(y: Maximum, dy: Node) -> tuple[Made, ...]:
     a, b = y.inputs
-    return lambda: dy * _share(a, b), lambda: dy * _share(b, a)
+    return lambda: _share(dy, a, b), lambda: _share(dy, b, a)
 
 
 @rule(Minimum)
 def _minimum(y: Minimum, dy: Node) -> tuple[Made, ...]:
     a, b = y.inputs
-    return lambda: dy * _share(b, a), lambda: dy * _share(a, b)
+    return lambda: _share(dy, b, a), lambda: _share(dy, a, b)
 
 
 @rule(MaximumWithNumber)
 def _maximum_with_number(y: MaximumWithNumber, dy: Node) -> tuple[Made, ...]:
     (x,) = y.inputs
-    return (lambda: dy * _share(x, y.number),)
+    return (lambda: _share(dy, x, y.number),)
 
 
 @rule(MinimumWithNumber)
 def _minimum_with_number(y: MinimumWithNumber, dy: Node) -> tuple[Made, ...]:
     (x,) = y.inputs
-    return (lambda: dy * _share(-x, -y.number),)
+    return (lambda: _share(dy, -x, -y.number),)
 
 
 @rule(Where)

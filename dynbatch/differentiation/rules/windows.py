@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch import nodes as F
 from dynbatch.backend import Array
 from dynbatch.differentiation.repeated import rows_of, sum_of_rows
+from dynbatch.differentiation.rules.selection import equals
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, parameter_rule, rule
 from dynbatch.kernels.images import window_patches
@@ -79,7 +80,7 @@ def _max_pool(y: AnyWindows, dy: Node) -> tuple[Made, ...]:
         parts = []
         for at in places.T:
             is_inside = F.input(y.graph, (at < x.rows).astype(float).reshape(-1, 1))
-            is_first = F.equal(F.gather_rows(padded, at), largest) * is_inside * left
+            is_first = equals(F.gather_rows(padded, at), largest) * is_inside * left
             left = left - is_first
             parts.append(rows_of(dy) * is_first)
         return _added_back(F.concat(parts, dim=0), places.T, x)
@@ -94,7 +95,7 @@ def _kmax_pool(y: KMaxPool, dy: Node) -> tuple[Made, ...]:
         left = F.constant(y.graph, 1.0, x.shape)  # 1 where no number of y was found before
         parts = []
         for j in range(y.k):
-            is_equal = F.equal(x, y[j]) * left
+            is_equal = equals(x, y[j]) * left
             is_first = is_equal * F.equal(F.cumsum(is_equal, 0), 1.0)
             left = left - is_first
             parts.append(is_first * dy[j])

@@ -7,7 +7,9 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, ShapeError
 from dynbatch.kernels.images import window_patches
+from dynbatch.nodes.inner_product import seed
 from dynbatch.testing import check_batching
+from dynbatch.testing.probe import backward, gradient_of
 from tests.torch_parity import assert_equals_torch, import_torch
 
 SHAPES = [(4 + k % 6, 4 + (5 * k) % 9, 3) for k in range(20)]
@@ -92,6 +94,17 @@ def test_of_equal_maxima_the_first_has_the_gradient_as_in_torch(dilation):
         y = torch.nn.functional.max_pool2d(tensor.permute(2, 0, 1)[None], 3, 1, 1, dilation)
         y.backward(torch.ones_like(y))
         assert np.array_equal(gradient, tensor.grad.numpy())
+
+
+def test_the_first_nan_of_a_window_has_its_gradient():
+    """PyTorch gives it to the last one; to a NaN in either."""
+    image = np.array([[1, np.nan, -2, 5], [0.5, 0.25, np.nan, np.nan]])
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, image[..., None]).keep()
+        y = F.max_pool2d(x, (2, 2), 1)
+        backward(graph, seed([y], [np.array([1.0, 10.0, 100.0])], False))
+        found = gradient_of(x)[..., 0]
+    assert found.tolist() == [[0, 11, 0, 0], [0, 0, 100, 0]]
 
 
 @pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])

@@ -4,7 +4,9 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, EmptyBatchError, ShapeError
+from dynbatch.nodes.inner_product import seed
 from dynbatch.testing import check_batching, check_gradient
+from dynbatch.testing.probe import backward, gradient_of
 from tests.torch_parity import assert_equals_torch, import_torch
 
 SENTENCES = [(length, 5) for length in (3, 0, 1, 9, 2)]
@@ -51,6 +53,10 @@ def test_logsumexp_of_infinities_is_not_nan():
         weights = F.input(graph, [0.0, 1.0, 0.0])
         graph.backward(F.sum(F.logsumexp(x[:, :2], dim=0)[1] + weights[0]))
         assert x.gradient.tolist() == [[0, 0, 0], [0, 1, 0]]
+    with db.Graph() as graph:  # what is not the infinite one has no share, as in PyTorch
+        x = F.input(graph, [[1.0, np.inf, -2.0]]).keep()
+        backward(graph, seed([F.logsumexp(x)], [np.array(1.0)], False))
+        assert np.array_equal(gradient_of(x), [[0, np.nan, 0]], equal_nan=True)
 
 
 def test_the_table_of_sentences_without_tokens():

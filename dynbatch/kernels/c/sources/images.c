@@ -103,9 +103,9 @@ EXPORT void max_patches(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const 
             EACH_PIXEL(at, how) {
                 vector value = get(x + row_of(at, line, column) * x_row + c, n);
                 mask position = (mask){0} + (whole)(i * how[KERNEL + 1] + j);
-                mask is_larger = value > largest;
+                mask is_larger = ~(value <= largest) & (largest == largest);  // the first NaN is
                 place = is_new ? position : (is_larger & position) | (~is_larger & place);
-                largest = is_new ? value : choose(is_larger | (value != value), value, largest);
+                largest = is_new ? value : choose(is_larger, value, largest);
                 is_new = 0;
             }
             put(out + m * out_row + c, largest, n);

@@ -80,7 +80,8 @@ extern "C" __global__ void max_patches(const REAL* x, Index* argmax, REAL* out, 
         int first = -1;
         patches.each(k, m, [&](int position, long long row) {
             const REAL value = x[row * width + column];
-            if (first < 0 || value > largest) first = position;
+            // The first NaN is the maximum.
+            if (first < 0 || (!(value <= largest) && largest == largest)) first = position;
             largest = Max::combine(largest, value);
         });
         out[i] = largest;

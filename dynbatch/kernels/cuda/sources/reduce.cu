@@ -58,13 +58,13 @@ extern "C" __global__ void logsumexp_segments(
     run_segments(LogSumExp{{}, x, out, width}, {offsets, length, count, width});
 }
 
-// out[n] = dy[k] * exp(x[n] - y[k]); an infinite y counts as 0.
+// out[n] = dy[k] * exp(x[n] - y[k]); a y of -inf counts as 0.
 extern "C" __global__ void logsumexp_segments_backward(const REAL* dy, const REAL* x, const REAL* y,
     REAL* out, const int* offsets, int length, int count, int width, long long total) {
     over_elements(
         {offsets, length, count, width}, total, [&](int k, long long, int column, long long i) {
             const long long at = (long long)k * width + column;
-            const REAL peak = isinf(y[at]) ? (REAL)0 : y[at];
+            const REAL peak = y[at] == -infinity() ? (REAL)0 : y[at];
             out[i] = exp(x[i] - peak) * dy[at];
         });
 }
