@@ -123,8 +123,9 @@ class MeasuredForms:
             except (OutOfMemory, PaddingError):
                 raise
             except DynbatchError as error:
+                problem, _ = error.parts()
                 raise PaddingError(
-                    f"{type(self.model).__name__} does not run on padded sentences: {error}\n"
+                    f"{type(self.model).__name__} does not run on padded sentences: {problem}.\n"
                     "  fix:  give pad=, (example, longest lengths) -> padded example, and where\n"
                     "        it needs masks padded_loss=, (graph, *padded example) -> loss"
                 ) from error
