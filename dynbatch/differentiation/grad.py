@@ -124,7 +124,8 @@ def grad(
         ArgumentError: the function does not return a scalar, `wrt` is not such a place or
             parameter, or the argument there is neither a node nor a parameter.
         GraphError:    y depends on it through a type of node without a rule: a CRF, attention with
-            dropout, a type of a user's own; or through dropout, while a block is traced.
+            dropout, a type of your own without a `differentiation.rule`; or through dropout, while
+            a block is traced.
 
     Example:
         >>> import dynbatch as db

@@ -111,11 +111,20 @@ class Pullback:
 
 
 def _refuse(node: Node) -> NoReturn:
-    reason = WITHOUT_A_RULE.get(type(node).__name__)
+    name = type(node).__name__
+    reason = WITHOUT_A_RULE.get(name)
+    fix = (
+        "write this step with such functions, or F.detach what needs no gradient; "
+        "graph.backward alone goes through every node"
+    )
+    if not getattr(node, "names_kernels", True):
+        fix = (
+            f"write one: @dynbatch.differentiation.rule({name}), for its parameters parameter_rule "
+            "(docs/guides/extending.md)"
+        )
     node.refuse(
         f"no rule makes nodes of its gradient{f', since {reason}' if reason else ''}",
         "grad goes through functions of F that have a rule (docs/guides/differentiation.md)",
-        "write this step with such functions, or F.detach what needs no gradient; "
-        "graph.backward alone goes through every node",
+        fix,
         GraphError,
     )
