@@ -20,7 +20,6 @@ from dynbatch.tasks.task import Parts, checked_description, table_widths
 from dynbatch.tasks.text_labelling import LabelledIds, TextLabelling, labels_of
 from dynbatch.tasks.words import is_share, is_tokens, words_of_text
 from dynbatch.text import LabelledText, Vocabulary
-from dynbatch.text.vocabulary import MARKS
 from dynbatch.train import CheckpointInfo
 
 WINDOWS = (3, 4, 5)
@@ -131,7 +130,7 @@ class Classification(TextLabelling):
 
     def description(self) -> dict[str, Any]:
         return {
-            "words": self.vocabulary.tokens[len(MARKS) :], "labels": self.labels,
+            "words": self.vocabulary.entries, "labels": self.labels,
             "is_characters": self.is_characters, "dropout": self.model.dropout.p,
         }  # fmt: skip
 

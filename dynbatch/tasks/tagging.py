@@ -23,7 +23,6 @@ from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import LabellingTask, Parts, checked_description, table_widths
 from dynbatch.tasks.words import Lexicon, WordIds, WordVectors, is_share, is_tokens, spelled_share
 from dynbatch.text import TaggedSentence, Vocabulary, read_tagged
-from dynbatch.text.vocabulary import MARKS
 from dynbatch.train import CheckpointInfo
 
 
@@ -262,11 +261,9 @@ class Tagging(LabellingTask):
         return not character.isalnum() and character in self.lexicon.words
 
     def description(self) -> dict[str, Any]:
-        words, characters = self.lexicon.words.tokens, self.lexicon.characters.tokens
-        marks = len(MARKS)
         return {
-            "words": words[marks:], "characters": characters[marks:], "tags": self.tags,
-            "dropout": self.model.dropout.p,
+            "words": self.lexicon.words.entries, "characters": self.lexicon.characters.entries,
+            "tags": self.tags, "dropout": self.model.dropout.p,
         }  # fmt: skip
 
     @classmethod

@@ -1,5 +1,6 @@
 """Tokenizers and vocabularies; other libraries' tokenizers by the extra `text`. Files: tagged
-sentences, labelled texts, pairs, documents, lines, JSON lines, trees, word vectors.
+sentences, labelled texts, pairs, documents, lines, JSON lines, trees, word vectors. Error rates,
+BLEU and chrF of what a model wrote.
 """
 
 from dynbatch.text.adapters import HuggingFaceTokenizer, SentencePieceTokenizer
@@ -10,6 +11,7 @@ from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.text.json_lines import read_json_lines
 from dynbatch.text.labelled import LabelledText, read_labelled
 from dynbatch.text.lines import read_lines
+from dynbatch.text.metrics import ErrorRates, edit_distance, error_rates, translation_scores
 from dynbatch.text.pairs import ParallelText, read_pairs
 from dynbatch.text.tagged import TaggedSentence, read_tagged
 from dynbatch.text.units import ByteTokenizer, CharacterTokenizer
@@ -20,6 +22,7 @@ from dynbatch.text.wordpiece import WordPiece
 __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
+    "ErrorRates",
     "HuggingFaceTokenizer",
     "LabelledText",
     "LabelledTree",
@@ -31,6 +34,8 @@ __all__ = [
     "Vocabulary",
     "WordPiece",
     "copy_tokenizer",
+    "edit_distance",
+    "error_rates",
     "load_tokenizer",
     "read_conllu",
     "read_documents",
@@ -41,4 +46,5 @@ __all__ = [
     "read_tagged",
     "read_trees",
     "read_vectors",
+    "translation_scores",
 ]

@@ -18,7 +18,7 @@ from dynbatch.errors import DataError
 from dynbatch.models.initial import Rng, generator
 from dynbatch.text.lines import GZIP, HEAD_BYTES, printable, refuse_compressed
 from dynbatch.text.vector_files import FORM_BYTES, VectorRows, form_of, read_binary, read_text
-from dynbatch.text.vocabulary import MARKS, Vocabulary
+from dynbatch.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ def read_vectors(
         limit = size("read_vectors", "limit", limit)
     wanted = None
     if vocabulary is not None:
-        wanted = frozenset([token.encode() for token in vocabulary.tokens[len(MARKS) :]])
+        wanted = frozenset([token.encode() for token in vocabulary.entries])
     with _opened(path) as file:
         form = form_of(path, file.read(FORM_BYTES))
         file.seek(0)

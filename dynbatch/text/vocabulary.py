@@ -68,6 +68,11 @@ class Vocabulary:
         ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls(token for token, count in ordered if count >= min_count and token not in MARKS)
 
+    @property
+    def entries(self) -> list[str]:
+        """The tokens without the marks: `Vocabulary(vocabulary.entries)` is equal to it."""
+        return self.tokens[len(MARKS) :]
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -20,7 +20,6 @@ from dynbatch.optim import Adam, Optimizer
 from dynbatch.padding import padded_peak
 from dynbatch.tasks.task import Batches, Parts, WritingTask, damaged_description
 from dynbatch.tasks.translation.coder import SourceTokenizer
-from dynbatch.tasks.translation.metrics import ErrorRates, error_rates, translation_scores
 from dynbatch.tasks.translation.padded import padded_loss, padded_pair
 from dynbatch.tasks.translation.pairs import (
     NumberedPair,
@@ -34,7 +33,7 @@ from dynbatch.tasks.translation.pairs import (
 from dynbatch.tasks.translation.settings import TranslationSettings, fitted
 from dynbatch.tasks.translation.sizes import DESCRIPTION, MODELS, SIZES, Model, wrong_description
 from dynbatch.text import ParallelText, Vocabulary, read_pairs
-from dynbatch.text.vocabulary import MARKS
+from dynbatch.text.metrics import ErrorRates, error_rates, translation_scores
 from dynbatch.train import (
     CheckpointInfo,
     SentenceBatches,
@@ -200,7 +199,7 @@ class Translator(WritingTask):
 
     def tokens(self, held_out: Sequence[ParallelText]) -> list[str]:
         """What tokens are, and how many held-out targets have some that are never written."""
-        source, target = [len(each) - len(MARKS) for each in (self.source, self.target)]
+        source, target = [len(each.entries) for each in (self.source, self.target)]
         lines = [
             f"{source:,} different {self.source_units} in sources, "
             f"{target:,} {self.target_units} in targets"
@@ -263,8 +262,8 @@ class Translator(WritingTask):
         return {
             "model": self.kind,
             "sizes": self.sizes_of_model,
-            "source": self.source.tokens[len(MARKS) :],
-            "target": self.target.tokens[len(MARKS) :],
+            "source": self.source.entries,
+            "target": self.target.entries,
             "source_units": self.source_units,
             "target_units": self.target_units,
             "max_length": self.max_length,

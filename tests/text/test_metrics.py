@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.tasks.translation import metrics
-from dynbatch.tasks.translation.metrics import (
+from dynbatch.text import metrics
+from dynbatch.text.metrics import (
     ErrorRates,
     edit_distance,
     error_rates,
