@@ -38,7 +38,9 @@ $(VENV)/.ready-%: pyproject.toml | $(BIN)/pip
 .PRECIOUS: $(VENV)/.ready-%
 
 demo: $(VENV)/.ready-examples
-	@$(BIN)/python examples/seq2seq/train.py --demo $(ARGS)
+	$(BIN)/python examples/seq2seq/train.py cmudict --limit 36000 --epochs 2 --embed 64 --hidden 128 \
+	    --lr 4e-3 --checkpoint runs/demo.safetensors $(ARGS)
+	@echo '$(BIN)/python examples/seq2seq/generate.py runs/demo.safetensors dynamic batching'
 
 # Else each worker, and each process that a test starts, compiles every module anew.
 test test-all: export PYTHONDONTWRITEBYTECODE :=

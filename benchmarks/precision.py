@@ -1,7 +1,7 @@
 """What rounded factors cost in accuracy: `python -m benchmarks.precision [cmudict] [scan]`.
 
-The seq2seq example is trained with `--matmul float32`, `tf32` and `bfloat16` from the same seeds,
-and greedily decodes data it has not seen, in float32. On the CPU this shows what tensor cores of a
+`dynbatch train` learns pairs with `--matmul float32`, `tf32` and `bfloat16` from the same seeds,
+and greedily decodes pairs it has not seen, in float32. On the CPU this shows what tensor cores of a
 GPU will train, as factors are rounded there to the same bits (docs/design/cuda.md).
 """
 
@@ -18,43 +18,63 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.report import show
+from dynbatch.demo.scan import scan_pairs
 from dynbatch.kernels.runtime.precision import MANTISSA_BITS
+from examples.corpora import cmudict
 
 ROOT = Path(__file__).resolve().parents[1]
 TASKS = {
-    "cmudict": ["--demo"],
+    "cmudict": [
+        "--limit", "36000", "--embed", "64", "--hidden", "128", "--dropout", "0", "--epochs", "2",
+        "--lr", "4e-3",
+    ],
     "scan": [
-        "--data", "scan-simple", "--embed", "64", "--hidden", "128", "--dropout", "0.1",
+        "--embed", "64", "--hidden", "128", "--dropout", "0.1",
         "--epochs", "6", "--lr", "4e-3",
     ],
 }  # fmt: skip
-"""What each task gives to `examples/seq2seq/train.py`."""
+"""What each task gives to `dynbatch train`, beside a file of its pairs."""
 
 WRONG = {"cmudict": "phonemes and words wrong", "scan": "actions and commands wrong"}
-_RATE = re.compile(r"^ +\w+ error rate +([0-9.]+)%$", re.MULTILINE)
+_RATES = re.compile(
+    r"decided by:\ntoken error rate ([0-9.]+)%, ([0-9,]+) of ([0-9,]+) sequences exact"
+)
+
+
+def write_pairs(task: str, path: Path) -> None:
+    """Write the pairs of a task as `source<TAB>target` lines."""
+    if task == "cmudict":
+        pairs = [(word.source, phones) for word in cmudict.load() for phones in word.references]
+    else:
+        pairs = [(" ".join(command), " ".join(actions)) for command, actions in scan_pairs()]
+    path.write_text("".join([f"{source}\t{target}\n" for source, target in pairs]))
 
 
 def error_rates(task: str, matmul: str, seed: int, given: Sequence[str] = ()) -> list[float]:
     """Train and test; percentages of tokens and of sequences that are wrong.
 
     Args:
-        given: more arguments of the example, as "--limit 1000".
+        given: more options of `dynbatch train`, as "--limit 1000".
 
     Raises:
         CalledProcessError: it failed; what it wrote to stderr is there.
         ValueError:         it told no error rates.
     """
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [*TASKS[task], "--matmul", matmul, "--seed", str(seed), *given]
+        path = Path(folder, "pairs.tsv")
+        write_pairs(task, path)
+        options = [*TASKS[task], "--matmul", matmul, "--seed", str(seed), *given]
+        command = [sys.executable, "-m", "dynbatch", "train", str(path), "--task", "translation"]
         done = subprocess.run(
-            [sys.executable, "-m", "examples.seq2seq.train", *arguments, "--output", folder],
+            [*command, *options, "--output", folder],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
             text=True, check=True,
         )  # fmt: skip
-    found = [float(rate) for rate in _RATE.findall(done.stdout)]
-    if len(found) != 2:
+    rates = _RATES.search(done.stdout)
+    if rates is None:
         raise ValueError(f"{task} told no error rates of tokens and sequences")
-    return found
+    tokens, exact, count = [float(number.replace(",", "")) for number in rates.groups()]
+    return [tokens, 100 * (1 - exact / count)]
 
 
 def as_text(found: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> str:

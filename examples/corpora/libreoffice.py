@@ -5,7 +5,7 @@ published score: for measuring memory and speed, not quality. MPL-2.0; nothing o
 
 Source: the gettext catalogues of Debian's package `libreoffice-l10n-de`.
 
-    python -m examples.corpora.libreoffice > messages.tsv        # fetches it, once
+    python -m examples.corpora.pairs libreoffice > messages.tsv        # fetches it, once
     dynbatch memory messages.tsv
 """
 
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import gettext
 import re
-import sys
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.corpora import debian
+from dynbatch.text import ParallelText
+from dynbatch.text.pairs import joined
+from examples.corpora.fetching import from_debian
 
-PACKAGE = "libreoffice-l10n-de"
+PACKAGE = from_debian("libreoffice-l10n-de")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 Pair = tuple[tuple[str, ...], tuple[str, ...]]
@@ -36,12 +37,10 @@ def load(folder: str | Path | None = None) -> list[Pair]:
     Raises:
         DataError: it cannot be fetched, or there are no catalogues in the folder.
     """
-    folder = debian.fetch(PACKAGE) if folder is None else Path(folder)
+    folder = PACKAGE.fetch() if folder is None else Path(folder)
     catalogues = sorted(folder.rglob("de/LC_MESSAGES/*.mo"))
     if not catalogues:
-        raise DataError(
-            f"{folder}: no German catalogues below it.\n  fix:  {debian.by_hand(PACKAGE)}"
-        )
+        raise DataError(f"{folder}: no German catalogues below it.\n  fix:  {PACKAGE.by_hand}")
     pairs = set()
     for path in catalogues:
         for english, german in _messages(path).items():
@@ -49,6 +48,11 @@ def load(folder: str | Path | None = None) -> list[Pair]:
             if all(pair) and pair[0] != pair[1]:
                 pairs.add(pair)
     return sorted(pairs)
+
+
+def pairs() -> list[ParallelText]:
+    """Each English message with all its German translations, tokens separated by spaces."""
+    return joined([(" ".join(english), " ".join(german)) for english, german in load()])
 
 
 def tokens(text: str) -> tuple[str, ...]:
@@ -72,19 +76,3 @@ def _messages(path: Path) -> dict[str, str]:
             found[message.rpartition("\x04")[2]] = text  # what stands before it is the context
     found.pop("", None)  # the catalogue's own header
     return found
-
-
-def main() -> int:
-    """Write all pairs as source<TAB>target lines."""
-    try:
-        pairs = load(*sys.argv[1:2])
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    for pair in pairs:
-        print("\t".join([" ".join(side) for side in pair]))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

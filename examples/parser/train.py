@@ -9,14 +9,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import dynbatch as db
-from dynbatch import Node
 from dynbatch.tasks.options import option
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import place, sample, train
 from dynbatch.text import ParsedSentence
 from examples.corpora.petrogold import load
-from examples.parser.data import Numbered, Numbering
+from examples.parser.data import Numbering
 from examples.parser.evaluation import PUBLISHED, nearest_projective, neighbour, parse_all, scores
 from examples.parser.model import Parser, Sizes
 from examples.parser.transitions import SHIFT
@@ -51,13 +49,11 @@ def run(settings: Settings) -> None:
         f"{parser.num_parameters():,} parameters; {place(settings)}",
         flush=True,
     )
-    train(parser, action_loss, numbered, settings, lambda sentence: len(sentence.actions))
+    train(
+        parser, lambda graph, parser, sentence: parser.loss(graph, sentence), numbered, settings,
+        num_tokens=lambda sentence: len(sentence.actions),
+    )  # fmt: skip
     report(parser, numbering, test)
-
-
-def action_loss(graph: db.Graph, parser: Parser, sentence: Numbered) -> Node:
-    """Negative log-likelihood of one sentence's actions, summed."""
-    return parser.loss(graph, sentence)
 
 
 def report(parser: Parser, numbering: Numbering, test: Sequence[ParsedSentence]) -> None:

@@ -1,22 +1,36 @@
-"""Generate targets with a trained model: from arguments, a file, or standard input.
+"""Write targets with a model of train.py.
 
-python -m examples.seq2seq.generate runs/demo padding dynamic --num-beams 5
-dynbatch generate runs/demo padding dynamic --num-beams 5      # the same
+python examples/seq2seq/generate.py runs/demo.safetensors dynamic batching
 """
 
-from __future__ import annotations
-
+import argparse
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 
-from dynbatch.commands.main import main as command
+from dynbatch import train
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+from examples.seq2seq.train import Translator
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`dynbatch generate`. Returns its exit status."""
-    arguments = sys.argv[1:] if argv is None else argv
-    return command(["generate", *arguments])
+def main(argv=None):
+    """Print each source and its target."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkpoint")
+    parser.add_argument("sources", nargs="*", help="or the lines of standard input")
+    parser.add_argument("--num-beams", type=int, default=1)
+    options = parser.parse_args(argv)
+    model = Translator(**train.read_checkpoint(options.checkpoint).extra)
+    train.load_checkpoint(options.checkpoint, model)
+    sources = options.sources or sys.stdin.read().splitlines()
+    if all([len(entry) == 1 for entry in model.source.entries]):
+        texts = [" ".join(source) for source in sources]  # it reads letters
+    else:
+        texts = sources
+    written = model.translate(texts, num_beams=options.num_beams)
+    for source, words in zip(sources, written, strict=True):
+        print(f"{source}\t{' '.join(words)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,145 +1,150 @@
-"""Train a sequence-to-sequence model on CMUdict, SCAN or a file of pairs, without padding.
+"""Train an encoder and a decoder with attention on pairs of texts, without padding.
 
-python -m examples.seq2seq.train --data scan-simple --hidden 128
+python examples/seq2seq/train.py                            # CMUdict: spelling to pronunciation
+python examples/seq2seq/train.py pairs.tsv --epochs 20      # source<TAB>target on each line
 """
 
-from __future__ import annotations
-
+import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from dynbatch.errors import ArgumentError
-from dynbatch.tasks.learning import begun, learn
-from dynbatch.tasks.options import not_negative, one_of, option
-from dynbatch.tasks.summary import memory_saved, speed
-from dynbatch.tasks.training import place, sample
-from dynbatch.tasks.translation.metrics import translation_scores
-from dynbatch.tasks.translation.pairs import UNITS, join, targets_of
-from dynbatch.tasks.translation.settings import TranslationSettings
-from dynbatch.tasks.translation.translator import Translator
-from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
-from dynbatch.train.run_folder import BEST, CHECKPOINT, METRICS, model_file
-from examples.seq2seq.corpus import Corpus
-from examples.seq2seq.data import CORPORA, load_corpus
-from examples.training import command
+from tqdm import tqdm
 
-COMMAND = "examples.seq2seq.train"
-INSTALL = "pip install 'dynbatch[translation]'"
+import dynbatch as db
+from dynbatch import models, optim, train
+from dynbatch import nodes as F
+from dynbatch.text import Vocabulary, error_rates
 
-DEMO: dict[str, Any] = {
-    "limit": 36_000, "epochs": 2, "embed": 64, "hidden": 128, "dropout": 0.0, "lr": 4e-3
-}  # fmt: skip
-"""A small model that learns CMUdict in minutes on two cores: about 11 % of phonemes are wrong."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+from examples.corpora import pairs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(TranslationSettings):
-    """The settings of a translation, and those of the demo."""
-
-    data: str = option("cmudict", f"{', '.join(CORPORA)}, or a file of source<TAB>target", str)
-    source_units: str = option("words", "tokens of a file", one_of(*UNITS))
-    target_units: str = option("words", "tokens of a file", one_of(*UNITS))
-    hidden: int = option(256, "units of an LSTM in each direction, features of a Transformer")
-    samples: int = option(0, "held-out sources translated after each epoch", not_negative)
-    output: str | None = option(None, "folder of the run (runs/NAME)", str, is_kept=False)
-    beam: int = option(1, "hypotheses of each test source", is_kept=False)
-    demo: bool = option(False, "small model on CMUdict, a few minutes", is_kept=False)
-
-    @classmethod
-    def usual(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The demo's settings, those of a Transformer, and a folder by the name of the data."""
-        name, found = Path(given.get("data", "cmudict")).stem, super().usual(given)
-        if given.get("demo"):
-            if found:
-                raise ArgumentError("--demo is of --model lstm, not of a Transformer.")
-            name, found = "demo", DEMO
-        elif found:
-            name += "-transformer"
-        return {**found, "output": str(Path("runs", name))}
+@db.cell
+def decoder_step(x, state, p, memory):
+    """One word of the target; x embeds the word before, `attended` is what it last attended to."""
+    h, c, attended = state
+    i, f, g, o = F.chunk(p.read(x) + p.feed(attended) + p.recall(h), 4)
+    c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
+    h = F.sigmoid(o) * F.tanh(c)
+    attended = F.tanh(p.attention.attend(h, memory) + p.mix(h))
+    return attended, (h, c, attended)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train and report. The exit status is that of `exit_status`."""
-    what = "Train a sequence-to-sequence model with attention, without padding."
-    return command(Settings, run, argv, COMMAND, what)
+class Translator(models.Module):
+    """The network for one pair, at its own lengths, and the vocabularies of both sides."""
+
+    start, end = Vocabulary.begin, Vocabulary.end  # of a target, for `db.generate`
+
+    def __init__(self, source, target, embed, hidden, dropout):
+        self.source, self.target, self.hidden = Vocabulary(source), Vocabulary(target), hidden
+        self.embed_source = models.Embedding(len(self.source), embed)
+        self.encoder = models.LSTM(embed, hidden, bidirectional=True)
+        self.bridge = models.Linear(2 * hidden, 2 * hidden)
+        self.values = models.Linear(2 * hidden, hidden, bias=False)
+        self.embed_target = models.Embedding(len(self.target), embed)
+        self.read = models.Linear(embed, 4 * hidden)
+        self.feed = models.Linear(hidden, 4 * hidden, bias=False)
+        self.recall = models.Linear(hidden, 4 * hidden, bias=False)
+        self.attention = models.AdditiveAttention(hidden, 2 * hidden, hidden)
+        self.mix = models.Linear(hidden, hidden, bias=False)
+        self.project = models.Linear(hidden, len(self.target))
+        self.dropout = models.Dropout(dropout)
+
+    def encode(self, graph, source):
+        """The decoder's first h and c, and the keys and values that it attends to."""
+        x = self.dropout(self.embed_source(graph, source))
+        outputs, last = self.encoder(x, return_state=True)
+        h, c = F.chunk(self.bridge(F.concat([h for h, c in last])), 2)
+        return F.tanh(h), c, self.attention.keys(outputs), self.values(outputs)
+
+    def decode(self, graph, ids, h, c, *memory):
+        """A vector after each of the ids, from which the next word is predicted."""
+        x = self.dropout(self.embed_target(graph, ids))
+        state = (h, c, self.hidden)  # zeros: before the first word it attended to nothing
+        return db.scan(decoder_step, x, state, self, memory, return_state=False)
+
+    def predict(self, vectors):
+        """The scores of all words of the target's vocabulary."""
+        return self.project(self.dropout(vectors))
+
+    def loss(self, graph, source, target):
+        """Cross-entropy in nats, summed over the words of the target and its end."""
+        vectors = self.decode(graph, [self.start, *target], *self.encode(graph, source))
+        return F.cross_entropy(self.predict(vectors), [*target, self.end], reduction="sum")
+
+    def translate(self, texts, **how):
+        """The words of the best target found for each source."""
+        ids = [self.source.encode(text.split()) for text in texts]
+        results = db.generate(self.eval(), ids, max_new_tokens=100, **how)
+        return [self.target.decode(best.tokens) for best, *_ in results]
 
 
-def run(settings: Settings) -> None:
-    """Train what the settings say, and print what came out."""
-    output = Path(str(settings.output))
-    if settings.resume:
-        read_checkpoint(output / CHECKPOINT)
-    elif settings.demo:
-        for name in (CHECKPOINT, BEST):
-            (output / name).unlink(missing_ok=True)
-    corpus = load_corpus(settings.data, settings.source_units, settings.target_units)
-    settings = replace(settings, source_units=corpus.source_units, target_units=corpus.target_units)
-    parts = replace(corpus.parts, train=sample(corpus.parts.train, settings))
-    translator = begun(Translator, parts, settings)
-    print(
-        f"{corpus.name}: {len(targets_of(parts.train)):,} training pairs, "
-        f"{len(parts.dev):,} {corpus.sequence}s for development, {len(parts.test):,} for test\n"
-        f"model: {translator.model.num_parameters():,} parameters, {settings.layers} layer(s) of "
-        f"{settings.hidden}; {place(settings)}",
-        flush=True,
-    )
-    hint = f"python -m {COMMAND} --output {output} --resume"
-    learn(translator, parts, settings, metric="sequence error rate", hint=hint)
-    best = model_file(output)
-    load_checkpoint(best, translator.model)
-    if parts.test:
-        report(corpus, translator, settings.beam)
-    else:
-        print("\nNothing was held out: the data is too small.")
-    records = read_metrics(output / METRICS)
-    if found := speed(records):
-        print(f"\nTraining: {found}, {place(settings)}")
-    if saved := memory_saved(records):
-        print(f"Memory of a training step at its peak: {saved}")
-    print(f"Model: {best}")
+def main(argv=None):
+    """Train; translate what is held out after each epoch and, at last, the test set."""
+    options = arguments(argv)
+    corpus = pairs.load(options.data, options.limit)
+    known = [(s.source.split(), t.split()) for s in corpus.train for t in s.references]
+    source, target = [Vocabulary.build(side).entries for side in zip(*known, strict=True)]
+    sizes = {name: getattr(options, name) for name in ("embed", "hidden", "dropout")}
+    settings = {"source": source, "target": target, **sizes}
+
+    db.seed(0)
+    model = Translator(**settings).to(options.device)
+    examples = [(model.source.encode(s), model.target.encode(t)) for s, t in known]
+    batches = train.SentenceBatches(examples, options.batch_size)
+    optimizer = optim.Adam(model, options.lr)
+    updates = options.epochs * len(batches)
+    schedule = optim.Cosine(optimizer, updates, warmup_steps=updates // 10)
+    state, done = (model, optimizer, schedule), 0
+    if options.resume:
+        info = train.load_checkpoint(options.checkpoint, *state)
+        info.restore_random_state()
+        done = info.epoch
+
+    for epoch in range(done, options.epochs):
+        model.train()
+        for batch in (bar := tqdm(batches.epoch(epoch), f"epoch {epoch + 1}", ncols=80)):
+            with db.Graph(options.device) as graph:
+                losses = [model.loss(graph, source, target) for source, target in batch]
+                loss = F.sum(losses) / sum([len(target) + 1 for _, target in batch])
+                graph.backward(loss)
+            optim.clip_grad_norm_(model, 2.0)
+            optimizer.step()
+            schedule.step()
+            bar.set_postfix_str(f"loss {loss.value:.3f}, {graph.peak_bytes / 1e6:.1f} MB")
+        report("held out", model, corpus.dev[:1000])
+        train.save_checkpoint(options.checkpoint, *state, epoch=epoch + 1, extra=settings)
+    report("test", model, corpus.test)
 
 
-def report(corpus: Corpus, translator: Translator, beam: int) -> None:
-    """Print error rates on the test set, and ten examples."""
-    test = corpus.parts.test
-    found = translator.written(test, beam)
-    rates = translator.rates(test, found)
-    decoding = f"beam of {beam}" if beam > 1 else "greedy decoding"
-    print(f"\nHeld-out test set, {rates.num_sequences:,} {corpus.sequence}s, {decoding}")
-    names = (f"{corpus.token} error rate", f"{corpus.sequence} error rate", "exact match")
-    width = max(len(name) for name in names)
-    values = (rates.token, rates.sequence, 1 - rates.sequence)
-    for name, value in zip(names, values, strict=True):
-        print(f"  {name:<{width}}  {value:7.2%}")
-    if corpus.token == "word":
-        texts = [" ".join(tokens) for tokens in found]
-        right = [[" ".join(each.split()) for each in text.references] for text in test]
-        scores = translation_scores(texts, right, tokenize="none")  # the corpus's own tokens
-        for name in ("BLEU", "chrF"):
-            shown = f"{scores[name]:.1f}" if scores else f"not measured: {INSTALL}"
-            print(f"  {name:<{width}}  {shown}")
-    lines = _examples(corpus, [join(tokens, corpus.target_units) for tokens in found])
-    print(f"\n{len(lines)} {corpus.sequence}s that were not in the training data")
-    for line in lines:
-        print(f"  {line}")
+def report(part, model, texts):
+    """Translate held-out texts; print how many are wrong, and five of them."""
+    if not texts:  # SCAN holds nothing out for validation
+        return
+    written = model.translate([text.source for text in texts])
+    rates = error_rates(written, [[right.split() for right in text.references] for text in texts])
+    print(f"{part}: {rates}")
+    for text, words in list(zip(texts, written, strict=True))[:: len(texts) // 5 + 1]:
+        print(f"  {text.source} → {' '.join(words)}   (right: {' or '.join(text.references)})")
 
 
-def _examples(corpus: Corpus, found: Sequence[str]) -> list[str]:
-    """Ten of the test set, evenly spread, with what was right where the model was wrong."""
-    examples = corpus.parts.test
-    shown = range(0, len(examples), max(1, len(examples) // 10))[:10]
-    width = min(40, max(16, *[len(examples[index].source) for index in shown]))
-    lines = []
-    for index in shown:
-        line = f"{examples[index].source:<{width}}  {found[index]}"
-        if found[index] not in examples[index].references:
-            line += f"   (right: {examples[index].references[0]})"
-        lines.append(line)
-    return lines
+def arguments(argv):
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    option = parser.add_argument
+    option("data", nargs="?", default="cmudict", help=f"a file, or {', '.join(pairs.CORPORA)}")
+    option("--limit", type=int, help="train on so many sources, drawn at random")
+    option("--epochs", type=int, default=10)
+    option("--batch-size", type=int, default=64)
+    option("--embed", type=int, default=128)
+    option("--hidden", type=int, default=256)
+    option("--dropout", type=float, default=0.0)
+    option("--lr", type=float, default=2e-3)
+    option("--device", default="cpu")
+    option("--checkpoint", default="runs/seq2seq.safetensors", help="written after each epoch")
+    option("--resume", action="store_true", help="go on from the checkpoint, with equal options")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,35 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 import dynbatch as db
 from dynbatch import Node
 from dynbatch import nodes as F
-from dynbatch.backend import Array
 from dynbatch.models import Module
 from dynbatch.tasks.options import option, share
 from dynbatch.tasks.settings import TrainingSettings
 from dynbatch.tasks.training import train
 from dynbatch.train import SentenceBatches, padding_ratio
-
-
-class Example(Protocol):
-    """One tree: its size, and the classes to find, one or one for each of some nodes."""
-
-    @property
-    def num_nodes(self) -> int: ...
-
-    @property
-    def labels(self) -> Array: ...
-
-
-class Classifier(Protocol):
-    """A model that scores classes: (V,), or (n, V) for n labels."""
-
-    def scores(self, graph: db.Graph, example: Any, /) -> Node: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,25 +31,16 @@ class TreeSettings(TrainingSettings):
     hidden: int = option(64, "features of a state")
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Nodes a second in training, and the mean padding ratio of the mini-batches, in nodes."""
+def fit(model: Module, examples: Sequence[Any], settings: TreeSettings) -> str:
+    """Train the model as the settings say. Returns its speed, and what padding would have cost.
 
-    nodes_per_second: float
-    padding_ratio: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.nodes_per_second:,.0f} nodes per second in training; padded to the largest "
-            f"tree, mini-batches would have {self.padding_ratio:.2f} times the nodes"
-        )
-
-
-def fit(model: Module, examples: Sequence[Example], settings: TreeSettings) -> Speed:
-    """Train the model as the settings say."""
+    Args:
+        examples: trees with `num_nodes`, and `labels`: the classes to find, one or one for each of
+                  some nodes.
+    """
     nodes = 0
 
-    def counted_loss(graph: db.Graph, model: Any, example: Example) -> Node:
+    def counted_loss(graph: db.Graph, model: Any, example: Any) -> Node:
         nonlocal nodes
         nodes += example.num_nodes
         return loss(graph, model, example)
@@ -75,16 +49,19 @@ def fit(model: Module, examples: Sequence[Example], settings: TreeSettings) -> S
     train(model, counted_loss, examples, settings, num_tokens=lambda one: len(one.labels))
     seconds = time.perf_counter() - begin
     batches = SentenceBatches(examples, settings.batch_size, settings.seed).epoch(0)
-    ratios = [padding_ratio([one.num_nodes for one in batch]) for batch in batches]
-    return Speed(nodes / seconds, float(np.mean(ratios)))
+    ratio = np.mean([padding_ratio([one.num_nodes for one in batch]) for batch in batches])
+    return (
+        f"{nodes / seconds:,.0f} nodes per second in training; padded to the largest "
+        f"tree, mini-batches would have {ratio:.2f} times the nodes"
+    )
 
 
-def loss(graph: db.Graph, model: Classifier, example: Example) -> Node:
+def loss(graph: db.Graph, model: Any, example: Any) -> Node:
     """Cross-entropy summed over the labels of one tree."""
     return F.cross_entropy(model.scores(graph, example), example.labels, reduction="sum")
 
 
-def accuracy(model: Any, examples: Sequence[Example]) -> float:
+def accuracy(model: Any, examples: Sequence[Any]) -> float:
     """The share of labels that have the highest score."""
     scores = db.predict(model, model.scores, examples)
     found = [one.argmax(-1) == ex.labels for one, ex in zip(scores, examples, strict=True)]

@@ -25,8 +25,11 @@ def test_the_table_compares_whole_lives_in_turns(monkeypatch, capsys):
 
 def test_a_life_runs_the_checkouts_own_code_and_tells_its_error_rate(monkeypatch, tmp_path):
     def run(command, cwd, env, **_):
-        assert cwd == tmp_path and env["PYTHONPATH"] == str(tmp_path) and "--demo" in command
-        return SimpleNamespace(stdout="Held-out test set\n  phoneme error rate   10.69%\n")
+        assert cwd == tmp_path and env["PYTHONPATH"] == str(tmp_path)
+        assert "--hidden" in command
+        return SimpleNamespace(
+            stdout="held out: token error rate 12.00%\ntest: token error rate 10.69%, 9"
+        )
 
     monkeypatch.setattr(subprocess, "run", run)
     assert demo.live(tmp_path).error_rate == 10.69
@@ -36,3 +39,8 @@ def test_a_demo_that_tells_no_error_rate_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=""))
     with pytest.raises(ValueError, match="told no error rate"):
         demo.live(tmp_path)
+
+
+def test_a_life_is_that_of_make_demo():
+    makefile = (demo.ROOT / "Makefile").read_text().replace("\\\n", " ")
+    assert demo.COMMAND in " ".join(makefile.split())

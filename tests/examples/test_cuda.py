@@ -29,32 +29,34 @@ def letters(tmp_path):
 
 
 @pytest.mark.parametrize("crf", [[], ["--crf"]])
-def test_tagging(monkeypatch, capsys, crf):
+def test_tagging(monkeypatch, tmp_path, capsys, crf):
     monkeypatch.setattr(brown, "load", lambda path: list(tagged(40)))
-    sizes = ["--features", "8", "--letters", "4", "--hidden", "5"]
-    assert tagging.main([*sizes, *crf, *ONE_EPOCH]) == 0
+    sizes = ["--features", "8", "--hidden", "5", "--checkpoint", str(tmp_path / "run")]
+    tagging.main([*sizes, *crf, "--device", "cuda", "--epochs", "1"])
     assert "%" in capsys.readouterr().out
 
 
-def test_categories(monkeypatch, capsys):
+def test_categories(monkeypatch, tmp_path, capsys):
     of_two = [replace(one, category=("news", "lore")[k % 2]) for k, one in enumerate(tagged(40))]
     monkeypatch.setattr(brown, "load", lambda path: of_two)
     sizes = ["--features", "8", "--filters", "8", "--sentences", "1"]
-    assert text_cnn.main([*sizes, *ONE_EPOCH]) == 0
+    run = ["--device", "cuda", "--epochs", "1", "--checkpoint", str(tmp_path / "run")]
+    text_cnn.main([*sizes, *run])
     assert "%" in capsys.readouterr().out
 
 
 def test_language(letters, tmp_path, capsys):
     sizes = ["--width", "8", "--layers", "1", "--heads", "2", "--max-tokens", "100"]
-    more = ["--sample-length", "5", "--samples", "2", "--output", str(tmp_path / "run")]
-    assert language_model.main([letters, *sizes, *more, *ONE_EPOCH]) == 0
+    run = ["--epochs", "1", "--device", "cuda", "--checkpoint", str(tmp_path / "run")]
+    language_model.main([letters, *sizes, *run])
     assert "bits per byte" in capsys.readouterr().out
 
 
-def test_biaffine_parsing(monkeypatch, capsys):
+def test_biaffine_parsing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(petrogold, "load", lambda part: list(parsed(15)))
-    sizes = ["--features", "6", "--letters", "4", "--hidden", "6", "--layers", "1", "--no-tags"]
-    assert biaffine.main([*sizes, *ONE_EPOCH]) == 0
+    sizes = ["--features", "6", "--hidden", "6", "--layers", "1", "--no-tags"]
+    run = ["--device", "cuda", "--epochs", "1", "--checkpoint", str(tmp_path / "run")]
+    biaffine.main([*sizes, *run])
     assert "UAS" in capsys.readouterr().out
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dynbatch.errors import DataError
 from examples.corpora import libreoffice
-from examples.corpora.brown import cache_folder
+from examples.corpora.fetching import cache_folder
 
 HEADER = "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=(n != 1);\n"
 
@@ -53,8 +53,8 @@ def test_folder_without_catalogues_says_how_to_get_them(tmp_path: Path) -> None:
 
 
 def test_the_package_has_many_short_pairs_and_some_long_ones() -> None:
-    if not (cache_folder() / libreoffice.PACKAGE).exists():
-        pytest.skip("not fetched: python -m examples.corpora.libreoffice")
+    if not (cache_folder() / libreoffice.PACKAGE.name).exists():
+        pytest.skip("not fetched: python -m examples.corpora.pairs libreoffice")
     pairs = libreoffice.load()
     assert len(pairs) > 15_000
     lengths = sorted([len(source) for source, _ in pairs])

@@ -70,4 +70,4 @@ def test_speed_says_what_padding_would_cost():
     model = NodeClassifier((5, 5), 3, 4, 6)
     trees = [tree([0, 0, 0, 0]), small]
     speed = fit(model, trees, TreeSettings(epochs=2, batch_size=2, quiet=True))
-    assert speed.padding_ratio == 8 / 5 and speed.nodes_per_second > 0
+    assert "nodes per second" in speed and "would have 1.60 times the nodes" in speed

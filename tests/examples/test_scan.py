@@ -1,11 +1,11 @@
 """SCAN's splits have the published sizes and rules."""
 
 from dynbatch.demo.scan import simple_split
-from examples.seq2seq.scan import load_scan
+from examples.corpora import scan
 
 
 def test_the_simple_split_is_that_of_the_package_and_has_no_development_set():
-    corpus, (train, test) = load_scan("simple").parts, simple_split()
+    corpus, (train, test) = scan.load("simple"), simple_split()
     assert corpus.dev == []
     for part, pairs in ((corpus.train, train), (corpus.test, test)):
         assert [
@@ -14,14 +14,14 @@ def test_the_simple_split_is_that_of_the_package_and_has_no_development_set():
 
 
 def test_the_length_split_tests_on_longer_outputs_than_it_trains_on():
-    corpus = load_scan("length").parts
+    corpus = scan.load("length")
     assert (len(corpus.train), len(corpus.test)) == (16_990, 3_920)
     assert max(len(example.references[0].split()) for example in corpus.train) == 22
     assert min(len(example.references[0].split()) for example in corpus.test) == 24
 
 
 def test_the_jump_split_trains_on_the_bare_jump_only():
-    corpus = load_scan("addprim_jump").parts
+    corpus = scan.load("addprim_jump")
     assert (len(corpus.train), len(corpus.test)) == (14_670, 7_706)
     with_jump = [example.source for example in corpus.train if "jump" in example.source]
     assert with_jump == ["jump"] * 1_467

@@ -2,7 +2,7 @@
 
     python -m tests.train.fuzz_checkpoints --count 2000
 
-Two checkpoints, of a `Trainer` with every kind of state and of the seq2seq example, are damaged by
+Two checkpoints, of a `Trainer` with every kind of state and of `dynbatch train`, are damaged by
 a seed: their bytes, the header of the file, and the metadata in it; the last also with the digests
 that belong to it, as a faulty program would write it, and in the first format, which has none. What
 loads them must raise one of the library's errors, or load the tensors that were saved.
@@ -33,13 +33,13 @@ from safetensors import SafetensorError, safe_open
 from dynbatch import Graph, optim
 from dynbatch import nodes as F
 from dynbatch import random as graph_random
+from dynbatch.commands.main import main as dynbatch
 from dynbatch.errors import DynbatchError
 from dynbatch.models import Linear
 from dynbatch.tasks.translation.translator import Translator
 from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, read_checkpoint
 from dynbatch.train.checkpoint_file import FORMAT
 from dynbatch.train.digest import text_digest
-from examples.seq2seq import generate, train
 
 Random = random.Random
 
@@ -305,8 +305,8 @@ class OfATrainer(Subject):
         return self.loaded(trainer)
 
 
-class OfTheExample(Subject):
-    """The seq2seq example: its two commands, and what they load with."""
+class OfTheCommand(Subject):
+    """A translation: the two commands that load it, and what they load with."""
 
     def make(self) -> None:
         rng = Random(0)
@@ -316,7 +316,7 @@ class OfTheExample(Subject):
         units = ["--source-units", "characters", "--target-units", "characters"]
         sizes = ["--embed", "3", "--hidden", "4", "--epochs", "1", "--batch-size", "9", "--quiet"]
         status, said = called(
-            train.main, ["--data", str(data), "--output", str(self.path.parent), *units, *sizes]
+            dynbatch, ["train", str(data), "--output", str(self.path.parent), *units, *sizes]
         )
         assert status == 0, said
         self.doors = {
@@ -330,18 +330,16 @@ class OfTheExample(Subject):
         return bits("model/", Translator.load(self.path).model.state_dict())
 
     def resume(self) -> dict[str, bytes] | None:
-        argv = ["--output", str(self.path.parent), "--resume", "--quiet"]
-        return self.command(train.main, argv, reads="")
+        argv = ["train", "--output", str(self.path.parent), "--resume", "--quiet"]
+        return self.command(argv, reads="")
 
     def generate(self) -> dict[str, bytes] | None:
-        return self.command(generate.main, [str(self.path), "abca"], reads="model/")
+        return self.command(["generate", str(self.path), "abca"], reads="model/")
 
-    def command(
-        self, main: Callable[[list[str]], int], argv: list[str], reads: str
-    ) -> dict[str, bytes] | None:
+    def command(self, argv: list[str], reads: str) -> dict[str, bytes] | None:
         """Tensors of the file that the command accepted, as safetensors itself reads them."""
         with safe_open(self.path, "np") if self.is_readable() else contextlib.nullcontext() as file:
-            status, said = called(main, argv)
+            status, said = called(dynbatch, argv)
             if status == 0:
                 names = [name for name in file.keys() if name.startswith(reads)]
                 return {name: file.get_tensor(name).tobytes() for name in names}
@@ -409,7 +407,7 @@ def at_most(seconds: int) -> Iterator[None]:
 def run(seeds: range, folder: Path, seconds: int = 0) -> Findings:
     """Damage by every seed, and load by everything that loads, each within some seconds."""
     subjects: list[Subject] = []
-    for kind in (OfATrainer, OfTheExample):
+    for kind in (OfATrainer, OfTheCommand):
         (folder / kind.__name__).mkdir()
         subjects.append(kind(folder / kind.__name__))
     found = Findings()

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from dynbatch.commands.main import main as command
+from dynbatch.commands.main import main as dynbatch
 from dynbatch.models import Linear
 from dynbatch.tasks.translation.translator import Translator
 from dynbatch.text import Vocabulary
 from dynbatch.train import save_checkpoint
-from examples.seq2seq.generate import main
 
 ROOT = Path(__file__).parents[3]
+
+
+def main(arguments):
+    """The exit status of `dynbatch generate`."""
+    return dynbatch(["generate", *arguments])
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def test_sources_are_the_lines_of_a_file(translator, checkpoint, tmp_path, capsy
 def test_a_run_of_train_needs_no_loader(translator, tmp_path, capsys):
     path = tmp_path / "run" / "model.best.safetensors"
     save_checkpoint(path, translator.model, extra=extra_of(translator))
-    assert command(["generate", str(tmp_path / "run"), "cab", "ba"]) == 0
+    assert main([str(tmp_path / "run"), "cab", "ba"]) == 0
     assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"])
 
 
@@ -124,7 +128,7 @@ def test_unknown_words_are_named_by_their_place_among_the_words(translator, tmp_
 
 
 def test_a_reader_that_has_gone_ends_it_without_a_word(checkpoint):
-    command = [sys.executable, "-m", "examples.seq2seq.generate", checkpoint, "ab", "ba"]
+    command = [sys.executable, "-m", "dynbatch", "generate", checkpoint, "ab", "ba"]
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT)

