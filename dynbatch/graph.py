@@ -18,6 +18,7 @@ from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import as_policy
 from dynbatch.batcher.steps.block import View
+from dynbatch.batcher.steps.preparation import PartNodes
 from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard, PlacedNodes
 from dynbatch.errors import DtypeError, GraphError
@@ -305,8 +306,8 @@ class Graph(Runs, Introspection, NamesChecked):
         self, loss: Node | Sequence[Node] | None, memory_limit: int | str | None, gradient: Any
     ) -> MemoryUse:
         if loss is None:
-            nodes = self._ancestors(self._waiting())
-            return self._executor.estimate(Request(lambda count: [nodes]))
+            parts = [PartNodes(self._ancestors(self._waiting()))]
+            return self._executor.estimate(Request(lambda count: parts))
         count = len(self._nodes)
         start, outputs = self._start(loss, gradient)
         try:

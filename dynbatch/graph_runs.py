@@ -23,6 +23,7 @@ from dynbatch.batcher.schedule.ancestors import (
 from dynbatch.batcher.schedule.folds import out_of_date, require_own_readers
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.places import freed
+from dynbatch.batcher.steps.preparation import PartNodes
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.errors import FreedError, GraphError, NumericError
@@ -140,17 +141,18 @@ class Runs(OwnedNodes):
             why = f"{loss.label()} was computed before, and values stay: call backward first"
             nodes = self._ancestors(alone)
             return Request(
-                lambda count: [nodes], loss, kept, limit, ends, self._nodes, lambda: (1, why, 0)
-            )
+                lambda count: [PartNodes(nodes)], loss, kept, limit, ends, self._nodes,
+                lambda: (1, why, 0),
+            )  # fmt: skip
 
         @cache
         def micro_batches() -> MicroBatches:
             return MicroBatches(self._nodes, loss, alone)
 
-        def parts(count: int) -> Iterator[list[Operation]]:
-            for targets in micro_batches().parts(count) if count > 1 else ():
-                yield self._ancestors(targets)
-            yield self._ancestors([loss, *alone], need_most=count == 1)
+        def parts(count: int) -> Iterator[PartNodes]:
+            for targets, others in micro_batches().parts(count) if count > 1 else ():
+                yield PartNodes(self._ancestors([*targets, *others]), targets)
+            yield PartNodes(self._ancestors([loss, *alone], need_most=count == 1), [loss])
 
         def most_parts() -> tuple[int, str, int]:
             return len(micro_batches()), micro_batches().reason, micro_batches().largest
@@ -187,7 +189,8 @@ class Runs(OwnedNodes):
         self._begin_run("a run")
         try:
             if nodes:
-                self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
+                parts = [PartNodes(nodes)]
+                self._executor.run(Request(lambda count: parts, kept=list(self._kept.values())))
                 self._finish()
                 self._call_after()
         finally:

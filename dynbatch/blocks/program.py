@@ -79,7 +79,7 @@ class BlockProgram:
         self.free = free_positions(pattern)
         self._ties = ties(pattern)
         self.reads = reads
-        self.plans: dict[Any, Any] = {}  # of its operators, by policy
+        self.plans: dict[Any, Any] = {}  # of its operators, by policy and results reached
         self._careful = careful
         points, traces, again = _traces(maker, pattern, [actual[k] for k in self.free])
         first = traces[0]

@@ -22,7 +22,7 @@ from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.recorded import Recorded
-from dynbatch.nodes.signature import key_of
+from dynbatch.nodes.signature import key_of, without_reach
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -401,7 +401,7 @@ def signature_type(signature: int) -> type[Operation]:
 
 def signature_parts(signature: int) -> list[tuple[str, Any]]:
     """The entries of a signature besides the type, by name: see `Operation.signature_names`."""
-    node_type, *values = key_of(signature)
+    node_type, *values = key_of(without_reach(signature))
     return list(zip(node_type.signature_names(values), values, strict=True))
 
 

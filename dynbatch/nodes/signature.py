@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 from dynbatch.recent import free_at_fork
@@ -32,3 +33,29 @@ def intern_signature(key: Key) -> int:
 def key_of(signature: int) -> Key:
     """The key of a signature."""
     return _keys[signature]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a loss's gradient reaches a node: an entry of its own in a signature.
+
+    results: of a block's call, the operators of the results that it reaches; of other nodes none.
+    """
+
+    results: tuple[int, ...] = ()
+
+
+def with_reach(signature: int, reach: Reach) -> int:
+    """The signature of nodes that the gradient does not reach as it reaches others."""
+    return intern_signature((*key_of(signature), reach))
+
+
+def reach_of(signature: int) -> Reach | None:
+    """What `with_reach` has added, if anything."""
+    last = key_of(signature)[-1]
+    return last if isinstance(last, Reach) else None
+
+
+def without_reach(signature: int) -> int:
+    """The signature of a node by itself, whatever a loss reads."""
+    return signature if reach_of(signature) is None else intern_signature(key_of(signature)[:-1])

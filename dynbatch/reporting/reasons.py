@@ -14,6 +14,7 @@ from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import signature_parts, signature_type
+from dynbatch.nodes.signature import reach_of, without_reach
 from dynbatch.parameter import UNNAMED
 
 NEIGHBOURS = 3
@@ -30,6 +31,7 @@ COMPILED = "compiled cell"
 DEPENDS = "depends on each other"
 EARLIER_RUN = "an earlier run: a value was read in between"
 POLICY = "kept apart by the policy"
+REACH = "the loss's gradient does not reach both alike"
 ANOTHER_PART = "another part of the mini-batch: memory_limit"
 
 
@@ -133,6 +135,8 @@ def difference(a: int, b: int, known: Known) -> str:
     if signature_type(a) is RegionNode:
         return _regions_differ(a, b, known)
     reasons: dict[str, str] = {}
+    if reach_of(a) != reach_of(b):
+        reasons["reach"] = REACH
     if len(parts) != len(others):
         counts = [dict(p).get("inputs") for p in (parts, others)]
         reasons["inputs"] = f"numbers of inputs differ: {counts[0]} / {counts[1]}"
@@ -145,7 +149,8 @@ def difference(a: int, b: int, known: Known) -> str:
         elif _is_parameter(x) or _is_parameter(y):
             reasons.setdefault("parameter", f"parameter differs: {_pair(x, y, known)}")
         elif name == COMPILED:
-            reasons.update(_cells_differ(known.owned.get(a, {}), known.owned.get(b, {}), known))
+            owned = [known.owned.get(without_reach(one), {}) for one in (a, b)]
+            reasons.update(_cells_differ(owned[0], owned[1], known))
         elif name == "part of the signature":
             reasons.setdefault(name, f"{name} differs: {_short(x)} / {_short(y)}")
         else:

@@ -155,7 +155,7 @@ def _log_of_softmax(record: RunRecord, observed: Observed) -> Iterator[Advice]:
                 if any([signature_type(one).__name__ == "Softmax" for one in read]):
                     found.update((node, *read))
     if found:
-        rows = [row for row in record.rows if row.signature in found]
+        rows = record.rows_with(found)
         seconds = sum([row.seconds + row.seconds_backward for row in rows])
         yield Advice(
             seconds,
@@ -177,7 +177,7 @@ def _attention(record: RunRecord, observed: Observed) -> Iterator[Advice]:
                 below += [k for j in below if types[j] != "MatMul" for k in inputs[j]]
             if any([types[j] == "MatMul" for j in below]):
                 signatures.add(plan.structure.signatures[node])
-    rows = [row for row in record.rows if row.signature in signatures]
+    rows = record.rows_with(signatures)
     if rows:
         yield Advice(
             0.0,

@@ -254,7 +254,7 @@ class Executor:
     def _plan(self, request: Request) -> RunPlan:
         kept = {node.index for node in request.kept}
         return self._planner.plan(
-            lambda count: self._maker.prepare(request.nodes(count), kept),
+            lambda count: self._maker.prepare(request.parts(count), kept),
             request, self.steps, self._arenas.num_bytes,
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.signature import without_reach
 from dynbatch.parameter import Parameter
 
 Names = dict[int, tuple[str, tuple[int, ...]]]
@@ -176,6 +177,11 @@ class RunRecord(NamedTuple):
     is_cuda: bool
     threads: Sequence[ThreadSpan] | None = None
 
+    def rows_with(self, signatures: Iterable[int]) -> list[StepRecord]:
+        """The rows of nodes that have these signatures in plans."""
+        those = set(map(without_reach, signatures))
+        return [row for row in self.rows if row.signature in those]
+
     @property
     def known(self) -> Known:
         """The parameters that the signatures of all batches stand for."""
@@ -209,6 +215,8 @@ class RunRecord(NamedTuple):
         most: dict[int, int] = {}
         for (place, number), batches in made.items():
             signature = self.plans[place].steps[number].signature
+            if len(self.plans) > 1:
+                signature = without_reach(signature)
             most[signature] = max(most.get(signature, 0), batches)
         if len(self.plans) == 1:
             chains = self.plans[0].longest_chains

@@ -16,11 +16,10 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph, stage_label
-from dynbatch.batcher.steps.preparation import Preparation
+from dynbatch.batcher.steps.preparation import PartNodes, Preparation
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, NoGradientError
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Request:
     """The request for a run.
 
     Args:
-        nodes: what to compute, in so many parts: lists of nodes in a topological order, the last of
-            which reads the others. A list may depend on the lists before it having been taken.
+        parts: what to compute, in so many parts, the last of which reads the others. One may depend
+            on those before it having been taken.
         loss:  backward starts here, or None.
         kept:  their values and gradients outlive the run.
         limit: bytes of all arenas, or None.
@@ -39,7 +38,7 @@ class Request:
             errors; asked for only where it matters.
     """
 
-    nodes: Callable[[int], Iterable[Sequence[Operation]]]
+    parts: Callable[[int], Iterable[PartNodes]]
     loss: Node | None = None
     kept: Sequence[Node] = ()
     limit: int | None = None

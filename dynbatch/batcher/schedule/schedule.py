@@ -10,7 +10,10 @@ from typing import TypeGuard
 from dynbatch.arguments import refused
 from dynbatch.batcher.schedule.plan import BatchStep, Plan, Structure
 from dynbatch.batcher.schedule.policies import POLICIES, Policy, function_of
+from dynbatch.batcher.schedule.reached import signatures_of
+from dynbatch.blocks.call import RESULT, BlockResult
 from dynbatch.errors import GraphError, PlanError
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.recent import Recent
 
@@ -48,8 +51,11 @@ def policy_name(policy: str | Policy) -> str:
     return str(getattr(policy, "__name__", type(policy).__name__))
 
 
-def structure_of(nodes: Sequence[Operation]) -> Structure:
+def structure_of(nodes: Sequence[Operation], roots: Sequence[Node] | None = None) -> Structure:
     """The structure of nodes in a topological order; others are already computed.
+
+    Args:
+        roots: where backward begins, perhaps at nodes of other parts; None where there is none.
 
     Raises:
         GraphError: a node reads one that follows it: somebody has made a cycle.
@@ -69,42 +75,55 @@ def structure_of(nodes: Sequence[Operation]) -> Structure:
                 "  fix:  do not assign to `node.inputs`; make a new node"
             )
         inputs.append(tuple(read))
-    return Structure(tuple([node.sig for node in nodes]), tuple(inputs))
+    if roots is None:
+        return Structure(tuple([node.sig for node in nodes]), tuple(inputs))
+    return Structure(signatures_of(nodes, inputs, roots), tuple(inputs))
 
 
 def schedule(
-    nodes: Sequence[Operation], policy: str | Policy = "by_bound", numbers: bytes = b""
+    nodes: Sequence[Operation],
+    policy: str | Policy = "by_bound",
+    roots: Sequence[Node] | None = None,
+    numbers: bytes = b"",
 ) -> Plan:
     """Group nodes into batches.
 
     Args:
         nodes:   nodes to run, in creation order.
         policy:  a name of `POLICIES`, or a function.
-        numbers: `numbers_of(nodes)`, where they are known already.
+        roots:   as for `structure_of`.
+        numbers: `numbers_of(nodes, roots)`, where they are known already.
 
     Raises:
         ValueError: unknown policy.
         PlanError:  a function's batches break a rule.
     """
-    numbers = numbers or numbers_of(nodes)
+    numbers = numbers or numbers_of(nodes, roots)
     plan = _plans_of_nodes.find((policy, numbers))
     if plan is None:
-        plan = schedule_structure(structure_of(nodes), policy, lambda node: nodes[node].label())
+        structure = structure_of(nodes, roots)
+        plan = schedule_structure(structure, policy, lambda node: nodes[node].label())
         _plans_of_nodes.enter((policy, numbers), plan)
     return plan
 
 
-def numbers_of(nodes: Sequence[Operation]) -> bytes:
+def numbers_of(nodes: Sequence[Operation], roots: Sequence[Node] | None = None) -> bytes:
     """The 32-bit integers that a structure follows from: they take less time to list, hash and
     compare.
 
     The number of nodes; of each its signature; of each its index; of each the number of nodes that
-    compute its inputs; and the indices of these, node after node.
+    compute its inputs; and the indices of these, node after node. Then those of the roots, if
+    there are any, and which result of its block each further result is.
     """
     inputs = [node.producers() if node.phase else node.inputs for node in nodes]
-    numbers = [len(nodes), *[node.sig for node in nodes], *[node.index for node in nodes]]
+    signatures = [node.sig for node in nodes]
+    numbers = [len(nodes), *signatures, *[node.index for node in nodes]]
     numbers += map(len, inputs)
     numbers += [x.index for read in inputs for x in read]
+    if roots is not None:
+        numbers += [len(roots), *[root.producer().index for root in roots]]
+        if RESULT in signatures:
+            numbers += [node.number for node in nodes if isinstance(node, BlockResult)]
     return array("i", numbers).tobytes()
 
 

@@ -9,11 +9,12 @@ import itertools
 import time
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from dynbatch.backend import ArrayModule, DType
 from dynbatch.batcher.schedule.plan import Plan, Structure
 from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.batcher.schedule.reached import results_reached, signatures_of_operators
 from dynbatch.batcher.schedule.schedule import numbers_of, schedule, schedule_structure
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
@@ -21,8 +22,21 @@ from dynbatch.batcher.steps.block_batch import BlockBatch, ResumedBatch
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.blocks.call import BlockCall, BlockResult
+from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.resumed_call import ResumedCall
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
+
+
+class PartNodes(NamedTuple):
+    """What one part of a run computes.
+
+    nodes: in a topological order.
+    roots: those of them at which backward begins; None where there is no backward.
+    """
+
+    nodes: Sequence[Operation]
+    roots: Sequence[Node] | None = None
 
 
 class Preparation:
@@ -30,8 +44,8 @@ class Preparation:
 
     Attributes:
         nodes:     all that it computes.
-        plans:     one for each list of nodes that was scheduled.
-        numbers:   `numbers_of` each list.
+        plans:     one for each part whose nodes were scheduled.
+        numbers:   `numbers_of` each.
         parts:     the steps of each, stage by stage.
         scheduled: when all was known, by perf_counter.
     """
@@ -82,19 +96,18 @@ class StepMaker:
         self._policy = policy
         self._stages = 0
 
-    def prepare(self, lists: Iterable[Sequence[Operation]], kept: Container[int]) -> Preparation:
+    def prepare(self, parts: Iterable[PartNodes], kept: Container[int]) -> Preparation:
         """Put nodes into batches.
 
         Args:
-            lists: nodes of each part, in a topological order. A list may depend on the lists before
-                it having been taken.
+            parts: of the run. One may depend on those before it having been taken.
             kept:  indices of nodes that must have a value and a gradient of their own.
         """
         preparation = Preparation()
         try:
-            for nodes in lists:
-                preparation.nodes += nodes
-                preparation.parts.append(self._part(preparation, nodes, kept) if nodes else [])
+            for part in parts:
+                preparation.nodes += part.nodes
+                preparation.parts.append(self._part(preparation, part, kept) if part.nodes else [])
         except BaseException:
             preparation.forget()
             raise
@@ -102,10 +115,11 @@ class StepMaker:
         return preparation
 
     def _part(
-        self, preparation: Preparation, nodes: Sequence[Operation], kept: Container[int]
+        self, preparation: Preparation, asked: PartNodes, kept: Container[int]
     ) -> list[list[StepRun]]:
-        preparation.numbers.append(numbers_of(nodes))
-        plan = schedule(nodes, self._policy, preparation.numbers[-1])
+        nodes, roots = asked
+        preparation.numbers.append(numbers_of(nodes, roots))
+        plan = schedule(nodes, self._policy, roots, preparation.numbers[-1])
         if preparation.plans:
             plan = replace(plan, part=len(preparation.plans))
         preparation.plans.append(plan)
@@ -114,8 +128,14 @@ class StepMaker:
         for numbers in plan.stages:
             groups: list[list[list[StepRun]]] = []
             for number in numbers:
-                batch = [nodes[i] for i in plan.steps[number].nodes]
-                groups.append(self._stages_of(batch, kept))
+                signature, members = plan.steps[number]
+                batch = [nodes[i] for i in members]
+                if isinstance(batch[0], BlockCall):
+                    program = batch[0].program
+                    results = None if roots is None else results_reached(program, signature)
+                    groups.append(self._block_stages(cast("list[BlockCall]", batch), results))
+                else:
+                    groups.append(self._stages_of(batch, kept))
                 for step in itertools.chain(*groups[-1]):
                     step.planned = part, number
             stages += side_by_side(groups)
@@ -126,25 +146,25 @@ class StepMaker:
         return stages
 
     def _stages_of(self, nodes: Sequence[Operation], kept: Container[int]) -> list[list[StepRun]]:
-        """The steps of one batch: one, unless it is a batch of blocks."""
-        first = nodes[0]
-        if isinstance(first, BlockCall):
-            return self._block_stages(cast("Sequence[BlockCall]", nodes))
-        if isinstance(first, BlockResult):
+        """The step of one batch, if it runs anything."""
+        if isinstance(nodes[0], BlockResult):
             for node in cast("Sequence[BlockResult]", nodes):
                 node.take_place()
             return []
         return [[self._step(nodes, are_aliases(nodes, kept))]]
 
-    def _block_stages(self, calls: Sequence[BlockCall]) -> list[list[StepRun]]:
-        """The steps of a block's operators, for all calls at once."""
+    def _block_stages(
+        self, calls: Sequence[BlockCall], results: tuple[int, ...] | None
+    ) -> list[list[StepRun]]:
+        """The steps of a block's operators, for all calls at once.
+
+        Args:
+            results: the operators at which backward begins; None where there is no backward.
+        """
         first = calls[0]
         batch = ResumedBatch(first) if isinstance(first, ResumedCall) else BlockBatch(calls)
         program = batch.program
-        plan = program.plans.get(self._policy)
-        if plan is None:
-            structure = Structure(program.signatures, program.edges)
-            plan = program.plans[self._policy] = schedule_structure(structure, self._policy)
+        plan = self._operators_plan(program, results)
         stages: list[list[StepRun]] = []
         for stage in plan.stages:
             stages.append([])
@@ -156,6 +176,18 @@ class StepMaker:
         stages[0][0].lower_bound = plan.lower_bound
         batch.settle()
         return stages
+
+    def _operators_plan(self, program: BlockProgram, results: tuple[int, ...] | None) -> Plan:
+        plan: Plan | None = program.plans.get((self._policy, results))
+        if plan is None:
+            signatures = program.signatures
+            if results is not None:
+                signatures = signatures_of_operators(program, results)
+            structure = Structure(signatures, program.edges)
+            plan = program.plans[self._policy, results] = schedule_structure(
+                structure, self._policy
+            )
+        return plan
 
     def _step(self, nodes: Sequence[Operation], is_alias: bool) -> StepRun:
         begin = time.perf_counter()
