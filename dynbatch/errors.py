@@ -151,4 +151,7 @@ class MemoryLimitError(OutOfMemory):
 
 
 class PlanError(DynbatchError, RuntimeError):
-    """A plan breaks a rule of plans. That is a bug in a policy, never in a user's graph."""
+    """A plan breaks a rule of plans.
+
+    That is a fault of a policy or of the planner, never of a user's graph.
+    """

@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
+from dynbatch.batcher.planning.stage_order import StageOrder
 from dynbatch.batcher.planning.stages import (
     MemorySaving,
     Stage,
@@ -48,6 +49,9 @@ class LifetimeWalk:
         gradients:  row of each block's gradient.
         pairs:      blocks that may take the place of others; None where none may. Then no kernel
             adds to a gradient either, so that whoever looks at a step sees what it makes.
+
+    Raises:
+        PlanError: the stages are in a wrong order (see `StageOrder`).
     """
 
     def __init__(self, graph: StepGraph, saving: MemorySaving, in_place: bool) -> None:
@@ -66,6 +70,7 @@ class LifetimeWalk:
         self._cleared: list[Block] = []
         self._adding: set[Block] = set()
         self._retained: set[Block] = set()  # read as inputs by backward
+        self._order = StageOrder(graph.maker)
         loss = graph.loss
         if loss is not None:
             owner = type(loss.nodes[0]).__name__
@@ -78,6 +83,7 @@ class LifetimeWalk:
     def _walk_stage(self, time: int, kind: StageKind, steps: Sequence[StepRun]) -> None:
         self._cleared, self._adding = [], set()
         if kind is StageKind.BACKWARD:
+            self._order.finish(steps)
             # A step is left out where nothing downstream sends it a gradient.
             steps = [step for step in steps if not self.gradients.keys().isdisjoint(step.blocks)]
             for step in steps:
@@ -153,8 +159,10 @@ class LifetimeWalk:
     def _read(self, blocks: Iterable[Block], time: int) -> None:
         lasts = self.table.lasts
         for block in blocks:
-            row = self._values.get(block)  # blocks of earlier runs stay anyway
-            if row is not None and lasts[row] < time:
+            row = self._values.get(block)
+            if row is None:
+                self._order.require_written(block)
+            elif lasts[row] < time:
                 lasts[row] = time
 
     # Backward -------------------------------------------------------------------------------------
@@ -174,7 +182,10 @@ class LifetimeWalk:
         if output:
             self._read([step.block], until)
         placement = self.recomputed.get(step) or self.placements.get(step)
-        if placement is not None:
+        if placement is None:
+            if step.parameters or node_type.reads_values():
+                self._order.require_written(step.block)
+        else:
             for row, _, _ in placement.saved.values():
                 lasts[row] = max(lasts[row], until)
         for block in step.blocks:
@@ -193,6 +204,7 @@ class LifetimeWalk:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
     def _fused_backward(self, step: StepRun, time: int) -> None:
+        self._order.finish([step])
         row = self.gradients.get(step.block)
         if row is not None:
             self.table.lasts[row] = max(self.table.lasts[row], time)
@@ -231,6 +243,7 @@ class LifetimeWalk:
         blocks = source.gradient_blocks
         if self._graph.requires_grad.isdisjoint(blocks):
             return None
+        self._order.require_unfinished(step, blocks)
         if step.is_structural:
             assigned = [
                 block for block in blocks if self._begins(block) and moves_all(step, block, source)
