@@ -37,8 +37,8 @@ PUBLIC = {
         Picture generation memory padding sentence timeline training
     """,
     "dynbatch.testing": """
-        FailingMemory NanPool Probe check_batching check_device check_gradient check_policies
-        check_sentences in_float64 load_graph replay
+        FailingMemory NanPool Probe check_batching check_device check_gradient check_limits
+        check_policies check_sentences in_float64 load_graph replay
     """,
     "dynbatch.text": """
         ByteTokenizer CharacterTokenizer ErrorRates HuggingFaceTokenizer LabelledText LabelledTree

@@ -1,4 +1,4 @@
-"""`check_policies` and `check_sentences`: a random graph gives the same numbers however it runs."""
+"""`check_policies`, `check_limits`, `check_sentences`: a random graph gives the same numbers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ Outcome = dict[str, Array]
 
 
 def outcome(
-    random_graph: RandomGraph, policy: str | Policy, parameters: Iterable[Parameter] = ()
+    random_graph: RandomGraph,
+    policy: str | Policy,
+    parameters: Iterable[Parameter] = (),
+    share: float | None = None,
 ) -> Outcome:
     """Losses, values and gradients of the kept nodes, and gradients of all parameters, by name.
 
     Args:
         parameters: further ones, which the functions of the graph use; in float64.
+        share:      of the memory that backward takes, the most that it may take; None for no limit.
     """
     everyone = {p.uid: p for p in [*random_graph.parameters.values(), *parameters]}.values()
     for parameter in everyone:
@@ -40,7 +44,7 @@ def outcome(
             losses.insert(0, built.losses[0])
             graph.forward()
         for number, loss in enumerate(losses):
-            backward(graph, loss)
+            backward(graph, loss, share)
             arrays[f"loss {number}"] = loss.value
             for name, node in built.kept.items():
                 arrays[f"{name}: gradient {number}"] = gradient_of(node)
@@ -89,6 +93,34 @@ def check_policies(
         _compare("with cells as plain functions", found, alike, tolerance)
 
 
+def check_limits(
+    random_graph: RandomGraph,
+    parameters: Iterable[Parameter] = (),
+    policies: Sequence[str | Policy] = tuple(POLICIES),
+    shares: Sequence[float] = (0.7, 0.5, 0.0),
+    tolerance: float = 1e-9,
+) -> None:
+    """Check that a `memory_limit` changes no number of a random graph, and is kept.
+
+    What `check_policies` compares: each policy within so many shares of what it takes without a
+    limit, against one by one without.
+
+    Args:
+        shares: a limit that is too low becomes the least that the run needs.
+
+    Raises:
+        AssertionError: two numbers differ by more; names the run, array, element and both numbers.
+            Or a run took more than its limit.
+    """
+    parameters = list(parameters)
+    expected = outcome(random_graph, "one_by_one", parameters)
+    for policy in policies:
+        for share in shares:
+            found = outcome(random_graph, policy, parameters, share)
+            title = f"under {policy_name(policy)} within {share:.0%} of the memory"
+            _compare(title, found, expected, tolerance)
+
+
 def check_sentences(
     random_graph: RandomGraph,
     parameters: Iterable[Parameter] = (),
@@ -109,7 +141,7 @@ def check_sentences(
         AssertionError: two numbers differ by more; names the run, array, element and both numbers.
     """
     parameters = list(parameters)
-    plan = replace(random_graph, tail="sum", backwards=1)
+    plan = replace(random_graph, tail="sum", joins="F.sum", unread=(), backwards=1)
     everyone = list(range(len(plan)))
     alone = [
         (part, outcome(replace(plan, numbers=part), "one_by_one", parameters))

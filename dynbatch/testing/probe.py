@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import FreedError, NoGradientError
+from dynbatch.errors import FreedError, MemoryLimitError, NoGradientError
 from dynbatch.nodes.inner_product import InnerProduct
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import Input
@@ -54,10 +54,24 @@ def variable(graph: Owner, array: Array, number: int) -> Node:
     ).keep()
 
 
-def backward(graph: Any, loss: Node) -> None:
-    """Run `graph.backward`; a loss through which no gradient can flow is not a mistake here."""
+def backward(graph: Any, loss: Node, share: float | None = None) -> None:
+    """Run `graph.backward`; a loss through which no gradient can flow is not a mistake here.
+
+    Args:
+        share: of the memory that it takes without a limit, the limit; or the least that is needed.
+    """
     with suppress(NoGradientError):
-        graph.backward(loss)
+        limit = None
+        if share is not None:
+            limit = max(1, int(graph.estimate(loss).peak_bytes * share))
+            try:
+                graph.estimate(loss, limit)
+            except MemoryLimitError as error:
+                limit = error.least_bytes
+        before = graph.peak_bytes
+        graph.backward(loss, limit)
+        if limit is not None and graph.peak_bytes > max(limit, before):
+            raise AssertionError(f"{graph.peak_bytes} bytes where {limit} are the limit")
 
 
 def gradient_of(node: Node) -> Array:

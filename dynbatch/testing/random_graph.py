@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add, sub
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +25,53 @@ from dynbatch.testing.random_program import (
 )
 
 TAILS = ("mean", "sum", "square")
+
+
+def _by_pairs(losses: Sequence[Node]) -> Node:
+    """Sums of two, and differences of these."""
+    if len(losses) < 2:
+        return losses[0]
+    half = len(losses) // 2
+    first, second = _by_pairs(losses[:half]), _by_pairs(losses[half:])
+    return first + second if half % 2 else first - second
+
+
+def _from_zero(losses: Sequence[Node]) -> Node:
+    total: Node = sum(losses[1:], 0 + losses[0])
+    return total
+
+
+JOINS: dict[str, Callable[[Sequence[Node]], Node]] = {
+    "F.sum": F.sum,
+    "+": lambda losses: reduce(add, losses),
+    "sum": _from_zero,
+    "-": lambda losses: reduce(sub, losses),
+    "pairs": _by_pairs,
+}
+"""How losses become one number."""
+
+Unread = Callable[[Sequence[Node], Sequence[Node], Mapping[str, Parameter]], Node]
+
+
+def _joined(x: Node, y: Node) -> Node:
+    """Sum and difference, as losses are joined, of values that backward would read."""
+    root = F.sqrt(F.exp(F.tanh(x)))
+    return root + F.sigmoid(y) - F.tanh(root)
+
+
+def _apart(
+    nodes: Sequence[Node], losses: Sequence[Node], parameters: Mapping[str, Parameter]
+) -> Node:
+    x = F.input(losses[0].graph, [[0.5, -1.0], [1.0, 2.0], [0.0, 1.5]])
+    return _joined(x, F.layer_norm(F.linear(x, parameters["weight22"])))
+
+
+UNREAD: dict[str, Unread] = {
+    "sentence": lambda nodes, losses, parameters: _joined(nodes[-1], nodes[-1]),
+    "losses": lambda nodes, losses, parameters: _joined(losses[0], losses[-1]),
+    "apart": _apart,
+}
+"""Nodes that no loss reads: of the last sentence, of several, of one of their own."""
 
 OPERATIONS: dict[str, ProgramOperation] = {
     **NODE_OPERATIONS,
@@ -53,7 +102,9 @@ class RandomGraph:
         sentences: length and program of each.
         count:     the sentences are repeated, with other inputs, until there are so many.
         reads:     a value is read while the graph grows after every so many nodes; 0: never.
-        tail:      how the losses become one: "mean", "sum", or "square" of the mean.
+        tail:      what is made of the losses: their "mean", "sum", or "square" of the mean.
+        joins:     how they are added up, or subtracted: a name of `JOINS`.
+        unread:    kept nodes that no loss reads: names of `UNREAD`.
         backwards: of 2, the first is from the loss of the first sentence, after all has been run.
         frozen:    names of the parameters that are frozen.
         functions: functions of a matrix that programs may call, for node types of your own.
@@ -72,6 +123,8 @@ class RandomGraph:
     seed: int = 0
     inline: bool = False
     numbers: Sequence[int] | None = None
+    joins: str = "F.sum"
+    unread: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         generator = np.random.default_rng(self.seed)
@@ -99,5 +152,12 @@ class RandomGraph:
             built.nodes.extend(program.nodes)
             for place, node in enumerate(program.kept):
                 built.kept[f"sentence {number}, kept node {place} {node.shape}"] = node
-        total = F.sum(built.losses) if self.tail == "sum" else F.mean(built.losses)
+        for place, name in enumerate(self.unread):
+            node = UNREAD[name](built.nodes, built.losses, self.parameters).keep()
+            built.kept[f"unread node {place} {node.shape}"] = node
+        if self.joins == "F.sum" and self.tail != "sum":
+            total = F.mean(built.losses)
+        else:
+            total = JOINS[self.joins](built.losses)
+            total = total if self.tail == "sum" else total / len(built.losses)
         return built._replace(loss=total * total if self.tail == "square" else total)

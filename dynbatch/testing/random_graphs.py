@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from dynbatch.batcher.schedule.policies import POLICIES
-from dynbatch.testing.policies import check_policies, check_sentences
-from dynbatch.testing.random_graph import OPERATIONS, TAILS, RandomGraph
+from dynbatch.testing.policies import check_limits, check_policies, check_sentences
+from dynbatch.testing.random_graph import JOINS, OPERATIONS, TAILS, UNREAD, RandomGraph
 from dynbatch.testing.random_program import PARAMETERS, Function, Instruction, RandomSentence
 
 T = TypeVar("T")
@@ -67,6 +67,8 @@ def write(
         frozen=frozenset([choose(sorted(PARAMETERS)) for _ in range(choose([0, 1, 2, 3]))]),
         functions=tuple(functions),
         seed=choose(range(2**32)),
+        joins=choose(tuple(JOINS)),
+        unread=tuple([choose(tuple(UNREAD)) for _ in range(choose([0, 1, 1, 2]))]),
     )
 
 
@@ -88,7 +90,8 @@ def draw(seed: int, **options: Any) -> RandomGraph:
 def check(seed: int, policies: Sequence[str] = tuple(POLICIES)) -> None:
     """Check the graph of a seed: its policies, its cells as functions, and its sentences alone.
 
-    Every 200th has 1,100 sentences, every 4th is run with sentences left out or in other orders.
+    Every 200th has 1,100 sentences, every 4th is run with sentences left out or in other orders,
+    and every 4th within less memory.
 
     Raises:
         AssertionError: two numbers differ by more than rounding.
@@ -102,6 +105,8 @@ def check(seed: int, policies: Sequence[str] = tuple(POLICIES)) -> None:
     check_policies(graph, (), policies, inlined=not drops)
     if seed % 4 == 1 and not drops:
         check_sentences(graph, (), policies)
+    if seed % 4 == 3:
+        check_limits(graph, (), policies)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
