@@ -20,6 +20,7 @@ WORDS = db.Parameter(np.zeros((10, 4), np.float32), "embedding.weight")
 WEIGHT = db.Parameter(np.zeros((3, 4), np.float32), "project.weight")
 BIAS = db.Parameter(np.zeros(3, np.float32), "project.bias")
 DOUBLE = db.Parameter(np.zeros((3, 4)), "double.weight")
+DOUBLE.settle()
 
 
 def tokens(graph, length=5, width=4):
@@ -77,11 +78,11 @@ def freed_value(graph):
 
 
 def nan_loss(graph):
-    graph.backward(F.sum(F.log(F.input(graph, [-1.0]))))
+    graph.backward(F.sum(F.log(F.input(graph, [-1.0]).keep())))
 
 
 def exploding_loss(graph):
-    graph.backward(F.sum(F.exp(F.input(graph, [1000.0]))))
+    graph.backward(F.sum(F.exp(F.input(graph, [1000.0]).keep())))
 
 
 def cell_without_state(graph):

@@ -120,7 +120,7 @@ def _refuse(node: Node) -> NoReturn:
     if not getattr(node, "names_kernels", True):
         fix = (
             f"write one: @dynbatch.differentiation.rule({name}), for its parameters parameter_rule "
-            "(docs/guides/extending.md)"
+            "(docs/guides/extending.md);\n        or F.detach what needs no gradient"
         )
     node.refuse(
         f"no rule makes nodes of its gradient{f', since {reason}' if reason else ''}",
