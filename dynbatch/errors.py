@@ -29,6 +29,11 @@ class DynbatchError(Exception):
         return lines[0].removesuffix("."), "\n".join(lines[1:])
 
 
+def problem_of(error: Exception) -> str:
+    """The problem that an error names, for an error that has a rule and a fix of its own."""
+    return error.parts()[0] if isinstance(error, DynbatchError) else str(error)
+
+
 class ShapeError(DynbatchError, ValueError):
     """The shapes given to a node do not fit together. Raised at the line that made the node."""
 

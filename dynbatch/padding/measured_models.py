@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from statistics import fmean, median
 
 from dynbatch.batcher.planning.memory_use import MemoryUse
-from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory
+from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory, problem_of
 from dynbatch.models.module import Module
 from dynbatch.named_parameters import Parameters
 from dynbatch.nodes.losses.cross_entropy import stored_logits
@@ -123,9 +123,9 @@ class MeasuredForms:
             except (OutOfMemory, PaddingError):
                 raise
             except DynbatchError as error:
-                problem, _ = error.parts()
                 raise PaddingError(
-                    f"{type(self.model).__name__} does not run on padded sentences: {problem}.\n"
+                    f"{type(self.model).__name__} does not run on padded sentences: "
+                    f"{problem_of(error)}.\n"
                     "  fix:  give pad=, (example, longest lengths) -> padded example, and where\n"
                     "        it needs masks padded_loss=, (graph, *padded example) -> loss"
                 ) from error

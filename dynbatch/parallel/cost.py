@@ -17,7 +17,7 @@ from dynbatch.arguments import number, refused
 from dynbatch.atomic import replacing
 from dynbatch.backend import Array
 from dynbatch.data_set import DataSet, indexed
-from dynbatch.errors import DataError, DynbatchError
+from dynbatch.errors import DataError, problem_of
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.shards import balanced
 
@@ -266,9 +266,8 @@ def _read(path: Path) -> Cost:
     try:
         return Cost(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:  # other text, other names, other numbers
-        problem = error.parts()[0] if isinstance(error, DynbatchError) else error
         raise DataError(
-            f"{path}: not a cost of shards: {problem}.\n"
+            f"{path}: not a cost of shards: {problem_of(error)}.\n"
             "  rule: an object of JSON with the numbers of parallel.Cost, as Cost.kept writes it\n"
             "  fix:  give another path; or remove the file, and the cost is measured anew"
         ) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dynbatch.errors import CheckpointError, DynbatchError
+from dynbatch.errors import CheckpointError, problem_of
 from dynbatch.tasks.options import (
     above_zero,
     device_name,
@@ -119,9 +119,8 @@ def saved_settings(kind: type[Settings], checkpoint: Path) -> Settings:
     try:
         return from_json(kind, saved)
     except (ValueError, TypeError) as error:
-        problem = error.parts()[0] if isinstance(error, DynbatchError) else error
         raise CheckpointError(
-            f"{checkpoint}: damaged: its settings: {problem}; nothing was loaded.\n"
+            f"{checkpoint}: damaged: its settings: {problem_of(error)}; nothing was loaded.\n"
             f"  fix: {other_copy(checkpoint)}; or begin a run in another --output"
         ) from error
 

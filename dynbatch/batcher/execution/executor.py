@@ -22,7 +22,7 @@ from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_ag
 from dynbatch.batcher.execution.stage_runner import StageRunner, StepActions
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.memory_use import MemoryUse
-from dynbatch.batcher.planning.out_of_memory import advice
+from dynbatch.batcher.planning.out_of_memory import advised
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner, require_gradients
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
@@ -119,8 +119,8 @@ class Executor:
         try:
             self._try(request)
         except OutOfMemory as error:
-            lines = advice(request, self.estimate, self._pool.room_bytes)
-            raise OutOfMemory("\n".join([str(error), *lines])) from error
+            room = self._pool.room_bytes
+            raise advised(error, request, self.estimate, room) from error
         except MemoryError as error:
             if self._queue is None:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from dynbatch.batcher.planning.memory_use import EARLIER, GAPS, MemoryUse
@@ -13,12 +14,16 @@ LARGEST = 4
 """The number of causes, and of node types, in the message."""
 
 
-def advice(
-    request: Request, estimate: Callable[[Request], MemoryUse], room: int | None
-) -> list[str]:
-    """Lines for the error of a run whose pool is out of memory.
+def advised(
+    error: OutOfMemory,
+    request: Request,
+    estimate: Callable[[Request], MemoryUse],
+    room: int | None,
+) -> OutOfMemory:
+    """The error of a run whose pool is out of memory, with what takes it and what would fit.
 
     Args:
+        error:    of the pool. Its fix stands where nothing is known that fits.
         estimate: what a run would hold.
         room:     bytes that the pool still has, where that is known.
     """
@@ -27,18 +32,20 @@ def advice(
     causes = sorted(use.by_cause.items(), key=lambda item: -item[1])
     sizes = [f"{what} {size:,}" for what, size in causes if size and what != GAPS]
     types = [f"{what} {size:,}" for what, size in list(use.by_type.items())[:LARGEST]]
-    lines = [f"  peak: {use.peak_bytes:,} bytes: {', '.join(sizes)}; by type {', '.join(types)}"]
+    lines, fixes = str(error).split("\n"), list[str]()
+    lines += [f"  peak: {use.peak_bytes:,} bytes: {', '.join(sizes)}; by type {', '.join(types)}"]
     if request.loss is None or room is None:
-        return lines
+        return OutOfMemory("\n".join(lines))
     most, *_ = request.micro_batches()
     own = use.peak_bytes - held
     if most > 1 and room < own:
         fits = room * most // own
         smaller = f"about {fits} of its {most} sentences fit" if fits else "not one sentence fits"
-        lines.append(f"  fix:  {smaller} in the {room:,} bytes left")
-    try:
+        fixes.append(f"{smaller} in the {room:,} bytes left")
+    with suppress(OutOfMemory):
         fitted = estimate(replace(request, limit=held + room))
-    except OutOfMemory:
-        return lines
-    lines.append(f"  fix:  graph.backward(loss, memory_limit={held + room}) fits, {fitted.saving}")
-    return lines
+        fixes.append(f"graph.backward(loss, memory_limit={held + room}) fits, {fitted.saving}")
+    if fixes:
+        lines = [line for line in lines if not line.startswith("  fix:")]
+        lines.append(f"  fix:  {'; '.join(fixes)}")
+    return OutOfMemory("\n".join(lines))

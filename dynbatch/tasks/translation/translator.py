@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dynbatch.errors import problem_of
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.generate import generate
 from dynbatch.graph import Graph
@@ -283,7 +284,7 @@ class Translator(WritingTask):
                 kind = given.pop("model")
                 return cls(**{**given, **vocabularies}, kind=kind)
             except (ValueError, TypeError) as error:  # a kind of attention that there is not, say
-                problem = str(error)
+                problem = problem_of(error)
         raise damaged_description(info, problem)
 
     @classmethod

@@ -2,10 +2,12 @@
 
 import pytest
 
+from dynbatch.errors import CheckpointError
 from dynbatch.tasks.task import Parts
 from dynbatch.tasks.translation.settings import TranslationSettings
 from dynbatch.tasks.translation.translator import Translator
 from dynbatch.text import ParallelText, Vocabulary
+from dynbatch.train import read_checkpoint, save_checkpoint
 
 
 @pytest.fixture
@@ -72,3 +74,19 @@ def test_a_test_of_words_is_told_with_the_scores_that_are_known(units, monkeypat
     assert told.startswith("token error rate 100.00%, 0 of 1 sequences exact")
     assert told.endswith(", BLEU 12.3, chrF 56.8") == (units == "words")
     assert given == [([""], [("x", "y")])] * (units == "words")
+
+
+def test_a_description_that_makes_no_model_is_refused_with_one_fix(tmp_path):
+    sizes = {"hidden": 8, "layers": 1, "heads": 2}
+    words = Vocabulary("abc"), Vocabulary("xy"), "words", "words", 5
+    translator = Translator(sizes, *words, kind="transformer")
+    description = translator.description()
+    description["sizes"] = {**description["sizes"], "heads": 3}
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, translator.model, extra={"description": description})
+    with pytest.raises(
+        CheckpointError, match="damaged: its description of the model has"
+    ) as caught:
+        Translator.described(read_checkpoint(path))
+    said = str(caught.value)
+    assert "3 heads for 8 features" in said and said.count("fix:") == 1
