@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch.backend import Array
-from dynbatch.models.pretrained.folder import damaged, file_of, read_json, shorten
+from dynbatch.models.pretrained.folder import damaged, fault, file_of, read_json, shorten
 from dynbatch.text.units import ids_of, text_of
 
 
@@ -30,6 +30,7 @@ class HuggingFaceTokenizer:
 
     def __init__(self, path: str | Path) -> None:
         library = _library("tokenizers")
+        _require_file(Path(path))
         try:
             self.tokenizer: Any = library.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises no other type
@@ -82,6 +83,7 @@ class SentencePieceTokenizer:
         self, path: str | Path, vocabulary: str | Path | None = None, *, end: str | None = "</s>"
     ) -> None:
         library, path = _library("sentencepiece"), Path(path)
+        _require_file(path)
         try:
             self.processor: Any = library.SentencePieceProcessor(model_proto=path.read_bytes())
         except Exception as error:  # a RuntimeError of the library, or an OSError
@@ -119,6 +121,12 @@ class SentencePieceTokenizer:
         found = [self._pieces.get(k) for k in ids_of(self, ids) if k != self._end]
         text: str = self.processor.decode_pieces([piece for piece in found if piece is not None])
         return text
+
+
+def _require_file(path: Path) -> None:
+    """Raise an error unless a file is there: the libraries would say that it is damaged."""
+    if not path.is_file():
+        raise fault(path, "there is no such file", "check the path")
 
 
 def _library(name: str) -> Any:
