@@ -99,20 +99,23 @@ def _read_between(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterat
             f"values were read while the graph was built, in {len(record.plans)} runs: "
             f"{len(numbers)} batches ran apart for it, most of {next(iter(extra))}",
             "build all sentences, then read; where values decide, db.drive reads for all at once",
-            stands_out=record.statistics.batches >= MANY_TIMES * record.lower_bound,
+            stands_out=record.statistics.lone_runs >= LONG_CHAIN
+            and record.statistics.batches >= MANY_TIMES * record.lower_bound,
         )
 
 
 def _policy(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
     extra = _extra(pairs, POLICY)
     if extra:
-        policy = record.plans[-1].policy
+        policy, batches = record.plans[-1].policy, record.statistics.batches
+        # What ran apart since values were read is no policy's fault.
+        fewest = max(record.lower_bound, batches - sum(map(len, extra.values())))
         yield Advice(
-            (record.statistics.batches - record.lower_bound) * a_batch(record),
-            f"the policy {policy} made {record.statistics.batches} batches, where "
-            f"{record.lower_bound} could do; most apart are those of {next(iter(extra))}",
+            (batches - fewest) * a_batch(record),
+            f"the policy {policy} made {batches} batches, where {fewest} could do; most apart are "
+            f"those of {next(iter(extra))}",
             "Graph() without policy, which comes closest to the lower bound",
-            stands_out=record.statistics.batches >= MANY_TIMES * record.lower_bound,
+            stands_out=batches >= MANY_TIMES * fewest,
         )
 
 
@@ -156,7 +159,7 @@ def _parameters(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator
             f"{_nodes(record, groups)} nodes: {reason}",
             "one layer for all sentences, made in __init__; the optimizer does not know one that "
             "is made in the loop",
-            stands_out=_nodes(record, groups) == len(groups),
+            stands_out=bool(_of_one_name(record, groups)),
         )
 
 

@@ -42,6 +42,46 @@ def test_one_layer_that_is_applied_to_whole_sentences_again_and_again_is_no_loop
     assert not stands_out(graph)
 
 
+def test_layers_that_see_one_sentence_are_no_copies():
+    lstm, queries, keys = (
+        models.LSTM(4, 4, 2, bidirectional=True, rng=0),
+        *[models.Linear(8, 4, rng=0) for _ in range(2)],
+    )
+    with db.Graph() as graph:
+        h = lstm(F.input(graph, np.ones((5, 4))))
+        for layer in (queries, keys):
+            F.softmax(layer(h))
+        graph.forward()
+    assert not stands_out(graph)
+
+
+def test_parameters_as_values_are_no_copies():
+    scales = [db.Parameter(np.ones(4, np.float32), f"scale {k}") for k in range(6)]
+    with db.Graph() as graph:
+        for number in range(8):
+            h = F.input(graph, np.ones((1 + number, 4)))
+            for scale in scales:
+                h = h * F.parameter(graph, scale)
+        graph.forward()
+    assert not stands_out(graph)
+
+
+def test_what_ran_apart_for_values_that_were_read_is_no_policys_fault():
+    layer = models.Linear(4, 4, rng=0)
+    with db.Graph() as graph:
+        for _ in range(9):
+            h = F.tanh(layer(F.input(graph, np.ones((3, 4)))))
+            F.exp(F.sum(F.tanh(layer(h)))).value  # noqa: B018
+    assert [line[:30] for line in stands_out(graph)] == ["stands out: values were read w"]
+
+
+def test_a_value_that_is_read_twice_while_a_graph_is_built_is_let_be():
+    with db.Graph() as graph:
+        for number in range(2):
+            F.sum(F.tanh(F.input(graph, np.ones((3 + number, 4))))).value  # noqa: B018
+    assert not stands_out(graph)
+
+
 def test_layers_of_other_widths_are_a_models():
     widths = [4, 8, 16, 32, 64, 2]
     layers = [models.Linear(a, b, rng=0) for a, b in pairwise(widths)]
