@@ -20,9 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKED = {
-    ".ci", ".clang-format", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
-    "Makefile", "PKG-INFO", "README.md", "benchmarks", "docs", "dynbatch", "examples",
-    "pyproject.toml", "tests",
+    ".ci", ".clang-format", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
+    "LICENSE", "Makefile", "PKG-INFO", "README.md", "SECURITY.md", "benchmarks", "docs", "dynbatch",
+    "examples", "pyproject.toml", "tests",
 }  # fmt: skip
 ONES = "one two three four five six seven eight nine".split()
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()

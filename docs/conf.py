@@ -23,6 +23,7 @@ include_patterns = [
     "docs/**",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "dynbatch/*/README.md",
     "examples/*/README.md",
