@@ -78,7 +78,8 @@ class Introspection:
 
     @property
     def lower_bound(self) -> int:
-        """The fewest batches possible for all runs so far; compare `statistics.batches`."""
+        """The fewest batches possible for all nodes run so far, had they run at once and in one
+        part, whatever was read in between; compare `statistics.batches`."""
         return self._record().lower_bound
 
     @property
