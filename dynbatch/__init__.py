@@ -12,6 +12,9 @@ Example:
 import importlib
 from typing import Any
 
+from dynbatch import starting  # noqa: F401 - before all that takes time to import
+
+# isort: split
 from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.policies import Policy

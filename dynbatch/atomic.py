@@ -14,10 +14,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file that becomes `path` when the block ends without an error.
 
     The temporary is flushed to the disk before it takes the name, and the folder after. When the
-    block raises, or the disk is full, the temporary is removed and `path` is what it was. It lies
-    in a folder of its own, `.NAME.saving`, where a writer may have temporaries, too: safetensors
-    has. A process that is killed leaves that folder, which the next save removes, or
-    `remove_leftover` where none is sure to come.
+    block raises, or the disk is full, the temporary is removed and `path` is what it was; an
+    `OSError` that names the temporary, or no file, names `path`. The temporary lies in a folder of
+    its own, `.NAME.saving`, where a writer may have temporaries, too: safetensors has. A process
+    that is killed leaves that folder, which the next save removes, or `remove_leftover` where none
+    is sure to come.
 
     Example:
         >>> import tempfile
@@ -40,6 +41,10 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.chmod(temporary, mode)  # a writer may have put a private file of its own in place
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is not None and str(error.filename or aside).startswith(str(aside)):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         _remove(aside)
     _flush_folder(path.parent)

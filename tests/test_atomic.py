@@ -90,3 +90,21 @@ def test_file_is_readable_as_the_umask_allows(tmp_path):
         temporary.write_text("new")
         temporary.chmod(0o600)
     assert (tmp_path / "file").stat().st_mode == plain.stat().st_mode
+
+
+def test_an_error_names_the_file_and_not_the_temporary(tmp_path):
+    path = tmp_path / "file.txt"
+    for error in (
+        OSError(errno.ENOSPC, "full"),  # as `write` raises it
+        OSError(errno.EACCES, "denied", str(tmp_path / ".file.txt.saving")),
+    ):
+        with pytest.raises(OSError, match=error.strerror) as caught, replacing(path):
+            raise error
+        assert caught.value.filename == str(path) and caught.value.errno == error.errno
+    path.mkdir()
+    with pytest.raises(OSError) as caught, replacing(path):
+        pass
+    assert caught.value.filename == str(path) and ".saving" not in str(caught.value)
+    with pytest.raises(FileNotFoundError) as caught, replacing(path):
+        open(tmp_path / "other.txt")
+    assert caught.value.filename == str(tmp_path / "other.txt")

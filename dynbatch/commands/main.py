@@ -77,6 +77,10 @@ class Parser(argparse.ArgumentParser):
             return self.parse_args(arguments)
         return self.parse_intermixed_args(arguments)
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse would be silent where it cannot be written."""
+        print(self.format_help(), end="", file=file or sys.stdout)
+
     def _has_program(self) -> bool:
         return any([action.nargs == argparse.REMAINDER for action in self._actions])
 
@@ -111,6 +115,11 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. The exit status is that of `exit_status`, or 2 after a wrong option."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    return exit_status(lambda: _run(given))
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run what a command line says."""
     name = given[0] if given else ""
     if name in ("-h", "--help", "help") or not given:
         print(help_of_all(), end="", file=sys.stdout if given else sys.stderr)
@@ -130,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse(given[1:])
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
-        return exit_status(lambda: command.run(options))
+        return command.run(options) or 0
 
 
 def help_of_all() -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import IO, Any
 
 from dynbatch.errors import DynbatchError
 from dynbatch.parallel.ending import is_told_here
+from dynbatch.starting import told_of_memory
 from dynbatch.train.interrupts import Terminated
 
 
@@ -17,18 +20,63 @@ def exit_status(run: Callable[[], int | None]) -> int:
     signal's number after Ctrl-C (130), after SIGTERM (143) or SIGHUP (129) while it trains, or
     where nobody reads any more what is printed (141)."""
     try:
-        return run() or 0
+        with _named_output():
+            return run() or 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Terminated as end:
         return 128 + end.number
-    except BrokenPipeError:  # as `| head` does; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # as `| head` does
         return 128 + signal.SIGPIPE
     except (DynbatchError, ImportError, OSError) as error:
         if is_told_here(error):
             print(f"error: {said(error)}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(told_of_memory(error), file=sys.stderr)
+        return 1
+
+
+class _NamedOutput:
+    """Standard output, whose errors say that it was: those of a full disk name no file."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._naming():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._naming():
+            self._stream.flush()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # Python would complain once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+@contextmanager
+def _named_output() -> Iterator[None]:
+    """Errors of standard output name it inside the block, at whose end all has been written."""
+    if sys.stdout is None:  # it was closed
+        yield
+        return
+    output: Any = _NamedOutput(sys.stdout)
+    with redirect_stdout(output):
+        try:
+            yield
+        except SystemExit:  # of --help, which has been printed
+            output.flush()
+            raise
+        output.flush()
 
 
 def show_warning(message: Warning | str, *where: object, **more: object) -> None:

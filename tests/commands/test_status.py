@@ -1,4 +1,7 @@
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +44,41 @@ def test_an_error_of_another_rank_is_printed_by_one(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "0")
     assert exit_status(run) == 1
     assert capsys.readouterr().err == ""
+
+
+def test_a_lack_of_memory_is_told_with_its_fix(capsys):
+    def run():
+        raise MemoryError("Unable to allocate 37.3 GiB")
+
+    assert exit_status(run) == 1
+    told = "error: there is not enough memory: Unable to allocate 37.3 GiB.\n  fix:  give smaller"
+    assert capsys.readouterr().err.startswith(told)
+
+
+COMMAND = [sys.executable, "-m", "dynbatch"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["nodes"], ["plot", "--help"]])
+def test_a_full_disk_behind_standard_output_is_named(arguments, unbuffered):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    message = "error: [Errno 28] No space left on device: 'standard output'\n"
+    assert (ended.returncode, ended.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["nodes"], ["plot", "--help"]])
+def test_where_nobody_reads_what_is_printed_nothing_is_said(arguments, unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [*COMMAND, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
