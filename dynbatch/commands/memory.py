@@ -24,7 +24,7 @@ from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import Example, Loss, Pad, described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
-from dynbatch.tasks.forms import task_of
+from dynbatch.tasks.forms import refuse_pipe, task_of
 from dynbatch.tasks.options import device_name, positive
 from dynbatch.text import read_labelled, read_tagged
 
@@ -219,6 +219,7 @@ def _form(options: argparse.Namespace) -> str:
     or where it is of none of the forms, which its reader then says."""
     if options.model in ("seq2seq", "language-model"):
         return "lines"
+    refuse_pipe(options.data)
     try:
         task, seen = task_of(options.data)
     except DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import Field, fields, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from dynbatch.tasks.options import add_options as add_settings
 from dynbatch.tasks.options import flag_of
 from dynbatch.tasks.registry import TASKS, task_of_checkpoint
 from dynbatch.tasks.settings import TaskSettings, refuse_other_settings, settings_of
-from dynbatch.tasks.summary import memory_saved, speed
+from dynbatch.tasks.summary import long_example, memory_saved, speed
 from dynbatch.tasks.task import Parts, Task
 from dynbatch.tasks.training import place, prepared, refuse_to_write_over_a_run
 from dynbatch.train import load_checkpoint, read_checkpoint, read_metrics
@@ -69,6 +70,9 @@ exit status:
 
 NUM_SHOWN = 3
 """Examples of the file that are shown before training."""
+
+PROMPT = 200
+"""The most characters of the prompt that is printed at the end."""
 
 NUM_LOOKED_AT = 1000
 """Examples of which one becomes the prompt of the command that is printed at the end."""
@@ -261,6 +265,8 @@ def introduce(task: Task, parts: Parts, settings: TaskSettings) -> None:
     step = max(1, len(parts.train) // NUM_SHOWN)
     for text in parts.train[::step][:NUM_SHOWN]:
         print(f"  | {shortened(task.shown(text))}")
+    if told := long_example(task, parts.train):
+        print(f"warning: {told}", file=sys.stderr)
     for label, line in zip(["tokens", ""], task.tokens([*parts.dev, *parts.test]), strict=False):
         print(fill(line, COLUMNS, initial_indent=f"{label:<10}", subsequent_indent=" " * 10))
     print(
@@ -298,7 +304,7 @@ def prompt_of(texts: Sequence[Any], task: Task) -> str:
     """
     prompts = {task.prompt(text) for text in texts[:NUM_LOOKED_AT]}
     prompt = min(
-        prompts,
+        [prompt[:PROMPT] for prompt in prompts],
         key=lambda text: (
             not text.isprintable(), "'" in text, text.startswith("-"), abs(len(text) - 30), text
         ),

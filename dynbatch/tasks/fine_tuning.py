@@ -61,6 +61,7 @@ class FineTuning(TextLabelling):
     """
 
     name = "fine-tuning"
+    is_bounded = True  # an encoder reads its first tokens
     network = "fine-tuned"
     Settings = FineTuningSettings
     model: BertForClassification

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import stat
 from pathlib import Path
 
 from dynbatch.errors import DataError
@@ -40,8 +42,8 @@ def task_of(path: str | Path) -> tuple[str, str]:
     two); where both columns have many, they are a source and its target. Text has no tabs.
 
     Raises:
-        DataError: the file cannot be read, is not text in UTF-8, is empty, or is of none of these
-            forms, or could be of two. The message shows all forms.
+        DataError: the file cannot be read, is a pipe, is not text in UTF-8, is empty, or is of none
+            of these forms, or could be of two. The message shows all forms.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -83,8 +85,9 @@ def beginning(path: str | Path) -> list[tuple[int, str]]:
     """The first lines of a file with their numbers, at most `MOST_BYTES` of them.
 
     Raises:
-        DataError: the file cannot be read, is compressed or not UTF-8, or has no line.
+        DataError: the file cannot be read, is a pipe, is compressed or not UTF-8, or has no line.
     """
+    refuse_pipe(path)
     try:
         with open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -97,6 +100,25 @@ def beginning(path: str | Path) -> list[tuple[int, str]]:
     if not any([line.strip() for _, line in lines]):
         raise _unknown(path, "it is empty")
     return lines
+
+
+def refuse_pipe(path: str | Path) -> None:
+    """Check that a file can be read again once its form is known.
+
+    Raises:
+        DataError: it is a pipe or a device.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # which reading it says
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(
+            f"{path}: it is a pipe or a device, not a file.\n"
+            "  rule: the form of a file is told by its beginning, and then it is read as a whole\n"
+            "  fix:  write it into a file, and give that; `dynbatch train` with --task does not ask"
+            " for the form,\n        and reads it once"
+        )
 
 
 def _are_tagged(lines: Lines) -> bool:

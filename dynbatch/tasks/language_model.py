@@ -83,6 +83,7 @@ class DocumentWriter(WritingTask):
     """
 
     name = "language-model"
+    is_bounded = True
     form = "text with blank lines, or lines of one %, between documents; else a document a line"
     Settings = LanguageModelSettings
 

@@ -1,11 +1,16 @@
-"""What is said of a run at its end: its speed, and its memory beside that of padded batches."""
+"""What is said of a run: of a long example before, of its speed and memory at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import mean
+from typing import Any
 
+from dynbatch.tasks.task import Task
 from dynbatch.train.metrics import Record
+
+LONG = 100_000
+"""Characters of an example by which its mini-batch takes so long that it is told."""
 
 
 def speed(records: Iterable[Record]) -> str:
@@ -35,4 +40,16 @@ def memory_saved(records: Iterable[Record]) -> str:
         f"{mean(own) / 1e6:.1f} MB on average ({max(own) / 1e6:.1f} at most), padded "
         f"{mean(padded) / 1e6:.1f} ({max(padded) / 1e6:.1f}): {1 - sum(own) / sum(padded):.0%} "
         f"saved; {as_planned} of {len(known)} looked at took what was planned before they ran"
+    )
+
+
+def long_example(task: Task, texts: Sequence[Any]) -> str:
+    """Which example is so long that its mini-batch takes minutes; "" if there is none."""
+    longest = max([task.shown(text) for text in texts], key=len)
+    if task.is_bounded or len(longest) < LONG:
+        return ""
+    return (
+        f"an example has {len(longest):,} characters: {longest[:40]}…\n"
+        "  A mini-batch with it may take minutes, in which nothing is shown.\n"
+        "  fix:  leave it out, or divide it"
     )

@@ -59,6 +59,7 @@ class Task(ABC):
         Settings:         the dataclass of its settings.
         higher_is_better: of the first metric of `evaluate`, which decides which model is best.
         most_validated:   the most held-out texts that each epoch's validation looks at, if not all.
+        is_bounded:       whether an example has few tokens however long its text is.
         model:            a `models.Module`.
     """
 
@@ -67,6 +68,7 @@ class Task(ABC):
     Settings: ClassVar[type[TaskSettings]]
     higher_is_better: ClassVar[bool] = False
     most_validated: ClassVar[int | None] = None
+    is_bounded: ClassVar[bool] = False
     model: Any
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -277,3 +278,15 @@ def test_module_is_the_same_command(monkeypatch: Any, tmp_path: Path, capsys: An
         runpy.run_module("dynbatch.memory", run_name="__main__")
     assert ended.value.code == 1
     assert "missing.tsv: cannot be read" in capsys.readouterr().err
+
+
+def test_a_pipe_is_read_where_the_model_is_named_and_else_refused(
+    sentences: str, capsys: Any
+) -> None:
+    for options, status in ([], 1), (["--model", "language-model"], 0):
+        reader, writer = os.pipe()
+        os.write(writer, Path(sentences).read_bytes())
+        os.close(writer)
+        assert memory([f"/dev/fd/{reader}", *SMALL, *options]) == status
+        os.close(reader)
+        assert ("it is a pipe or a device" in capsys.readouterr().err) == (not options)

@@ -1,5 +1,6 @@
 """`dynbatch train`: from a file to a run that writes, and what it refuses."""
 
+import os
 import shlex
 import shutil
 import signal
@@ -15,6 +16,8 @@ from dynbatch.models import GPT
 from dynbatch.optim import Adam
 from dynbatch.tasks.language_model import DocumentWriter
 from dynbatch.tasks.registry import load_task
+from dynbatch.tasks.tagging import Tagging
+from dynbatch.text import TaggedSentence
 from dynbatch.train import read_checkpoint, read_metrics
 
 pytestmark = pytest.mark.usefixtures("same_threads")
@@ -368,3 +371,19 @@ def test_a_run_whose_file_lies_elsewhere_says_so_and_goes_on_where_it_is_named(f
     again = ["elsewhere/moved.tsv", "--output", "runs/pairs", "--resume", "--epochs", "3"]
     assert main(["train", *again, "--quiet"]) == 0
     assert read_checkpoint("runs/pairs/model.safetensors").epoch == 3
+
+
+def test_a_pipe_is_read_once_where_the_task_is_given_and_else_refused(folder, capsys):
+    for options, status in ([], 1), (["--task", "language-model"], 0):
+        reader, writer = os.pipe()
+        os.write(writer, Path("poem.txt").read_bytes())
+        os.close(writer)
+        found = main(["train", f"/dev/fd/{reader}", *TEXT, *options, "--output", "piped"])
+        os.close(reader)
+        printed = capsys.readouterr()
+        assert found == status and ("it is a pipe or a device" in printed.err) == (not options)
+    assert load_task("piped/model.safetensors").name == "language-model"
+
+
+def test_the_prompt_of_the_printed_command_is_short():
+    assert prompt_of([TaggedSentence(("x" * 1_000_000,), ("X",))], Tagging) == "x" * 200

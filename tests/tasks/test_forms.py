@@ -1,6 +1,7 @@
 """What a file's form says of its task, and what is said where it says nothing."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -119,3 +120,16 @@ def test_the_end_of_a_large_file_is_not_read(tmp_path):
     for cut in (0, 1):  # whichever byte of a letter the beginning ends at
         path.write_bytes(b"x" * cut + content + b"\xff")
         assert task_of(path)[0] == "translation"
+
+
+def test_a_pipe_is_not_read_for_its_form_and_the_fix_is_named(tmp_path):
+    reader, writer = os.pipe()
+    os.write(writer, b"a b\tc d\n")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (f"/dev/fd/{reader}", tmp_path / "pipe", os.devnull):
+        with pytest.raises(DataError, match="it is a pipe or a device") as caught:
+            task_of(path)
+        assert "write it into a file" in str(caught.value)
+    assert os.read(reader, 99) == b"a b\tc d\n"
+    os.close(reader)
+    os.close(writer)

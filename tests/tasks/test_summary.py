@@ -1,4 +1,28 @@
-from dynbatch.tasks.summary import memory_saved, speed
+import pytest
+
+from dynbatch.tasks.classification import Classification
+from dynbatch.tasks.fine_tuning import FineTuning
+from dynbatch.tasks.language_model import DocumentWriter
+from dynbatch.tasks.summary import LONG, long_example, memory_saved, speed
+from dynbatch.tasks.tagging import Tagging
+from dynbatch.text import LabelledText, TaggedSentence
+
+
+@pytest.mark.parametrize("task", [Classification, Tagging, FineTuning, DocumentWriter])
+def test_an_example_whose_mini_batch_takes_minutes_is_told_of(task):
+    def of(length):
+        word = "x" * (length - 4)
+        if task is DocumentWriter:
+            return word
+        is_tagged = task is Tagging
+        return TaggedSentence((word,), ("tag",)) if is_tagged else LabelledText(word, "ab")
+
+    assert long_example(task, [of(9), of(LONG - 1)]) == ""
+    told = long_example(task, [of(9), of(LONG), of(5)])
+    if task.is_bounded:
+        assert told == ""
+    else:
+        assert told.startswith("an example has 100,000 characters: ") and len(told) < 300
 
 
 def test_the_memory_of_a_training_is_told_beside_that_of_padded_batches():
