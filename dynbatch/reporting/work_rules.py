@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dynbatch.batcher.execution.record import RunRecord
-from dynbatch.kernels.runtime.parallel import num_processors, num_threads
+from dynbatch.kernels.runtime.parallel import num_threads, own_processors
 from dynbatch.nodes.operation import signature_type
 from dynbatch.reporting.backends import without_c
 from dynbatch.reporting.rules import MUCH_WORK, Advice, Observed, a_batch, in_ms, total_seconds
@@ -102,7 +102,7 @@ def _saving(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 
 
 def _threads(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    threads, processors = num_threads(), num_processors()
+    threads, processors = num_threads(), own_processors()
     if record.is_cuda or threads >= processors:
         return
     kernels = record.statistics.kernel_seconds

@@ -286,6 +286,14 @@ def mini_batches_of_two() -> Told:
     return train(model.loss, model, examples=examples)
 
 
+def mini_batches_of_two_with_a_trainer(capture: Callable[[], str]) -> Told:
+    class Batches(SlowBatches):
+        def epoch(self, number: int) -> Iterator[list[Any]]:
+            return iter([data(2, seed=step) for step in range(len(self))])
+
+    return trained(Batches(), capture)
+
+
 def loss_read_in_each_step_on_a_device() -> Told:
     model = Tagger().to("cuda")
     return train(
@@ -307,7 +315,7 @@ class SlowBatches:
     """Mini-batches whose sentences are read slowly."""
 
     def __len__(self) -> int:
-        return 4
+        return 10
 
     def epoch(self, number: int) -> Iterator[list[Any]]:
         for step in range(len(self)):
@@ -315,14 +323,19 @@ class SlowBatches:
             yield data(seed=step)
 
 
-def slow_reader(capture: Callable[[], str]) -> Told:
+def trained(batches: Any, capture: Callable[[], str]) -> Told:
+    """What the Trainer tells in an epoch."""
     model = Tagger()
     trainer = Trainer(
         model, optim.SGD(model, lr=0.01), lambda graph, model, one: F.sum(model.loss(graph, one)),
-        SlowBatches(), advise_after=4, show_progress=False,
+        batches, advise_after=len(batches), show_progress=False,
     )  # fmt: skip
     trainer.fit(1)
     return capture()
+
+
+def slow_reader(capture: Callable[[], str]) -> Told:
+    return trained(SlowBatches(), capture)
 
 
 def copies_where_one_layer_was_meant() -> Told:
@@ -445,13 +458,7 @@ def with_a_trainer(capture: Callable[[], str]) -> Told:
         def epoch(self, number: int) -> Iterator[list[Any]]:
             return iter([data(40, seed=step) for step in range(len(self))])
 
-    model = Tagger()
-    trainer = Trainer(
-        model, optim.SGD(model, lr=0.01), lambda graph, model, one: F.sum(model.loss(graph, one)),
-        Batches(), advise_after=4, show_progress=False,
-    )  # fmt: skip
-    trainer.fit(1)
-    return capture()
+    return trained(Batches(), capture)
 
 
 @dataclass(frozen=True)
@@ -512,7 +519,8 @@ MISTAKES = {
         Mistake(limit_that_computes_all_again, "memory_limit", "a higher memory_limit"),
     ],
     "a mini-batch of two": [
-        Mistake(mini_batches_of_two, "2 sentences", "a larger mini-batch"),
+        Mistake(mini_batches_of_two, "mini-batches of 2 sentences", "a larger mini-batch"),
+        Mistake(mini_batches_of_two_with_a_trainer, "mini-batches of 2 sen", "a larger mini-batch"),
     ],
     "the loss read in each step on a device": [
         Mistake(loss_read_in_each_step_on_a_device, "the loss", "later"),

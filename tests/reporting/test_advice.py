@@ -15,7 +15,7 @@ from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.compiler.c import expressions
 from dynbatch.errors import ArgumentError
 from dynbatch.kernels.c.runtime import library
-from dynbatch.kernels.runtime import compiling
+from dynbatch.kernels.runtime import compiling, parallel
 from dynbatch.reporting.advice import advice, advice_text
 from dynbatch.reporting.rules import Observed
 
@@ -256,6 +256,8 @@ def test_threads_are_told_where_processors_are_left(monkeypatch):
     (only,) = advice(record_of(squares()), NOTHING)
     assert f"on {db.num_threads()} of {db.num_threads() * 4} processors" in only.problem
     assert only.seconds == 0.0075
+    monkeypatch.setitem(parallel._settings, "share", db.num_threads())  # ranks take the others
+    assert not advice(record_of(squares()), NOTHING)
 
 
 def test_a_cell_without_c_is_told_with_the_function_that_lacks():

@@ -51,7 +51,7 @@ def test_a_mistake_is_named_with_its_fix(name, mistake, capsys, monkeypatch, req
     if name == "no compiler":
         monkeypatch.setattr(library, "reason", lambda: "there is no C compiler")
     if name == "one thread idle":
-        monkeypatch.setattr(work_rules, "num_processors", lambda: 4)
+        monkeypatch.setattr(work_rules, "own_processors", lambda: 4)
         db.set_num_threads(1)
     if "device" in name:
         request.getfixturevalue("cuda")

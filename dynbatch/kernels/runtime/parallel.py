@@ -21,7 +21,7 @@ from dynbatch.kernels.runtime.workers import Helper, Job, ThreadSpan, workers
 from dynbatch.recent import free_at_fork
 
 _local = threading.local()
-_settings = {"threads": 0, "default": 0}
+_settings = {"threads": 0, "default": 0, "share": 0}
 
 # How often each thread is inside of `one_blas_thread`, and how many BLAS used before the first.
 _in_blas: Counter[int] = Counter()
@@ -48,7 +48,12 @@ def share_processors() -> None:
     """Take OMP_NUM_THREADS, if it is set, in place of all processors: others of a run need them."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given):
-        _settings["default"] = int(given)
+        _settings["default"] = _settings["share"] = int(given)
+
+
+def own_processors() -> int:
+    """The number of processors that this process need not leave to others of a run."""
+    return _settings["share"] or num_processors()
 
 
 def set_num_threads(count: int) -> None:
