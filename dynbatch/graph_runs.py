@@ -151,8 +151,8 @@ class Runs(OwnedNodes):
 
         def parts(count: int) -> Iterator[PartNodes]:
             for targets, others in micro_batches().parts(count) if count > 1 else ():
-                yield PartNodes(self._ancestors([*targets, *others]), targets)
-            yield PartNodes(self._ancestors([loss, *alone], need_most=count == 1), [loss])
+                yield PartNodes(self._ancestors(targets, others), targets)
+            yield PartNodes(self._ancestors([loss], alone, need_most=count == 1), [loss])
 
         def most_parts() -> tuple[int, str, int]:
             return len(micro_batches()), micro_batches().reason, micro_batches().largest
@@ -209,17 +209,25 @@ class Runs(OwnedNodes):
         self._executor.finish(add_gradients)
         self._pending = [node for node in self._pending if node._block is None]
 
-    def _ancestors(self, targets: list[Node], need_most: bool = False) -> list[Operation]:
+    def _ancestors(
+        self, roots: Sequence[Node], others: Sequence[Node] = (), need_most: bool = False
+    ) -> list[Operation]:
         """Uncomputed nodes that the targets need, in a topological order; calls as regions.
 
         Args:
+            roots:     targets; those at which backward begins, if it does.
+            others:    further ones.
             need_most: whether the targets may be expected to need most of what is not computed.
         """
         begin = time.perf_counter()
+        targets = [*roots, *others]
         if self.tables:
             for table in self.tables:
                 table.update()
-            nodes = ancestors_with_calls(targets, self._folds, self._kept, self.tables, self.policy)
+            nodes = ancestors_with_calls(
+                targets, self._folds, self._kept, self.tables, self.policy,
+                roots if others else None,
+            )  # fmt: skip
             for node in nodes:
                 if isinstance(node, RegionNode):
                     node.settle()

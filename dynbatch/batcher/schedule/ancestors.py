@@ -86,6 +86,7 @@ def ancestors_with_calls(
     kept: Container[int],
     tables: Sequence[CallTable],
     policy: str | Policy,
+    roots: Sequence[Node] | None = None,
 ) -> list[Operation]:
     """What `ancestors` returns for graphs with calls: these are gathered in regions, one node each.
 
@@ -97,15 +98,20 @@ def ancestors_with_calls(
 
     Args:
         tables: of the graph, each up to date (`CallTable.update`).
+        roots:  backward begins at these targets: calls that they do not need are in regions of
+            their own. None where it begins at all of them, or nowhere.
     """
     needed = Needed(tables, folds, kept)
-    needed.add(targets)
-    for phase in sorted(needed.waiting, reverse=True):
-        needed.add_calls(phase)
+    needed.add_all(targets)
+    groups = {phase: [calls] for phase, calls in needed.pending.items()}
+    if roots is not None:
+        reached = Needed(tables, folds, kept)
+        reached.add_all(roots)
+        groups = {phase: needed.in_two(phase, reached) for phase in groups}
     planner = RegionPlanner(policy, needed.plans)
     order: list[tuple[int, int, int, Node]] = []
     for phase in sorted(needed.pending):
-        for node in planner.plan(needed.pending[phase]):
+        for node in [node for calls in groups[phase] for node in planner.plan(calls)]:
             # A cell's constants are made only now.
             needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
             order.append((phase, 0, node.region.number, node))
@@ -138,6 +144,24 @@ class Needed:
             self.plans[table] = PlannedCalls(table)
             for phase, rows in table.waiting_by_phase():
                 self.waiting.setdefault(phase, []).append((table, rows))
+
+    def add_all(self, targets: Iterable[Node]) -> None:
+        """Targets, with all nodes and calls that they need."""
+        self.add(targets)
+        for phase in sorted(self.waiting, reverse=True):
+            self.add_calls(phase)
+
+    def in_two(self, phase: int, reached: Needed) -> list[list[Pending]]:
+        """The calls of a phase that are also needed there, and after them the others."""
+        rows = {calls.table: calls.rows for calls in reached.pending.get(phase, ())}
+        groups: list[list[Pending]] = [[], []]
+        for calls in self.pending[phase]:
+            inside = np.isin(calls.rows, rows.get(calls.table, ()))
+            for group, chosen in zip(groups, (inside, ~inside), strict=True):
+                if chosen.any():
+                    part = Pending(calls.table, phase, calls.rows[chosen], self.plans)
+                    group.append(part)
+        return [group for group in groups if group]
 
     def add(self, targets: Iterable[Node]) -> None:
         """Targets, with the ordinary nodes they need; of calls, those they read themselves."""

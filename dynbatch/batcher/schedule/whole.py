@@ -26,6 +26,7 @@ def structure_of_runs(numbers: Sequence[bytes]) -> Structure:
         if signature_type(signature) is RegionNode:
             joined[index] = index = signature = joined_signature(signature)
             phases[index] = _phase(signature)
+            read = [i for i in read if i != index]
         elif index in signatures:
             continue  # it ran again, to have a value of its own
         else:

@@ -118,3 +118,32 @@ def test_calls_of_a_block_whose_results_are_read_otherwise_are_batches_of_their_
     for inside, outside in zip(gradients[0][:2], gradients[1][:2], strict=True):
         np.testing.assert_allclose(inside, outside, rtol=1e-5)
     assert gradients[0][2] is gradients[1][2] is None
+
+
+@db.cell
+def logarithm(x, p):
+    return F.log(F.linear(x, p))
+
+
+@db.cell
+def squashed(x, p):
+    return F.tanh(F.linear(x, p))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_calls_that_no_loss_reads_are_in_regions_of_their_own(policy):
+    first, second, gradients = weight("first"), weight("second"), []
+    first.replace(np.eye(2))
+    for beside in (False, True):
+        first.zero_grad()
+        with db.Graph(dtype="float64", policy=policy) as graph:
+            read = logarithm(F.input(graph, [1.0, 2.0]), first)
+            if beside:
+                unread = logarithm(F.input(graph, [0.0, 1.0]), first).keep()
+                squashed(read, second).keep()
+            graph.backward(F.sum(read))
+            assert not beside or unread.value.tolist() == [-np.inf, 0]
+            assert batches(graph, "RegionNode") == [1] * (1 + 2 * beside)
+        gradients.append(first.grad)
+    np.testing.assert_array_equal(gradients[0], gradients[1])
+    assert second.grad is None
