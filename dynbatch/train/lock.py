@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 @dataclass
 class _Held:
+    """A path that a thread holds, for each of some blocks; for none, if an interrupt cut it off."""
+
     thread: int
-    times: int
+    blocks: set[object]
 
 
 _held: dict[Path, _Held] = {}
@@ -62,14 +65,12 @@ def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
         return
     path = Path(path)
     made_folders = _folder_of(path)
+    key, block = path.resolve(), object()
     try:
-        key = path.resolve()
-        _enter(key, path)
-        try:
-            yield
-        finally:
-            _leave(key)
+        _enter(key, path, block)
+        yield
     finally:
+        _leave(key, block)
         for folder in made_folders:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
@@ -92,40 +93,43 @@ def _folder_of(path: Path) -> list[Path]:
     return missing
 
 
-def _enter(key: Path, path: Path) -> None:
+def _enter(key: Path, path: Path, block: object) -> None:
     with _held_guard:
-        held = _held.get(key)
-        if held is None:
-            _handles[key] = _acquire(path)
-            _held[key] = _Held(threading.get_ident(), 1)
-        elif held.thread == threading.get_ident():
-            held.times += 1
+        held, thread = _held.get(key), threading.get_ident()
+        if held is None or not held.blocks:
+            _acquire(key, path)
+            _held[key] = _Held(thread, {block})
+        elif held.thread == thread:
+            held.blocks.add(block)
         else:
             raise _taken(path, "another thread of this process")
 
 
-def _leave(key: Path) -> None:
+def _leave(key: Path, block: object) -> None:
+    """Let go for a block, which may not have come to hold the path."""
     with _held_guard:
         held = _held.get(key)
-        if held is None:  # a child forked inside of the block leaves it
-            return
-        held.times -= 1
-        if held.times == 0:
-            del _held[key]
-            lock, handle = _handles.pop(key)
-            with suppress(OSError):
-                lock.unlink()
-            os.close(handle)
+        others = held.blocks - {block} if held is not None else set()
+        if held is not None:
+            held.blocks = others
+        if not others and key in _handles:  # not in a child that was forked inside of the block
+            lock, handle = _handles[key]
+            if not handle.closed:
+                with suppress(OSError):
+                    lock.unlink()
+                handle.close()
+            _held.pop(key, None)
+            del _handles[key]
 
 
-_handles: dict[Path, tuple[Path, int]] = {}
+_handles: dict[Path, tuple[Path, FileIO]] = {}
 
 
 def _forget() -> None:
     """Hold no locks in a forked child: its parent keeps them."""
     for _, handle in _handles.values():
         with suppress(OSError):
-            os.close(handle)  # the parent has its own, and with it the lock
+            handle.close()  # the parent has its own, and with it the lock
     _held.clear()
     _handles.clear()
 
@@ -134,12 +138,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _acquire(path: Path) -> tuple[Path, int]:
-    """The lock file and its open handle, which holds the lock until it is closed."""
+def _acquire(key: Path, path: Path) -> None:
+    """Note the lock file and its open handle, which holds the lock until it is closed."""
     lock = path.with_name(f".{path.name}.lock").absolute()
-    while True:
+    while key not in _handles or _handles[key][1].closed:
         try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = FileIO(lock, "r+", opener=_created)
         except OSError as error:
             raise _unwritable(path, error.strerror or str(error)) from error
         try:
@@ -147,33 +151,37 @@ def _acquire(path: Path) -> tuple[Path, int]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_still(lock, handle):
                 who = {"process": os.getpid(), "host": socket.gethostname()}
-                os.ftruncate(handle, 0)
-                os.write(handle, json.dumps(who).encode())
-                return lock, handle
+                handle.truncate(0)
+                handle.write(json.dumps(who).encode())
+                _handles[key] = lock, handle
+            # else the run before removed the file between our opening and locking it
         except BlockingIOError:
-            holder = _holder(handle)
-            os.close(handle)
-            raise _taken(path, holder) from None
+            raise _taken(path, _holder(handle)) from None
         except OSError as error:
-            if error.errno in _WITHOUT_LOCKS:
-                return lock, handle
-            os.close(handle)
-            raise _unwritable(path, error.strerror or str(error)) from error
-        os.close(handle)  # the run before removed the file between our opening and locking it
+            if error.errno not in _WITHOUT_LOCKS:
+                raise _unwritable(path, error.strerror or str(error)) from error
+            _handles[key] = lock, handle
+        finally:
+            if (lock, handle) != _handles.get(key):
+                handle.close()
 
 
-def _is_still(lock: Path, handle: int) -> bool:
+def _created(lock: str, flags: int) -> int:
+    return os.open(lock, flags | os.O_CREAT, 0o666)
+
+
+def _is_still(lock: Path, handle: FileIO) -> bool:
     """Whether the open file is the one that others will find under its name."""
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(lock))
+        return os.path.samestat(os.fstat(handle.fileno()), os.stat(lock))
     except FileNotFoundError:
         return False
 
 
-def _holder(handle: int) -> str:
+def _holder(handle: FileIO) -> str:
     """The holder of the lock, according to the file."""
     try:
-        who = json.loads(os.pread(handle, 1000, 0))
+        who = json.loads(os.pread(handle.fileno(), 1000, 0))
         return f"process {int(who['process'])} on {who['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

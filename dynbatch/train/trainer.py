@@ -158,7 +158,7 @@ class Trainer(TrainerSettings):
         switch("Trainer.fit", "overwrite", overwrite)
         ranks = self.ranks
         path = self.checkpoint_path if ranks.is_first else None
-        with locked(path), terminable(), ranks.noting_interrupts():
+        with terminable(), ranks.noting_interrupts(), locked(path):
             if not overwrite and ranks.is_first:
                 self._checkpoints.require_unused()
             self._settle()
