@@ -74,14 +74,14 @@ def _rows_of(sentences: Sequence[Ready], logits: Array) -> Array:
 
 def _begun(request: GenerationRequest, branch: Branch) -> list[Branch]:
     """The sentence as often as samples are wanted; all share the prompt's pages."""
-    request.is_begun = True
     count = request.config.num_return_sequences
-    streams = sampling.streams(branch.random, count)
-    for number in range(1, count):
-        request.branches.append(copy_of(request, branch, number))
-    for one, stream in zip(request.branches, streams, strict=True):
+    first, *streams = sampling.streams(branch.random, count)
+    branches = [branch, *[copy_of(request, branch, number) for number in range(1, count)]]
+    for one, stream in zip(branches[1:], streams, strict=True):
         one.random = stream
-    return list(request.branches)
+    # All at once, or an interrupt would leave fewer sentences, or streams of streams.
+    branch.random, request.branches, request.is_begun = first, branches, True
+    return branches
 
 
 def _draw(

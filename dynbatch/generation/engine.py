@@ -96,6 +96,7 @@ class Engine:
         self._limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         self._queue = RequestQueue(self.caches, self._step_tokens, self._limit)
         self._requests: dict[int, GenerationRequest] = {}
+        self._is_whole = True  # not within a step, or after one that was broken off
         self._count = 0
         self.recording = Recording(self._limit) if switch(self, "record", record) else None
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -184,10 +185,11 @@ class Engine:
 
     def cancel(self, request: int) -> None:
         """End a request, which is forgotten then; nothing happens where it is not known."""
-        found = self._requests.pop(request, None)
+        found = self._requests.get(request)
         if found is not None:
             self._queue.forget(found)
             self._give_back()
+            self._requests.pop(request, None)  # last: until then it can be repeated
 
     def close(self) -> None:
         """Cancel all requests, so that nothing is on loan from the pool; `with Engine(…)` does."""
@@ -220,10 +222,11 @@ class Engine:
                 "a request has results from its end on, until they are read",
                 "take steps until has_ended(request), and keep the results",
             )  # fmt: skip
+        results = found.generated()
         del self._requests[request]
         if found.error is not None:
             raise found.error
-        return found.generated()
+        return results
 
     def memory_use(self) -> CacheMemory:
         """Bytes of the caches: of their rows, of their pages, and the most of these so far."""
@@ -245,8 +248,27 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """Read what waits, at most `step_tokens` tokens, and choose a token for each sentence.
 
-        A request that fails ends with an event, and the others go on.
+        A request that fails ends with an event, and the others go on. After an interrupt all are
+        read again, from what is known of their tokens.
         """
+        self._mend()
+        self._is_whole = False
+        try:
+            events = self._step()
+            self._is_whole = True
+        except BaseException:
+            self._mend()  # or in the next step, if an interrupt comes here too
+            raise
+        return events
+
+    def _mend(self) -> None:
+        """Take back what an interrupted step had begun."""
+        if not self._is_whole:
+            self._continuation.forget_steps()
+            self._queue.put_back(self._queue.live)
+            self._is_whole = True
+
+    def _step(self) -> list[TokenEvent]:
         queue, events = self._queue, list[TokenEvent]()
         self._continuation.device.use()
         with evaluating(self._model), self._products():
@@ -293,10 +315,8 @@ class Engine:
         """What a part of a step gives; None where it failed."""
         try:
             return act()
-        except BaseException as error:
+        except Exception as error:
             events += self._queue.failed(requests, error)
-            if not isinstance(error, Exception):
-                raise
         return None
 
     def _begin(self, joining: Sequence[GenerationRequest]) -> None:

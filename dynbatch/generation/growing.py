@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,20 +39,21 @@ def appended(
         for (request, branch, _), token in zip(sentences, given, strict=True)
     ]
     log_probs = np.subtract(0, losses).tolist()
-    ended: list[tuple[GenerationRequest, Branch, str]] = []
+    ended: list[Ending] = []
     for (request, branch, _), (text, reason), token, log_prob, waiting in zip(
         sentences, pieces, given, log_probs, tokens[:, None], strict=True
     ):
         if request.branches:
-            if token is not None:
-                branch.processing.take(token)
-                branch.log_probs.append(log_prob)
-            branch.waiting, branch.text = waiting, branch.text + text
             log_prob = 0.0 if token is None else log_prob
             number = request.number
             events.append(TokenEvent(number, branch.number, token, log_prob, text, reason))
             if reason:
-                ended.append((request, branch, reason))
+                last = () if token is None else ((token, log_prob),)
+                ended.append(Ending(request, branch, last, branch.text + text, reason))
+            elif token is not None:
+                branch.log_probs.append(log_prob)  # first: one without a token is dropped again
+                branch.processing.take(token)
+                branch.waiting, branch.text = waiting, branch.text + text
     _end(ended, losses.dtype)
     return events
 
@@ -76,18 +78,35 @@ def _piece(
         return "", reason
 
 
-def _end(ended: Sequence[tuple[GenerationRequest, Branch, str]], dtype: DType) -> None:
-    """Give back what sentences hold that have ended, each for a reason, and keep the results."""
+class Ending(NamedTuple):
+    """A sentence that ends here.
+
+    last: its last token and the log-probability, unless there is none.
+    text: of all tokens.
+    """
+
+    request: GenerationRequest
+    branch: Branch
+    last: tuple[()] | tuple[tuple[int, float]]
+    text: str
+    reason: str
+
+
+def _end(ended: Sequence[Ending], dtype: DType) -> None:
+    """Keep the results of sentences, and give back what they hold."""
     scores = np.empty((len(ended), 1), dtype)  # with the bits that sums of a graph have
-    log_probs = [one for _, branch, _ in ended for one in branch.log_probs]
-    ends = ends_of([len(branch.log_probs) for _, branch, _ in ended])
-    sum_segments(np.array(log_probs, dtype)[:, None], ends, scores)
-    for (request, branch, reason), score in zip(ended, scores[:, 0].tolist(), strict=True):
-        branch.history.close()
-        request.branches.remove(branch)
+    log_probs = [[*one.branch.log_probs, *[last for _, last in one.last]] for one in ended]
+    together = np.array([each for steps in log_probs for each in steps], dtype)
+    sum_segments(together[:, None], ends_of([len(steps) for steps in log_probs]), scores)
+    for one, steps, score in zip(ended, log_probs, scores[:, 0].tolist(), strict=True):
+        request, branch = one.request, one.branch
+        tokens = *branch.processing.result, *[token for token, _ in one.last]
+        # First: a sentence with a result has ended, wherever an interrupt comes.
         request.results[branch.number] = Generated(
-            tuple(branch.processing.result), tuple(branch.log_probs), score, reason, branch.text
+            tokens, tuple(steps), score, one.reason, one.text
         )
+        request.branches.remove(branch)
+        branch.history.close()
 
 
 def extended(
@@ -109,10 +128,10 @@ def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
     if not beams.is_done:  # it is, where an interrupt came before the results
         parents, tokens = beams.extend(*[np.array(each) for each in zip(*given, strict=True)])
     if beams.is_done:
-        events = _beam_results(request, beams)
+        request.results, events = _beam_results(request, beams)
         request.close()
         return events
-    before, request.branches = request.branches, []
+    before, branches = request.branches, list[Branch]()
     following = parents.tolist()
     for number, (parent, waiting) in enumerate(zip(following, tokens[:, None], strict=True)):
         branch = before[parent]
@@ -122,21 +141,24 @@ def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
             branch.number, branch.candidates = number, None
         branch.processing.take(int(waiting[0]))
         branch.waiting = waiting
-        request.branches.append(branch)
+        branches.append(branch)
+    request.branches = branches
     for parent, branch in enumerate(before):
         if parent not in following:
             branch.history.close()
     return []
 
 
-def _beam_results(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
-    events = []
+def _beam_results(
+    request: GenerationRequest, beams: Beams
+) -> tuple[dict[int, Generated], list[TokenEvent]]:
+    results, events = {}, []
     for number, one in enumerate(beams.results()):
         reason, ids = one.reason, one.tokens[:-1] if one.reason == END else one.tokens
         text = "" if request.tokenizer is None else request.tokenizer.decode(ids)
-        request.results[number] = Generated(one.tokens, one.log_probs, one.score, reason, text)
+        results[number] = Generated(one.tokens, one.log_probs, one.score, reason, text)
         events.append(TokenEvent(request.number, number, None, text=text, reason=reason))
-    return events
+    return results, events
 
 
 def copy_of(request: GenerationRequest, branch: Branch, number: int) -> Branch:

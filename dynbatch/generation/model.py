@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -61,7 +62,9 @@ class Continuation:
         self._block = BlockFunction(decoded_logits if self.has_source else logits_of)
         self._programs: dict[int, Resumed] = {}
         self._kept: tuple[tuple[CacheSlot, ...], int] | None = None  # by the program, and its width
-        self._steps: dict[int, PreparedStep] = {}  # by the number of sentences, latest last
+        # By the number of sentences, latest last; and the latest of those that are not kept.
+        self._steps: OrderedDict[int, PreparedStep] = OrderedDict()
+        self._passing: PreparedStep | None = None
         self.device, self.dtype = _place_of(model)
 
     @property
@@ -164,15 +167,17 @@ class Continuation:
         new = np.array([part.size for part, _ in rows], np.int64)
         step = StepRows(caches, histories, new)
         is_kept = bool((new == 1).all())
-        prepared = self._kept_for(step, new) if is_kept else self._prepared(new, step.memory_rows)
         try:
-            logits = prepared.logits(ids, step)
+            if is_kept:
+                logits = self._kept_for(step, new).logits(ids, step)
+            else:
+                self._passing = self._prepared(new, step.memory_rows)
+                logits = self._passing.logits(ids, step)
+                self._passing.close()
+                self._passing = None
         except BaseException:
             self.forget_steps()
             raise
-        finally:
-            if not is_kept:
-                prepared.close()
         for history, count in zip(histories, new.tolist(), strict=True):
             history.advance(count)
         return logits
@@ -186,23 +191,32 @@ class Continuation:
     def _kept_for(self, step: StepRows, new: Array) -> PreparedStep:
         """The step with one row of each of so many sentences; only the last one holds memory."""
         count = len(new)
-        kept = self._steps.pop(count, None)
+        kept = self._steps.get(count)
         if kept is None or kept.resumed is not self._last or kept.room < step.memory_rows:
             if kept is not None:
                 kept.close()
             # Of sentences that come later, memories may be longer.
             kept = self._prepared(new, step.memory_rows + step.memory_rows // 4)
-        for other in self._steps.values():
-            other.rest()
-        if len(self._steps) >= KEPT_STEPS:
-            self._steps.pop(next(iter(self._steps))).close()
-        self._steps[count] = kept
+            self._steps[count] = kept
+        self._steps.move_to_end(count)
+        for number, other in self._steps.items():
+            if number != count:
+                other.rest()
+        if len(self._steps) > KEPT_STEPS:
+            self._close(next(iter(self._steps)))
         return kept
 
     def forget_steps(self) -> None:
         """Give back what is held for steps to come."""
+        if self._passing is not None:
+            self._passing.close()
+            self._passing = None
         while self._steps:
-            self._steps.popitem()[1].close()
+            self._close(next(iter(self._steps)))
+
+    def _close(self, count: int) -> None:
+        self._steps[count].close()
+        del self._steps[count]  # last: until then it can be repeated
 
 
 def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:

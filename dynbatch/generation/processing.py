@@ -79,16 +79,9 @@ class LogitsProcessing:
         self._prefix = tuple(prefix)
         self.hook = hook
         self._context = len(context)
-        self._tokens = list(context)
         self._least = config.least(len(context))
         _require_ids(config, prefix, vocab)
-        self._seen = set(context) if config.repetition_penalty != 1 else set()
-        self._counts: dict[int, int] = {}
-        self._followers: dict[tuple[int, ...], list[int]] = {}
-        size = config.no_repeat_ngram_size
-        if size:
-            for end in range(size, len(self._tokens) + 1):
-                self._note_ngram(end)
+        self._begin(context)
         words = [word[0] for word in config.bad_words_ids if len(word) == 1]
         self._banned = (*config.suppress_tokens, *[one for one in words if one not in config.ends])
         self._allowed = sorted({*(config.allowed_tokens or ())})
@@ -113,6 +106,27 @@ class LogitsProcessing:
         )  # fmt: skip
         end = self._limit - 1 if config.forced_eos_token_id else self._limit
         return range(0) if is_always_changed else range(first, end)
+
+    def _begin(self, context: Sequence[int]) -> None:
+        """Begin with a context and no result."""
+        config = self._config
+        self._tokens = list(context)
+        self._seen = set(context) if config.repetition_penalty != 1 else set()
+        self._counts: dict[int, int] = {}
+        self._followers: dict[tuple[int, ...], list[int]] = {}
+        size = config.no_repeat_ngram_size
+        if size:
+            for end in range(size, len(self._tokens) + 1):
+                self._note_ngram(end)
+
+    def with_result(self, tokens: Sequence[int]) -> LogitsProcessing:
+        """A copy with another result."""
+        copy = object.__new__(LogitsProcessing)
+        copy.__dict__.update(self.__dict__)
+        copy._begin(self._tokens[: self._context])
+        for token in tokens:
+            copy.take(token)
+        return copy
 
     def fork(self) -> LogitsProcessing:
         """A copy that goes on by itself."""

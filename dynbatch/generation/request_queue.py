@@ -74,7 +74,8 @@ class RequestQueue:
             if (is_beyond and self.live) or (request.is_apart and joining):
                 break
             joining.append(request)
-            self.live.append(self.waiting.pop(0))
+            self.live.append(request)
+            del self.waiting[0]
             is_apart = request.is_apart
         return joining
 
@@ -95,7 +96,7 @@ class RequestQueue:
                 if len(self.live) == 1:
                     events += self.failed([request], error)
                 else:
-                    self._put_back([self.live[-1]])
+                    self.put_back([self.live[-1]])
                 live = set(self.live)
                 kept = [one for one in kept if one[0] in live]
         return kept
@@ -126,34 +127,31 @@ class RequestQueue:
             return error
         return None
 
-    def failed(
-        self, requests: Sequence[GenerationRequest], error: BaseException
-    ) -> list[TokenEvent]:
+    def failed(self, requests: Sequence[GenerationRequest], error: Exception) -> list[TokenEvent]:
         """A step that read these requests has failed; each is tried apart, or ends if it was.
 
         Where memory was short for one, the others make room for it.
         """
-        if not isinstance(error, Exception):  # an interrupt: nobody is to blame
-            self._put_back(requests)
-            return []
         if len(requests) == 1:
             (request,) = requests
             others = [other for other in self.live if other is not request]
             if not (others and isinstance(error, OutOfMemory)):
                 self.live = others
                 return [request.fail(error)]
-            self._put_back(others)
+            self.put_back(others)
         for request in requests:
             request.is_apart = True
-        self._put_back(requests)
+        self.put_back(requests)
         return []
 
-    def _put_back(self, requests: Sequence[GenerationRequest]) -> None:
+    def put_back(self, requests: Sequence[GenerationRequest]) -> None:
         """Take pages away; they wait before all others, but for those that have ended."""
         for request in requests:
             request.restart()
-        self.waiting[:0] = [request for request in requests if request.branches]
-        self.live = [request for request in self.live if request not in requests]
+        others = [request for request in self.waiting if request not in requests]
+        waiting = [request for request in requests if request.branches] + others
+        live = [request for request in self.live if request not in requests]
+        self.waiting, self.live = waiting, live
 
     def forget(self, request: GenerationRequest) -> None:
         """Give back all that a request holds, which does not go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from typing import NamedTuple
@@ -152,15 +153,35 @@ class GenerationRequest:
         self.branches = []
 
     def restart(self) -> None:
-        """Give back all pages; each sentence is read again from its first token on."""
+        """Give back all pages; each sentence is read again from its first token on.
+
+        Where an interrupt came, what is known of a sentence is its tokens, those of beams in
+        `beams`; a result is known when it is among the results.
+        """
+        has_ended = self.error is not None or (self.beams is not None and self.results)
+        if has_ended or not self.branches:
+            self.close()
+            return
         for branch in self.branches:
             branch.history.close()
-            tokens = [*self.context.tolist(), *branch.processing.result]
-            branch.waiting, branch.candidates = np.array(tokens, np.int64), None
-            branch.stream = self.new_stream()  # which may have read a token more
-            if branch.stream is not None:
-                for token in branch.processing.result:
-                    branch.stream.put(token)
+        known = [(branch, branch.number, branch.processing.result) for branch in self.branches]
+        if self.beams is not None:
+            known = [
+                (self.branches[0], number, list(tokens))
+                for number, tokens in enumerate(self.beams.tokens or [()])
+            ]
+        self.branches = [self._begun_again(*one) for one in known if one[1] not in self.results]
+
+    def _begun_again(self, branch: Branch, number: int, tokens: Sequence[int]) -> Branch:
+        """A sentence of which nothing has been read, with these tokens of a result."""
+        text, stream = "", self.new_stream()
+        if stream is not None:
+            text = "".join([stream.put(token) for token in tokens])
+        waiting = np.array([*self.context.tolist(), *tokens], np.int64)
+        processing = branch.processing.with_result(tokens)
+        log_probs = branch.log_probs[: len(tokens)]
+        history = History(branch.history.caches)
+        return Branch(number, history, waiting, processing, stream, branch.random, log_probs, text)
 
     def generated(self) -> list[Generated]:
         """The results in order, the best first where they are beams."""
