@@ -499,7 +499,7 @@ def test_many_failures_are_not_all_listed():
 
 def test_an_instance_whose_values_are_gone_fails_and_the_others_are_served():
     with db.Graph() as graph:
-        x = F.tanh(F.input(graph, 1.0))
+        x = F.tanh(F.input(graph, 1.0).keep())
         graph.backward(F.exp(x))
 
         def gone():

@@ -352,3 +352,13 @@ def test_backward_from_a_detached_value_reaches_nothing(read):
         with pytest.raises(NoGradientError, match="Detach #2 depends on no parameter"):
             graph.backward(loss)
         assert loss.value == 6
+
+
+@pytest.mark.parametrize("kind", [db.cell, db.block, lambda function: function])
+def test_a_parameter_that_a_function_finds_around_it_is_reached(kind):
+    weight = db.Parameter(np.eye(3), "weight")
+    doubled = kind(lambda x: F.tanh(F.linear(x, weight)))
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.ones(3))
+        graph.backward(F.sum(doubled(doubled(x)) + 0.0))
+    assert weight.grad.any()

@@ -138,7 +138,7 @@ def test_explain_says_the_names_of_each_batch(tmp_path):
 def test_a_dumped_graph_keeps_its_names(tmp_path):
     both = db.block(lambda x: (F.tanh(x), F.tanh(x) * 2.0))
     with db.Graph() as graph:
-        x = F.input(graph, [[1.0, 2.0]]).named("x")
+        x = F.input(graph, [[1.0, 2.0]]).named("x").keep()
         y, z = both(x)
         y.named("y"), z.named("z")
         call = step(x[0].named("row"), z[0]).named("call")

@@ -74,8 +74,8 @@ class Call(ValueHandle):
         return tuple([(width,) if width else () for width in self.origin.widths])
 
     def all_parameters(self) -> tuple[Parameter, ...]:
-        parameters = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
-        return tuple({parameter.uid: parameter for parameter in parameters}.values())
+        operators = self.origin.trace.nodes  # they read parameters of a closure, too
+        return tuple({p.uid: p for op in operators for p in op.all_parameters()}.values())
 
     def keep(self) -> Node:
         _ = self.width  # one value, or an error: each part is a node of its own
