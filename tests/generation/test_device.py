@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch.backend import device_of
+from dynbatch.errors import NumericError
 from dynbatch.generation import engine as engine_module
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -62,6 +64,45 @@ def test_a_gpu_gives_the_tokens_of_the_cpu(name, way, cuda):
     model, settings = tiny(name), SETTINGS[way]
     expected = results(model, settings)
     assert results(model.to("cuda"), settings) == expected
+
+
+@pytest.mark.parametrize("way", ["greedy", "samples", "beams"])
+def test_on_a_gpu_results_without_a_token_and_nan_end_as_on_the_cpu(way, cuda):
+    def ends(model):
+        with Engine(model) as engine:
+            settings = {**SETTINGS[way], "max_new_tokens": 9}
+            added = [engine.add([3, 4], process=hook, **settings, **each) for each, hook in cases]
+            events = list(engine.run())
+            reasons = [[e.reason for e in events if e.request == k and e.reason] for k in added]
+            errors = [type(e.error) for e in events if e.error is not None]
+            kept = [k for k, reason in zip(added, reasons, strict=True) if "failed" not in reason]
+            tokens = [[one.tokens for one in engine.results(k)] for k in kept]
+            assert engine.caches.lent_bytes == 0
+        return reasons, errors, tokens
+
+    def put(value, place):
+        def hook(logits, ids):
+            row = np.array(logits if isinstance(logits, np.ndarray) else logits.get())
+            row[place] = value
+            return device_of(logits).xp.asarray(row)
+
+        return hook
+
+    few = {"allowed_tokens": (1, 2, 6), "no_repeat_ngram_size": 1}
+    cases = [
+        ({}, None), (few, None), ({"suppress_tokens": tuple(range(VOCAB))}, None),
+        ({}, put(np.nan, slice(None))), ({}, put(np.nan, 7)), ({}, put(np.inf, 7)),
+        ({}, put(-np.inf, slice(None))), (few, put(-np.inf, 3)),
+    ]  # fmt: skip
+    model = tiny("gpt2")
+    expected = ends(model)
+    count = SETTINGS[way].get("num_return_sequences", 1)
+    assert expected[0][1] == ["no token"] * count and expected[1] == [NumericError] * 3
+    assert ends(model.to("cuda")) == expected
+    for parameter in model.parameters():
+        parameter.assign(np.full(parameter.shape, np.nan))
+    cases = [({}, None), (few, None), ({"forced_bos_token_id": 3}, None)]
+    assert ends(model)[:2] == ([["failed"]] * 3, [NumericError] * 3)
 
 
 @pytest.mark.parametrize("way", SETTINGS)
