@@ -41,7 +41,8 @@ class Graph(Runs, Introspection, NamesChecked):
     Args:
         device: "cpu", "cuda:1" for a GPU by its number, or "cuda" for CuPy's current one, which
             a GPU becomes, in its thread, by work there. Parameters must be there too.
-        dtype:  of every value, float32 or float64; parameters must have the same.
+        dtype:  of every value, float32 or float64. Numbers take it: an input's with each graph, a
+                parameter's with the first that reads it.
         policy: how nodes and calls are grouped: "by_bound", "by_agenda", "by_depth", "learned",
             "one_by_one" (see `dynbatch.batcher.schedule.policies`), or a function (see `Policy`).
         grad:   False keeps nothing for backward (inference).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from dynbatch.parameter_habits import ParameterHabits
 from dynbatch.row_sparse import Gradient, RowSparse, moved_gradient
 
 _uids = itertools.count()
+_settling = Lock()
 
 UNNAMED = "parameter"
 """A parameter's name until it becomes an attribute of a module."""
@@ -27,10 +29,16 @@ UNNAMED = "parameter"
 class Parameter(ParameterHabits):
     """A trainable array, shared by every graph that uses it.
 
+    Numbers take the dtype of the graph that reads them: an input's with each graph, a parameter's
+    with the first. From then on it keeps its dtype: `Module.astype` converts it, and a graph of
+    another one refuses it.
+
     Args:
-        value: float32 or float64 array of any shape, of any library that speaks DLPack, on the
-               host or on a GPU; kept, not copied, when C-contiguous and writable. Both libraries
-               then see an optimizer's updates. JAX's arrays are copied.
+        value: float32 or float64 numbers of any shape: an array of NumPy or of any library that
+               speaks DLPack, on the host or on a GPU, or a list. An array is kept, not copied, when
+               C-contiguous and writable, and of the first graph's dtype: NumPy then sees an
+               optimizer's updates. Another library's tensor is shared so for good, with its dtype.
+               JAX's arrays are copied.
         name:  what errors and checkpoints call it; `models.Module` fills it in.
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
@@ -49,7 +57,8 @@ class Parameter(ParameterHabits):
     """
 
     __slots__ = (
-        "__weakref__", "_buffer", "_value", "frozen", "grad", "name", "norm", "row_is_frozen", "uid"
+        "__weakref__", "_buffer", "_is_fresh", "_value", "frozen", "grad", "name", "norm",
+        "row_is_frozen", "uid",
     )  # fmt: skip
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
@@ -68,6 +77,7 @@ class Parameter(ParameterHabits):
                 "        heads > width"
             )
         self._value: Array = array
+        self._is_fresh = isinstance(value, np.ndarray | list | tuple)  # no graph has read it
         self.grad: Gradient | None = None
         self.norm: Any = None
         self.name = name
@@ -85,6 +95,7 @@ class Parameter(ParameterHabits):
             "frozen": self.frozen,
             "frozen_rows": self.frozen_rows,
             "device": self.device.name,
+            "is_fresh": self._is_fresh,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -92,6 +103,7 @@ class Parameter(ParameterHabits):
         self._value, self.grad = state["value"], state["grad"]
         self.name, self.frozen = state["name"], state["frozen"]
         self.frozen_rows = state["frozen_rows"]
+        self._is_fresh = state.get("is_fresh", False)
         self.norm = None
         self.uid = next(_uids)
         self._buffer = None
@@ -182,7 +194,21 @@ class Parameter(ParameterHabits):
 
         The gradient is left as it is.
         """
+        self.settle()
         self._value = array
+
+    def settle(self) -> None:
+        """Keep the present dtype: a graph has read the value, or something else shares it."""
+        self._is_fresh = False
+
+    def settle_as(self, dtype: DType) -> bool:
+        """Take the dtype of the first graph that reads it; False if it keeps another one."""
+        if self._is_fresh and self.grad is None and self.dtype != dtype:
+            with _settling:  # of two threads that read it first, one converts
+                if self._is_fresh:
+                    self.replace(transfer.convert(self._value, dtype))
+        self.settle()
+        return bool(self.dtype == dtype)
 
     @property
     def device(self) -> Device:
@@ -230,6 +256,7 @@ class Parameter(ParameterHabits):
 
         With copy=True, or for a reader that wants memory of the host, a copy.
         """
+        self.settle()
         wants_host = dl_device is not None and dl_device[0] == exchange.HOST
         if self.device.is_cuda:
             self.device.use()

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch import models, optim
+from dynbatch import models, optim, train
 from dynbatch import nodes as F
+from dynbatch.errors import DtypeError
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -153,3 +154,89 @@ def test_a_parameter_without_columns_is_refused_where_it_is_made(shape):
     assert "Parameter 'table'" in str(caught.value)
     assert f"made at {__file__}:" in str(caught.value)
     assert db.Parameter(np.zeros((0, 3), np.float32)).shape == (0, 3)
+
+
+def reading(parameter, dtype):
+    """Value and gradient after a step in a graph of this dtype."""
+    with db.Graph(dtype=dtype) as graph:
+        x = F.input(graph, np.ones(parameter.shape))
+        graph.backward(F.sum(x * F.parameter(graph, parameter)))
+    return parameter.dtype, parameter.grad.dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "numbers",
+    [np.ones((2, 3)), np.ones((2, 3), np.float32), [[1.0, 2.0]], np.ones((2, 6))[:, ::2]],
+    ids=["float64", "float32", "a list", "a view"],
+)
+def test_numbers_take_the_dtype_of_the_first_graph_as_an_input_does(numbers, dtype):
+    parameter = db.Parameter(numbers)
+    assert reading(parameter, dtype) == (np.dtype(dtype),) * 2
+    np.testing.assert_array_equal(parameter.value, numbers)
+    other = "float64" if dtype == "float32" else "float32"
+    parameter.zero_grad()
+    for _ in range(2):  # it keeps its dtype
+        with pytest.raises(DtypeError, match=f"is {dtype}, the graph {other}"):
+            reading(parameter, other)
+    assert parameter.dtype == dtype
+
+
+def test_an_array_of_the_graph_s_dtype_is_kept_and_another_copied():
+    for dtype, is_kept in (("float64", True), ("float32", False)):
+        array = np.ones((2, 3))
+        parameter = db.Parameter(array)
+        reading(parameter, dtype)
+        assert np.shares_memory(parameter.value, array) == is_kept
+
+
+def test_what_something_else_shares_or_sets_keeps_its_dtype():
+    exported, converted = db.Parameter(np.ones(3)), models.Linear(2, 3)
+    np.from_dlpack(exported)
+    converted.astype("float64")
+    with_gradient = db.Parameter(np.ones(3))
+    with_gradient.grad = np.ones(3)
+    for parameter in (exported, converted.bias, with_gradient):
+        with pytest.raises(DtypeError, match="is float64, the graph float32"):
+            reading(parameter, "float32")
+        assert parameter.dtype == np.float64
+
+
+def test_a_copy_is_as_fresh_as_what_it_was_copied_from():
+    fresh, read = db.Parameter(np.ones(3)), db.Parameter(np.ones(3))
+    reading(read, "float64")
+    read.zero_grad()
+    assert reading(copy.deepcopy(fresh), "float32") == (np.dtype("float32"),) * 2
+    with pytest.raises(DtypeError, match="is float64, the graph float32"):
+        reading(copy.deepcopy(read), "float32")
+
+
+def test_a_check_in_float64_counts_as_no_graph():
+    parameter = db.Parameter(np.ones((2, 3)))
+    db.testing.check_gradient(
+        lambda graph, x: F.linear(x, parameter), shapes=[(4, 3)], parameters=[parameter]
+    )
+    assert reading(parameter, "float32") == (np.dtype("float32"),) * 2
+
+
+def test_an_optimizer_a_mean_and_a_checkpoint_made_before_the_first_graph_follow(tmp_path):
+    def run(numbers, epochs, resumed):
+        model = models.Linear.of(db.Parameter(numbers.copy()))
+        optimizer = optim.Adam(model, lr=0.1)
+        average = optim.Average(model, decay=0.5)
+        batches = train.SentenceBatches([1.0, 2.0, 3.0], batch_size=1)
+        trainer = train.Trainer(
+            model, optimizer, lambda graph, model, x: F.sum(model(F.input(graph, [[x, 1.0]]))),
+            batches, average=average, checkpoint_path=tmp_path / f"{resumed}.safetensors",
+            show_progress=False,
+        )  # fmt: skip
+        trainer.resume()
+        trainer.fit(epochs)
+        assert model.weight.dtype == np.float32
+        return model.weight.numpy()
+
+    numbers = np.random.default_rng(0).standard_normal((3, 2))
+    whole = run(numbers, 4, False)
+    run(numbers, 2, True)
+    np.testing.assert_array_equal(run(numbers, 4, True), whole)
+    np.testing.assert_array_equal(run(numbers.astype(np.float32), 4, "float32"), whole)

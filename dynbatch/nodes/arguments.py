@@ -160,11 +160,14 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
     value = source._value
     dtype, device = dtype_of(what, graph), graph.device
     if value.dtype is dtype and device is CPU and type(value) is np.ndarray:
+        if source._is_fresh:
+            source.settle()
         return  # nearly always
-    if value.dtype != dtype:
+    if not source.settle_as(dtype):
         own, theirs = str(source.dtype), str(dtype)
         raise DtypeError.at_caller(
             f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
+            "  rule: a parameter takes the dtype of the first graph that reads it, and keeps it\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
     if device is not None and source.device != device:

@@ -154,7 +154,8 @@ class Lookup(Operation):
 def input(graph: Owner, array: Any) -> Node:
     """A value given by the user: numbers, or an array of any library that supports DLPack.
 
-    An array of the host is copied and converted to the graph's dtype. One on a GPU (of CuPy,
+    Numbers take the dtype of the graph that reads them, here as those of a parameter do with its
+    first graph: an array of the host is copied and converted. One on a GPU (of CuPy,
     PyTorch, JAX, or whatever has `__dlpack__` or `__cuda_array_interface__`) must have that dtype
     and the graph must be there too. It never comes to the host: the graph keeps its memory, and
     copies all inputs of the mini-batch in one launch when it runs. So write to such an array only

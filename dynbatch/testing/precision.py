@@ -27,7 +27,8 @@ def distinct(parameters: Parameters) -> list[Parameter]:
 def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
     """Inside, the parameters hold float64 copies of their values and no gradients.
 
-    Afterwards values and gradients are the arrays that they were before.
+    Afterwards values and gradients are the arrays that they were before, and no graph has read them
+    that had not before.
 
     Example:
         >>> import dynbatch as db
@@ -40,16 +41,16 @@ def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
         dtype('float32')
     """
     everyone = distinct(parameters)
-    before = [(parameter.value, parameter.grad) for parameter in everyone]
+    before = [(p.value, p.grad, p._is_fresh) for p in everyone]
     for parameter in everyone:
         parameter.replace(transfer.convert(parameter.value, np.float64))
         parameter.grad = None
     try:
         yield everyone
     finally:
-        for parameter, (value, grad) in zip(everyone, before, strict=True):
+        for parameter, (value, grad, is_fresh) in zip(everyone, before, strict=True):
             parameter.replace(value)
-            parameter.grad = grad
+            parameter.grad, parameter._is_fresh = grad, is_fresh
 
 
 def dense_gradient(parameter: Parameter) -> Array:

@@ -164,6 +164,7 @@ def share(parameters: Any) -> tuple[nn.Module, Any, list[Link]]:
     weights = nn.Module()
     links = []
     for name, parameter in named.items():
+        parameter.settle()
         tensor = nn.Parameter(tensor_of(parameter.value), requires_grad=not parameter.frozen)
         _register(weights, name.split("."), tensor)
         links.append(Link(name, parameter, tensor))
@@ -188,6 +189,7 @@ def _of_torch(module: nn.Module) -> tuple[Any, list[Link]]:
     links: dict[int, Link] = {}
     for name, tensor in module.named_parameters():
         parameter = Parameter(shared_array(name, tensor), name)
+        parameter.settle()
         links[id(tensor)] = Link(name, parameter, tensor)
     return _tree(module, links), list(links.values())
 

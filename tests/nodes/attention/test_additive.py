@@ -240,5 +240,7 @@ def test_masks_and_vectors_of_another_type_are_refused():
         q, k, v = [F.input(graph, x) for x in arrays(3, 5)]
         with pytest.raises(DtypeError, match=r"additive_attention: the mask is int64 \(5,\)"):
             F.additive_attention(q, k, v, parameter(), mask=np.zeros(5, np.int64))
+        vector = parameter(np.float64)
+        vector.settle()
         with pytest.raises(DtypeError, match="'v' is float64, the graph float32"):
-            F.additive_attention(q, k, v, parameter(np.float64))
+            F.additive_attention(q, k, v, vector)
