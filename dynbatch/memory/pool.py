@@ -135,6 +135,11 @@ class Pool:
                 raise ValueError("pool.give: the array is not on loan; give it back once.")
             self._take_back(loan)
 
+    def has_lent(self, array: Array) -> bool:
+        """Whether an array is on loan from this pool."""
+        loan = self._live.get(address_of(array))
+        return loan is not None and loan.lent() is array
+
     def release(self) -> None:
         """Return unused memory to the upstream."""
         with self._lock:

@@ -101,8 +101,9 @@ class Arenas:
     def give(self, arena: Array) -> None:
         """Give an arena back."""
         (number,) = [k for k, (other, _) in enumerate(self._arenas) if other is arena]
+        if self._pool.has_lent(arena):  # else an interrupt came right after it was given
+            self._pool.give(arena)
         del self._arenas[number]
-        self._pool.give(arena)
 
     def give_after(self, count: int) -> None:
         """Give back all but the first `count` arenas."""
