@@ -57,7 +57,7 @@ class _Thread(threading.Thread):
             sys.settrace(None)
 
 
-def broken_off(function, files, callers=1, every=1):
+def broken_off(function, files, callers=1, every=1, act=None):
     """Call a function again and again, each time with a KeyboardInterrupt at another line.
 
     Left out are lines at which the interpreter looks for no signal: `try:` alone, and the end of a
@@ -68,13 +68,14 @@ def broken_off(function, files, callers=1, every=1):
         callers: a line counts once for each way on which it was come to, as far back as so many
                  functions; None counts each time.
         every:   take one line of so many.
+        act:     is done in place of raising a KeyboardInterrupt.
 
     Yields:
         where it was interrupted, and what the function raised, for each line.
     """
     line = 0
     while True:
-        lines = _Lines(files, "line", line, _raise_interrupt, callers)
+        lines = _Lines(files, "line", line, act or _raise_interrupt, callers)
         raised = None
         before = sys.gettrace()
         sys.settrace(lines)

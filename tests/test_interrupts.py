@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
+from dynbatch.interrupts import Terminated, deferred_interrupt, terminable
 
 
 def test_interrupt_waits_for_the_end_of_the_block():

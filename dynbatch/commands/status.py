@@ -10,9 +10,9 @@ from contextlib import contextmanager, redirect_stdout
 from typing import IO, Any
 
 from dynbatch.errors import DynbatchError
+from dynbatch.interrupts import Terminated
 from dynbatch.parallel.ending import is_told_here
 from dynbatch.starting import told_of_memory
-from dynbatch.train.interrupts import Terminated
 
 
 def exit_status(run: Callable[[], int | None]) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dynbatch.arguments import number, refused, state_of
 from dynbatch.backend import Array
+from dynbatch.interrupts import deferred_interrupt
 from dynbatch.kernels.optimizers import Rule, ShardScratch, run_updates
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
@@ -191,12 +192,18 @@ class Optimizer(NamesChecked):
     def step(self, clear: bool = True) -> None:
         """Update the parameters from their gradients, then clear these (unless `clear=False`).
 
+        Ctrl-C, and other signals that the program handles, take effect when all of it is done.
+
         Raises:
             ShapeError:   a gradient's shape is not its parameter's; nothing has been updated.
             BackendError: a gradient is not on its parameter's device; nothing has been updated.
             NumericError: the step before, on a GPU, was left out, as the norm of its gradients is
                 not finite, and nobody has read that norm yet; nothing has been updated.
         """
+        with deferred_interrupt():
+            self._step(clear)
+
+    def _step(self, clear: bool) -> None:
         self._settle()
         grouped = [(group, state) for group in self.groups for state in group._states]
         grouped = [(group, state) for group, state in grouped if state.is_live]

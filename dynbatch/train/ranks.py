@@ -15,6 +15,7 @@ from dynbatch import random
 from dynbatch.arguments import refused, shown
 from dynbatch.caller import users_frame
 from dynbatch.errors import NumericError, ParallelError
+from dynbatch.interrupts import Terminated, noted_interrupts
 from dynbatch.kernels.arrays import download
 from dynbatch.named_parameters import HasParameters
 from dynbatch.optim import Optimizer
@@ -22,7 +23,6 @@ from dynbatch.parallel import Communicator, balanced, sum_gradients
 from dynbatch.parallel.connect import connected
 from dynbatch.parallel.guard import tell_launcher
 from dynbatch.train.digest import array_digest, data_digest
-from dynbatch.train.interrupts import Terminated, noted_interrupts
 from dynbatch.train.metrics import Record
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates

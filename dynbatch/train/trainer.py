@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dynbatch.arguments import size, switch
 from dynbatch.errors import NumericError
+from dynbatch.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.advisor import Advisor
-from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import Record, validated
 from dynbatch.train.prepared import started

@@ -7,7 +7,7 @@ import pytest
 
 from dynbatch.commands.status import exit_status
 from dynbatch.errors import DataError, ParallelError
-from dynbatch.train.interrupts import terminable
+from dynbatch.interrupts import terminable
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 import dynbatch as db
 from dynbatch import models, optim, train
 from dynbatch import nodes as F
-from dynbatch.train.interrupts import Terminated, terminable
+from dynbatch.interrupts import Terminated, terminable
 
 LENGTHS = (3, 1, 5, 2, 4, 2)
 

@@ -11,11 +11,11 @@ import dynbatch as db
 from dynbatch import models, optim, random
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, CheckpointError, ParallelError
+from dynbatch.interrupts import Terminated, noted_interrupts
 from dynbatch.parallel import Communicator, Cost
 from dynbatch.parallel.connect import _communicators
 from dynbatch.row_sparse import RowSparse
 from dynbatch.train import SentenceBatches, Trainer, read_checkpoint, read_metrics
-from dynbatch.train.interrupts import Terminated, noted_interrupts
 from tests.marks import quick
 from tests.parallel.ranks import on_ranks
 
