@@ -73,7 +73,9 @@ class MemoryUse:
             tables_bytes:   index tables.
             block_elements: all blocks, as if none took the room of another.
         """
-        labels = [f"{what} {', '.join([k.__name__ for k in types])}" for what, types in stages]
+        labels = [
+            f"{what} {', '.join([k.__name__ for k in types])}".rstrip() for what, types in stages
+        ]
         blocks = [block for table in tables for block in table.intervals(())]
         begins: list[list[Interval]] = [[] for _ in labels]
         ending: list[list[Interval]] = [[] for _ in labels]

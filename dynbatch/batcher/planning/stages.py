@@ -232,6 +232,8 @@ class StageSequence:
         self._backward(late)
         if len(parts) > 1:
             self._forward(parts[-1])
+        if not self.sequence:  # the loss was computed and passes nothing on, but has its gradient
+            self.sequence.append((StageKind.BACKWARD, []))
 
     def _append(self, kind: StageKind, steps: list[StepRun]) -> None:
         if steps:

@@ -155,3 +155,17 @@ def test_estimates_of_others_change_nothing():
         graph.estimate(loss)
         assert graph.statistics.host_seconds == spent
         assert graph.explain() == told
+
+
+def test_a_computed_loss_that_passes_no_gradient_on_can_be_estimated():
+    with db.Graph(dtype="float64") as graph:
+        loss = F.detach(F.input(graph, 2.0)).keep()
+        assert graph.estimate().peak_stage == "forward Input"
+        graph.forward()
+        held = graph.peak_bytes
+        use = graph.estimate(loss)
+        assert use.peak_bytes > held
+        assert use.by_cause["gradients"] == 8
+        graph.backward(loss)
+        assert graph.memory_use == use
+        assert loss.gradient == 1
