@@ -79,7 +79,7 @@ class Beams:
         """
         config, size = self._config, self._config.num_beams
         ended, given_up = list(self._ended), list(self._given_up)
-        for parent in np.flatnonzero(scores.max(axis=1) == -np.inf).tolist():
+        for parent in (scores.max(axis=1) == -np.inf).nonzero()[0].tolist():
             total = float(self._totals[parent])
             self._end(given_up, self.tokens[parent], self._log_probs[parent], total, NO_TOKEN)
         parents = np.repeat(np.arange(len(tokens)), tokens.shape[1])

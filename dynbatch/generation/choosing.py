@@ -42,18 +42,22 @@ def choose(ready: Sequence[Ready], logits: Array) -> list[TokenEvent]:
             sentences += [(request, sample, row) for sample in _begun(request, branch)]
     wanted = max([request.beams.wanted for request, _, _ in searched if request.beams], default=0)
     draws, ranks = (len(sentences),), (len(searched), min(wanted, logits.shape[1]))
-    peaks = [(len(some) if _changed(some) else 0,) for some in (sentences, searched)]
+    changed = _changed(sentences), _changed(searched)
+    peaks = (len(sentences) if changed[0] else 0,), (len(searched) if changed[1] else 0,)
     results = StepResults(logits, [draws, ranks], [draws, peaks[0], ranks, ranks, peaks[1]])
     events: list[TokenEvent] = []
     if sentences:
         given = _rows_of(sentences, logits)
-        events += _draw(sentences, given, results.ids[0], *results.numbers[:2])
+        events += _draw(sentences, given, changed[0], results.ids[0], *results.numbers[:2])
     if searched:
         given = _rows_of(searched, logits)
-        events += _rank(searched, given, results.ids[1], *results.numbers[2:])
+        events += _rank(searched, given, changed[1], results.ids[1], *results.numbers[2:])
     ids, numbers = results.read()
-    events += appended(sentences, ids[0], *numbers[:2])
-    return events + extended(searched, ids[1], *numbers[2:])
+    if sentences:
+        events += appended(sentences, ids[0], *numbers[:2])
+    if searched:
+        events += extended(searched, ids[1], *numbers[2:])
+    return events
 
 
 def _changed(sentences: Sequence[Ready]) -> list[int]:
@@ -85,11 +89,12 @@ def _begun(request: GenerationRequest, branch: Branch) -> list[Branch]:
 
 
 def _draw(
-    sentences: Sequence[Ready], logits: Array, tokens: Array, losses: Array, peaks: Array
-) -> list[TokenEvent]:
+    sentences: Sequence[Ready], logits: Array, changed: Sequence[int],
+    tokens: Array, losses: Array, peaks: Array,
+) -> list[TokenEvent]:  # fmt: skip
     """Choose a token for each sentence, with its cross-entropy and, where logits are changed, the
     largest one; return what failed."""
-    scores, events = _processed(sentences, logits, peaks)
+    scores, events = _processed(sentences, logits, changed, peaks)
     cut = [k for k, (request, _, _) in enumerate(sentences) if request.cut is not None]
     targets = Targets(tokens, np.ones(len(sentences), logits.dtype))
     with np.errstate(all="ignore"):  # of rows that are NaN, or -inf as a whole
@@ -104,13 +109,12 @@ def _draw(
 
 
 def _processed(
-    sentences: Sequence[Ready], scores: Array, peaks: Array
+    sentences: Sequence[Ready], scores: Array, places: Sequence[int], peaks: Array
 ) -> tuple[Array, list[TokenEvent]]:
     """A copy of the scores after penalties, bans and hooks, and what failed; themselves if none.
 
     The largest of each row of a copy is written to `peaks`.
     """
-    places = _changed(sentences)
     if not places:
         return scores, []
     scores, events = snapshot(scores), []
@@ -149,15 +153,15 @@ def _uniforms(sentences: Sequence[Ready]) -> Array:
 
 
 def _rank(
-    sentences: Sequence[Ready], logits: Array, tokens: Array, scores: Array, log_probs: Array,
-    peaks: Array,
+    sentences: Sequence[Ready], logits: Array, changed: Sequence[int],
+    tokens: Array, scores: Array, log_probs: Array, peaks: Array,
 ) -> list[TokenEvent]:  # fmt: skip
     """Rank the extensions of beams, with scores and log-probabilities; return what failed."""
     of_all: Array = device_of(logits).xp.empty(logits.shape, logits.dtype)
     with np.errstate(all="ignore"):
         log_softmax(logits.reshape(-1, 1), _ends_of_rows(logits), of_all.reshape(-1, 1))
-    changed, events = _processed(sentences, of_all, peaks)
-    rank_rows(changed, tokens)
-    take_from_rows(changed, tokens, scores)
+    ranked, events = _processed(sentences, of_all, changed, peaks)
+    rank_rows(ranked, tokens)
+    take_from_rows(ranked, tokens, scores)
     take_from_rows(of_all, tokens, log_probs)
     return events

@@ -31,7 +31,7 @@ def appended(
     """Add a token to each sentence, which may end there; without one that may come it does."""
     events = _refused(sentences, np.isnan(losses), peaks)
     given: list[int | None] = tokens.tolist()
-    for k in np.flatnonzero(peaks == -np.inf):
+    for k in (peaks == -np.inf).nonzero()[0].tolist():
         given[k] = None
     # First all that a tokenizer does: if it is interrupted, no sentence has its token yet.
     pieces = [
@@ -54,7 +54,8 @@ def appended(
                 branch.log_probs.append(log_prob)  # first: one without a token is dropped again
                 branch.processing.take(token)
                 branch.waiting, branch.text = waiting, branch.text + text
-    _end(ended, losses.dtype)
+    if ended:
+        _end(ended, losses.dtype)
     return events
 
 
@@ -174,7 +175,7 @@ def _refused(sentences: Sequence[Ready], is_nan: Array, peaks: Array) -> list[To
     and hooks NaN or infinite."""
     events = list[TokenEvent]()
     is_wrong = is_nan | ~(peaks < np.inf) if peaks.size else is_nan
-    for k in np.flatnonzero(is_wrong).tolist():
+    for k in is_wrong.nonzero()[0].tolist():
         request, branch, _ = sentences[k]
         if request.branches:  # none of its others has failed
             events.append(request.fail(_not_finite(request, branch, is_of_model=is_nan[k])))

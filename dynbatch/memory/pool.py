@@ -105,7 +105,8 @@ class Pool:
         """
         size = max(1, elements) * np.dtype(dtype).itemsize
         with self._lock:
-            self._mend()
+            if self._lost or not self._is_whole:
+                self._mend()
             self._is_whole = False
             try:
                 buffer = self._above.allocate(size)
@@ -129,7 +130,8 @@ class Pool:
             ValueError: the array is not on loan from this pool.
         """
         with self._lock:
-            self._mend()
+            if self._lost or not self._is_whole:
+                self._mend()
             loan = self._live.get(address_of(array))
             if loan is None:
                 raise ValueError("pool.give: the array is not on loan; give it back once.")

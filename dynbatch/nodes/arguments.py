@@ -63,7 +63,10 @@ def node_of(what: str, value: object) -> Node:
 
 def nodes_of(what: str, *values: object) -> list[Node]:
     """`node_of` each value."""
-    return [node_of(what, value) for value in values]
+    nodes: list[Node] = []
+    for value in values:  # a call for each would be half of what a node costs
+        nodes.append(value if isinstance(value, Node) else node_of(what, value))
+    return nodes
 
 
 def require_graph(what: str, graph: object) -> None:
@@ -158,11 +161,15 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
         )
     value = source._value
-    dtype, device = dtype_of(what, graph), graph.device
+    try:
+        dtype, device = graph.dtype, graph.device
+    except AttributeError:
+        raise not_a_graph(what, graph) from None
     if value.dtype is dtype and device is CPU and type(value) is np.ndarray:
         if source._is_fresh:
             source.settle()
-        return  # nearly always
+        return  # nearly always; no array has that device
+    dtype = dtype_of(what, graph)
     if not source.settle_as(dtype):
         own, theirs = str(source.dtype), str(dtype)
         raise DtypeError.at_caller(

@@ -178,7 +178,8 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     Raises:
         ShapeError: the last dimension of x is not the weight's second.
     """
-    x = node_of("linear", x)
+    if not isinstance(x, Node):
+        x = node_of("linear", x)
     graph = x.graph
     check_parameter("linear", weight, graph)
     if bias is not None:

@@ -1,9 +1,13 @@
 """What is no node, where a node belongs: one message whatever the function and the thing given."""
 
+import sys
+from functools import partial
+
 import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, EmptyBatchError, ShapeError
 from dynbatch.nodes.arguments import as_ids
@@ -203,3 +207,33 @@ def test_ids_are_copied_to_int64():
 def test_other_ids_raise(ids):
     with pytest.raises(db.errors.ShapeError, match="one-dimensional sequence of integers"):
         as_ids("test", ids)
+
+
+def python_calls(function):
+    """The functions of Python that a call of `function` runs."""
+    ran = []
+    sys.setprofile(
+        lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None
+    )
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return ran[1:]
+
+
+@pytest.mark.parametrize(
+    ("make", "calls"),
+    [
+        (lambda x, p: F.linear(x, p.weight, p.bias), 5),
+        (lambda x, p: F.concat([x, x]), 6),
+        (lambda x, p: F.cross_entropy(x, [0, 1]), 13),
+    ],
+)
+def test_checks_of_arguments_take_few_calls_of_python(make, calls):
+    layer = models.Linear(4, 3)
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 4), np.float32))
+        make(x, layer)  # of a signature that is known from then on
+        ran = python_calls(partial(make, x, layer))
+    assert len(ran) <= calls, ran

@@ -10,6 +10,9 @@ from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.nodes.sources import Input, Lookup
 
+TYPES = Lookup, Input
+"""Nodes that read what a sentence gives."""
+
 LEAST_SENTENCES = 4
 """Fewer of one length may be so by chance."""
 
@@ -24,7 +27,7 @@ def padded_rows(step: StepRun) -> int:
     lengths = step.block.lengths
     count, length = len(lengths), lengths[0]
     kind = step.node_type
-    if kind not in (Lookup, Input) or count < LEAST_SENTENCES or length < 2:
+    if kind not in TYPES or count < LEAST_SENTENCES or length < 2:
         return 0
     if step.block.width == 0 or any([one != length for one in lengths]):
         return 0
@@ -35,12 +38,12 @@ def padded_rows(step: StepRun) -> int:
         (last, _), *_ = Counter(ids[:, -1].tolist()).most_common(1)
         is_padding: Array = ids == last
     else:
-        given = step.batch.column("array")
-        if any([not isinstance(array, np.ndarray) or array.ndim != 2 for array in given]):
+        arrays = step.batch.column("array")
+        if any([not isinstance(array, np.ndarray) or array.ndim != 2 for array in arrays]):
             return 0
-        if 2 * sum([array[-1, -1] == 0 for array in given]) < count:
+        if 2 * sum([array[-1, -1] == 0 for array in arrays]) < count:
             return 0
-        is_padding = np.logical_not(np.stack(given).any(axis=2))
+        is_padding = np.logical_not(np.stack(arrays).any(axis=2))
     at_end = np.logical_and.accumulate(is_padding[:, ::-1], axis=1).sum(axis=1)
     if kind is Input and at_end.min():
         return 0  # the margin of pictures, say

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.batcher.execution.padded_rows import padded_rows
+from dynbatch.batcher.execution.padded_rows import TYPES, padded_rows
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.whole import joined_signature, structure_of_runs
 from dynbatch.batcher.steps.members import Members
@@ -310,7 +310,7 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
         step.batch.xp is not np,
         flops,
         flops_backward,
-        padded_rows(step),
+        padded_rows(step) if step.node_type in TYPES else 0,
         _bytes_of(step, parameters),
         [name for index in step_indices(step) for name in given.get(index, ())] if given else (),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from dynbatch.backend import Array, DType
 from dynbatch.batcher.execution.record import RunTimes
@@ -69,6 +70,9 @@ class Run:
             block.gradient, block.gradient_start = gradient, start
 
 
+_size_of = itemgetter(1)
+
+
 class Arenas:
     """The arenas of runs, one or two for each.
 
@@ -88,7 +92,7 @@ class Arenas:
     @property
     def num_bytes(self) -> int:
         """Bytes of all arenas."""
-        return sum([size for _, size in self._arenas])
+        return sum(map(_size_of, self._arenas))
 
     def take(self, elements: int) -> Array:
         """Take one more arena of `elements` elements."""

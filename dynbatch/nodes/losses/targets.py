@@ -136,7 +136,8 @@ def class_targets(
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         ArgumentError:   unknown reduction.
     """
-    x = node_of(what, x)
+    if not isinstance(x, Node):
+        x = node_of(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     rule = target_rule(what, None if are_rows else x.width, ignore_index, reduction)
     is_one = not isinstance(targets, np.ndarray) and isinstance(targets, (int, np.integer))
