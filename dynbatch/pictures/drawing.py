@@ -119,7 +119,7 @@ class Drawing:
         bold: bool = False,
         within: float | None = None,
     ) -> float:
-        """Text with its baseline at `y`, cut to `within` pixels; returns the width it takes.
+        """Text with its baseline at `y`, cut to `within` pixels; returns the room it takes.
 
         Args:
             on:     the colour of the shape that it stands on, instead of a colour of its own.
@@ -130,17 +130,15 @@ class Drawing:
             text = fitted(text, size, within, bold)
         if not text.strip():
             return 0.0
-        width = width_of(text, size, bold)
-        left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
         weight = ' font-weight="bold"' if bold else ""
+        at = f' text-anchor="{anchor}"' if anchor != "start" else ""
         colours = f"on-{on}" if on else f"text-{colour}"
         self._parts.append(
-            f'<text x="{_number(left)}" y="{_number(y)}" font-size="{_number(size)}"{weight} '
-            f'textLength="{_number(width)}" lengthAdjust="spacingAndGlyphs" '
+            f'<text x="{_number(x)}" y="{_number(y)}" font-size="{_number(size)}"{weight}{at} '
             f'class="{colours}">{escape(text)}</text>'
         )
         self._reach(y + 0.3 * size)
-        return width
+        return width_of(text, size, bold)
 
     def legend(
         self,

@@ -17,14 +17,15 @@ from dynbatch.nodes.sources import ParameterNode
 from dynbatch.pictures.boxes import Boxes, NodeBox, narrow, shallow
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
 from dynbatch.pictures.layout import layers_of, ordered, placed, with_bends
-from dynbatch.pictures.palette import GREY, PANEL, SOFT, series
+from dynbatch.pictures.palette import GREY, INK, PANEL, SOFT, series
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.text import plural, width_of
 from dynbatch.reporting.graphviz import sentence_nodes, step_numbers
 
 LEAST, MOST = 86.0, 170.0  # the width of boxes
+ACROSS = 960.0  # the width of all boxes of a layer
 HEIGHT, GAP, RISE = 40.0, 8.0, 30.0
-BEND = 4.0
+BEND, PADDING = 4.0, 5.0
 
 IN_PLACE, FOLDED, NOT_RUN = "in place", "folded", "not run"
 
@@ -186,9 +187,10 @@ def _without_batch(node: Node, batches: Mapping[int, str], folds: Folds) -> str:
 def _drawn(boxes: Boxes, colours: Mapping[str, str], number: int) -> Drawing:
     rows, paths = with_bends(boxes.layer, boxes.edges)
     rows = ordered(rows, paths, boxes.hint)
-    named = max([width_of(s.name, SMALL_SIZE, True) for s in boxes.shapes.values()])
+    lines = [line for shape in boxes.shapes.values() for line in _lines(shape)]
+    widest = max([width_of(text, SMALL_SIZE, is_bold) for text, is_bold in lines])
     most = max([sum([key in boxes.shapes for key in row]) for row in rows])
-    box = max(LEAST, min(MOST, named + 12, 728 / most - GAP))
+    box = max(LEAST, min(MOST, widest + 2 * PADDING, ACROSS / most - GAP))
     width = {key: BEND if key not in boxes.shapes else box for row in rows for key in row}
     middle = placed(rows, paths, width, GAP)
     left = min([middle[key] - width[key] / 2 for key in middle])
@@ -234,31 +236,30 @@ def _note(boxes: Boxes) -> str:
     return note
 
 
+def _lines(shape: NodeBox) -> list[tuple[str, bool]]:
+    """The lines of a box, and whether each is bold."""
+    if shape.count:
+        return [(shape.name, False)]
+    return [(shape.name, True), (f"{shape.size} · {_when(shape)}", False)]
+
+
+def _when(shape: NodeBox) -> str:
+    """The batch of a box, or why it has none."""
+    return f"batch {shape.batch}" if shape.batch[:1].isdigit() else shape.batch
+
+
 def _box(drawing: Drawing, x: float, y: float, width: float, shape: NodeBox, colour: str) -> None:
     drawing.rectangle(
         x, y, width, HEIGHT, colour or PANEL, outline="" if colour else GREY, radius=5,
         hint=shape.hint,
     )  # fmt: skip
-    middle, within = x + width / 2, width - 8
-    if shape.count:
-        drawing.text(middle, y + HEIGHT / 2 + 4, shape.name, anchor="middle", within=within)
-        return
-    drawing.text(
-        middle, y + 16, shape.name, on=colour, size=SMALL_SIZE, anchor="middle", bold=True,
-        within=within,
-    )  # fmt: skip
-    when = f"batch {shape.batch}" if colour else shape.batch
-    text = f"{shape.size} · {when}"
-    drawing.text(
-        middle,
-        y + 32,
-        text,
-        colour=SOFT,
-        on=colour,
-        size=SMALL_SIZE,
-        anchor="middle",
-        within=within,
-    )
+    lines = _lines(shape)
+    base = y + HEIGHT / 2 + 4 - 8 * (len(lines) - 1)
+    for number, (text, is_bold) in enumerate(lines):
+        drawing.text(
+            x + width / 2, base + 16 * number, text, colour=SOFT if number else INK, on=colour,
+            size=SMALL_SIZE, anchor="middle", bold=is_bold, within=width - 2 * PADDING,
+        )  # fmt: skip
 
 
 def _words(boxes: Boxes, number: int) -> str:
@@ -271,7 +272,7 @@ def _words(boxes: Boxes, number: int) -> str:
     lines = [f"Sentence {number} has {nodes} in {plural(deep, 'layer')}."]
     for key in sorted(boxes.shapes, key=lambda key: -boxes.layer[key])[:100]:
         shape = boxes.shapes[key]
-        when = f"batch {shape.batch}" if shape.batch[:1].isdigit() else shape.batch
+        when = _when(shape)
         read = ", ".join(reads.get(key, ["nothing"])[:8])
         lines.append(f"{shape.name}, {when}, reads {read}.")
     return "\n".join(lines)

@@ -2,6 +2,8 @@
 
 import xml.etree.ElementTree as ElementTree
 
+from dynbatch.pictures.text import width_of
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -15,12 +17,13 @@ def texts_of(picture):
 
 
 def boxes_of(picture):
-    """Each visible text with its left, top, right and bottom edge."""
+    """Each visible text with the left, top, right and bottom edge of the room it has."""
     boxes = []
     for element in root_of(picture).iter(f"{SVG}text"):
         x, y, size = [float(element.get(name)) for name in ("x", "y", "font-size")]
-        right = x + float(element.get("textLength"))
-        boxes.append((element.text, x, y - 0.72 * size, right, y + 0.2 * size))
+        width = width_of(element.text, size, element.get("font-weight") == "bold")
+        left = x - width * {None: 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor")]
+        boxes.append((element.text, left, y - 0.72 * size, left + width, y + 0.2 * size))
     return boxes
 
 

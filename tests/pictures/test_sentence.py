@@ -50,6 +50,25 @@ def test_every_node_is_a_box_with_its_batch():
     require_clear_text(picture)
 
 
+def test_boxes_are_as_wide_as_their_longest_line():
+    with db.Graph() as graph:
+        wide = F.concat(
+            [
+                F.input(
+                    graph,
+                    np.ones((120, 2000)),
+                )
+                for _ in range(2)
+            ]
+        )
+        _ = F.sum(wide).value
+        trees(graph, (7,))
+        pictures = [db.pictures.sentence(graph, number) for number in (0, 1)]
+    assert "120×4000 · batch 1" in texts_of(pictures[0])
+    for picture in pictures:
+        assert not any("…" in text for text in texts_of(picture))
+
+
 def test_the_batches_are_those_of_explain():
     with db.Graph() as graph:
         x = F.input(graph, np.ones((3, 4)))
