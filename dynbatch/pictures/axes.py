@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dynbatch.pictures.drawing import SMALL_SIZE, Drawing, Point
 from dynbatch.pictures.palette import GRID, SOFT
 from dynbatch.pictures.text import width_of
-from dynbatch.reporting.ticks import ticks
+from dynbatch.reporting.ticks import tick_step, ticks
 
 Format = Callable[[float], str]
 
@@ -115,8 +115,9 @@ class Panel:
             drawing.text(left, top + SMALL_SIZE, title, bold=True, within=width)
             top += SMALL_SIZE + 10
         floor = self.bottom - (SMALL_SIZE + 8) * (1 + bool(x_title))
-        upright = _upright(Axis(*_widened(*y, "y" in log), floor, top + 4, "y" in log))
-        heights = upright.ticks(max(2, int((floor - top) / 36)))
+        about = max(2, int((floor - top) / 36))
+        upright = _upright(Axis(*_widened(*y, "y" in log), floor, top + 4, "y" in log), about)
+        heights = upright.ticks(about)
         room = max([width_of(y_format(value), SMALL_SIZE) for value in heights], default=0)
         self.y = upright
         last = width_of(x_format(x[1]), SMALL_SIZE) / 2
@@ -205,14 +206,12 @@ def _thinned(points: list[Point]) -> list[Point]:
     return kept
 
 
-def _upright(axis: Axis) -> Axis:
-    """The axis with its upper end at a tick."""
-    if axis.is_log:
+def _upright(axis: Axis, about: int) -> Axis:
+    """The axis with its upper end at a tick, of about so many."""
+    if axis.is_log or not math.isfinite(axis.high - axis.low):
         return axis
-    found = ticks(axis.low, axis.high, max(2, int(abs(axis.end - axis.begin) / 36)))
-    if len(found) < 2 or found[-1] >= axis.high:
-        return axis
-    return axis._replace(high=2 * found[-1] - found[-2])
+    step = tick_step(axis.high - axis.low, about)
+    return axis._replace(high=step * math.ceil(axis.high / step - 1e-9))
 
 
 def _widened(low: float, high: float, is_log: bool) -> tuple[float, float]:

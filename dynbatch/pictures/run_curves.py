@@ -14,7 +14,9 @@ from dynbatch.train.metrics import METRICS, PARAMETERS, Record, read_metrics
 FILE = "metrics.jsonl"
 
 SMOOTHED_OVER = 50
-"""What is smoothed is a mean over about the last of so many parts of the run."""
+"""The window of a running mean, and the end of a curve, are one of so many parts of the run."""
+
+MOST_MEANS = 1000
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,24 @@ class Curve:
     values: list[float]
 
     def smoothed(self) -> Curve:
-        """A running mean of the n values, y_t = Σ_k d^k x_{t-k} / Σ_k d^k, with weights that fade:
-        d = 1 - 2 / (n / 50 + 1). Numbers that are not finite are left out.
+        """A running mean of the n finite values, at some 1,000 of their steps: of x_{t-h} to
+        x_{t+h}, h = min(n / 100, t / 4), t from 0.
+
+        A window around t does not lag behind t, as one that ends there does. It is narrow at first,
+        where a loss falls fast, and at the end it is cut off.
         """
-        decay = 1 - 2 / (max(1.0, len(self.values) / SMOOTHED_OVER) + 1)
-        total = weight = 0.0
-        found = []
-        for value in self.values:
-            total, weight = decay * total, decay * weight
-            if isfinite(value):
-                total, weight = total + value, weight + 1.0
-            found.append(total / weight if weight else nan)
-        return Curve(self.steps, found)
+        finite = [pair for pair in zip(self.steps, self.values, strict=True) if isfinite(pair[1])]
+        values = [value for _, value in finite]
+        half = len(values) // (2 * SMOOTHED_OVER)
+        steps, means = [], []
+        count = min(len(values), MOST_MEANS)
+        for k in range(count):
+            t = k * (len(values) - 1) // max(1, count - 1)
+            reach = min(half, t // 4)
+            window = values[t - reach : t + reach + 1]
+            steps.append(finite[t][0])
+            means.append(sum(window) / len(window))
+        return Curve(steps, means)
 
     def finite(self) -> list[float]:
         """The values that are finite."""

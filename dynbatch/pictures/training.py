@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor, isfinite, log10
+from typing import NamedTuple
 
 from dynbatch.arguments import refused
 from dynbatch.pictures.axes import Format, Panel, count, size
-from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
+from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing, Point
 from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT, VERMILION, series
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.run_curves import Curve, RunCurves, read_curves
 from dynbatch.pictures.text import plural
-from dynbatch.reporting.ticks import ticks
+from dynbatch.reporting.ticks import tick_step
 
 MOST_RUNS = 8
 """As many as there are colours."""
@@ -22,6 +23,7 @@ MOST_ROWS, MOST_COLUMNS = 40, 240
 """Parameters and times of a strip of updates."""
 
 WIDTH, GAP = 860.0, 22.0
+NARROW = (WIDTH - 2 * MARGIN - GAP) / 2
 LOSS_HEIGHT, HEIGHT = 250.0, 170.0
 ROW = 13.0
 
@@ -32,8 +34,10 @@ USUAL = -3.0
 def training(*runs: str | os.PathLike[str]) -> Picture:
     """Draw a run's loss, metric, learning rate, speed and memory; several runs to compare them.
 
-    The loss is smoothed, beside what it is at each update; speed is smoothed. Memory is what a
-    mini-batch takes at its peak, and what it would take padded, where the trainer works that out.
+    Runs share an axis where they measure the same thing in the same unit; every other metric has a
+    panel of its own. The loss is smoothed, beside what it is at each update; speed is smoothed.
+    Memory is what a mini-batch takes at its peak, and what it would take padded, where the trainer
+    works that out.
     A run with `Trainer(watch=N)` has a strip of squares for each parameter: how large its updates
     are in relation to its weights.
 
@@ -50,7 +54,8 @@ def training(*runs: str | os.PathLike[str]) -> Picture:
             'db.pictures.training("runs/a", "runs/b")',
         )  # fmt: skip
     histories = _named([read_curves(run) for run in runs])
-    title = f"Training of {histories[0].name}" if len(runs) == 1 else f"{len(runs)} training runs"
+    is_one = len(runs) == 1
+    title = f'Training run "{histories[0].name}"' if is_one else f"{len(runs)} training runs"
     drawing = Drawing(title, WIDTH, note=_note(histories))
     y = _legend(drawing, histories)
     y = _draw_loss(drawing, y, histories)
@@ -90,55 +95,94 @@ def _legend(drawing: Drawing, histories: Sequence[RunCurves]) -> float:
 def _draw_loss(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> float:
     smooth = [history.loss.smoothed() for history in histories]
     is_alone = len(histories) == 1
-    shown = [histories[0].loss] if is_alone else smooth
-    unit = "nats per token" if histories[0].unit == "tokens" else "mean of the mini-batch"
-    panel = _panel(
-        drawing, MARGIN, top, WIDTH - 2 * MARGIN, LOSS_HEIGHT, shown, f"Loss, {unit}", count, False
-    )
-    if is_alone:
-        panel.curve(histories[0].loss.steps, histories[0].loss.values, SKY, thick=1)
-    for k, (history, curve) in enumerate(zip(histories, smooth, strict=True)):
-        panel.curve(curve.steps, curve.values, series(k), hint=f"{history.name}: loss, smoothed")
-    return panel.bottom + GAP
+    for title, numbers in _by_title(histories, _loss_title).items():
+        shown = [histories[k].loss if is_alone else smooth[k] for k in numbers]
+        width = WIDTH - 2 * MARGIN
+        panel = _panel(drawing, MARGIN, top, width, LOSS_HEIGHT, shown, title, count, False)
+        if is_alone:
+            panel.curve(shown[0].steps, shown[0].values, SKY, thick=1)
+        for k in numbers:
+            hint = f"{histories[k].name}: loss, smoothed"
+            panel.curve(smooth[k].steps, smooth[k].values, series(k), hint=hint)
+        top = panel.bottom + GAP
+    return top
+
+
+class Quantity(NamedTuple):
+    """What a small panel shows of a run; runs for which it has one title share a panel."""
+
+    title_of: Callable[[RunCurves], str]
+    curves_of: Callable[[RunCurves], list[Curve]]
+    form: Format
+    from_zero: bool
+
+
+def _loss_title(history: RunCurves) -> str:
+    return f"Loss, {'nats per token' if history.unit == 'tokens' else 'mean of the mini-batch'}"
+
+
+def _metric_title(history: RunCurves) -> str:
+    name = history.measure
+    return f"{name[:1].upper()}{name[1:] or 'Metric'} of each validation"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1e}".replace("e-0", "e-") if 0 < value < 1e-3 else f"{value:.3g}"
+
+
+METRIC = Quantity(_metric_title, lambda h: [h.metric], count, False)
+QUANTITIES = (
+    METRIC,
+    Quantity(lambda h: "Learning rate", lambda h: [h.rate], _rate, True),
+    Quantity(lambda h: f"{h.unit.capitalize()} per second", lambda h: [h.speed.smoothed()], count,
+             True),
+    Quantity(lambda h: "Memory of a mini-batch at its peak", lambda h: [h.memory, h.padded], size,
+             True),
+)  # fmt: skip
+
+
+def _by_title(
+    histories: Sequence[RunCurves], title_of: Callable[[RunCurves], str]
+) -> dict[str, list[int]]:
+    """The numbers of the runs by title: what has other units, or measures another thing, has
+    another axis."""
+    found: dict[str, list[int]] = {}
+    for number, history in enumerate(histories):
+        found.setdefault(title_of(history), []).append(number)
+    return found
 
 
 def _draw_small_panels(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> float:
     """Metric, learning rate, speed and memory, two beside each other."""
-    is_alone = len(histories) == 1
-    width = (WIDTH - 2 * MARGIN - GAP) / 2
-    named: list[tuple[str, Callable[[RunCurves], list[Curve]], Format, bool]] = [
-        (_measured(histories), lambda h: [h.metric], count, False),
-        ("Learning rate", lambda h: [h.rate], _rate, True),
-        (f"{histories[0].unit.capitalize()} per second", lambda h: [h.speed.smoothed()],
-         count, True),
-        ("Memory of a mini-batch at its peak", lambda h: [h.memory, h.padded], size, True),
-    ]  # fmt: skip
     drawn = 0
-    for title, curves_of, form, from_zero in named:
-        curves = [curves_of(history) for history in histories]
-        shown = [curve for of_run in curves for curve in of_run if curve.finite()]
-        if not shown:
-            continue
-        left = MARGIN + (drawn % 2) * (width + GAP)
-        y = top + (drawn // 2) * (HEIGHT + GAP)
-        drawn += 1
-        panel = _panel(drawing, left, y, width, HEIGHT, shown, title, form, from_zero)
-        for k, (history, of_run) in enumerate(zip(histories, curves, strict=True)):
-            for number, curve in enumerate(of_run):
-                colour = VERMILION if is_alone and number else series(k)
-                dash = "5 3" if number else ""
-                hint = f"{history.name}: {'padded' if number else title.lower()}"
-                panel.curve(curve.steps, curve.values, colour, thick=1.6, dash=dash, hint=hint)
-            if title == named[0][0]:
-                _mark_best(panel, history, series(k))
+    for quantity in QUANTITIES:
+        for title, numbers in _by_title(histories, quantity.title_of).items():
+            curves = {k: quantity.curves_of(histories[k]) for k in numbers}
+            if not any([curve.finite() for of_run in curves.values() for curve in of_run]):
+                continue
+            left = MARGIN + (drawn % 2) * (NARROW + GAP)
+            y = top + (drawn // 2) * (HEIGHT + GAP)
+            _draw_small_panel(drawing, (left, y), quantity, title, histories, curves)
+            drawn += 1
     return top + -(-drawn // 2) * (HEIGHT + GAP)
 
 
-def _measured(histories: Sequence[RunCurves]) -> str:
-    """What validations measured, as a title; several runs may have measured different things."""
-    names = {history.measure for history in histories if history.metric.steps}
-    name = names.pop() if len(names) == 1 else ""
-    return f"{name[:1].upper()}{name[1:] or 'Metric'} of each validation"
+def _draw_small_panel(
+    drawing: Drawing, place: Point, quantity: Quantity, title: str,
+    histories: Sequence[RunCurves], curves: Mapping[int, Sequence[Curve]],
+) -> None:  # fmt: skip
+    """The curves of some runs, by the number of the run."""
+    shown = [curve for of_run in curves.values() for curve in of_run if curve.finite()]
+    panel = _panel(drawing, *place, NARROW, HEIGHT, shown, title, quantity.form, quantity.from_zero)
+    for k, of_run in curves.items():
+        history = histories[k]
+        for number, curve in enumerate(of_run):
+            colour = VERMILION if len(histories) == 1 and number else series(k)
+            dash = "5 3" if number else ""
+            hint = f"{history.name}: {'padded' if number else title.lower()}"
+            panel.curve(curve.steps, curve.values, colour, thick=1.6, dash=dash, hint=hint)
+        if quantity is METRIC:
+            _mark_best(panel, history, series(k))
 
 
 def _mark_best(panel: Panel, history: RunCurves, colour: str) -> None:
@@ -160,9 +204,8 @@ def _panel(
     numbers = [number for curve in curves for number in curve.finite()] or [0.0]
     last = max([curve.steps[-1] for curve in curves if curve.steps], default=1)
     low, high = 0.0 if from_zero else min(numbers), max(numbers)
-    round_numbers = ticks(low, high, 4)
-    if len(round_numbers) > 1:  # down to one, as panels go up to one
-        step = round_numbers[1] - round_numbers[0]
+    if high > low:  # down to a round number, as panels go up to one
+        step = tick_step(high - low, 4)
         low = floor(low / step) * step
     return Panel(
         drawing, left, top, width, height, (0, last), (low, high),
@@ -224,10 +267,6 @@ def _shade(ratio: float) -> tuple[str, float]:
     if not strength:
         return GRID, 1.0
     return (VERMILION if away > 0 else BLUE), strength
-
-
-def _rate(value: float) -> str:
-    return f"{value:.1e}".replace("e-0", "e-") if 0 < value < 1e-3 else f"{value:.3g}"
 
 
 def _extent(history: RunCurves) -> str:

@@ -72,6 +72,16 @@ def test_numbers_at_axes_stand_apart(high, log):
     require_clear_text(drawing.finish(""))
 
 
+@pytest.mark.parametrize("high", [0.3, 41.2, 51, 99, 1000, 41_200])
+@pytest.mark.parametrize("height", [90, 150, 170, 230])
+def test_the_highest_tick_is_above_all_numbers(high, height):
+    panel = Panel(Drawing("axes"), 16, 40, 368, height, (0, 1), (0, high), title="a", x_title="b")
+    assert panel.y.high >= high
+    assert any(
+        panel.y.ticks(about)[-1] == pytest.approx(panel.y.high, rel=1e-9) for about in range(2, 9)
+    )
+
+
 def test_ticks_are_round_and_inside():
     assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert ticks(-3, 12, 3) == [0, 5, 10]
@@ -98,11 +108,13 @@ def test_a_curve_of_many_points_is_as_short_as_its_pixels():
     assert len(drawing.finish("").svg) < 60_000
 
 
-def test_texts_take_the_width_that_was_measured():
+def test_a_text_has_the_room_that_was_measured_on_the_side_of_its_anchor():
     drawing = Drawing("measured")
-    width = drawing.text(16, 60, "漢字 and é", anchor="start")
-    (_, left, _, right, _) = boxes_of(drawing.finish(""))[-1]
-    assert right - left == pytest.approx(width, abs=0.01)
+    for anchor, share in (("start", 0), ("middle", 0.5), ("end", 1)):
+        width = drawing.text(300, 60, "漢字 and é", anchor=anchor)
+        (_, left, _, right, _) = boxes_of(drawing.finish(""))[-1]
+        assert right - left == pytest.approx(width)
+        assert left == pytest.approx(300 - share * width)
 
 
 def test_a_picture_is_saved_as_svg_or_page_and_as_nothing_else(tmp_path):

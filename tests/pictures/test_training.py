@@ -55,7 +55,8 @@ def test_a_metric_is_called_by_its_name_where_the_file_says_it(tmp_path):
     picture = db.pictures.training(named)
     assert "best exact match 0.55 after update 20" in picture.description
     assert "Exact match of each validation" in texts_of(picture)
-    assert "Metric of each validation" in texts_of(db.pictures.training(plain, named))
+    both = texts_of(db.pictures.training(plain, named))
+    assert {"Exact match of each validation", "Metric of each validation"} <= set(both)
 
 
 def test_updates_that_name_no_epoch_are_counted_alone(tmp_path):
@@ -117,15 +118,59 @@ def test_a_long_run_stays_a_small_file_that_keeps_what_stands_out(tmp_path, upda
     assert min(heights) < sorted(heights)[1] - 100  # one update alone is that high
 
 
-def test_smoothing_weighs_all_numbers_alike_at_first_and_leaves_out_those_not_finite():
+def test_a_smoothed_loss_does_not_lag_behind_a_loss_that_falls():
+    count = 10_000
+    steps = list(range(1, count + 1))
+    falling = [2 + 8 * math.exp(-t / 60) + 0.2 * (-1) ** t for t in steps]
+    smooth = Curve(steps, falling).smoothed()
+    assert smooth.steps[0] == 1 and smooth.steps[-1] == count and len(smooth.steps) == 1000
+    for step, value in zip(smooth.steps, smooth.values, strict=True):
+        assert value == pytest.approx(2 + 8 * math.exp(-step / 60), abs=0.25)
+        assert step < 1000 or value == pytest.approx(2, abs=0.01)
+
+
+def test_smoothing_leaves_a_line_as_it_is_and_leaves_out_what_is_not_finite():
     steps = list(range(1, 201))
-    level = Curve(steps, [2.0] * 200).smoothed()
-    assert level.values == pytest.approx([2.0] * 200)
-    gaps = Curve(steps, [math.nan, *[2.0, math.inf] * 99, 2.0]).smoothed()
-    assert math.isnan(gaps.values[0]) and gaps.values[1:] == pytest.approx([2.0] * 199)
     rising = Curve(steps, [float(step) for step in steps]).smoothed()
-    assert all(a < b for a, b in zip(rising.values, rising.values[1:], strict=False))
-    assert rising.values[-1] == pytest.approx(200 - 1.5, abs=0.5)  # weights fade by 0.6
+    assert rising.steps == steps
+    assert rising.values[:-2] == pytest.approx(steps[:-2])  # the last windows are cut off
+    gaps = Curve(steps, [math.nan, *[2.0, math.inf] * 99, 2.0]).smoothed()
+    assert gaps.steps == [*range(2, 200, 2), 200] and set(gaps.values) == {2.0}
+    assert Curve(steps[:3], [math.nan] * 3).smoothed() == Curve([], [])
+    spike = Curve(steps, [1.0] * 100 + [1e30] + [1.0] * 99).smoothed()
+    assert [value for value in spike.values if value < 1e29] == [1.0] * 195
+
+
+def test_runs_share_an_axis_only_where_they_measure_the_same_in_the_same_unit(tmp_path):
+    runs = []
+    for number, (measure, more) in enumerate(
+        [("F1", {}), ("F1", {}), ("perplexity", {}), ("F1", {"tokens": lambda step: ...})]
+    ):
+        run = write_run(tmp_path / f"run{number}", 30, **more)
+        path = run / "metrics.jsonl"
+        path.write_text(
+            path.read_text().replace('"is_best"', f'"metrics": {{"{measure}": 1}}, "is_best"')
+        )
+        runs.append(run)
+    picture = db.pictures.training(*runs)
+    require_clear_text(picture)
+    hints = [e.text for e in root_of(picture).iter(f"{SVG}title")]
+    titles = [text for text in texts_of(picture) if " of each " in text or "second" in text]
+    assert titles == [
+        "F1 of each validation", "Perplexity of each validation", "Tokens per second",
+        "Sentences per second",
+    ]  # fmt: skip
+    assert {"Loss, nats per token", "Loss, mean of the mini-batch"} <= set(texts_of(picture))
+    for run, metric, speed in [("run1", "f1", "tokens"), ("run2", "perplexity", "tokens"),
+                               ("run3", "f1", "sentences")]:  # fmt: skip
+        assert f"{run}: {metric} of each validation" in hints
+        assert f"{run}: {speed} per second" in hints
+
+
+def test_a_picture_of_one_run_names_the_run(tmp_path):
+    run = write_run(tmp_path / "plain", 9)
+    assert texts_of(db.pictures.training(run))[0] == 'Training run "plain"'
+    assert texts_of(db.pictures.training(run / "metrics.jsonl"))[0] == 'Training run "plain"'
 
 
 def test_runs_that_cannot_be_drawn_are_one_error(tmp_path):
