@@ -182,11 +182,16 @@ def _band(panel: Panel, top: float, labels: Sequence[str]) -> None:
         end = begin + len(list(members))
         x, right = panel.x(begin), panel.x(end)
         panel.drawing.rectangle(x, top, max(1, right - x - 1), BAND - 2, palette.PANEL, hint=kind)
-        if width_of(kind, SMALL_SIZE) + 6 <= right - x:
-            middle, y = (x + right) / 2, top + SMALL_SIZE
+        fitting = [
+            name
+            for name in (kind, kind.partition(" ")[0])  # "early backward", "early"
+            if width_of(name, SMALL_SIZE) + 6 <= right - x
+        ]
+        if fitting:
             panel.drawing.text(
-                middle, y, kind, colour=palette.SOFT, size=SMALL_SIZE, anchor="middle"
-            )
+                (x + right) / 2, top + SMALL_SIZE, fitting[0], colour=palette.SOFT,
+                size=SMALL_SIZE, anchor="middle",
+            )  # fmt: skip
         begin = end
 
 

@@ -25,6 +25,8 @@ COLOURS = {
     "place in memory": palette.GREY,
 }
 
+PLANNING = "planning"
+
 HEIGHT = 230.0
 LANE = 14.0
 MOST_THREADS = 8
@@ -35,11 +37,12 @@ LISTED = 10
 def timeline(graph: Graph) -> Picture:
     """Draw the batches that ran over time: a bar each forward and backward, as high as its rows.
 
-    Neighbours of one kind that are too low for their names share one, as "64 × Elu". Below stands
-    what each thread did: the one that runs the graph, with the host's planning in grey and its
-    other work between kernels left blank; and of `Graph(profile=True)` the others,
-    where a blank is an idle thread. Pointing at a bar tells its nodes, rows, launches and bytes.
-    `save("x.html")` writes the page of `graph.explain(html=...)`.
+    A pale band is the time in which the host plans, before the batches of a run. Neighbours of one
+    kind that are too low for their names share one, as "64 × Elu". Below is what each thread did:
+    the one that runs the graph, with the host's planning in grey and its other work between kernels
+    left blank; and of `Graph(profile=True)` the others, where a blank is an idle thread. Pointing
+    at a bar tells its nodes, rows, launches and bytes. `save("x.html")` writes the page of
+    `graph.explain(html=...)`.
 
     The first step of a process also compiles kernels: draw a later one. On a GPU the times are
     those of the host, which does not wait for kernels.
@@ -89,6 +92,7 @@ def timeline(graph: Graph) -> Picture:
         drawing, MARGIN, top + SMALL_SIZE + 4, inside, HEIGHT, (0, end), (0, most),
         x_format=seconds,
     )  # fmt: skip
+    _planning(panel, record)
     _heights(panel, record, standing)
     _low_ones(panel, record, standing)
     y = panel.bottom + 6
@@ -155,6 +159,20 @@ def _standing(record: RunRecord, members: Sequence[Bar]) -> list[tuple[int, Bar]
         found.append((sum([rows for _, rows in under_way]), bar))
         under_way.append((bar.end, record.rows[bar.step].rows))
     return found
+
+
+def _planning(panel: Panel, record: RunRecord) -> None:
+    """The host's time before each run's batches as pale bands, named where they have room."""
+    start, (top, tall) = record.runs[0].begin, (panel.y.end, panel.y.begin - panel.y.end)
+    edges = [(panel.x(run.begin - start), panel.x(run.placed - start)) for run in record.runs]
+    bands = [(left, top, right - left, tall) for left, right in edges]
+    panel.drawing.rectangles(bands, palette.PANEL)
+    for left, right in edges:
+        if width_of(PLANNING, SMALL_SIZE) + 8 <= right - left:
+            panel.drawing.text(
+                (left + right) / 2, top + tall / 2 + 4, PLANNING, colour=palette.SOFT,
+                size=SMALL_SIZE, anchor="middle",
+            )  # fmt: skip
 
 
 def _heights(panel: Panel, record: RunRecord, standing: Sequence[tuple[int, Bar]]) -> None:

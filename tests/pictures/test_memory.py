@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import ArgumentError, GraphError
 from dynbatch.pictures.axes import size
 from tests.pictures.svg import SVG, require_clear_text, root_of, texts_of
@@ -43,6 +44,16 @@ def test_backward_before_forward_is_called_early():
     assert hints[0].startswith("early backward Total, ")
     assert kinds[:forward] == [["early", "backward"]] * forward
     assert "early" not in [kind for kind, _ in kinds[forward:]]
+
+
+@pytest.mark.parametrize(("others", "label"), [(2, "early backward"), (10, "early"), (40, None)])
+def test_a_band_has_as_much_of_its_name_as_fits(others, label):
+    first, other = ("early backward Total", {"gradients": 4}), ("forward Tanh", {"activations": 8})
+    stages = [first, *[other] * others]
+    use = MemoryUse(8, 8, {"activations": 8}, {"Tanh": 8}, stages)
+    texts = texts_of(db.pictures.memory(use))
+    assert [text for text in texts if text.startswith("early")] == ([label] if label else [])
+    assert "forward" in texts
 
 
 def test_what_is_predicted_is_drawn_before_anything_runs():

@@ -78,6 +78,32 @@ def test_low_neighbours_of_one_kind_are_named_together(monkeypatch):
     require_clear_text(picture)
 
 
+def test_the_time_of_planning_is_a_band_with_its_name(monkeypatch):
+    graph = profiled()
+    record = graph._record()
+    (run,) = record.runs
+    moved = run._replace(planned=run.begin + 1, placed=run.begin + 2)
+    rows = [
+        row._replace(spans=[("forward", run.begin + 2 + k, run.begin + 3 + k)])
+        for k, row in enumerate(record.rows)
+    ]
+    monkeypatch.setattr(graph, "_record", lambda: record._replace(runs=[moved], rows=rows))
+    picture = db.pictures.timeline(graph)
+    assert texts_of(picture).count("planning") == 1
+    (bands,) = [
+        element.get("d")
+        for element in root_of(picture).iter(f"{SVG}path")
+        if element.get("class") == "fill-panel"
+    ]
+    lane = next(
+        element for element in root_of(picture).iter(f"{SVG}rect")
+        if element.get("class") == "fill-panel"
+    )  # fmt: skip
+    (width,) = [float(width) for width in re.findall(r"h([\d.]+)v", bands)]
+    assert width == pytest.approx(2 / (2 + len(rows)) * float(lane.get("width")), abs=0.1)
+    require_clear_text(picture)
+
+
 def test_another_thread_has_a_lane_with_its_work_and_its_idle_time():
     texts = texts_of(db.pictures.timeline(profiled((0.1, 0.2), (0.5, 0.9))))
     (lane,) = [text for text in texts if text.startswith("thread 2: ")]
