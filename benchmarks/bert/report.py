@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.bert.estimates import GIB, StepMemory
 from dynbatch.atomic import replacing
-from dynbatch.padding.picture import new_figure, require_format
+from dynbatch.padding.picture import merged, new_figure, require_format
 
 Fits = Mapping[str, Mapping[int, int]]
 """For each form, the most sentences by the longest length."""
@@ -79,8 +79,9 @@ def draw(fits: Fits, limit_gib: float, path: Path) -> None:
     require_format(path)
     figure = new_figure(7.2, 4.6)
     axes: Any = figure.subplots()
-    for name, row in fits.items():
-        axes.plot(list(row), list(row.values()), label=name, **STYLES[name])
+    for name, label in merged(fits).items():
+        row = fits[name]
+        axes.plot(list(row), list(row.values()), label=label, **STYLES[name])
         last = max(row)
         axes.annotate(
             f"{row[last]}", (last, row[last]), (8, 0), textcoords="offset points", va="center",
@@ -92,7 +93,7 @@ def draw(fits: Fits, limit_gib: float, path: Path) -> None:
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    axes.set_xlim(right=1.15 * max(lengths))
+    axes.set_xlim(right=1.2 * max(lengths))
     axes.set_xlabel("longest sentence, tokens")
     axes.set_ylabel("sentences of a mini-batch")
     axes.set_title(f"BERT-base, a training step with Adam in {limit_gib:g} GiB", fontsize=11)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,28 +124,79 @@ def draw(points: Sequence[Point], path: Path) -> None:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    figure = new_figure(6.4, 4.4)
+    figure = new_figure(7.2, 5.0)
+    fill(figure, points)
+    figure.savefig(path, dpi=110)
+
+
+def fill(figure: Any, points: Sequence[Point]) -> None:
+    """The curves, and the steps of a segment beside their points."""
     axes: Any = figure.subplots()
     colours = ("#0072B2", "#D55E00", "#009E73")
+    labels: dict[tuple[float, float], Label] = {}
+    curves = []
     for colour, factor in zip(colours, sorted({p.factor for p in points}), strict=False):
-        line = [point for point in points if point.factor == factor]
-        memory = [100 / point.times_less for point in line]
-        times = [point.times_longer for point in line]
-        axes.plot(memory, times, "o-", color=colour, label=f"{22 * factor} words in the mean")
-        for point, x, y in zip(line, memory, times, strict=True):
-            text = {None: "keep all", WHOLE: "all at once"}.get(point.recompute, point.recompute)
-            axes.annotate(
-                str(text), (x, y), (4, 5), textcoords="offset points", fontsize=8, color=colour
+        curve = {(100 / p.times_less, p.times_longer): p for p in points if p.factor == factor}
+        name = f"{22 * factor} words in the mean"
+        curves += axes.plot(*zip(*curve, strict=True), "o-", color=colour, label=name)
+        for at, point in curve.items():
+            text = {None: "keep all", WHOLE: "whole scan", "sqrt": "√T"}.get(
+                point.recompute, str(point.recompute)
             )
-    axes.axvline(100 / LESS, color="grey", linewidth=0.8, linestyle="--")
-    axes.axhline(LONGER, color="grey", linewidth=0.8, linestyle="--")
-    axes.set_xlim(left=0)
+            labels[at] = Label(text, "black" if at in labels else colour)
+    less = f"at most 1/{LESS} of the memory"
+    goals = [
+        axes.axvline(100 / LESS, color="grey", linewidth=1, linestyle="--", label=less),
+        axes.axhline(LONGER, color="grey", linewidth=1, linestyle=":",
+                     label=f"at most {LONGER} × the time"),
+    ]  # fmt: skip
+    axes.set_xlim(left=0, right=120)
     axes.set_xlabel("peak of the arena, % of keeping everything")
     axes.set_ylabel("time of forward and backward, × keeping everything")
-    axes.set_title(f"LSTM seq2seq, {SENTENCES} pairs: steps of a segment", fontsize=11)
+    axes.set_title(
+        f"LSTM seq2seq, {SENTENCES} pairs, recomputed in segments of so many steps", fontsize=11
+    )
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=110)
+    axes.legend(handles=[*curves, *goals], frameon=False, loc="upper right")
+    _label(axes, labels, curves, goals)
+
+
+class Label(NamedTuple):
+    """What is written beside a point."""
+
+    text: str
+    colour: str
+
+
+def _label(
+    axes: Any, labels: Mapping[tuple[float, float], Label], curves: Sequence[Any],
+    goals: Sequence[Any],
+) -> None:  # fmt: skip
+    """Write each label as near to its point as nothing else is: points, curves, other labels."""
+    from matplotlib.transforms import Bbox
+
+    figure = axes.figure
+    figure.draw_without_rendering()  # lays the axes out, so that points have their pixels
+    taken = [shape.get_window_extent() for shape in (axes.get_legend(), *goals)]
+    for curve in curves:
+        ends = axes.transData.transform(curve.get_xydata())
+        taken += [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in ends]
+        for begin, end in pairwise(ends):
+            steps = np.linspace(begin, end, 2 + int(np.abs(end - begin).max() / 2))
+            taken += [Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in steps]
+    for at, label in labels.items():
+        for away, angle in product(range(8, 80, 4), range(30, 390, 30)):
+            offset = away * np.cos(np.radians(angle)), away * np.sin(np.radians(angle))
+            text = axes.annotate(
+                label.text, at, offset, textcoords="offset points", fontsize=8, color=label.colour,
+                ha="left" if offset[0] > 0 else "right", va="center",
+            )  # fmt: skip
+            text.set_in_layout(False)
+            box = text.get_window_extent()
+            if not any([box.overlaps(other) for other in taken]):
+                break
+            text.remove()
+        taken.append(box)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

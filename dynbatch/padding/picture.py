@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from dynbatch.padding.forms import (
 )
 
 # Okabe & Ito 2008: told apart by colour-blind readers, and in grey by their line styles.
-# The first line is wide, as the second often lies on it: at the peak both are padded alike.
 STYLES: dict[str, dict[str, object]] = {
-    PADDED_RANDOM: {"color": "#D55E00", "linewidth": 4},
+    PADDED_RANDOM: {"color": "#D55E00", "linewidth": 2.5},
     PADDED_BUCKETED: {"color": "#000000", "linewidth": 1.6, "linestyle": "--"},
     PADDED_BY_TOKENS: {"color": "#009E73", "linewidth": 2, "linestyle": ":"},
     UNPADDED_RANDOM: {"color": "#0072B2", "linewidth": 2.5},
@@ -60,6 +60,23 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
+def merged(curves: Mapping[str, Mapping[Any, float]]) -> dict[str, str]:
+    """Labels of the curves to draw, by name: of those that are one line to the eye, at the same
+    points and within a hundredth of each other, the first is drawn, and its label names all."""
+    labels: dict[str, str] = {}
+    for name, curve in curves.items():
+        same = next((first for first in labels if _is_one_line(curves[first], curve)), None)
+        if same is None:
+            labels[name] = name
+        else:
+            labels[same] += f"\n= {name}"
+    return labels
+
+
+def _is_one_line(a: Mapping[Any, float], b: Mapping[Any, float]) -> bool:
+    return a.keys() == b.keys() and all([isclose(a[x], b[x], rel_tol=0.01) for x in a])
+
+
 def draw(
     forms: Mapping[str, Form],
     by_batch_size: Mapping[str, Mapping[int, int]],
@@ -86,9 +103,14 @@ def draw(
 
 
 def _over_a_step(forms: Mapping[str, Form], axes: Axes) -> None:
-    for name, style in STYLES.items():
-        heights = [size / MB for _, size in forms[name].stages]
-        axes.step(_shares(len(heights)), heights, where="mid", label=name, **style)
+    curves = {
+        name: {k / max(1, len(stages) - 1): size / MB for k, (_, size) in enumerate(stages)}
+        for name in STYLES
+        if name in forms and (stages := forms[name].stages)
+    }
+    for name, label in merged(curves).items():
+        points = curves[name]
+        axes.step(list(points), list(points.values()), where="mid", label=label, **STYLES[name])
     axes.set_xlabel("forward, then backward (share of the step's stages)")
     axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
     _finish(axes)
@@ -96,25 +118,29 @@ def _over_a_step(forms: Mapping[str, Form], axes: Axes) -> None:
     axes.set_ylim(top=1.5 * axes.get_ylim()[1])
 
 
-def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Axes) -> None:
-    ticks: dict[int, None] = {}
+def _against_batch_size(by_batch_size: Mapping[str, Mapping[int, int]], axes: Axes) -> None:
+    curves = {
+        name: {size: peak / MB for size, peak in curve.items()}
+        for name, curve in by_batch_size.items()
+    }
+    drawn = merged(curves)
+    ticks = list(dict.fromkeys([size for curve in curves.values() for size in curve]))
     labelled: list[float] = []  # ends of curves with a number beside them
-    for name, curve in curves.items():
-        style, sizes = STYLES[name], list(curve)
-        ticks.update(dict.fromkeys(sizes))
-        heights = [size / MB for size in curve.values()]
-        axes.plot(sizes, heights, marker=_MARKERS[name], label=name, **style)
-    for name in dict.fromkeys([UNPADDED_RANDOM, *curves]):  # the form that the picture is about
-        sizes, heights = list(curves[name]), [size / MB for size in curves[name].values()]
-        if all([abs(heights[-1] - other) > 0.05 * heights[-1] for other in labelled]):
-            labelled.append(heights[-1])
-            at, colour = (sizes[-1], heights[-1]), STYLES[name]["color"]
+    for name, label in drawn.items():
+        axes.plot(
+            list(curves[name]), list(curves[name].values()), marker=_MARKERS[name], label=label,
+            **STYLES[name],
+        )  # fmt: skip
+    for name in dict.fromkeys([UNPADDED_RANDOM, *drawn]):  # the form that the picture is about
+        last, height = max(curves[name].items())
+        if all([abs(height - other) > 0.05 * height for other in labelled]):
+            labelled.append(height)
             axes.annotate(
-                f"{heights[-1]:,.0f}", at, (8, 0), textcoords="offset points", color=colour,
-                va="center",
+                f"{height:,.0f}", (last, height), (8, 0), textcoords="offset points",
+                color=STYLES[name]["color"], va="center",
             )  # fmt: skip
     axes.set_xscale("log", base=2)
-    axes.set_xticks(list(ticks), [str(size) for size in ticks])
+    axes.set_xticks(ticks, [str(size) for size in ticks])
     axes.minorticks_off()
     axes.set_xlim(right=1.25 * max(ticks))
     axes.set_title("peak of an epoch against batch size", fontsize=11)
@@ -127,7 +153,3 @@ def _finish(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _shares(count: int) -> Sequence[float]:
-    return [k / max(1, count - 1) for k in range(count)]

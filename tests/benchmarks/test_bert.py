@@ -7,7 +7,7 @@ import pytest
 
 import dynbatch as db
 from benchmarks.bert import __main__ as command
-from benchmarks.bert import estimates, measured
+from benchmarks.bert import estimates, measured, report
 from benchmarks.bert.examples import examples, full, mixed
 from benchmarks.bert.report import FULL, MIXED, PADDED, PUBLISHED, draw
 from dynbatch.models.pretrained.bert import BertConfig
@@ -106,6 +106,20 @@ def test_the_picture_is_drawn(tmp_path):
     path = tmp_path / "bert.png"
     draw({FULL: {64: 100, 512: 12}, PUBLISHED: {64: 64, 512: 6}}, 11.0, path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_forms_that_fit_alike_are_one_line_with_both_names(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="pictures need it")
+    figures = []
+    new_figure = report.new_figure
+    monkeypatch.setattr(
+        report, "new_figure", lambda *size: figures.append(new_figure(*size)) or figures[-1]
+    )
+    draw({FULL: {64: 291}, MIXED: {64: 955}, PADDED: {64: 291}}, 11.0, tmp_path / "bert.png")
+    (axes,) = figures[0].axes
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == [f"{FULL}\n= {PADDED}", MIXED]
+    assert [text.get_text() for text in axes.texts] == ["291", "955"]
 
 
 def test_bytes_of_pytorch_lie_on_a_line():
