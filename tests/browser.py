@@ -36,8 +36,9 @@ class Browser:
     def open(self, path):
         self.call("POST", "/url", url=path.as_uri())
 
-    def script(self, text):
-        return self.call("POST", "/execute/sync", script=text, args=[])
+    def script(self, text, *arguments):
+        """What a function of that body returns; it has its `arguments`."""
+        return self.call("POST", "/execute/sync", script=text, args=arguments)
 
     def press(self, *names):
         keys = [KEYS[name] for name in names]

@@ -76,6 +76,21 @@ def test_every_dotted_name_of_a_page_can_be_imported(name):
             break
 
 
+def test_every_image_is_shown_on_a_page_in_words_too():
+    shown = {}
+    for name in PAGES:
+        for words, path in re.findall(
+            r"!\[([^\]]*)\]\(([^)\s]+)\)", (ROOT / name).read_text("utf-8")
+        ):
+            shown.setdefault(Path(path).name, []).append(words)
+    images = {
+        path.name for ending in ("svg", "png") for path in ROOT.glob(f"docs/images/*.{ending}")
+    }
+    assert images - shown.keys() == set()
+    short = {name: words for name, words in shown.items() if any(len(w.split()) < 5 for w in words)}
+    assert short == {}
+
+
 def test_every_public_name_is_in_the_reference():
     assert undocumented() == []  # add it to its room's page in docs/api
 

@@ -1,7 +1,9 @@
-"""Draw the pictures of the pages anew: `python docs/images/draw.py`, or `... arena tour` for some.
+"""Draw the pictures of the pages anew: `python docs/images/draw.py`, or `... arena training` for
+some.
 
-Some are drawn by hand here; those of the tour are what its code blocks save. All are SVGs that
-follow the reader's light or dark colours.
+Some are drawn by hand here; others are what the code blocks of a page save. All are SVGs that
+follow the reader's light or dark colours. The PNGs are drawn by benchmarks, which
+benchmarks/README.md tells.
 """
 
 from __future__ import annotations
@@ -322,22 +324,38 @@ DRAWN: dict[str, Callable[[], Picture]] = {
 }  # fmt: skip
 
 
-def tour() -> None:
-    """Store the pictures that the blocks of the tour save, as `tour-NAME.svg`."""
+# The file that a page's blocks write, by picture.
+SAVED = {
+    "tour-padding": ("tour.md", "padding.svg"),
+    "tour-sentence": ("tour.md", "sentence.svg"),
+    "tour-timeline": ("tour.md", "timeline.svg"),
+    "tour-memory": ("tour.md", "memory.svg"),
+    "tour-tree": ("tour.md", "tree.svg"),
+    "generation": ("guides/generation.md", "generation.svg"),
+    "training": ("guides/training.md", "runs/plain/training.svg"),
+}
+
+
+def run_page(page: str, names: Sequence[str]) -> None:
+    """Run a page's blocks, and store the pictures among what they write."""
     run_blocks = runpy.run_path(str(FOLDER.parent / "blocks.py"))["run_blocks"]
     with TemporaryDirectory() as folder, chdir(folder):
-        run_blocks(FOLDER.parent / "tour.md")
-        for path in Path(folder).glob("*.svg"):
-            (FOLDER / f"tour-{path.name}").write_text(path.read_text("utf-8"), "utf-8")
+        run_blocks(FOLDER.parent / page)
+        for name in names:
+            text = Path(folder, SAVED[name][1]).read_text("utf-8")
+            (FOLDER / f"{name}.svg").write_text(text, "utf-8")
 
 
 def main(names: Sequence[str]) -> None:
     """Draw those that are named, or all."""
-    for name in names or DRAWN:
-        if name in DRAWN:
-            DRAWN[name]().save(FOLDER / f"{name}.svg")
-    if not names or "tour" in names:
-        tour()
+    wanted = names or [*DRAWN, *SAVED]
+    for name, make in DRAWN.items():
+        if name in wanted:
+            make().save(FOLDER / f"{name}.svg")
+    for page in dict.fromkeys([page for page, _ in SAVED.values()]):
+        of_page = [name for name, (source, _) in SAVED.items() if source == page]
+        if chosen := [name for name in of_page if name in wanted]:
+            run_page(page, chosen)
 
 
 if __name__ == "__main__":
