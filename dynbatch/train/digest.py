@@ -113,6 +113,8 @@ def _digest(data: object, unread: set[type]) -> str:
 
 def _parts(value: Any, unread: set[type]) -> tuple[bytes, Any, Iterable[object]]:
     """The bytes that are hashed for a value, its content among them, and the values inside it."""
+    if isinstance(value, np.generic):  # first: some are numbers and texts of Python, too
+        return _parts_of_array(value)
     if isinstance(value, str):
         text = value.encode("utf-8", "surrogatepass")
         return _tagged("str", len(text)), text, ()

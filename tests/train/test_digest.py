@@ -215,3 +215,20 @@ def test_a_tensor_that_has_no_numbers_counts_by_its_type_and_is_warned_of():
         assert data_digest([torch.ones(2, device="meta")]) == data_digest(
             [torch.ones(3).to("meta")]
         )
+
+
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        np.float64(1.5),
+        np.float32(1.5),
+        np.complex128(1j),
+        np.int64(3),
+        np.str_("a"),
+        np.bytes_(b"a"),
+    ],
+)
+def test_a_scalar_of_numpy_counts_by_its_dtype_and_bytes(scalar):
+    # Some are numbers or texts of Python too, whose `repr` depends on NumPy's version.
+    assert data_digest(scalar) == data_digest(np.asarray(scalar))
+    assert data_digest(scalar) != data_digest(scalar.item())
