@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -58,18 +58,18 @@ class _Handler:
 
 @contextmanager
 def _handled(
-    numbers: Iterable[int], handle: Callable[[int, FrameType | None], object]
+    before: dict[int, Any], handle: Callable[[int, FrameType | None], object]
 ) -> Iterator[_Handler]:
     """Signals inside the block are handled so; their handlers of before are put back at its end."""
-    handler = _Handler({number: signal.getsignal(number) for number in numbers}, handle)
+    handler = _Handler(before, handle)
     try:
-        for number in handler.before:
+        for number in before:
             signal.signal(number, handler)
         yield handler
     finally:
         handler.is_over = True
-        for number, before in handler.before.items():
-            signal.signal(number, before)
+        for number, then in before.items():
+            signal.signal(number, then)
 
 
 def _is_elsewhere() -> bool:
@@ -88,8 +88,9 @@ def terminable() -> Iterator[None]:
     if _is_elsewhere():
         yield
         return
-    ends = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    with _handled([number for number in ends if number != signal.SIGINT], _terminate):
+    before = _handlers(lambda handler: handler is signal.SIG_DFL)
+    before.pop(signal.SIGINT, None)
+    with _handled(before, _terminate):
         yield
 
 
@@ -113,15 +114,20 @@ def noted_interrupts(noted: list[int]) -> Iterator[None]:
         if len(noted) > 1:
             handler.pass_on(number, frame)
 
-    with _handled([number for number in _ENDING if _ends_a_run(number)], note) as handler:
+    with _handled(_handlers(_ends_a_run), note) as handler:
         yield
     if noted:
         handler.pass_on(noted[-1])
 
 
-def _ends_a_run(number: int) -> bool:
-    """Whether a signal raises `KeyboardInterrupt` or `Terminated` now."""
-    handler = signal.getsignal(number)
+def _handlers(wanted: Callable[[object], bool]) -> dict[int, Any]:
+    """The present handlers of signals that end a run, those that are wanted, by number."""
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    return {number: handler for number, handler in handlers.items() if wanted(handler)}
+
+
+def _ends_a_run(handler: object) -> bool:
+    """Whether a handler raises `KeyboardInterrupt` or `Terminated`."""
     is_ours = isinstance(handler, _Handler) and handler.handle is _terminate
     return handler is signal.default_int_handler or is_ours
 
@@ -139,8 +145,7 @@ def deferred_interrupt() -> Iterator[None]:
         yield
         return
     caught: list[int] = []
-    numbers = [number for number in _ENDING if callable(signal.getsignal(number))]
-    with _handled(numbers, lambda number, _: caught.append(number)) as handler:
+    with _handled(_handlers(callable), lambda number, _: caught.append(number)) as handler:
         yield
     for number in caught:
         handler.pass_on(number)
