@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 
@@ -23,6 +22,7 @@ from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.watch import Watched
 
 CALL = "loss_function(graph, model, example)"
+CALL_OF_BATCH = "loss_function(graph, model, examples)"
 
 
 @dataclass(slots=True)
@@ -105,11 +105,7 @@ def differentiate(
     sentences = count = sum(map(len, batches))
     record: Record = {"step": step, "epoch": epoch, "sentences": sentences}
     if settings.num_tokens is not None:
-        count = 0
-        for example in [example for batch in batches for example in batch]:
-            with _called_as("num_tokens(example)", example):
-                count += settings.num_tokens(example)
-        record["tokens"] = count
+        record["tokens"] = count = _tokens_of(settings.num_tokens, batches)
     record |= {"loss": nan, "peak_bytes": 0}  # read later; here for their places in the line
     losses, failure = [], None
     try:
@@ -127,6 +123,18 @@ def differentiate(
     return Update(
         record, losses, norm, len(batches), settings.ranks, settings.moment(), begun, watched
     )
+
+
+def _tokens_of(num_tokens: Callable[[Example], int], batches: Sequence[Sequence[Example]]) -> int:
+    """The tokens of all examples."""
+    count = 0
+    try:
+        for example in [example for batch in batches for example in batch]:
+            count += num_tokens(example)
+    except TypeError as error:
+        _note_call(error, "num_tokens(example)", example)
+        raise
+    return count
 
 
 def _add_gradients(
@@ -163,16 +171,19 @@ def _losses(
     their own, whichever rank they are on.
     """
     loss = settings.loss_function
+    call, argument = CALL_OF_BATCH if settings.loss_of_batch else CALL, batch
     try:
         if settings.loss_of_batch:
-            with _called_as("loss_function(graph, model, examples)", batch):
-                return _of_each(loss(graph, settings.model, batch), batch)
+            return _of_each(loss(graph, settings.model, batch), batch)
         losses = []
         for place in places:
-            with graph.example(place), _called_as(CALL, batch[place]):
-                losses.append(loss(graph, settings.model, batch[place]))
+            argument = batch[place]
+            with graph.example(place):
+                losses.append(loss(graph, settings.model, argument))
         return losses
     except Exception as error:
+        if isinstance(error, TypeError):
+            _note_call(error, call, argument)
         if getattr(loss, "__self__", None) is settings.model:
             error.add_note(
                 f"Trainer calls {CALL}, and it is {loss.__name__} of "
@@ -182,19 +193,14 @@ def _losses(
         raise
 
 
-@contextmanager
-def _called_as(form: str, example: object) -> Iterator[None]:
-    """Add to a `TypeError` how a function is called, and with which example."""
-    try:
-        yield
-    except TypeError as error:
-        last = form[:-1].rpartition(", ")[2].rpartition("(")[2]
-        error.add_note(
-            f"Trainer calls {form}, and {last} is {shown(example)}.\n"
-            "  fix: write the function for such examples; *example takes a tuple apart, and a "
-            "function\n       of a whole mini-batch needs loss_of_batch=True"
-        )
-        raise
+def _note_call(error: TypeError, call: str, argument: object) -> None:
+    """Add to an error how the function was called that raised it, and its last argument."""
+    last = call[:-1].rpartition(", ")[2].rpartition("(")[2]
+    error.add_note(
+        f"Trainer calls {call}, and {last} is {shown(argument)}.\n"
+        "  fix: write the function for such examples; *example takes a tuple apart, and a "
+        "function\n       of a whole mini-batch needs loss_of_batch=True"
+    )
 
 
 def _of_each(losses: object, batch: Sequence[Example]) -> list[Node]:
