@@ -288,9 +288,11 @@ class Graph(Runs, Introspection, NamesChecked):
 
         Example:
             >>> import dynbatch as db
+            >>> from dynbatch import models
             >>> from dynbatch import nodes as F
+            >>> linear = models.Linear(2, 4)
             >>> with db.Graph() as graph:
-            ...     loss = F.sum(F.tanh(F.input(graph, [[1.0, 2.0]] * 3)))
+            ...     loss = F.sum(F.tanh(linear(F.input(graph, [[1.0, 2.0]] * 3))))
             ...     planned = graph.estimate(loss).peak_bytes
             ...     graph.backward(loss)
             ...     planned == graph.peak_bytes

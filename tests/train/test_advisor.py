@@ -53,11 +53,14 @@ def test_the_fastest_of_the_last_three_mini_batches_is_asked_once(capsys, monkey
         return float(record.statistics.nodes) * (1 if number == fastest - 3 else 2)
 
     monkeypatch.setattr("dynbatch.train.advisor.total_seconds", seconds)
-    monkeypatch.setattr(Graph, "advice", lambda graph: f"advice of {id(graph)}")
+    monkeypatch.setattr(
+        "dynbatch.train.advisor.advice_text",
+        lambda record, observed: f"advice of {id(record.statistics)}",
+    )
     graphs = train(6)
     assert len(graphs) == 8
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("advice of")]
-    assert told == [f"advice of {id(graphs[fastest])}"]
+    assert told == [f"advice of {id(graphs[fastest].statistics)}"]
 
 
 def test_an_update_of_several_mini_batches_counts_once(capsys):

@@ -16,7 +16,9 @@ HEADS, WIDTH = 4, 2
 
 def table_of(rows, dtype="float32"):
     values = np.random.default_rng(rows).standard_normal((rows, HEADS))
-    return db.Parameter(values.astype(dtype), "table")
+    table = db.Parameter(values.astype(dtype), "table")
+    table.settle()  # it keeps its dtype, as one that a graph has read
+    return table
 
 
 def t5_bucket(distance, buckets, max_distance, bidirectional):
