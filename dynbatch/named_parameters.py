@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from dynbatch.arguments import listed
+from dynbatch.backend import DType
 from dynbatch.errors import DtypeError
 from dynbatch.parameter import Parameter
 
@@ -24,6 +27,11 @@ Parameters = (
     | Iterable[Mapping[str, Any]]
 )
 """What an optimizer or clipping takes; groups, which are dicts, only an optimizer."""
+
+
+def graph_dtype(parameters: Iterable[Parameter]) -> DType:
+    """The dtype of a graph that reads these: that of one that keeps its own, else a graph's own."""
+    return next((one.dtype for one in parameters if not one._is_fresh), np.dtype(np.float32))
 
 
 def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:

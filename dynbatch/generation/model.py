@@ -27,6 +27,7 @@ from dynbatch.generation.prepared import PreparedStep, value_of
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.named_parameters import graph_dtype
 from dynbatch.nodes.node import Node
 
 KEPT_STEPS = 8  # prepared steps that are kept, each for another number of sentences
@@ -221,7 +222,11 @@ class Continuation:
 
 def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:
     """The device and dtype of a model's parameters."""
-    places = list(dict.fromkeys([(one.device, one.dtype) for one in model.parameters()]))
+    parameters = model.parameters()
+    common = graph_dtype(parameters)
+    dtypes = [common if one._is_fresh else one.dtype for one in parameters]
+    devices = [one.device for one in parameters]
+    places = list(dict.fromkeys(zip(devices, dtypes, strict=True)))
     if len(places) != 1:
         found = " and ".join([f"{dtype} on {device.name}" for device, dtype in places])
         has = f"parameters {found}" if found else "no parameters"

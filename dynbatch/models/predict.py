@@ -12,6 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.data_set import DataSet, in_order
 from dynbatch.graph import Graph
 from dynbatch.models.evaluating import evaluating
+from dynbatch.named_parameters import graph_dtype
 from dynbatch.nodes.node import Node
 
 
@@ -55,7 +56,7 @@ def predict(
     batch_size = size("predict", "batch_size", batch_size)
     settings: dict[str, Any] = {"grad": False}
     if parameters := model.parameters():
-        settings |= {"device": parameters[0].device, "dtype": parameters[0].dtype}
+        settings |= {"device": parameters[0].device, "dtype": graph_dtype(parameters)}
     found: list[Array] = []
     with evaluating(model):
         while batch := list(islice(rest, batch_size)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.module import Module
+from dynbatch.named_parameters import graph_dtype
 from dynbatch.padding.padded_model import Example, Loss, Pad, pad_model
 
 
@@ -38,7 +39,7 @@ def padded_peak(
     def peak(examples: Sequence[Example]) -> int:
         given = [example if isinstance(example, tuple) else (example,) for example in examples]
         first = model.parameters()[0]
-        with Graph(first.device, first.dtype, seed=0) as graph:
+        with Graph(first.device, graph_dtype(model.parameters()), seed=0) as graph:
             losses = [padded.loss(graph, *example) for example in padded.batch(given)]
             use = graph.estimate(F.mean(losses))
         return use.peak_bytes

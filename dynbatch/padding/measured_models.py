@@ -9,7 +9,7 @@ from statistics import fmean, median
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory, problem_of
 from dynbatch.models.module import Module
-from dynbatch.named_parameters import Parameters
+from dynbatch.named_parameters import Parameters, graph_dtype
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 from dynbatch.optim import Optimizer
 from dynbatch.padding.batches import (
@@ -84,7 +84,7 @@ class MeasuredForms:
             name: Stepper(
                 padded.loss if is_padded(name) else loss,
                 padded.collect,
-                self.optimizer, first.device, first.dtype, seed,
+                self.optimizer, first.device, graph_dtype(model.parameters()), seed,
             )
             for name in FORMS
         }  # fmt: skip

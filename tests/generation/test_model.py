@@ -260,3 +260,20 @@ class Misspelled(models.Linear):
 def test_a_model_that_cannot_write_says_why_itself(model, error, said):
     with pytest.raises(error, match=said):
         db.generate(model, [[1, 2]])
+
+
+class Scaled(models.Module):
+    """A layer after a table that was made of NumPy's numbers, which are float64."""
+
+    def __init__(self):
+        self.table = db.Parameter(np.ones((VOCAB, 4)))
+        self.output = models.Linear(4, VOCAB, rng=0)
+
+    def __call__(self, graph, ids):
+        return self.output(F.lookup(graph, self.table, ids))
+
+
+def test_a_model_of_float64_numbers_that_no_graph_has_read_writes_in_float32():
+    model = Scaled()
+    first, second = [db.generate(model, [[1, 2]], max_new_tokens=3) for _ in range(2)]
+    assert first == second and model.table.dtype == np.float32

@@ -76,3 +76,30 @@ def test_wrong_arguments_are_errors_with_a_fix():
         db.predict(model, model.vector, 3)
     with pytest.raises(ArgumentError, match="batch_size is 0"):
         db.predict(model, model.vector, EXAMPLES, batch_size=0)
+
+
+class Scaled(models.Module):
+    """A linear map after a scale that was made of NumPy's numbers, which are float64."""
+
+    def __init__(self):
+        self.scale = db.Parameter(np.ones(3))
+        self.linear = models.Linear(3, 2)
+
+    def output(self, graph, x):
+        return self.linear(F.input(graph, x) * self.scale)
+
+
+def test_a_model_that_no_graph_has_read_is_predicted_in_the_dtype_in_which_it_is_trained():
+    model = Scaled()
+    (value,) = db.predict(model, model.output, [np.ones((2, 3))])
+    with db.Graph() as graph:
+        graph.backward(F.sum(model.output(graph, np.ones((2, 3)))))
+    assert value.dtype == model.linear.weight.grad.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_model_is_predicted_in_the_dtype_that_it_keeps(dtype):
+    model = Scaled()
+    with db.Graph(dtype=dtype) as graph:
+        _ = model.linear(F.input(graph, np.ones((2, 3)))).value  # the scale is not read
+    assert db.predict(model, model.output, [np.ones((2, 3))])[0].dtype == dtype
