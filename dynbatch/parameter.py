@@ -203,11 +203,11 @@ class Parameter(ParameterHabits):
 
     def settle_as(self, dtype: DType) -> bool:
         """Take the dtype of the first graph that reads it; False if it keeps another one."""
-        if self._is_fresh and self.grad is None and self.dtype != dtype:
-            with _settling:  # of two threads that read it first, one converts
-                if self._is_fresh:
+        if self._is_fresh:
+            with _settling:  # of threads that read it first, one decides
+                if self._is_fresh and self.grad is None and self.dtype != dtype:
                     self.replace(transfer.convert(self._value, dtype))
-        self.settle()
+                self.settle()
         return bool(self.dtype == dtype)
 
     @property

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import dynbatch as db
 from dynbatch import models, optim, train
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError
+from dynbatch.kernels.runtime import transfer
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -240,3 +242,28 @@ def test_an_optimizer_a_mean_and_a_checkpoint_made_before_the_first_graph_follow
     run(numbers, 2, True)
     np.testing.assert_array_equal(run(numbers, 4, True), whole)
     np.testing.assert_array_equal(run(numbers.astype(np.float32), 4, "float32"), whole)
+
+
+def test_of_threads_that_read_a_parameter_first_one_decides_its_dtype(monkeypatch):
+    weight = db.Parameter(np.ones((2, 3), np.float32))
+    outcomes = []
+
+    def read(dtype):
+        try:
+            with db.Graph(dtype=dtype) as graph:
+                outcomes.append(F.parameter(graph, weight).value.dtype.name)
+        except DtypeError:
+            outcomes.append("refused")
+
+    meanwhile = threading.Thread(target=read, args=["float32"])
+    convert = transfer.convert
+
+    def converting(value, dtype):
+        meanwhile.start()
+        meanwhile.join(0.05)  # it must wait for what is being decided here
+        return convert(value, dtype)
+
+    monkeypatch.setattr(transfer, "convert", converting)
+    read("float64")
+    meanwhile.join()
+    assert sorted(outcomes) == ["float64", "refused"]

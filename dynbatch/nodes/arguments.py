@@ -165,9 +165,8 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
         dtype, device = graph.dtype, graph.device
     except AttributeError:
         raise not_a_graph(what, graph) from None
-    if value.dtype is dtype and device is CPU and type(value) is np.ndarray:
-        if source._is_fresh:
-            source.settle()
+    is_usual = value.dtype is dtype and device is CPU and type(value) is np.ndarray
+    if is_usual and not source._is_fresh:
         return  # nearly always; no array has that device
     dtype = dtype_of(what, graph)
     if not source.settle_as(dtype):
