@@ -12,6 +12,7 @@ from examples.corpora import fortunes, shakespeare, texts
 from examples.corpora.fetching import cache_folder
 from examples.language_model import generate
 from examples.language_model.train import GPT, main, write
+from tests.examples.stopped import after_its_first_save
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 
@@ -33,21 +34,13 @@ def test_it_learns_a_text_and_shows_what_it_makes_up(text, tmp_path, capsys):
     assert re.search(r"(ab){4,}", printed.split("bits per byte")[-1]), printed
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_bits(text, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_ends_with_the_same_bits(text, tmp_path):
     whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
     options = [text, *SMALL, "--epochs", "2", "--dropout", "0.1", "--checkpoint"]
     main([*options, whole])
 
-    save = train.save_checkpoint
-
-    def stop_after(*arguments, **more):
-        save(*arguments, **more)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "save_checkpoint", stop_after)
-    with pytest.raises(KeyboardInterrupt):
+    with after_its_first_save():
         main([*options, cut])
-    monkeypatch.setattr(train, "save_checkpoint", save)
     main([*options, cut, "--resume"])
     assert Path(cut).read_bytes() == Path(whole).read_bytes()
 

@@ -11,6 +11,7 @@ import pytest
 from dynbatch import train
 from examples.seq2seq import generate
 from examples.seq2seq.train import Translator, main
+from tests.examples.stopped import after_its_first_save
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--embed", "6", "--hidden", "8", "--batch-size", "16"]
@@ -38,21 +39,13 @@ def test_it_learns_and_reports_on_what_was_held_out(words, tmp_path, capsys):
     assert float(last.split("%")[0]) < 20 and " → " in last
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_bits(words, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_ends_with_the_same_bits(words, tmp_path):
     whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
     options = [words, *SMALL, "--epochs", "3", "--dropout", "0.3", "--checkpoint"]
     main([*options, whole])
 
-    save = train.save_checkpoint
-
-    def stop_after(*arguments, **more):
-        save(*arguments, **more)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "save_checkpoint", stop_after)
-    with pytest.raises(KeyboardInterrupt):
+    with after_its_first_save():
         main([*options, cut])
-    monkeypatch.setattr(train, "save_checkpoint", save)
     assert train.read_checkpoint(cut).epoch == 1
     main([*options, cut, "--resume"])
     assert Path(cut).read_bytes() == Path(whole).read_bytes()
