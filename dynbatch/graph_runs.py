@@ -329,6 +329,9 @@ class Runs(OwnedNodes):
             and index not in self._final_gradients
             and _has_gradient(node)
         ]
+        if not kept and not differentiated:  # as a rule: the loss has its value already
+            self._executor.flush()
+            return
         final = [node._block.node_values(node) for node in kept]
         final += [node._block.node_gradient(node) for node in differentiated]
         try:

@@ -83,7 +83,7 @@ class LifetimeWalk:
     def _walk_stage(self, time: int, kind: StageKind, steps: Sequence[StepRun]) -> None:
         self._cleared, self._adding = [], set()
         if kind is StageKind.BACKWARD:
-            self._order.finish(steps)
+            self._order.finished.update(steps)
             # A step is left out where nothing downstream sends it a gradient.
             steps = [step for step in steps if not self.gradients.keys().isdisjoint(step.blocks)]
             for step in steps:
@@ -204,7 +204,7 @@ class LifetimeWalk:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
     def _fused_backward(self, step: StepRun, time: int) -> None:
-        self._order.finish([step])
+        self._order.finished.add(step)
         row = self.gradients.get(step.block)
         if row is not None:
             self.table.lasts[row] = max(self.table.lasts[row], time)

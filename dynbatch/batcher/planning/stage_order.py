@@ -17,15 +17,15 @@ class StageOrder:
 
     Args:
         maker: the step of the run that writes each block; blocks of earlier runs have none.
+
+    Attributes:
+        finished: steps whose backward runs, or has run: it sends on all the gradient that they
+            have.
     """
 
     def __init__(self, maker: Mapping[Block, StepRun]) -> None:
         self._maker = maker
-        self._finished: set[StepRun] = set()
-
-    def finish(self, steps: Iterable[StepRun]) -> None:
-        """Note that backward of some steps runs: it sends on all the gradient that they have."""
-        self._finished.update(steps)
+        self.finished: set[StepRun] = set()
 
     def require_written(self, block: Block) -> None:
         """Check that a block which this run has not written was written before it.
@@ -45,7 +45,7 @@ class StageOrder:
         """
         for block in blocks:
             maker = self._maker.get(block)
-            if maker is not None and maker in self._finished:
+            if maker is not None and maker in self.finished:
                 raise _fault(f"{step.label}, sends a gradient to {maker.label}, after its backward")
 
 
