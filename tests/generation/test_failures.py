@@ -300,6 +300,7 @@ def test_a_model_tells_where_it_runs_and_in_which_dtype():
     with pytest.raises(ArgumentError, match="Empty has no parameters"):
         Engine(Empty())
     model = tiny("lstm")
+    db.generate(model, [[1]], max_new_tokens=1)  # its parameters keep their dtype from then on
     model.output.astype("float64")
     with pytest.raises(ArgumentError, match="float32 on cpu and float64 on cpu"):
         Engine(model)
