@@ -26,7 +26,8 @@ def predict(
     """The value of function(graph, example) for each example, without gradients.
 
     The examples run `batch_size` at a time, in their order, each at its own length, on the model's
-    device and in its dtype. The model is in evaluation mode meanwhile.
+    device and in the dtype that its parameters keep, or float32 before a graph has read one. The
+    model is in evaluation mode meanwhile.
 
     Args:
         model:      a `models.Module`.
