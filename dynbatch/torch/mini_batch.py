@@ -61,6 +61,8 @@ class MiniBatch:
         self.parts: int | None = None
         self._opened = ExitStack()
         self.graph = self._opened.enter_context(Graph(device, dtype, grad=grad, seed=seed))
+        # At its end nobody reads a node any more; kept ones would be copied for that.
+        self._opened.callback(self.graph._kept.clear)
         self._nodes: list[Node] = []
         self._outputs: list[Node] = []
         # Nodes and their graph are a cycle, which the garbage collector would find late.

@@ -18,6 +18,7 @@ from dynbatch.errors import (
     NumericError,
     ShapeError,
 )
+from dynbatch.kernels import arrays
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -489,3 +490,22 @@ def test_a_gradient_that_is_not_finite_is_refused_and_touches_nothing():
         (output * torch.nan).sum().backward()
     assert [p.grad for p in module.parameters()] == [None, None]
     assert module.params.weight.grad is None
+
+
+@pytest.mark.parametrize("is_differentiated", [True, False])
+def test_nothing_is_copied_where_a_mini_batch_ends(is_differentiated, monkeypatch):
+    copied = []
+    snapshots = arrays.snapshots
+    monkeypatch.setattr(arrays, "snapshots", lambda xs: copied.append(len(xs)) or snapshots(xs))
+    layer = Batched(lambda graph, p, x: F.tanh(F.linear(x, p.weight, p.bias)), nn.Linear(3, 2))
+    xs = [torch.ones(rows, 3, requires_grad=True) for rows in (4, 2)]
+    outputs = layer(xs)
+    before = sum(copied)
+    if is_differentiated:
+        sum([y.sum() for y in outputs]).backward()
+        assert all([x.grad is not None for x in xs])
+    values = [y.detach().clone() for y in outputs]
+    del outputs
+    gc.collect()
+    assert sum(copied) == before, "kept nodes were copied, which nobody can read"
+    assert [tuple(y.shape) for y in values] == [(4, 2), (2, 2)]
