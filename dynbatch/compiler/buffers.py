@@ -113,6 +113,13 @@ class Storage:
         """Columns of a value that has memory."""
         return Columns(*self.buffer_of(value), value.width)
 
+    def left_by_step(self, program: Program) -> list[Columns | None]:
+        """Where each part of the state is after a step; None for one that no step changes."""
+        return [
+            None if value.origin is Origin.STATE else self.columns_of(value)
+            for value in program.following
+        ]
+
     def has_place(self, value: Value) -> bool:
         """Whether a value has memory."""
         return id(value.base) in self._columns

@@ -49,7 +49,8 @@ class CompiledLoop:
         parameters: all that the loop uses, once each.
         generic: operators that run by their node type's own kernels, by number.
         read_before: parts of the state that backward reads packed, as every step found them.
-        exports, following: where outputs and the state are after a step.
+        exports, following: where outputs and the state are after a step; None for a part of the
+            state that no step changes.
         map_inputs: where the rows are that each wide map multiplied, by number.
         stream_rows, backward_rows: buffers with a row for each token that forward takes for the
             streams, and backward beside these.
@@ -112,7 +113,7 @@ class CompiledLoop:
         columns_of = self.storage.columns_of
         self.state_maps = {number for number, op in self.maps.items() if op.reads_state}
         self.exports = [columns_of(value) for value in program.exports]
-        self.following = [columns_of(value) for value in program.following]
+        self.following = self.storage.left_by_step(program)
         self.stream_rows = [
             token_rows(Role.STREAM, k, value) for k, value in enumerate(program.streams)
         ]
@@ -180,14 +181,16 @@ class CompiledCell(CompiledLoop):
         self.parts: Split = split(trace)
         super().__init__(LoopProgram(trace, self.parts))
         self.ahead = self._needed_before()
-        read = [*self.program.stream_nodes, *self.program.memory_nodes]
+        program = self.program
+        read = [*program.stream_nodes, *program.held_nodes, *program.memory_nodes]
         self.reads_as_given = read == [*trace.tokens, *trace.memories] and self.parts.exports == [
             trace.output
         ]
 
     def _needed_before(self) -> list[Operation]:
         program, trace = self.program, self.trace
-        wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
+        read = [*program.stream_nodes, *program.held_nodes, *program.memory_nodes]
+        wanted = {n.index for n in [*read, trace.output]}
         for node in self.parts.after:
             wanted.update([x.index for x in node.inputs])
         needed = []

@@ -25,6 +25,8 @@ class LoopProgram(Program):
     Attributes:
         streams:     values read per token; `stream_nodes` are the traced nodes behind them.
         memories:    values with rows of their own; `memory_nodes` are the traced nodes behind them.
+        held_nodes:  traced vectors that are the same in every step: the last parts of the state,
+                     which no step changes.
         exports:     values that leave the loop, side by side in the scan's output.
     """
 
@@ -36,9 +38,11 @@ class LoopProgram(Program):
             self.states.append(state)
             self._by_node[node.index] = state
         self._find_read_outside([trace.output, *trace.next_states])
+        self._find_read_by_element()
         for node in parts.loop:
             self.add(node)
         self.leave(parts.exports, trace.next_states)
+        self.following += self.states[len(trace.states) :]
 
     def begin(self, parts: Split) -> None:
         """An empty program."""
@@ -48,6 +52,8 @@ class LoopProgram(Program):
         self.stream_nodes: list[Node] = []
         self.memories: list[Value] = []
         self.memory_nodes: list[Node] = []
+        self.held_nodes: list[Node] = []
+        self._can_hold: set[int] = set()
         self._by_node: dict[int, Value] = {}
         self._parts = parts
         self._sections = parts.sections
@@ -58,14 +64,19 @@ class LoopProgram(Program):
         taken: set[int] = set()
         self.exports = [self._leaving(node, taken) for node in exports]
         taken.clear()
-        self.following = [self._leaving(node, taken) for node in following]
+        self.following = [self._next(k, node, taken) for k, node in enumerate(following)]
 
     def enter(self, node: Node) -> None:
         """Make a node a stream: an input of each step."""
         self._by_node[node.index] = self._stream(node)
 
     def results(self) -> list[Value]:
-        return [*self.exports, *self.following]
+        return [*self.exports, *[self.following[k] for k in self.changed_states()]]
+
+    def changed_states(self) -> dict[int, Value]:
+        """Parts of the state that a step changes, by number."""
+        pairs = zip(self.states, self.following, strict=False)
+        return {k: state for k, (state, left) in enumerate(pairs) if left is not state}
 
     @property
     def linear_maps(self) -> list[Op]:
@@ -157,9 +168,35 @@ class LoopProgram(Program):
             # own row order, rather than reorder its wide result.
             value = self.value(node.width)
             self.ahead.append(_linear(node, self._stream(node.inputs[0]), value))
+        elif section is Section.MEMORY and node.ndim == 1 and node.index in self._can_hold:
+            value = self._hold(node)
         else:
             value = self._stream(node)
         self._by_node[node.index] = value
+        return value
+
+    def _find_read_by_element(self) -> None:
+        """Find the nodes that elementwise operators of the loop read, and no others.
+
+        Linear maps, also of a slice, and operators with kernels of their own read rows of tokens.
+        """
+        by_element = (InvertedDropout, *ELEMENTWISE_TYPES)
+        sides: list[set[int]] = [set(), set()]
+        for node in self._parts.loop:
+            sides[isinstance(node, by_element)] |= {x.index for x in node.inputs}
+        self._can_hold = sides[1] - sides[0]
+
+    def _next(self, part: int, node: Node, taken: set[int]) -> Value:
+        """A part of the state after a step: the state itself where no step changes it."""
+        is_kept = self.states[part : part + 1] == [self._read(node)]
+        if is_kept and node.index in self._can_hold:
+            return self.states[part]
+        return self._leaving(node, taken)
+
+    def _hold(self, node: Node) -> Value:
+        value = self.value(node.width, Origin.STATE, len(self.states))
+        self.states.append(value)
+        self.held_nodes.append(node)
         return value
 
     def _stream(self, node: Node) -> Value:

@@ -43,6 +43,10 @@ class Prologue:
         """The streams of the loop."""
         return [self.rows(node) for node in self._compiled.program.stream_nodes]
 
+    def held(self) -> list[Node]:
+        """The vectors that are the same in every step of the loop."""
+        return [self._nodes[node.index] for node in self._compiled.program.held_nodes]
+
     def memories(self) -> list[Node]:
         """The memories that the loop reads."""
         return [self._nodes[node.index] for node in self._compiled.program.memory_nodes]

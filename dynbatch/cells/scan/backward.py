@@ -142,11 +142,19 @@ class ScanBackward:
         """The states before a chunk."""
         if not chunk[0].first:
             return self._initial
+        return [
+            [self._part_before(k, shard, rows) for k, rows in enumerate(initial)]
+            for shard, initial in zip(chunk, self._initial, strict=True)
+        ]
+
+    def _part_before(self, part: int, shard: Shard, initial: Array) -> Array:
+        """A part of the state before a later chunk."""
+        columns = self._run.cell.following[part]
+        if columns is None:
+            return initial
         if self._run.recomputes:
-            states = [self._batch.saved[f"S{k}"] for k in range(len(self._run.given))]
-            return [[rows[shard.found] for rows in states] for shard in chunk]
-        states = [columns_of(self._arrays.kept, at) for at in self._run.cell.following]
-        return [[rows[shard.before] for rows in states] for shard in chunk]
+            return self._batch.saved[f"S{part}"][shard.found]
+        return columns_of(self._arrays.kept, columns)[shard.before]
 
     def _backward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
         """What runs backward of one shard in one chunk."""
@@ -170,7 +178,9 @@ class ScanBackward:
                 take_streams(run.cell, arrays)
             take_rows(arrays[OUTPUT_GRADIENTS], shard.order, arrays["dY"])
             for part in run.cell.read_before:
-                left = columns_of(arrays, run.cell.following[part])
+                columns = run.cell.following[part]
+                assert columns is not None  # no map reads a part that no step changes
+                left = columns_of(arrays, columns)
                 take_rows(left, shard.earlier(), arrays[f"H{part}"])
                 arrays[f"H{part}"][: shard.running] = arrays[f"I{part}"][: shard.running]
         run.loop.bind(1, arrays)(shard.numbered)
@@ -179,7 +189,7 @@ class ScanBackward:
         """All rows that a wide linear map multiplied, packed, but zeros of the first shard."""
         cell = self._run.cell
         rows = columns_of(arrays, cell.map_inputs[number])
-        finds_zeros = number in cell.state_maps and not any(self._run.given) and not first.first
+        finds_zeros = number in cell.state_maps and not self._run.finds and not first.first
         return rows[first.running :] if finds_zeros else rows
 
     # At last --------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ class ScanRun:
 
     Attributes:
         streams, inits, memories: packed inputs.
-        given:   which parts of the initial state are inputs.
+        given:   which parts of the initial state are inputs; `finds`, whether any is that steps
+                 change: else maps of it are left out in the first step.
         native:  the loop in C; None where NumPy runs it. `loop` is what runs it.
         is_in_c: whether all of a pass is: operators with kernels of their own, maps of streams.
         shards:  the prefix layout.
@@ -48,6 +49,8 @@ class ScanRun:
         self.batch = batch
         self.cell: CompiledCell = node.cell
         self.given: tuple[bool, ...] = node.given_states
+        pairs = zip(self.given, self.cell.following, strict=True)
+        self.finds = any([given and left is not None for given, left in pairs])
         self.native: NativeFunctions | None = self.cell.in_c.functions(batch.dtype)
         self.loop = self.native or self.cell.numpy
         self.recomputes = batch.recompute > 0
@@ -145,7 +148,7 @@ class ScanRun:
         for number, (shard, parts) in enumerate(zip(chunk, states, strict=True)):
             own = arrays.of_shard(number, wide, shard.span, shard.place)
             own |= {f"I{k}": rows for k, rows in enumerate(parts)} | self.generic[number]
-            given = any(self.given) or shard.first > 0
+            given = self.finds or shard.first > 0
             shards.append((shard, own | streams | outside | {ORDER: shard.order, "given": given}))
         return shards
 
@@ -178,6 +181,8 @@ class ScanRun:
         for number, (shard, own) in enumerate(owns):
             last = shard.last()
             for k, columns in enumerate(self.cell.following):
+                if columns is None:
+                    continue
                 rows = states[number][k]
                 take_rows(columns_of(own, columns), last, rows[: last.size])
                 if following and self.batch.keeps:
@@ -227,7 +232,7 @@ class ScanRun:
             of_state: those of a step that are left out where the state is zeros.
         """
         steps = sum([len(shard.steps) for shard in self.shards])
-        zeros = 0 if any(self.given) else sum([len(shard.steps) > 0 for shard in self.shards])
+        zeros = 0 if self.finds else sum([len(shard.steps) > 0 for shard in self.shards])
         self.batch.launches += steps * a_step - zeros * of_state + len(self.shards) * around
 
     # Sizes ----------------------------------------------------------------------------------------
@@ -240,8 +245,8 @@ class ScanRun:
         if not batch.recompute:
             return {b.name: (chunks[0].rows, b.width) for b in cell.storage.packed}
         between = sum([extent.running for extent in chunks[1:]])
-        states = cell.program.states if between else []
-        return {f"S{k}": (between, state.width) for k, state in enumerate(states)}
+        changed = cell.program.changed_states() if between else {}
+        return {f"S{k}": (between, state.width) for k, state in changed.items()}
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:

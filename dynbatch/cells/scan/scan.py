@@ -42,7 +42,8 @@ class Scan(Operation):
     """The recurrence of a cell along one sentence.
 
     recompute: steps of a chunk, "sqrt", or 0; see `dynbatch.cells.scan.prefix`.
-    Inputs: the program's streams (T, D), then initial state parts that are not zero, then memories.
+    Inputs: the program's streams (T, D), then initial state parts that are not zero, then vectors
+        that stay the same, which are parts of the state too, then memories.
     Value:  the program's exports side by side, (T, ΣE). Ports: the state after the last token.
     Shape:  streams (T, D), states (H,), memories (M, E) -> (T, ΣE).
     Batches with:  every other Scan of the same compiled cell, direction, kinds of initial state and
@@ -270,7 +271,8 @@ def scan(
     if kind is None:
         states = tuple([p if isinstance(p, int) else p.width for p in parts])
         compiled = cell.compiled(graph, ScanForm(widths, states, single), memories, params)
-        are_given = tuple([isinstance(p, Node) for p in parts])
+        held = [True] * len(compiled.program.held_nodes)
+        are_given = tuple([*[isinstance(p, Node) for p in parts], *held])
         sig = intern_signature((Scan, compiled.uid, bool(reverse), are_given, steps))
         width = sum([value.width for value in compiled.program.exports])
         kind = ScanKind(compiled, are_given, bool(reverse), steps, params, width, sig)
@@ -285,11 +287,9 @@ def scan(
     else:
         prologue = Prologue(kind.cell, sentences, memories)
         streams, kept = prologue.streams(), prologue.memories()
-        node = kind.scan(graph, (*streams, *given, *kept), sentences[0].rows)
+        node = kind.scan(graph, (*streams, *given, *prologue.held(), *kept), sentences[0].rows)
         outputs = prologue.epilogue(node)
     if return_state is not True and not switch("scan", "return_state", return_state):
         return outputs
-    last = tuple(
-        [port_of(node, k, state.width) for k, state in enumerate(kind.cell.program.states)]
-    )
+    last = tuple([port_of(node, k, kind.cell.program.states[k].width) for k in range(len(parts))])
     return outputs, last[0] if single else last

@@ -86,7 +86,7 @@ class LoopText:
         self._attends = attends
         self._name = name
         self._kept = kept
-        self._following = [storages[-1].columns_of(value) for value in program.following]
+        self._following = storages[-1].left_by_step(program)
         self._ops: Sequence[Op] = ()
         self._lanes: list[str] = []
         self._streams = program.streams
@@ -172,10 +172,14 @@ class LoopText:
     def _states(self) -> list[str]:
         """Where the state lies that a step finds."""
         lines = []
-        for k, (buffer, column, width) in enumerate(self._following):
-            left = place_in(buffer, column, width, "p")
-            lines.append(f"const REAL* const h{k} = p < 0 ? I{k} : {left.pointer};")
-            lines.append(f"const ptrdiff_t h{k}_row = p < 0 ? I{k}_step : {left.stride};")
+        for k, columns in enumerate(self._following):
+            pointer, stride = f"I{k}", f"I{k}_step"
+            if columns is not None:
+                left = place_in(*columns, "p")
+                pointer = f"p < 0 ? {pointer} : {left.pointer}"
+                stride = f"p < 0 ? {stride} : {left.stride}"
+            lines.append(f"const REAL* const h{k} = {pointer};")
+            lines.append(f"const ptrdiff_t h{k}_row = {stride};")
         return lines
 
     def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:

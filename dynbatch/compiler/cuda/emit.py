@@ -80,11 +80,14 @@ class Arrays:
     def state(self, value: Value, index: str = "") -> str:
         """The address of columns of a state in this row, or an element; NULL or 0 for zeros."""
         k, zero = value.base.number, "(REAL)0" if index else "nullptr"
-        buffer, first = self._loop.storage.buffer_of(self._loop.program.following[k])
         initial = ProgramBuffer(Role.INITIAL_STATE, k, value.base.width, packed=False)
-        left = self._at(buffer, first + value.column, "(p + row)")
         given = self._at(initial, value.column, "row")
-        return f"(p >= 0 ? ({left}){index} : {initial.name} ? ({given}){index} : {zero})"
+        found = f"{initial.name} ? ({given}){index} : {zero}"
+        columns = self._loop.storage.left_by_step(self._loop.program)[k]
+        if columns is not None:
+            left = self._at(columns.buffer, columns.column + value.column, "(p + row)")
+            found = f"p >= 0 ? ({left}){index} : {found}"
+        return f"({found})"
 
     def address(self, value: Value) -> str:
         """The address of a value's first column in this row."""

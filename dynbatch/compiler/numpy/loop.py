@@ -45,7 +45,7 @@ class NumpyLoop:
         self, program: LoopProgram, storage: Storage, backward: BackwardProgram, gradients: Storage
     ) -> None:
         self._program = program
-        self._following = [storage.columns_of(value) for value in program.following]
+        self._following = storage.left_by_step(program)
         self._places = Pointers(gradients, storage)
         self._maps = numbered(program.linear_maps)
         self._generic = numbered(program.generic)
@@ -162,10 +162,11 @@ class NumpyLoop:
         if base.origin is not Origin.STATE:
             buffer, first = self._places.buffer_of(base)
             name, kind = buffer.name, PACKED if buffer.packed else FIRST
-        elif is_first:
-            name, first, kind = array_name(Role.INITIAL_STATE, base.number), 0, FOUND
+        elif is_first or (left := self._following[base.number]) is None:
+            kind = FOUND if is_first else FIRST
+            name, first = array_name(Role.INITIAL_STATE, base.number), 0
         else:
-            buffer, first, _ = self._following[base.number]
+            buffer, first, _ = left
             name, kind = buffer.name, FOUND
         return arrays[name][:, first + column : first + column + value.width], kind
 

@@ -48,4 +48,5 @@ def test_every_operand_is_made_before_it_is_read(name):
         for op in step.ops:
             assert all(id(x.base) in made for x in op.inputs if id(x.base) in own)
             made |= {id(value) for value in op.outputs}
+        made |= {id(state) for state in loop.program.states if step is loop.forward}
         assert all(id(value.base) in made for value in step.following)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class ScanRows(LoopRows):
 
     Args:
         shard: order of rows; `steps` says which of them a step has.
-        left:  the parts of the state that the chunk before left; of the first chunk none.
+        left:  the parts of the state that the chunk before changed, by number; of the first none.
 
     Attributes:
         streams, inits, memories: the packed inputs; of a state that is zeros None.
@@ -33,15 +33,20 @@ class ScanRows(LoopRows):
     """
 
     def __init__(
-        self, batch: Batch, loop: Loop, shard: Shard, xs: tuple[Ragged, ...], left: Sequence[Array]
+        self,
+        batch: Batch,
+        loop: Loop,
+        shard: Shard,
+        xs: tuple[Ragged, ...],
+        left: Mapping[int, Array],
     ) -> None:
         super().__init__(loop, batch.dtype, shard.steps)
         self.shard = shard
         self.sentences = shard.sentences
         self.tokens: int = shard.rows
         self.given: tuple[bool, ...] = batch.first.given_states
-        self.finds = tuple([True] * len(left)) if shard.first else self.given
-        self._found = [matrix_of(rows) for rows in left]
+        self.finds = tuple([True] * len(self.given)) if shard.first else self.given
+        self._found = {part: matrix_of(rows) for part, rows in left.items()}
         self._others = {a: b for pair in loop.carried for a, b in (pair, pair[::-1])}
         self.read(xs)
 
@@ -67,10 +72,8 @@ class ScanRows(LoopRows):
             rows = self.add_matrix(f"X{k}", scratch, self.tokens, value.width)
             gathers.pick(matrix_of(stream.values), self.shard.order, rows)
         for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
-            self.matrices[f"I{k}"] = None
-            if self.shard.first:
-                self.matrices[f"I{k}"] = self._found[k]
-            elif init is not None:
+            self.matrices[f"I{k}"] = self._found.get(k)
+            if k not in self._found and init is not None:
                 rows = self.add_matrix(f"I{k}", scratch, self.sentences.size, state.width)
                 gathers.pick(matrix_of(init.values), self.sentences, rows)
         self.add_weights(weights, gathers if fills else None)
@@ -108,9 +111,12 @@ class ScanRows(LoopRows):
         base, before = value.base, self.table[order, 2]
         if base.origin is not Origin.STATE:
             return super().of_steps(value, order)
-        left = self.loop.program.following[base.number]
+        left, init = self.loop.program.following[base.number], self.matrices[f"I{base.number}"]
+        if left is base:  # no step changes it
+            address = 0 if init is None else init.part(0, value.column, value.width).address
+            return RowsOfSteps(np.full(order.size, address, np.int64), base.width)
         found = self._rows_of(left.base, left.column + value.column, order, before)
-        init, is_first = self.matrices[f"I{base.number}"], before < 0
+        is_first = before < 0
         if not is_first.any():
             return found
         if init is None:
@@ -126,10 +132,10 @@ class ScanRows(LoopRows):
         p, base = self.steps[t][3], value.base
         if base.origin is not Origin.STATE:
             return super().of_step(value, t)
-        if p < 0:
+        left = self.loop.program.following[base.number]
+        if p < 0 or left is base:
             init = self.matrices[f"I{base.number}"]
             return init and init.part(0, value.column, value.width)
-        left = self.loop.program.following[base.number]
         return self._part(left.base, left.column + value.column, value.width, t, p)
 
     def sorted_memories(self, gathers: RowGathers, zeros: bool = False) -> list[Ragged]:

@@ -52,8 +52,8 @@ class DeviceScanRun:
             kept = {b.name: (chunks[0].rows, b.width) for b in loop.storage.packed}
             return kept | wide_rooms(loop)
         between = sum([chunk.running for chunk in chunks[1:]])
-        states = loop.program.states if between else []
-        return {f"S{k}": (between, v.width) for k, v in enumerate(states)} | wide_rooms(loop)
+        changed = loop.program.changed_states() if between else {}
+        return {f"S{k}": (between, v.width) for k, v in changed.items()} | wide_rooms(loop)
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
@@ -109,8 +109,8 @@ class DeviceScanRun:
             fills:   see `ScanRows.start`; the same goes for memories.
         """
         batch, loop = self.batch, self.loop
-        states = range(len(loop.program.states)) if chunk.first else ()
-        left = [kept[f"S{k}"][chunk.found] for k in states]
+        changed = loop.program.changed_states() if chunk.first else ()
+        left = {k: kept[f"S{k}"][chunk.found] for k in changed}
         self.rows = rows = ScanRows(batch, loop, chunk, self._xs, left)
         for b in loop.storage.packed:
             if batch.recompute:
@@ -140,6 +140,9 @@ class DeviceScanRun:
         for k, value in enumerate(self.loop.program.following):
             init, port = rows.inits[k], matrix_of(self.batch.ports[k].values)
             other = None if init is None else matrix_of(init.values)
+            if value is self.loop.program.states[k]:  # no step changes it
+                gathers.pick(port, -1 - np.arange(index.size), port, port if shard.first else other)
+                continue
             gathers.pick(rows.whole(value), index, port, port if shard.first else other)
             if following is not None:
                 between = matrix_of(kept[f"S{k}"][following.found])
