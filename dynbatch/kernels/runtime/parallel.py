@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections import Counter
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,9 +23,11 @@ from dynbatch.recent import free_at_fork
 _local = threading.local()
 _settings = {"threads": 0, "default": 0, "share": 0}
 
-# How often each thread is inside of `one_blas_thread`, and how many BLAS used before the first.
-_in_blas: Counter[int] = Counter()
+# The blocks of `one_blas_thread` that have not ended, with their threads; how many threads BLAS had
+# before the first, and whether it has one for now.
+_in_blas: list[tuple[int, weakref.ref[_Block]]] = []
 _blas_before = 1
+_blas_is_set = False
 _blas_lock = free_at_fork(threading.Lock())
 
 
@@ -155,51 +157,57 @@ def one_blas_thread() -> Iterator[None]:
 
     BLAS has one setting for the process. If several Python threads are inside, the first sets it,
     and the last to leave restores what the first found. In a forked child only the thread that
-    forked is still inside.
+    forked is still inside. A block that an interrupt ended before it could restore the setting is
+    gone with its frame: the next one restores it.
     """
-    global _blas_before
+    global _in_blas, _blas_before, _blas_is_set
     setting = openblas.thread_setting()
     if setting is None:
         yield
         return
     get, put = setting
-    thread = threading.get_ident()
-    is_counted = False
+    block = _Block()
     try:
         with _blas_lock:
-            is_first = not _in_blas.total()
-            # At once: an interrupt may come after any call.
-            _in_blas[thread], is_counted = _in_blas[thread] + 1, True
-            if is_first:
+            others = _blocks_in_blas()
+            if not others and not (_blas_is_set and get() == 1):
                 _blas_before = get()
+            _in_blas = [*others, (threading.get_ident(), weakref.ref(block))]
             if _blas_before != 1:
+                _blas_is_set = True
                 put(1)
         yield
     finally:
         with _blas_lock:
-            _leave_blas(thread, is_counted, put)
+            _leave_blas([each for each in _blocks_in_blas() if each[1]() is not block], put)
 
 
-def _leave_blas(thread: int, times: int, put: openblas.Function) -> None:
-    """Leave the block `times` times; the last thread to leave restores BLAS's threads."""
-    _in_blas[thread] -= times
-    if not _in_blas[thread]:
-        del _in_blas[thread]
-    if not _in_blas and _blas_before != 1:
+class _Block:
+    """A block of `one_blas_thread`, which lives as long as its frame."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _blocks_in_blas() -> list[tuple[int, weakref.ref[_Block]]]:
+    return [each for each in _in_blas if each[1]() is not None]
+
+
+def _leave_blas(left: list[tuple[int, weakref.ref[_Block]]], put: openblas.Function) -> None:
+    """Note which blocks are left; if none is, restore BLAS's threads."""
+    global _in_blas, _blas_is_set
+    _in_blas = left
+    if not left and _blas_is_set:
         put(_blas_before)
+        _blas_is_set = False
 
 
 def _forget_other_threads_in_blas() -> None:
     """In a forked child, count only the thread that forked."""
     thread = threading.get_ident()
-    others = _in_blas.keys() - {thread}
-    if not others:
-        return
-    for other in others:
-        del _in_blas[other]
+    left = [each for each in _in_blas if each[0] == thread]
     setting = openblas.thread_setting()
-    if setting is not None:
-        _leave_blas(thread, 0, setting[1])
+    if len(left) < len(_in_blas) and setting is not None:
+        _leave_blas(left, setting[1])
 
 
 if hasattr(os, "register_at_fork"):

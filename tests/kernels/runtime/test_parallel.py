@@ -9,6 +9,7 @@ import pytest
 from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.kernels.runtime.workers import Helper
 from tests.forks import in_child
+from tests.interruptions import broken_off
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +154,31 @@ def test_one_thread_of_blas_restores_what_it_found():
         raise KeyError
     assert get() == 2
     put(before)
+
+
+def test_after_an_interrupt_at_any_line_the_next_block_restores_what_was_before():
+    if openblas.thread_setting() is None:
+        pytest.skip("this NumPy does not carry OpenBLAS")
+    get, put = openblas.thread_setting()
+    before, count = get(), 0
+
+    def run():
+        with parallel.one_blas_thread():
+            pass
+
+    try:
+        put(2)
+        for _ in broken_off(run, ("runtime/parallel.py",)):
+            count += 1
+            with parallel.one_blas_thread():
+                assert get() == 1
+            assert get() == 2
+        assert count > 10
+        put(1)  # by the user, between two blocks
+        run()
+        assert get() == 1
+    finally:
+        put(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
