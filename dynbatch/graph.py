@@ -145,7 +145,7 @@ class Graph(Runs, Introspection, NamesChecked):
         """
         if self._closed:
             return
-        self._num_kept = len(self._kept)
+        self._num_kept = self._kept_and_read()
         self._begin_run("close")
         try:
             self._keep_final()

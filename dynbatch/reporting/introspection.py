@@ -273,6 +273,14 @@ backward=Flops(products=120, elementwise=15))
         """Note for rules that look at several graphs what this one has done so far."""
         self._summary.note(self._graphs_before, record.rows, bool(self._backwards), self.grad)
 
+    def _kept_and_read(self) -> int:
+        """The number of kept nodes that other nodes read, where half of all nodes are kept or more;
+        else 0, as nobody asks."""
+        if 2 * len(self._kept) < len(self._nodes) or not self._kept:
+            return 0
+        read = {source.index for node in self._nodes for source in node.inputs}
+        return len(read.intersection(self._kept))
+
     def _observed(self) -> Observed:
         """What the record does not say."""
         if not self._closed:
@@ -283,7 +291,7 @@ backward=Flops(products=120, elementwise=15))
             self._executor.is_observed,
             self.dtype == np.float64,
             self._closed,
-            self._num_kept if self._closed else len(self._kept),
+            self._num_kept if self._closed else self._kept_and_read(),
             self.converted_bytes,
             (self._summary, *self._graphs_before[::-1]),
         )

@@ -44,7 +44,7 @@ class Observed(NamedTuple):
         is_doubled:  `check` or `guard` looks at each batch.
         is_float64:  values have 8 bytes.
         is_closed:   nothing more will run.
-        kept:        nodes whose values were kept.
+        kept:        kept nodes that other nodes read, where half of all nodes or more are kept.
         converted_bytes: of inputs that were given in another dtype.
         graphs:      this graph, and the thread's graphs before it, the last first.
         reading:     the share of a training's time in which it waited for mini-batches.

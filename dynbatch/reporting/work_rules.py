@@ -218,8 +218,8 @@ def _kept(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     if observed.kept >= LEAST_KEPT and 2 * observed.kept >= nodes:
         yield Advice(
             0.0,
-            f"keep() holds {observed.kept} of {nodes} nodes: their memory is not used again, and "
-            "they are copied when the graph ends",
+            f"keep() holds {observed.kept} of {nodes} nodes that others read: their memory is not "
+            "used again, and they are copied when the graph ends",
             "keep() only of what is read after backward; the loss is kept anyway",
             stands_out=True,
         )

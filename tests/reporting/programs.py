@@ -440,6 +440,15 @@ def keep_of_two_nodes() -> Told:
     return graph
 
 
+def outputs_kept_to_be_read_later() -> Told:
+    model = Tagger()
+    with db.Graph(grad=False) as graph:
+        for words, _ in data(32):
+            model.lstm(model.embed(graph, words)).keep()
+        graph.forward()
+    return graph
+
+
 def limit_that_fits() -> Told:
     model = Tagger()
     return train(model.loss, model, memory_limit=1 << 30)
@@ -541,6 +550,7 @@ MISTAKES = {
 
 SOUND = [
     sound_tagger, sequence_to_sequence, trees, transformer, parser_with_a_driver, convolutions,
-    wide_layers, inference, few_short_sentences, keep_of_two_nodes, limit_that_fits,
+    wide_layers, inference, few_short_sentences, keep_of_two_nodes,
+    outputs_kept_to_be_read_later, limit_that_fits,
     losses_joined_by_plus, with_a_trainer,
 ]  # fmt: skip
