@@ -121,8 +121,9 @@ def test_a_bias_by_distance_is_added_to_scores_and_trained_through_all_layers_th
         expected = attention.out_proj(seen).value
         np.testing.assert_allclose(attention(F.input(graph, x)).value, expected, rtol=1e-5)
         assert not np.allclose(encoder(F.input(graph, x)).value, plain(F.input(graph, x)).value)
-        graph.backward(F.sum(encoder(F.input(graph, x))))
-    assert np.abs(table.grad).max() > 0
+        # A sum of what is normalised is the same whatever the bias.
+        graph.backward(F.sum(F.exp(encoder(F.input(graph, x)))))
+    assert np.abs(table.grad).max() > 1e-3
 
 
 @pytest.mark.parametrize("positions", [{"rotary": {}}, {"position_bias": F.alibi(2)}])
