@@ -57,7 +57,7 @@ class _Thread(threading.Thread):
             sys.settrace(None)
 
 
-def broken_off(function, files, callers=1, every=1, act=None):
+def broken_off(function, files, callers=1, every=1, act=None, first=0):
     """Call a function again and again, each time with a KeyboardInterrupt at another line.
 
     Left out are lines at which the interpreter looks for no signal: `try:` alone, and the end of a
@@ -68,12 +68,13 @@ def broken_off(function, files, callers=1, every=1, act=None):
         callers: a line counts once for each way on which it was come to, as far back as so many
                  functions; None counts each time.
         every:   take one line of so many.
+        first:   the number of the first line that is taken.
         act:     is done in place of raising a KeyboardInterrupt.
 
     Yields:
         where it was interrupted, and what the function raised, for each line.
     """
-    line = 0
+    line = first
     while True:
         lines = _Lines(files, "line", line, act or _raise_interrupt, callers)
         raised = None

@@ -34,13 +34,14 @@ def results(engine):
 
 
 @pytest.mark.parametrize(
-    ("files", "callers", "every"),
-    [((*SHARED, "memory/pool.py"), 1, 4), exhaustive(EVERY, 2, 1)], ids=["tables", "all"],
-)  # fmt: skip
+    ("files", "callers", "every", "first"),
+    [((*SHARED, "memory/pool.py"), 1, 4, 0), *[exhaustive(EVERY, 2, 4, k) for k in range(4)]],
+    ids=["tables", *[f"all, from the line {k}" for k in range(4)]],
+)
 @pytest.mark.parametrize("name", ["gpt2", "lstm", exhaustive("marian")])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_an_interrupt_at_any_line_changes_no_result_and_loses_no_page(
-    name, config, files, callers, every
+    name, config, files, callers, every, first
 ):
     model, engines = tiny(name), []
 
@@ -64,7 +65,7 @@ def test_an_interrupt_at_any_line_changes_no_result_and_loses_no_page(
     wanted = results(engines[-1])
     assert engines[-1].caches.lent_bytes == 0 and default_pool.used_bytes == used
     begun()
-    for line, error in broken_off(run, files, callers, every):
+    for line, error in broken_off(run, files, callers, every, first=first):
         count += 1
         said = [] if isinstance(error, KeyboardInterrupt) else [f"the interrupt became {error!r}"]
         engine = engines.pop()
