@@ -18,7 +18,7 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Array, DType
 from dynbatch.compiler.recorder import is_leaf, recorded
 from dynbatch.compiler.traced import Reads
-from dynbatch.errors import DynbatchError, GraphError, ShapeError
+from dynbatch.errors import DynbatchError, GraphError, ShapeError, problem_of
 from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import parameter
@@ -212,7 +212,7 @@ def run_traced(
         given = "none were" if params is None else f"one {type_name} was"
         raise GraphError.at_caller(
             f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {given} "
-            f"given ({error}).\n"
+            f"given ({problem_of(error)}).\n"
             "  rule: the caller gives a cell its parameters\n"
             "  fix:  db.scan(cell, xs, init, params), with a module, a namespace, a dict or a list"
         ) from error
