@@ -15,8 +15,8 @@ captured, so a loop that has one is started as before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,17 @@ from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule, MemoryPointer
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, no_table
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, POINTER
-from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
+from dynbatch.kernels.cuda.runtime.staging import Fill, Upload
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 STEPS = 0
 """Steps in a graph, 8 say; 0 for no graphs."""
 
 PLACE_BYTES = 16  # of the table's address and the step, in device memory
+# Graphs that are kept, which CUDA frees when they have run; and streams, which nobody sees end.
+MOST_GRAPHS, MOST_PLACES = 256, 16
 
 
 class StepKernel(NamedTuple):
@@ -60,98 +65,133 @@ class GraphItem(Protocol):
     def shared(self) -> int: ...
     @property
     def words(self) -> Array: ...
+    def place_tables(self, upload: Upload) -> None: ...
+
+
+class StepTable:
+    """The arguments of a loop's kernels in all steps, staged with the tables of the flush.
+
+    A row for each step, and rows without blocks where the last graph has more steps; see
+    `source.of_steps`.
+
+    Args:
+        items:   the loop's kernels.
+        present: of each, the steps in which it runs.
+        stage:   keeps room for so many bytes, which a function fills; see `Staging.put_later`.
+
+    Attributes:
+        kernels: whose kernels they are.
+        words:   of a row.
+        steps:   of a graph.
+        graphs:  the kernels of each graph, in order.
+        place:   in the upload.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[GraphItem],
+        present: Sequence[Array],
+        stage: Callable[[int, Fill], int],
+    ) -> None:
+        self._items = items
+        self.kernels = items[0].kernels
+        self.steps = STEPS
+        widths = [1 + item.words.shape[1] - HEADER_WORDS for item in items]
+        *self._firsts, self.words = np.cumsum([0, *widths]).tolist()
+        graphs = -(-present[0].size // STEPS)
+        self._blocks = np.zeros((graphs * STEPS, len(items)), POINTER)
+        for column, item, runs in zip(self._blocks.T, items, present, strict=True):
+            column[: runs.size] = np.where(runs, item.grid[0], 0)
+        most = self._blocks.reshape(graphs, STEPS, -1).max(axis=1).tolist()
+        self.graphs = [tuple(map(_step_kernel, items, each, self._firsts)) for each in most]
+        self.place = stage(len(self._blocks) * self.words * POINTER.itemsize, self._fill)
+
+    def _fill(self, upload: Upload, room: Array) -> None:
+        table = room.view(POINTER).reshape(len(self._blocks), self.words)
+        table[:, self._firsts] = self._blocks
+        for item, first in zip(self._items, self._firsts, strict=True):
+            item.place_tables(upload)
+            arguments = item.words[:, HEADER_WORDS:]
+            steps, count = arguments.shape
+            table[:steps, first + 1 : first + 1 + count] = arguments
+
+
+def _step_kernel(item: GraphItem, blocks: int, first: int) -> StepKernel:
+    grid = (_bucket(blocks), *map(_fixed, item.grid[1:]))
+    return StepKernel(item.name, grid, tuple(map(_fixed, item.block)), item.shared, first)
 
 
 class LoopGraphs:
-    """The graphs of one queue.
+    """The graphs of one queue: of each stream, kernels and grids, the `MOST_GRAPHS` used last.
 
     Attributes:
         captured: graphs that were made.
-        uploaded_bytes: of the tables of arguments.
     """
 
     def __init__(self, cupy: CupyModule) -> None:
         self._cupy = cupy
-        self._staging = Staging(cupy)
         self._places: dict[int, MemoryPointer] = {}  # of the loop that runs on a stream
         self._graphs: dict[tuple[object, ...], CudaGraph] = {}
         self.captured = 0
-        self.uploaded_bytes = 0
 
-    def start(self, items: Sequence[GraphItem], present: Sequence[Array], stream: int) -> None:
+    def start(self, table: StepTable, upload: Upload, stream: int) -> None:
         """Start all steps of a loop, on the current stream.
 
         Args:
-            items:   its kernels, whose `words` are complete.
-            present: of each, the steps in which it runs.
-            stream:  the address of the stream.
+            table:  its arguments, which this upload has.
+            stream: the address of the stream.
         """
-        kernels, steps = items[0].kernels, STEPS
-        count = -(-present[0].size // steps) * steps
-        firsts, words = self._layout(items)
-        table = np.zeros((count, words), POINTER)
-        for item, runs, first in zip(items, present, firsts, strict=True):
-            table[: runs.size, first] = np.where(runs, item.grid[0], 0)
-            arguments = item.words[:, HEADER_WORDS:]
-            table[: runs.size, first + 1 : first + 1 + arguments.shape[1]] = arguments
-        place = self._place(stream)
-        staged = self._staging.put(table, POINTER)
-        try:
-            upload = self._staging.upload()
-            self.uploaded_bytes += upload.copied
-            _launch(kernels, "begin_steps", (place, upload.base + staged), stream)
-            for t in range(0, count, steps):
-                blocks = table[t : t + steps, list(firsts)].max(axis=0)
-                found = [
-                    StepKernel(
-                        item.name, (_bucket(int(most)), *map(_fixed, item.grid[1:])),
-                        tuple(map(_fixed, item.block)), item.shared, first,
-                    )
-                    for item, most, first in zip(items, blocks, firsts, strict=True)
-                ]  # fmt: skip
-                self._graph(kernels, place, tuple(found), words).launch()
-                kernels.launches["graph"] += 1
-        finally:
-            self._staging.done()
-
-    @staticmethod
-    def _layout(items: Sequence[GraphItem]) -> tuple[Sequence[int], int]:
-        """The first word of each item in a row, and the words of a row."""
-        ends = np.cumsum([1 + item.words.shape[1] - HEADER_WORDS for item in items])
-        return [0, *ends[:-1].tolist()], int(ends[-1])
+        kernels, place = table.kernels, self._place(stream)
+        _launch(kernels, "begin_steps", (place, upload.base + table.place), stream)
+        for found in table.graphs:
+            self._graph(kernels, place, found, table.words, table.steps).launch()
+            kernels.launches["graph"] += 1
 
     def _place(self, stream: int) -> int:
-        if stream not in self._places:
-            self._places[stream] = self._cupy.cuda.alloc(PLACE_BYTES)
-        return self._places[stream].ptr
+        """The address of a stream's place, which CuPy's pool lends for work on that stream."""
+        place = self._places.get(stream) or self._cupy.cuda.alloc(PLACE_BYTES)
+        return _latest(self._places, stream, place, MOST_PLACES).ptr
 
     def _graph(
-        self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int
+        self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int, steps: int
     ) -> CudaGraph:
-        """The graph of STEPS steps with these kernels, captured when it is first wanted."""
-        key = (kernels, place, found, words, STEPS)
-        if key not in self._graphs:
-            for kernel in found:  # compiled and loaded before anything is captured
-                kernels.of_steps(kernel.name).allow(kernel.shared)
-            kernels.loaded("advance_steps")
-            counted = kernels.launches.copy()  # which the graph's kernels are not
-            capturing = self._cupy.cuda.Stream(non_blocking=True)
-            with capturing:
-                capturing.begin_capture()
-                try:
-                    for step in range(STEPS):
-                        for name, grid, block, shared, first in found:
-                            args = (place, step, first, words)
-                            name = f"{name}_of_step"
-                            _launch(kernels, name, args, capturing.ptr, grid, block, shared)
-                    _launch(kernels, "advance_steps", (place, STEPS), capturing.ptr)
-                finally:
-                    graph = capturing.end_capture()
-            kernels.launches.clear()
-            kernels.launches.update(counted)
-            self._graphs[key] = graph
-            self.captured += 1
-        return self._graphs[key]
+        """The graph of so many steps with these kernels, captured when it is first wanted."""
+        key = (kernels, place, found, words, steps)
+        graph = self._graphs.get(key) or self._captured(*key)
+        return _latest(self._graphs, key, graph, MOST_GRAPHS)
+
+    def _captured(
+        self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int, steps: int
+    ) -> CudaGraph:
+        for kernel in found:  # compiled and loaded before anything is captured
+            kernels.of_steps(kernel.name).allow(kernel.shared)
+        kernels.loaded("advance_steps")
+        counted = kernels.launches.copy()  # which the graph's kernels are not
+        capturing = self._cupy.cuda.Stream(non_blocking=True)
+        with capturing:
+            capturing.begin_capture()
+            try:
+                for step in range(steps):
+                    for name, grid, block, shared, first in found:
+                        args = (place, step, first, words)
+                        name = f"{name}_of_step"
+                        _launch(kernels, name, args, capturing.ptr, grid, block, shared)
+                _launch(kernels, "advance_steps", (place, steps), capturing.ptr)
+            finally:
+                graph = capturing.end_capture()
+        kernels.launches.clear()
+        kernels.launches.update(counted)
+        self.captured += 1
+        return graph
+
+
+def _latest(known: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
+    """The value, entered as the one used last; the one used longest ago goes."""
+    known.pop(key, None)
+    if len(known) == most:
+        del known[next(iter(known))]
+    known[key] = value
+    return value
 
 
 def _launch(

@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime import graphs
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, from_tables
-from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
+from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs, StepTable
 from dynbatch.kernels.cuda.runtime.launch import MOST_ACROSS, ONES, Kernels, too_wide
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
@@ -21,7 +21,7 @@ from dynbatch.kernels.cuda.runtime.packing import (
     Tables,
     row_addresses,
 )
-from dynbatch.kernels.cuda.runtime.staging import Upload
+from dynbatch.kernels.cuda.runtime.staging import Fill, Upload
 from dynbatch.kernels.cuda.runtime.work import WorkQueue
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class LoopQueue(WorkQueue, Protocol):
     def cublas(self, dtype: DTypeLike) -> Cublas: ...
     @property
     def graphs(self) -> LoopGraphs: ...
+    def stage_later(self, size: int, fill: Fill) -> int: ...
 
 
 class KernelItem(NamedTuple):
@@ -135,8 +136,8 @@ class PreparedLoop:
         launches: kernels and products that it starts.
     """
 
-    __slots__ = ("_cublas", "_items", "_kernels", "_name", "_present", "_queue", "_steps", "label",
-                 "launches", "steps")  # fmt: skip
+    __slots__ = ("_cublas", "_items", "_kernels", "_name", "_present", "_queue", "_steps", "_table",
+                 "label", "launches", "steps")  # fmt: skip
 
     def __init__(self, queue: LoopQueue, dtype: DTypeLike, steps: int) -> None:
         self.steps = steps
@@ -149,6 +150,7 @@ class PreparedLoop:
         self._present: list[Array] = []  # of each item, the steps in which it runs
         self._name = "a loop"
         self._steps: Iterator[tuple[Item, Start, Any]] = iter(())
+        self._table: StepTable | None = None  # where graphs start it
 
     def __str__(self) -> str:
         return self._name
@@ -232,14 +234,17 @@ class PreparedLoop:
         """
         return LoopStep(self, number, self.label)
 
-    def start(self, upload: Upload, stream: int) -> None:
-        """Start all steps."""
+    def stage(self) -> None:
+        """Stage what graphs read, if they start all steps: the loop is complete."""
         kernels = [item for item in self._items if isinstance(item, KernelItem)]
         if graphs.STEPS and self.steps >= graphs.STEPS and len(kernels) == len(self._items) > 0:
+            self._table = StepTable(kernels, self._present, self._queue.stage_later)
+
+    def start(self, upload: Upload, stream: int) -> None:
+        """Start all steps."""
+        if self._table is not None:
             self._name = "the graph of a loop"
-            for kernel in kernels:
-                kernel.place_tables(upload)
-            self._queue.graphs.start(kernels, self._present, stream)
+            self._queue.graphs.start(self._table, upload, stream)
             return
         item: Item | None = None
         try:

@@ -24,6 +24,7 @@ from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
+from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
 from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
@@ -63,6 +64,7 @@ class Queue:
         self._staging = Staging(cupy)
         self.graphs = LoopGraphs(cupy)
         self.stage = self._staging.put
+        self.stage_later = self._staging.put_later
         self._kept: list[Array] = []
         self.last_chain: object = None
         self._postponed: dict[Callable[[list[Any]], None], list[Any]] = {}
@@ -158,6 +160,8 @@ class Queue:
 
     def add(self, work: Work) -> None:
         """Queue work."""
+        if isinstance(work, PreparedLoop):
+            work.stage()
         self._waiting.append(work)
         if self._at_once:
             self.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,10 @@ class Upload(NamedTuple):
             )
 
 
+Fill = Callable[[Upload, Array], None]
+"""Writes a table into its room, an array of bytes, where its numbers depend on the upload."""
+
+
 class Slot:
     """A pinned buffer, the device buffer of its size, and the event after their last use."""
 
@@ -71,6 +76,7 @@ class Staging:
         self._used = 0
         self._parts: list[bytes] = []  # so many bytes
         self._places: dict[tuple[int, DType], tuple[int, Array]] = {}
+        self._later: list[tuple[int, int, Fill]] = []
 
     def __del__(self) -> None:
         """When a thread ends, keep its pinned memory from CuPy's pool while the device reads it."""
@@ -95,18 +101,31 @@ class Staging:
         self._places[id(array), dtype] = start, array  # kept, so that the id stays its own
         return start
 
+    def put_later(self, size: int, fill: Fill) -> int:
+        """Keep zeros for a table that holds addresses of others; return its place.
+
+        `fill` writes it when the upload, and so their addresses, are known.
+        """
+        room = np.zeros(size, np.uint8)
+        start = self.put(room, room.dtype)
+        self._later.append((start, size, fill))
+        return start
+
     def upload(self) -> Upload:
         """Start the copy of all tables."""
         used = self._used
         if not used:
             return Upload(self.number, 0, 0)
         slot = self._ready(used)
+        upload = Upload(self.number, slot.device.ptr, used)
         slot.host[:used] = np.frombuffer(b"".join(self._parts), np.uint8)
+        for start, size, fill in self._later:
+            fill(upload, slot.host[start : start + size])
         slot.device.copy_from_host_async(
             slot.host.ctypes.data, used, self._cupy.cuda.get_current_stream()
         )
         slot.is_used = True
-        return Upload(self.number, slot.device.ptr, used)
+        return upload
 
     def done(self) -> None:
         """Note that all work that reads the last upload has been started."""
@@ -121,6 +140,7 @@ class Staging:
         self._used = 0
         self._parts.clear()
         self._places.clear()
+        self._later.clear()
         self.number += 1
 
     def _ready(self, size: int) -> Slot:

@@ -8,6 +8,7 @@ from dynbatch.kernels.cuda.runtime import graphs, source
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import Queue
+from dynbatch.kernels.cuda.runtime.staging import DEPTH, Staging
 from tests.cuda import nvrtc
 from tests.marks import exhaustive
 
@@ -75,17 +76,50 @@ def test_all_steps_run_with_their_own_arguments(queue, monkeypatch):
     assert run(queue, counts) == 1 + 3
 
 
-def test_a_table_of_steps_is_not_written_again_after_a_failure(queue, monkeypatch):
+def test_all_loops_of_a_flush_have_one_upload(queue, monkeypatch):
+    """The host fills one buffer, however many loops there are, and waits for none of them."""
+    monkeypatch.setattr(graphs, "STEPS", 2)
+    sizes, ready = [], Staging._ready
+    monkeypatch.setattr(
+        Staging, "_ready", lambda self, size: sizes.append(size) or ready(self, size)
+    )
+    x, loops = queue.cupy.asarray(np.ones(5, queue.dtype)), DEPTH + 2
+    for _ in range(loops):
+        loop = PreparedLoop(queue, queue.dtype, 4)
+        loop.kernel("halve", (1,), (32,), (x, 0.5, PerStep(np.full(4, 5))))
+        queue.add(loop)
+    queue.flush()
+    assert x.get().tolist() == [0.5 ** (4 * loops)] * 5
+    assert len(sizes) == queue.uploads == 1 and queue.uploaded_bytes == sizes[0]
+
+
+def test_a_graph_that_fails_leaves_nothing_behind(queue, monkeypatch):
     def refuse(self, *args):
         raise RuntimeError("no graph")
 
     monkeypatch.setattr(graphs, "STEPS", 4)
-    monkeypatch.setattr(graphs.LoopGraphs, "_graph", refuse)
-    before = queue.graphs._staging.number
-    with pytest.raises(BackendError, match="no graph"):
-        run(queue, [100] * 8)
-    monkeypatch.undo()
-    assert queue.graphs._staging.number == before + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs.LoopGraphs, "_graph", refuse)
+        with pytest.raises(BackendError, match=r"the graph of a loop failed.*no graph"):
+            run(queue, [100] * 8)
+    assert run(queue, [100] * 8) == 1 + 2
+
+
+def test_a_bounded_number_of_graphs_and_streams_is_kept(queue, monkeypatch):
+    """Those used last; a graph that went is captured again."""
+    monkeypatch.setattr(graphs, "STEPS", 2)
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(graphs, "MOST_PLACES", 2)
+    for count, captured in ((32, 1), (64, 2), (32, 2), (128, 3), (32, 3), (64, 4)):
+        run(queue, [count] * 2)
+        assert queue.graphs.captured == captured
+    assert len(queue.graphs._graphs) == 2
+    kept = []
+    for _ in range(3):
+        kept.append(queue.cupy.cuda.Stream(non_blocking=True))
+        with kept[-1]:
+            run(queue, [7] * 2)
+    assert list(queue.graphs._places) == [stream.ptr for stream in kept[1:]]
 
 
 def test_a_graph_serves_every_mini_batch_of_its_bucket(queue, monkeypatch):
