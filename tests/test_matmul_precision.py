@@ -16,6 +16,8 @@ from dynbatch.kernels.cuda.runtime.cublas import Cublas
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.precision import multiplying, rounded
 from dynbatch.testing.precision import dense_gradient
+from tests.cuda import devices, fake_cupy
+from tests.cuda.rounding import CUBLAS_MAY, error_share
 from tests.marks import quick
 from tests.models.test_cuda import MODELS, PAIRS, Trees
 from tests.reference_models import sentences
@@ -74,19 +76,18 @@ def distance(found, expected):
     return max([np.abs(a - b).max() / max(1e-6, np.abs(b).max()) for a, b in pairs])
 
 
-@pytest.mark.parametrize("matmul", ROUNDED)
-@pytest.mark.parametrize(("tail_rows", "few_rows"), [(0, 0), (0, 128), (2, 0)])
-def test_scans_and_linear_maps_multiply_rounded_factors(
-    device, monkeypatch, matmul, tail_rows, few_rows
-):
-    """By cuBLAS step by step, by our own kernels of a product and a group, or of all last steps."""
-    monkeypatch.setattr(persistent, "TAIL_ROWS", tail_rows)
-    monkeypatch.setattr(fused_product, "FEW_ROWS", few_rows)
+def magnitudes(p, xs, dys):
+    """`by_hand` of the magnitudes: no product of a chain has larger terms."""
+    values = SimpleNamespace(**{
+        name: SimpleNamespace(value=np.abs(each.value)) for name, each in vars(p).items()
+    })  # fmt: skip
+    return by_hand("float32", values, *[[np.abs(x) for x in given] for given in (xs, dys)])
+
+
+def trained_scan(device, matmul):
+    """The weights and what they are given, and what makes values and gradients of them."""
     xs, dys = [[normal(n, w, seed=n + w) for n in (3, 1, 4)] for w in (8, 5)]
     p = weights()
-    exact, expected = by_hand("float32", p, xs, dys), by_hand(matmul, p, xs, dys)
-    for each in vars(p).values():
-        each.to(device)
 
     def run():
         with db.Graph(device, matmul=matmul) as graph:
@@ -99,14 +100,55 @@ def test_scans_and_linear_maps_multiply_rounded_factors(
             each.zero_grad()
         return found
 
+    return (p, xs, dys), run
+
+
+def keeps_to_its_bound(found, exact, largest, matmul):
+    """Whether no element is further off than a chain of rounded products may be: U, W, W, W, V."""
+    share, triples = error_share(matmul, products=5), zip(found, exact, largest, strict=True)
+    return all([(np.abs(a - b) <= share * c + 1e-5).all() for a, b, c in triples])
+
+
+@pytest.mark.parametrize("matmul", ROUNDED)
+@pytest.mark.parametrize(("tail_rows", "few_rows"), [(0, 0), (0, 128), (2, 0)])
+def test_scans_and_linear_maps_multiply_rounded_factors(
+    device, monkeypatch, matmul, tail_rows, few_rows
+):
+    """By cuBLAS step by step, by our own kernels of a product and a group, or of all last steps."""
+    monkeypatch.setattr(persistent, "TAIL_ROWS", tail_rows)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", few_rows)
+    given, run = trained_scan(device, matmul)
+    exact, expected, largest = (
+        by_hand("float32", *given),
+        by_hand(matmul, *given),
+        magnitudes(*given),
+    )
+    for each in vars(given[0]).values():
+        each.to(device)
     found, effect = run(), distance(exact, expected)
     assert 1e-3 < effect
+    assert keeps_to_its_bound(found, exact, largest, matmul)
     if device == "cuda":  # it adds in another order: a state at a boundary goes to its other side
-        assert distance(found, expected) < effect / 5
+        assert devices.has_gpu() or distance(found, expected) < effect / 5
         return
     assert distance(found, expected) < 1e-6
     with reference_only():
         assert distance(run(), expected) < 1e-6
+
+
+@pytest.mark.parametrize("how", quick(["cut"], CUBLAS_MAY))
+@pytest.mark.parametrize("matmul", ROUNDED)
+def test_a_scan_keeps_to_its_bound_however_cublas_rounds(cuda, monkeypatch, matmul, how):
+    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", 0)
+    monkeypatch.setattr(fake_cupy.cublas, "round_to", CUBLAS_MAY[how])
+    given, run = trained_scan("cuda", matmul)
+    exact, largest = by_hand("float32", *given), magnitudes(*given)
+    for each in vars(given[0]).values():
+        each.to("cuda")
+    found = run()
+    assert keeps_to_its_bound(found, exact, largest, matmul)
+    assert not keeps_to_its_bound([-x for x in found], exact, largest, matmul)
 
 
 # Models: their parameters, and a function graph -> losses -----------------------------------------
@@ -167,12 +209,12 @@ WIDE = {
 MAKERS = {name: partial(made, name) for name in MODELS} | WIDE
 
 
-def differentiated(name, device, matmul):
+def differentiated(name, device, matmul, check=False):
     """The loss of a model, and the gradients of all its parameters."""
     parameters, losses = MAKERS[name]()
     for each in parameters:
         each.to(device)
-    with db.Graph(device, seed=1, matmul=matmul) as graph:
+    with db.Graph(device, seed=1, matmul=matmul, check=check) as graph:
         loss = F.mean(losses(graph))
         graph.backward(loss)
     return [loss.value, *[dense_gradient(each) for each in parameters]]
@@ -184,11 +226,15 @@ def differentiated(name, device, matmul):
     quick(["CRF, biaffine, text CNN", "binary trees", "wide seq2seq", "transformer"], MAKERS),
 )
 def test_gradients_are_those_of_rounded_factors_in_c_by_numpy_and_on_a_gpu(cuda, name, matmul):
-    """A product that one of them does not round would be as far off as rounding moves numbers."""
+    """A product that one of them does not round would be as far off as rounding moves numbers.
+
+    On a card that may be: there each product keeps to its bound, as the check holds it to.
+    """
     expected, whole = [differentiated(name, "cpu", each) for each in (matmul, "float32")]
     with reference_only():
         by_numpy = differentiated(name, "cpu", matmul)
-    for found in (by_numpy, differentiated(name, "cuda", matmul)):
+    on_device = differentiated(name, "cuda", matmul, check=devices.has_gpu())
+    for found in (by_numpy, *([] if devices.has_gpu() else [on_device])):
         assert distance(found, expected) < distance(whole, expected) / 4
 
 
@@ -225,6 +271,16 @@ def test_cublas_multiplies_nothing_in_float32(cuda, monkeypatch, matmul):
         patch.setattr(fused_product, "FEW_ROWS", 0)
         after_training("seq2seq", "cuda", matmul)
     queue()._cublas.clear()
+
+
+@pytest.mark.parametrize("how", quick(["cut"], CUBLAS_MAY))
+@pytest.mark.parametrize("matmul", ROUNDED)
+@pytest.mark.parametrize("name", quick(["transformer"], WIDE))
+def test_the_check_finds_nothing_wrong_however_cublas_rounds(cuda, monkeypatch, name, matmul, how):
+    monkeypatch.setattr(persistent, "TAIL_ROWS", 0)
+    monkeypatch.setattr(fused_product, "FEW_ROWS", 0)
+    monkeypatch.setattr(fake_cupy.cublas, "round_to", CUBLAS_MAY[how])
+    differentiated(name, "cuda", matmul, check=True)
 
 
 @pytest.mark.parametrize("matmul", ROUNDED)

@@ -3,7 +3,7 @@
 Tensor cores of a GPU multiply float32 matrices after rounding each factor to fewer bits of
 mantissa, and sum the products in float32. `multiplying` says which bits a run wants; on a GPU
 cuBLAS is asked for them, on the CPU factors are rounded here, or in C (`product.h`), so that a
-model can be trained as a GPU will train it.
+model can be trained about as a GPU will train it: cuBLAS may cut factors where we round them.
 """
 
 from __future__ import annotations

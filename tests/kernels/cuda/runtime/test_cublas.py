@@ -8,6 +8,9 @@ import pytest
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime.precision import multiplying, rounded
+from tests.cuda import fake_cupy
+from tests.cuda.rounding import CUBLAS_MAY, error_share
+from tests.marks import quick
 
 SIZES = [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (31, 33, 32), (5, 1, 33), (1, 33, 5)]
 MARGIN = 3  # columns of a wider matrix beside each operand
@@ -46,8 +49,12 @@ def test_products_of_parts_of_wider_matrices(cupy, dtype, m, n, k):
         assert np.isnan(out.get()[:, -MARGIN:]).all()
 
 
+@pytest.mark.parametrize("how", quick(["round"], CUBLAS_MAY))
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_factors_of_float32_are_rounded_where_the_run_asks_for_it(cupy, dtype, precision):
+def test_factors_of_float32_are_rounded_where_the_run_asks_for_it(
+    cupy, dtype, monkeypatch, precision, how
+):
+    monkeypatch.setattr(fake_cupy.cublas, "round_to", CUBLAS_MAY[how])
     a, b, c = normal(dtype, 5, 9), normal(dtype, 9, 7, seed=1), normal(dtype, 5, 7, seed=2)
     device = [cupy.asarray(each) for each in (a, b, c)]
     with multiplying(precision):
@@ -59,7 +66,12 @@ def test_factors_of_float32_are_rounded_where_the_run_asks_for_it(cupy, dtype, p
         device[2].data.ptr, 7,
     )  # fmt: skip
     queue().flush()
-    close(device[2].get(), factors[0] @ factors[1] + c, 9)
+    found = device[2].get()
+    if dtype == np.float64 or (cupy is fake_cupy and how == "round"):
+        close(found, factors[0] @ factors[1] + c, 9)
+    else:
+        bound = error_share(precision) * (np.abs(a) @ np.abs(b))
+        assert (np.abs(found - (a @ b + c)) <= bound).all()
     assert np.array_equal(factors[0], a) == (dtype == np.float64)
 
 
