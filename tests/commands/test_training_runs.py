@@ -20,7 +20,8 @@ from dynbatch.train import (
     read_metrics,
     save_checkpoint,
 )
-from tests.cuda.fake_cupy import settings as gpus
+from tests.cuda import devices
+from tests.parallel.gpus import several_gpus
 
 
 def main(arguments):
@@ -127,22 +128,18 @@ def test_a_gpu_that_is_not_there_is_one_message_and_status_1(pairs, tmp_path, ca
     assert not (tmp_path / "run").exists()
 
 
-def test_a_gpu_is_chosen_by_its_number(pairs, tmp_path, capsys, cuda, monkeypatch):
+def test_a_gpu_is_chosen_by_its_number(pairs, tmp_path, capsys, monkeypatch):
     """Where several processes train, `connect` gives each one its own."""
     connected, connect = [], parallel.connect
     monkeypatch.setattr(
         parallel, "connect", lambda device: connected.append(device) or connect(device=device)
     )
     command_line = command(pairs, tmp_path / "run", "--limit", "16", "--epochs", "1", "--device")
-    gpus.devices = 2
-    try:
-        assert main([*command_line, "cuda:2"]) == 1
-        assert capsys.readouterr().err.startswith("error: device 'cuda:2': this machine has 2 GPUs")
+    with devices.device("shuffled") as cupy, several_gpus(), cupy.cuda.Device(0):
+        assert main([*command_line, "cuda:3"]) == 1
+        assert capsys.readouterr().err.startswith("error: device 'cuda:3': this machine has 3 GPUs")
         assert main([*command_line, "cuda:1"]) == 0
-        assert connected == ["cuda:1"] and cuda.cuda.runtime.getDevice() == 1
-    finally:
-        gpus.devices = 1
-        cuda.cuda.Device(0).use()
+        assert connected == ["cuda:1"] and cupy.cuda.runtime.getDevice() == 1
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_then_ends_as_if_never_interrupted(

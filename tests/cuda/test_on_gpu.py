@@ -1,7 +1,9 @@
 """The tests for a card are chosen from all, and no crash among them hides the others."""
 
+import ast
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -121,3 +123,31 @@ def test_the_device_says_when_it_is_lost(monkeypatch):
     assert on_gpu.device_error() == "cudaErrorIllegalAddress"
     runtime.deviceSynchronize = lambda: None
     assert on_gpu.device_error() == ""
+
+
+def test_what_asks_for_the_card_sets_nothing_of_the_stand_in():
+    """On a card there is one GPU, whatever is said to a stand-in that nobody uses.
+
+    A fixture or test that looks which of the two it was given may.
+    """
+    wrong = []
+    for path in Path(__file__).parents[1].rglob("test_*.py"):
+        tree = ast.parse(path.read_text())
+        settings = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module == "tests.cuda.fake_cupy"
+            for alias in node.names
+        }
+        for function in [node for node in tree.body if isinstance(node, ast.FunctionDef)]:
+            asked = {arg.arg for arg in function.args.args} & {"cuda", "device", "cupy"}
+            sets = [
+                node
+                for node in ast.walk(function)
+                if isinstance(node, ast.Attribute | ast.Name)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node).split(".")[0] in settings
+            ]
+            if asked and sets:
+                wrong.append(f"{path.name}::{function.name} sets {ast.unparse(sets[0])}")
+    assert wrong == []
