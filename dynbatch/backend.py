@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,14 @@ NAMES = ("cpu", "cuda")
 
 LEAST_CAPABILITY = {13: 75, 12: 60}
 """The oldest GPUs, by CUDA's version: Turing, where CUDA 13 begins, and Pascal under CUDA 12."""
+
+OUT_OF_MEMORY = (
+    "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+"""The names, in the messages of CuPy's errors, for memory that CUDA's runtime, its driver, which
+loads and starts kernels, or cuBLAS did not get."""
+
+Made = TypeVar("Made")
 
 _stand_in: list[ArrayModule] = []
 
@@ -227,8 +235,23 @@ def _dotted(capability: int) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of CuPy, or of the driver, says that memory ran out."""
-    return isinstance(error, MemoryError) or "MemoryAllocation" in str(error)
+    """Whether an error of CuPy, of CUDA, or of an allocator says that memory ran out."""
+    is_named = isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__
+    return is_named or any([name in str(error) for name in OUT_OF_MEMORY])
+
+
+def with_memory_of_cupy(make: Callable[[], Made]) -> Made:
+    """The result of `make`, which takes memory of a GPU outside of CuPy's pool.
+
+    Where there is none, the pool gives back what it holds unused, and `make` is tried once more.
+    """
+    try:
+        return make()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    cupy().get_default_memory_pool().free_all_blocks()
+    return make()
 
 
 @contextmanager

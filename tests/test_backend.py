@@ -100,3 +100,47 @@ def test_a_gpu_that_is_too_old_for_every_cuda_is_sent_to_none_of_them():
         with pytest.raises(BackendError, match=r"capability 5\.2") as found:
             backend.require_gpu(card("52", cuda))
         assert "cuda12" not in str(found.value) and 'device="cpu"' in str(found.value)
+
+
+class OutOfMemoryError(Exception):
+    """PyTorch's, for instance."""
+
+
+@pytest.mark.parametrize(
+    ("error", "says_so"),
+    [
+        (MemoryError("pinned"), True),
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate"), True),
+        (RuntimeError("cudaErrorMemoryAllocation: out of memory"), True),
+        (RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested"), False),
+        (RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED"), False),
+        (KeyError("cudaErrorInvalidValue"), False),
+    ],
+)
+def test_what_says_that_memory_ran_out(error, says_so):
+    assert backend.is_out_of_memory(error) is says_so
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(0, 1), (1, 2), (2, 2)])
+def test_what_finds_no_memory_is_tried_once_more_without_what_cupy_holds_unused(failures, tries):
+    done = []
+
+    def make():
+        done.append("make")
+        if done.count("make") <= failures:
+            raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")
+        return "made"
+
+    pool = SimpleNamespace(free_all_blocks=lambda: done.append("free"))
+    with backend.stand_in(SimpleNamespace(get_default_memory_pool=lambda: pool)):
+        if failures > 1:
+            with pytest.raises(RuntimeError, match="OUT_OF_MEMORY"):
+                backend.with_memory_of_cupy(make)
+        else:
+            assert backend.with_memory_of_cupy(make) == "made"
+        assert done == ["make", "free", "make"][: 2 * tries - 1]
+        with pytest.raises(KeyError):
+            backend.with_memory_of_cupy(lambda: {}[0])
+        assert done.count("free") == tries - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -96,21 +97,14 @@ class DeviceMemory(Resource):
     def allocate(self, size: int) -> Buffer:
         """A `cupy.cuda.Memory`, which the driver aligns to 256 bytes."""
         self._use()
+        cuda = backend.cupy().cuda
         try:
-            return self._memory(size)
-        except MemoryError:
-            # CuPy's own pool may hold what is missing here.
-            backend.cupy().get_default_memory_pool().free_all_blocks()
-        return self._memory(size)
-
-    def _memory(self, size: int) -> Buffer:
-        cupy = backend.cupy()
-        try:
-            return DeviceBuffer(cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0), size)
+            memory = backend.with_memory_of_cupy(partial(cuda.Memory, size))
         except Exception as error:
             if not backend.is_out_of_memory(error):
                 raise
             raise MemoryError(str(error)) from error
+        return DeviceBuffer(cuda.MemoryPointer(memory, 0), size)
 
     def free(self, buffer: Buffer) -> None:
         """Do nothing: dropping the last pointer frees the memory."""
@@ -187,8 +181,7 @@ class GivenMemory(Resource):
             given = zip(map(self._allocate, (given_size,)), (given_size,), strict=True)
             self._given.update(zip((self._count,), given, strict=True))
         except Exception as error:
-            said = "OutOfMemory" in type(error).__name__ or backend.is_out_of_memory(error)
-            if isinstance(error, MemoryError) or not said:
+            if isinstance(error, MemoryError) or not backend.is_out_of_memory(error):
                 raise
             raise MemoryError(str(error)) from error
         number, self._count = self._count, self._count + 1

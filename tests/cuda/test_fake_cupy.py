@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dynbatch.backend import OUT_OF_MEMORY
 from tests.cuda import fake_cupy as cp
 from tests.cuda import simulator
 from tests.cuda.devices import simulated
@@ -596,6 +597,7 @@ def test_every_function_of_cublas_is_one_of_cupy_with_the_same_parameters():
             assert f"{name}({parameters})".encode() in text, name
         else:
             assert re.search(rf"\b{name}\b".encode(), text), name
+    assert OUT_OF_MEMORY[-1].encode() in text  # those before it are of CUDA
 
 
 def test_every_name_of_nccl_is_one_of_cupy_with_the_same_parameters():

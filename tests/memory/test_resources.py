@@ -133,12 +133,20 @@ def test_what_is_no_memory_is_refused():
         GivenMemory(lambda size: "x" * size).allocate(10)
 
 
-def test_an_allocator_that_has_no_memory_may_say_so_in_its_own_words():
-    class OutOfMemoryError(Exception):
-        pass
+class OutOfMemoryError(Exception):
+    pass
 
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    ],
+)
+def test_an_allocator_that_has_no_memory_may_say_so_in_its_own_words(error):
     def allocate(size):
-        raise OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        raise error
 
-    with pytest.raises(MemoryError, match="Tried to allocate"):
+    with pytest.raises(MemoryError, match=r"Tried to allocate|OUT_OF_MEMORY"):
         GivenMemory(allocate).allocate(10)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dynbatch import backend
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.packing import POINTER
 from dynbatch.kernels.cuda.runtime.staging import Upload
@@ -67,7 +68,8 @@ class Handles:
         streams = [address for address in self._by_stream if address]
         if len(streams) == MOST_HANDLES:
             library.destroy(self._by_stream.pop(streams[0]))  # which waits for the device
-        handle = library.create() if stream else cuda.get_cublas_handle()
+        make = library.create if stream else cuda.get_cublas_handle
+        handle = backend.with_memory_of_cupy(make)
         library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
         library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)
         self._by_stream[stream] = handle
@@ -93,8 +95,9 @@ class Product(NamedTuple):
         function, args, handles, number, _ = self
         if number >= 0:
             args = from_tables(args, number, upload)
+        handle = handles.of(stream)
         handles.products += 1
-        function(handles.of(stream), *args)
+        function(handle, *args)
 
 
 class Cublas:

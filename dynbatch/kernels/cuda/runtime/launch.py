@@ -153,7 +153,10 @@ class Kernels:
         if known is None:
             self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
             with compiling():
-                known = self.known[name] = LoadedKernel(self._compile(name), self.packer(name))
+                known = backend.with_memory_of_cupy(
+                    lambda: LoadedKernel(self._compile(name), self.packer(name))
+                )
+            self.known[name] = known
         return known
 
     def of_steps(self, name: str) -> LoadedKernel:

@@ -358,6 +358,8 @@ def test_a_flush_within_a_branch_starts_what_waited_before_it(queue):
         (RuntimeError("unspecified launch failure"), BackendError, "RuntimeError: unspecified"),
         (MemoryError("out of memory"), OutOfMemory, "no memory left for kernel add_table"),
         (RuntimeError("cudaErrorMemoryAllocation: out"), OutOfMemory, "no memory left for kernel"),
+        (RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out"), OutOfMemory, "no memory left for kernel"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), OutOfMemory, "no memory left for kernel"),
         (RuntimeError("CUDA_ERROR_NO_BINARY_FOR_GPU: no"), BackendError, "CUPY_COMPILE_WITH_PTX=1"),
         (
             RuntimeError("invalid value for --gpu-architecture (-arch)"),
@@ -396,6 +398,36 @@ def test_tables_that_find_no_memory_are_forgotten(queue, monkeypatch):
     add(queue, x, np.full(N, 3))
     queue.flush()
     assert x.get()[0] == 3
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_a_kernel_or_handle_that_finds_no_memory_is_tried_once_more(queue, monkeypatch, has_kernel):
+    """CuPy's pool has given back what it holds unused by then."""
+    cupy, kernels = queue.cupy, queue.kernels("float32")
+    what = (kernels, "_compile") if has_kernel else (cupy.cuda.cublas, "create")
+    make, causes = getattr(*what), [RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")] * 3
+
+    def fails_first(*args):
+        if causes:
+            raise causes.pop()
+        return make(*args)
+
+    monkeypatch.setattr(*what, fails_first)
+    x, out = cupy.zeros(N, np.float32), cupy.zeros(N, np.float32)
+
+    def run():
+        if has_kernel:
+            add(queue, x, np.arange(N))
+        else:
+            product(queue, x, out)
+        queue.flush()
+
+    with cupy.cuda.Stream(non_blocking=True):
+        with pytest.raises(OutOfMemory, match="the GPU has no memory left for"):
+            run()
+        assert len(causes) == 1
+        run()
+    assert not causes and queue.launches == 1
 
 
 def failing(cause):
