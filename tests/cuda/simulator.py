@@ -39,6 +39,8 @@ CHECKED = ["-O1", "-g1", "-gdwarf-4", "-fsanitize=thread"]  # of debugging, line
 # ctypes lets other threads run during a call, and the scheduler's state is global.
 _one_at_a_time = threading.Lock()
 COUNTER = re.compile(r"\[pc 0x([0-9a-f]+)\]")
+# A line of `nm` on a variable within a function: its size, and the function's name with its length.
+STATIC = re.compile(r"^\w+ (\w+) [bBdDuV] _ZZ(\d+)(\w+)", re.MULTILINE)
 
 
 class KernelFault(RuntimeError):
@@ -107,6 +109,15 @@ class Program:
         getattr(self._library, f"shim_describe_{name}")(buffer)
         return buffer.value.decode().split(",")[:-1]
 
+    def static_shared_bytes(self, name: str) -> int:
+        """Static shared memory of a kernel, and of the functions of its text that may be in it.
+
+        A compiler for a device leaves out the functions that the kernel does not call.
+        """
+        apart = self.parameters.keys() - {name}
+        symbols = _static_symbols(self._library_path)
+        return sum([size for function, size in symbols if function not in apart])
+
     def launch(
         self,
         name: str,
@@ -166,6 +177,14 @@ class Program:
             return "at " + found.split()[0].rpartition("/")[2]
 
         return COUNTER.sub(line, message)
+
+
+@cache
+def _static_symbols(library: Path) -> list[tuple[str, int]]:
+    """Shared memory, which is static here: (function that has it, bytes) of each array."""
+    command = ["nm", "--print-size", "--defined-only", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [(rest[: int(length)], int(size, 16)) for size, length, rest in STATIC.findall(text)]
 
 
 def _pack(where: str, parameter: str, value: Any) -> np.ndarray[Any, Any]:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.runtime.precision import round_to
-from tests.cuda import simulator
+from tests.cuda import nvrtc, simulator
 from tests.cuda.simulator import KernelFault, Program, can_fuse
 
 if simulator.missing():
@@ -417,3 +418,13 @@ def test_multiplications_and_additions_are_fused_where_that_is_asked_for():
         Program(text, contracted=contracted).launch("square", (1,), (1,), values)
         found.append(float(out[0]))
     assert found == [0.0, e**2]
+
+
+@pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
+@pytest.mark.parametrize("real", ["float", "double"])
+def test_static_shared_memory_is_that_of_a_device(real):
+    text, options = source.read("crf.cu").text, (f"-DREAL={real}",)
+    program, kernels = Program(text, options), nvrtc.compile_kernels(text, "crf.cu", 90, options)
+    found = {name: program.static_shared_bytes(name) for name in kernels}
+    assert found == {name: taken.shared_bytes for name, taken in kernels.items()}
+    assert found["crf"] == 32 * (4 if real == "float" else 8) and not found["viterbi"]

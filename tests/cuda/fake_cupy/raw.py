@@ -19,7 +19,8 @@ from tests.cuda.fake_cupy import memory
 from tests.cuda.fake_cupy.stream import settings, stream_of
 from tests.cuda.simulator import Program
 
-DEFAULT_SHARED_BYTES = 48 * 1024
+# Of a block, static and dynamic: without asking, and at most, on sm_90.
+DEFAULT_SHARED_BYTES, MOST_SHARED_BYTES = 48 * 1024, 232448
 # Keys of the driver in `extra`.
 END, BUFFER_POINTER, BUFFER_SIZE = 0, 1, 2
 MOST_KEYS = 2
@@ -81,9 +82,26 @@ class RawKernel:
 
     def __init__(self, module: RawModule, name: str) -> None:
         self.module, self.name = module, name
-        self.max_dynamic_shared_size_bytes = DEFAULT_SHARED_BYTES
+        self._most_dynamic: int | None = None
         self.kernel = Function(next(_new_function))
         _functions[self.kernel.ptr] = self
+
+    @property
+    def shared_size_bytes(self) -> int:
+        return self.module.program().static_shared_bytes(self.name)
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        """By default what the static shared memory leaves of that which needs no asking."""
+        if self._most_dynamic is None:
+            return DEFAULT_SHARED_BYTES - self.shared_size_bytes
+        return self._most_dynamic
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        if size + self.shared_size_bytes > MOST_SHARED_BYTES:
+            raise RuntimeError(f"CUDA_ERROR_INVALID_VALUE: {self.name}: {size} bytes are too many")
+        self._most_dynamic = size
 
 
 class Function:
@@ -106,7 +124,7 @@ def launchKernel(
     block = [block_dim_x, block_dim_y, block_dim_z]
     if min(*grid, *block) < 1:
         raise RuntimeError(f"CUDA_ERROR_INVALID_VALUE: {kernel.name}: {grid} blocks of {block}")
-    if shared_mem_bytes > kernel.max_dynamic_shared_size_bytes:
+    if shared_mem_bytes and shared_mem_bytes > kernel.max_dynamic_shared_size_bytes:
         raise RuntimeError(
             f"{kernel.name}: {shared_mem_bytes} bytes of dynamic shared memory, "
             f"max_dynamic_shared_size_bytes is {kernel.max_dynamic_shared_size_bytes}"

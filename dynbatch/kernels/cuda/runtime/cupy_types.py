@@ -60,6 +60,8 @@ class CompiledKernel(Protocol):
     max_dynamic_shared_size_bytes: int
 
     @property
+    def shared_size_bytes(self) -> int: ...
+    @property
     def kernel(self) -> CudaFunction: ...
 
 

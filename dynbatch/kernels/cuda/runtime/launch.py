@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 REAL = {"float32": "float", "float64": "double"}
-# Dynamic shared memory that any kernel may ask for; above it the driver wants to be told.
+# Shared memory that a block of any kernel may have; the driver wants to be told of more.
 DEFAULT_SHARED_BYTES = 48 * 1024
 
 # Blocks that a grid may have in its second and third dimension.
@@ -56,21 +56,27 @@ class LoadedKernel:
 
     Attributes:
         function: what the driver calls it.
+        allowed:  the most dynamic shared memory of its launches so far, in bytes.
         room:     for the arguments of one launch at a time.
     """
 
-    __slots__ = ("_compiled", "_shared", "function", "room")
+    __slots__ = ("_compiled", "allowed", "function", "room")
 
     def __init__(self, compiled: CompiledKernel, packer: Packer) -> None:
         self._compiled = compiled
-        self._shared = DEFAULT_SHARED_BYTES
+        self.allowed = 0
         self.function = compiled.kernel.ptr
         self.room = Room(packer)
 
     def allow(self, shared: int) -> None:
-        """Tell the driver of the most dynamic shared memory that launches ask for."""
-        if shared > self._shared:
-            self._compiled.max_dynamic_shared_size_bytes = self._shared = shared
+        """Tell the driver of dynamic shared memory for which the default leaves no room.
+
+        A block has its static shared memory beside it.
+        """
+        if shared > self.allowed:
+            if shared + self._compiled.shared_size_bytes > DEFAULT_SHARED_BYTES:
+                self._compiled.max_dynamic_shared_size_bytes = shared
+            self.allowed = shared
 
 
 class Kernels:
@@ -221,7 +227,7 @@ class Launch:
         deep = grid[2] if len(grid) > 2 else 1
         if across > MOST_ACROSS or deep > MOST_ACROSS:
             raise too_wide(self._name, grid)
-        if shared > DEFAULT_SHARED_BYTES:
+        if shared > kernel.allowed:
             kernel.allow(shared)
         data, tables = self._packed
         room = kernel.room

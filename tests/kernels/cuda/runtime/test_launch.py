@@ -22,6 +22,14 @@ SCALE = source.join(
         __syncthreads();
         if (threadIdx.x == 0) x[0] = room[n - 1];
     }
+    extern "C" __global__ void fill_both(REAL* x, int n) {
+        extern __shared__ REAL room[];
+        __shared__ REAL own[32];
+        for (int i = threadIdx.x; i < n; i += blockDim.x) room[i] = i;
+        own[threadIdx.x] = threadIdx.x;
+        __syncthreads();
+        if (threadIdx.x == 0) x[0] = room[n - 1] + own[31];
+    }
     """,
 )
 
@@ -70,6 +78,15 @@ def test_shared_memory_above_48_kib_is_asked_for(kernels):
     count = 60 * 1024 // kernels.dtype.itemsize
     kernels.launch("fill_shared", (1,), (64,), (x, count), shared=60 * 1024)
     assert x.get()[0] == count - 1
+
+
+@pytest.mark.parametrize("size", [48 * 1024, 47 * 1024 + 960])
+def test_static_shared_memory_counts_among_the_48_kib(kernels, size):
+    """As of a CRF of 6,144 tags: two rows of them, and a number a warp."""
+    x = kernels.cupy.empty(1, kernels.dtype)
+    count = size // kernels.dtype.itemsize
+    kernels.launch("fill_both", (1,), (32,), (x, count), shared=size)
+    assert x.get()[0] == count - 1 + 31
 
 
 def test_arguments_of_another_kind_are_errors(kernels):
