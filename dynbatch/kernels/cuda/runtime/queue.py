@@ -106,8 +106,9 @@ class Queue:
 
         Args:
             dtype: of the values: which REAL.
-            args:  NumPy arrays among them are tables, staged as they are now, in the type that the
-                kernel's parameter points to.
+            args:  NumPy arrays among them are tables, staged in the type that the kernel's
+                parameter points to, as they are when the first launch of a flush is given them: an
+                array that is written again before the flush is no other table.
         """
         if 0 in grid or 0 in block:
             return None

@@ -87,7 +87,8 @@ class Staging:
     def put(self, array: Array, dtype: DType) -> int:
         """Copy a host array as it is now, in a dtype; return its place: bytes from the start.
 
-        One array has one place in an upload.
+        One array has one place in an upload. It is known by its `id`, which no other array can have
+        meanwhile, as it is kept; so what is written to it later does not come up.
         """
         known = self._places.get((id(array), dtype))
         if known is not None:
@@ -98,7 +99,7 @@ class Staging:
         if gap:
             self._parts.append(GAP[:gap])
         self._used = start + len(data) + gap
-        self._places[id(array), dtype] = start, array  # kept, so that the id stays its own
+        self._places[id(array), dtype] = start, array
         return start
 
     def put_later(self, size: int, fill: Fill) -> int:

@@ -73,8 +73,12 @@ def test_a_table_is_taken_as_it_was_when_it_was_handed_over(queue):
     x, ids = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
     add(queue, x, ids)
     ids[:] = 1000
+    add(queue, x, ids)  # one array, one table of this flush
     queue.flush()
-    np.testing.assert_array_equal(x.get(), np.arange(N))
+    np.testing.assert_array_equal(x.get(), 2 * np.arange(N))
+    add(queue, x, ids)
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), 2 * np.arange(N) + 1000)
 
 
 def test_more_runs_than_buffers_without_waiting_for_the_device(queue):
