@@ -21,7 +21,7 @@ from dynbatch.memory.resource import rounded
 from dynbatch.memory.upstream import address_of
 
 ROWS = 32
-"""Rows of a page of keys and values."""
+"""Rows of a page of keys and values: a power of two, as CUDA's attention wants them."""
 
 TILE = 64
 """Keys that C's attention works on at a time, counted from the first: as in scores.h."""

@@ -49,7 +49,7 @@ class PageTable:
         counts:  (K,) pages of each.
         lengths: (K,) rows of each so far, from its first page on.
         new:     (K,) rows that the step adds, for which there is room.
-        rows:    of a page.
+        rows:    of a page; on a GPU a power of two.
         gaps:    (K, 2): of each sentence a row, and how much further back that one and those
                  behind it lie in its pages. None where they lie side by side.
 

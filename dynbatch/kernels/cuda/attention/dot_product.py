@@ -85,12 +85,14 @@ def dot_attention_of_pages(
 ) -> None:
     """`dot_attention` over keys and values where they lie in pages, in one launch."""
     table, lengths = paged.table, np.diff(query_offsets)
+    log_rows = table.rows.bit_length() - 1
+    assert table.rows == 1 << log_rows, f"pages of {table.rows} rows, which are no power of two"
     keys, values = [queries[:0].reshape(0, width) for width in paged.widths]  # for their widths
     packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
     form = _form(packed, scoring)
     tiles, blocks = tile_table(lengths, form.side)
     args = (
-        queries, table.bases, table.firsts, table.gaps, table.rows, *paged.offsets, out, tiles,
+        queries, table.bases, table.firsts, table.gaps, log_rows, *paged.offsets, out, tiles,
         *_tables(packed, scoring), *form.forward,
     )  # fmt: skip
     launch(out, f"dot_attention_of_pages{form.kind}", (blocks, scoring.heads), form.block, args)

@@ -15,38 +15,41 @@ from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.matrices import ends_of
 from tests.kernels.cuda.compare import launches
+from tests.marks import exhaustive
 
 BEFORE, HEADS, SHARED, WIDTH = np.array([70, 0, 300, 31]), 4, 2, 8
 
 
-def paged(cupy, rows, lengths, split):
-    """Rows of sentences (N, 2 · width), keys beside values, in pages of 32 rows with a gap each."""
+def paged(cupy, rows, lengths, split, height=32):
+    """Rows of sentences (N, 2 · width), keys beside values, in pages of `height` rows with gaps."""
     width = rows.shape[1] // 2
     gaps, bases, firsts, held = [], [], [], []
     for first, end in pairwise(ends_of(lengths)):
-        gap = -split % 32 if split < end - first else 0
+        gap = -split % height if split < end - first else 0
         gaps.append((split, gap))
-        count = -(-(end - first + gap) // 32)
-        whole = np.full((2, count * 32, width), np.nan, rows.dtype)
+        count = -(-(end - first + gap) // height)
+        whole = np.full((2, count * height, width), np.nan, rows.dtype)
         places = np.arange(end - first)
         places[split:] += gap
         for side in range(2):
             whole[side, places] = rows[first:end, side * width : (side + 1) * width]
         firsts.append(count)
         for page in range(count):
-            held.append(cupy.asarray(np.ascontiguousarray(whole[:, page * 32 : page * 32 + 32])))
+            part = whole[:, page * height : (page + 1) * height]
+            held.append(cupy.asarray(np.ascontiguousarray(part)))
             bases.append(device_address(held[-1]))
-    size = 32 * width * rows.itemsize
+    size = height * width * rows.itemsize
     table = PageTable(
-        np.array(bases, np.int64), firsts, lengths, np.zeros_like(lengths), 32, np.array(gaps)
+        np.array(bases, np.int64), firsts, lengths, np.zeros_like(lengths), height, np.array(gaps)
     )
     return PagedRows(table, (0, size), (width, width)), held
 
 
+@pytest.mark.parametrize("height", [32, 1, exhaustive(8)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("mask", [NO_MASK, Mask(UNBOUNDED, 0), Mask(9, 0)])
 @pytest.mark.parametrize("new", [(1, 1, 1, 1), (5, 40, 1, 2)])
-def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mask, bias):
+def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mask, bias, height):
     rng, lengths = np.random.default_rng(0), BEFORE + new
     q = rng.standard_normal((sum(new), HEADS * WIDTH)).astype(dtype)
     rows = rng.standard_normal((lengths.sum(), HEADS // SHARED * WIDTH * 2)).astype(dtype)
@@ -58,7 +61,7 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
     expected = np.empty_like(q)
     room = workspace(q, new, lengths.tolist(), scoring)
     dot_attention(packed, scoring, expected, None, np.empty(room, dtype))
-    of_pages, _held = paged(cupy, rows, lengths, 40)
+    of_pages, _held = paged(cupy, rows, lengths, 40, height)
     if bias:
         scoring = scoring._replace(bias=ScoreBias(cupy.asarray(slopes.numbers), None))
     out = cupy.empty(q.shape, dtype)
@@ -66,3 +69,12 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
         dot_attention_of_pages(cupy.asarray(q), ends_of(new), of_pages, scoring, out)
         queue().flush()
     np.testing.assert_allclose(out.get(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pages_on_a_gpu_have_a_power_of_two_of_rows(cupy):
+    """A row is found without a division."""
+    rows, lengths = np.zeros((4, 2 * WIDTH), np.float32), np.array([4])
+    of_pages, _held = paged(cupy, rows, lengths, 4, height=3)
+    q, scoring = cupy.zeros((1, WIDTH), np.float32), Scoring(1, np.ones(1, np.float32), [NO_MASK])
+    with pytest.raises(AssertionError, match="pages of 3 rows, which are no power of two"):
+        dot_attention_of_pages(q, ends_of((1,)), of_pages, scoring, q)

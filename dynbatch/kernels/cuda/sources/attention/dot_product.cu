@@ -146,28 +146,29 @@ struct PagedRows {
 
     const long long* pages;
     int offset;  // where rows begin in a page, in bytes
-    int split, gap, of_page, stride, width;
+    int split, gap, log_rows, stride, width;
 
     __device__ __forceinline__ const REAL* row(int n) const {
-        const int place = n + (n >= split ? gap : 0);
-        return (const REAL*)(pages[place / of_page] + offset) + (place % of_page) * stride;
+        const int place = n + (n >= split ? gap : 0), within = place & ((1 << log_rows) - 1);
+        return (const REAL*)(pages[place >> log_rows] + offset) + within * stride;
     }
     __device__ __forceinline__ From from(int n) const { return {*this, n, width}; }
 };
 
 // Where keys and values lie: addresses of all sentences' pages, the first of each sentence, its
-// split and gap or NULL, the rows of a page, and where keys and values begin in one, in bytes.
+// split and gap or NULL, and the binary logarithm of a page's rows: a number is not divided for each
+// row that is read.
 struct PageTables {
     const long long* pages;
     const int* firsts;
     const long long* gaps;
-    int of_page;
+    int log_rows;
 
     __device__ __forceinline__ PagedRows rows(
         int sentence, long long offset, int heads, int width, int head) const {
         const int split = gaps ? (int)gaps[2 * sentence] : 0x7fffffff;
         return {pages + firsts[sentence], (int)offset + head * width * (int)sizeof(REAL), split,
-            gaps ? (int)gaps[2 * sentence + 1] : 0, of_page, heads * width, width};
+            gaps ? (int)gaps[2 * sentence + 1] : 0, log_rows, heads * width, width};
     }
 };
 
@@ -216,26 +217,26 @@ extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_extended(cons
 // Over keys and values in pages.
 extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention_of_pages(const REAL* queries, const long long* pages, const int* firsts,
-        const long long* gaps, int of_page, long long key_offset, long long value_offset, REAL* out,
-        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
-        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width) {
+        const long long* gaps, int log_rows, long long key_offset, long long value_offset,
+        REAL* out, const long long* tiles, const long long* query_offsets,
+        const long long* key_offsets, const REAL* scales, const long long* masks,
+        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
     attend_pages<false>(
-        queries, {pages, firsts, gaps, of_page}, key_offset, value_offset, out, tables, {});
+        queries, {pages, firsts, gaps, log_rows}, key_offset, value_offset, out, tables, {});
 }
 
 // The same with a bias.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    dot_attention_of_pages_extended(const REAL* queries, const long long* pages, const int* firsts,
-        const long long* gaps, int of_page, long long key_offset, long long value_offset, REAL* out,
-        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
-        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
-        const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
+extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_of_pages_extended(
+    const REAL* queries, const long long* pages, const int* firsts, const long long* gaps,
+    int log_rows, long long key_offset, long long value_offset, REAL* out, const long long* tiles,
+    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
+    const long long* masks, const bool* visible, int sentences, int heads, int shared,
+    int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+    const unsigned* streams, unsigned bound, REAL scale, const int* starts) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
-    attend_pages<true>(queries, {pages, firsts, gaps, of_page}, key_offset, value_offset, out,
+    attend_pages<true>(queries, {pages, firsts, gaps, log_rows}, key_offset, value_offset, out,
         tables, {bias, rows, zero, streams, bound, scale, starts});
 }
