@@ -148,6 +148,7 @@ class Parameter(ParameterHabits):
                 "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
                 "Parameter,\n        and its optimizer after it"
             )
+        exchange.require_aligned(f"Parameter {self.name!r}", array)
 
     @property
     def frozen_rows(self) -> Array | None:

@@ -199,6 +199,29 @@ def test_what_cannot_be_an_input_is_an_error_with_its_fix(cuda):
             F.input(graph, db.Parameter(np.ones(3)))
 
 
+def test_numbers_that_lie_between_two_places_of_a_gpu_are_refused(cuda):
+    """Their distance from others is no number of elements, and no kernel can read them."""
+    room = cuda.zeros(64, np.uint8)
+    askew = cuda.ndarray((3,), np.float32, room.data + 2)
+    apart = cuda.ndarray((3,), np.float32, room.data, strides=(6,))
+    whole = cuda.ndarray((1, 3), np.float32, room.data + 4, strides=(6, 4))  # of one row, no step
+    parameter = db.Parameter(np.zeros(3, np.float32)).to("cuda")
+    with db.Graph("cuda") as graph:
+        for array in (askew, apart):
+            given = array
+            for make in (None, Tensor, Interfaced):
+                if make is not None:
+                    given = make(cuda, np.zeros(3, np.float32))
+                    given.array = array
+                with pytest.raises(BackendError, match=r"(?s)multiples of 4.*made at .*dlpack"):
+                    F.input(graph, given)
+                with pytest.raises(BackendError, match="Parameter 'w': an array of float32 at"):
+                    db.Parameter(given, "w")
+            with pytest.raises(BackendError, match="multiples of 4 bytes"):
+                parameter.value = array
+        assert F.input(graph, whole).value.tolist() == [[0.0] * 3]
+
+
 class Elsewhere:
     """Says that it is on some device."""
 

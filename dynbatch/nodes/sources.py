@@ -167,7 +167,8 @@ def input(graph: Owner, array: Any) -> Node:
     Raises:
         DtypeError:   not numeric, or on a GPU of another dtype.
         ShapeError:   a list of rows of different lengths.
-        BackendError: on a GPU, and the graph is not.
+        BackendError: on a GPU, and the graph is not, or its numbers do not lie at multiples of
+            their size there.
     """
     dtype = dtype_of("input", graph)
     if isinstance(array, Node | Parameter):

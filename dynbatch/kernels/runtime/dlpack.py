@@ -59,15 +59,14 @@ def view(what: str, value: Any) -> Array:
         value: an array of any library, or anything that NumPy converts.
 
     Raises:
-        BackendError: CuPy is missing, or there is no such GPU.
+        BackendError: CuPy is missing, there is no such GPU, or `require_aligned`.
         DtypeError:   its library does not hand it out, or NumPy and CuPy have no such type.
         ValueError:   lists of different lengths.
     """
-    if backend.is_device_array(value) or isinstance(value, np.ndarray):
-        array: Array = value
-        return array
+    array: Array = value
     try:
-        return _on_gpu(what, value) if is_on_gpu(what, value) else _on_host(value)
+        if not backend.is_device_array(value) and not isinstance(value, np.ndarray):
+            array = _on_gpu(what, value) if is_on_gpu(what, value) else _on_host(value)
     except NOT_SHARED as error:
         if not hasattr(value, "__dlpack_device__") or isinstance(error, BackendError):
             raise
@@ -75,6 +74,26 @@ def view(what: str, value: Any) -> Array:
             f"{what}: {type(value).__name__} cannot be taken: {error}\n"
             "  fix:  a float32 or float64 tensor without gradient: tensor.detach(), tensor.float()"
         ) from error
+    require_aligned(what, array)
+    return array
+
+
+def require_aligned(what: str, array: Any) -> None:
+    """Raise BackendError where numbers on a GPU do not lie at multiples of their size.
+
+    No kernel can read them there, nor count in elements how far they are from others.
+    """
+    if isinstance(array, np.ndarray) or not array.size:
+        return
+    steps = [step for step, count in zip(array.strides, array.shape, strict=True) if count > 1]
+    size, address = array.itemsize, array.data.ptr
+    if address % size or any([step % size for step in steps]):
+        raise BackendError.at_caller(
+            f"{what}: an array of {array.dtype} at the address {address:#x} of a GPU, with strides "
+            f"{tuple(array.strides)}.\n  rule: a GPU reads numbers of {size} bytes at multiples of "
+            f"{size} bytes\n  fix:  copy its bytes to an allocation of their own: "
+            "cupy.asarray(cupy.asnumpy(array))"
+        )
 
 
 def _on_host(value: Any) -> Array:

@@ -14,8 +14,8 @@ def element_offsets(base: Array, arrays: Sequence[Array]) -> list[int]:
     """Offsets of arrays, in elements from `base`; the arrays are kept alive until the flush.
 
     Args:
-        base, arrays: device arrays of one dtype; the allocations of CuPy are aligned, so that the
-            distances are whole numbers.
+        base, arrays: device arrays of one dtype, each at a multiple of its size: CuPy and pools
+            align what they give, and `dlpack.view` refuses others, so distances are whole numbers.
 
     Raises:
         ShapeError: an array is not C-contiguous.
