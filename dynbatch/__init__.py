@@ -30,6 +30,7 @@ from dynbatch.generation.generate import generate
 from dynbatch.generation.scoring import log_prob
 from dynbatch.graph import Graph
 from dynbatch.kernels.blas import set_batch_invariant
+from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Cell",
+    "CudaKernel",
     "DynbatchError",
     "Engine",
     "GenerationConfig",

@@ -11,8 +11,8 @@ import dynbatch as db
 
 PUBLIC = {
     "dynbatch": """
-        Cell DynbatchError Engine GenerationConfig Graph MemoryUse Node NodeType Operation Parameter
-        Policy Ragged Retain RowSparse backends block cell drive errors generate
+        Cell CudaKernel DynbatchError Engine GenerationConfig Graph MemoryUse Node NodeType
+        Operation Parameter Policy Ragged Retain RowSparse backends block cell drive errors generate
         grad hvp initial_state log_prob memory models node_types nodes num_threads optim padding
         parallel pictures predict scan seed set_batch_invariant set_gc_threshold set_num_threads
         stack testing total train

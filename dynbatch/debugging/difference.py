@@ -45,7 +45,7 @@ class Checker:
 
     def advice(self, node_type: type[Operation] | None) -> str:
         """Advice about a difference."""
-        if node_type is not None and not node_type.names_kernels:
+        if node_type is not None and not node_type.is_built_in:
             name = node_type.__name__
             return (
                 f"{name}.forward_batch and {name}.backward_batch may use\n"

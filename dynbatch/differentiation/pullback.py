@@ -117,7 +117,7 @@ def _refuse(node: Node) -> NoReturn:
         "write this step with such functions, or F.detach what needs no gradient; "
         "graph.backward alone goes through every node"
     )
-    if not getattr(node, "names_kernels", True):
+    if not getattr(node, "is_built_in", True):
         fix = (
             f"write one: @dynbatch.differentiation.rule({name}), for its parameters parameter_rule "
             "(docs/guides/extending.md);\n        or F.detach what needs no gradient"

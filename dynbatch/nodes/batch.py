@@ -8,6 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from dynbatch.backend import Array, ArrayModule, DType
+from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.runtime.launch import Dimensions
+from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
+from dynbatch.kernels.cuda.runtime.packing import Arguments
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -70,7 +75,8 @@ class Batch:
         recompute:  what a node type that `recomputes` leaves for backward to make again: 0 for
             nothing; else one of `Operation.recompute_choices`. May be set before `saved` and the
             workspaces are asked for; see `Operation.recompute_of`.
-        launches:   kernels launched; a node type that launches more than one adds to it.
+        launches:   kernels launched; a node type that launches more than one adds to it, unless it
+            launches them by `launch`.
         accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
             that to its `finish`; see `nodes.attention.base`. Only a scan sets it, whose
             steps share one memory.
@@ -79,8 +85,9 @@ class Batch:
     """
 
     __slots__ = (
-        "accumulate", "adds", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "memo",
-        "nodes", "output", "port_gradients", "ports", "recompute", "saved", "scratch", "xp",
+        "_own_launches", "accumulate", "adds", "cache", "dtype", "gradients", "inputs", "keeps",
+        "launches", "memo", "nodes", "output", "port_gradients", "ports", "recompute", "saved",
+        "scratch", "xp",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +106,7 @@ class Batch:
         self.keeps = True
         self.recompute = recompute
         self.scratch: Array = xp.empty(0, dtype)
-        self.launches = 0
+        self.launches = self._own_launches = 0
         self.accumulate = self.adds = False
         self.cache: ScanCache | None = None
 
@@ -218,6 +225,53 @@ class Batch:
             "  fix:  retains = db.Retain(output=True) in its class"
         )
         return self.output
+
+    def begin(self) -> None:
+        """Count one kernel: a hook of the type is called next."""
+        self.launches += 1
+        self._own_launches = 0
+
+    def launch(
+        self,
+        kernel: CudaKernel,
+        grid: int | Dimensions,
+        block: int | Dimensions,
+        args: Arguments,
+        shared: int = 0,
+    ) -> None:
+        """Launch a kernel of the user's own on the GPU, in its turn among those of other nodes.
+
+        Args:
+            kernel: compiled for the batch's dtype, which is `REAL` in its text.
+            grid:   the number of blocks, in up to three dimensions. Where one is 0, as where there
+                are no rows, nothing is launched.
+            block:  the threads of a block, in up to three dimensions.
+            args:   one for each parameter. For a pointer: an array of the GPU that is C-contiguous
+                and of the dtype that is pointed to, such as `x.values`, `batch.scratch` and a
+                parameter's value; or None for NULL. An array of NumPy, such as `x.offsets` and
+                `batch.array("scale")`, becomes a table of a `const` pointer: it is copied now, in
+                the dtype that is pointed to, and one copy brings all tables of a run to the GPU. An
+                array that is given to several launches of a run is copied once: write no other
+                numbers into it. For a number: one of Python or NumPy, cast to the parameter's type.
+            shared: bytes of dynamic shared memory of each block.
+
+        Raises:
+            BackendError: the batch runs on the CPU; or the text does not compile, with the lines of
+                the user's file: here, or with `names_kernels` when the run is started.
+            ShapeError:   the number of arguments is wrong, an array is not C-contiguous, or a block
+                or grid is larger than a GPU takes.
+            DtypeError:   an argument is not what its parameter takes.
+            OverflowError: an integer does not fit its parameter.
+        """
+        if self.xp is np:
+            raise BackendError(
+                f"{self.first.label()}: kernel {kernel.name} is launched, and the graph is on the "
+                "CPU.\n  rule: a kernel runs on a GPU; on the CPU a type computes with NumPy\n"
+                "  fix:  `if batch.xp is np:` tells them apart"
+            )
+        self._own_launches += 1
+        self.launches += self._own_launches > 1  # the first one is counted already
+        kernel.launch(queue(), self.dtype, grid, block, args, shared)
 
     def parameter_gradients(self) -> Gradients:
         """Where to leave gradients of parameters; only in backward."""

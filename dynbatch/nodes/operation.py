@@ -100,10 +100,13 @@ class Operation(Recorded):
             is set; see `finish`.
         cache_type: of `Batch.cache`, what is kept from step to step of a scan.
         draws:     True if values are random, drawn with the number in the node's `stream`.
+        names_kernels: True if on a GPU all that it does is to launch kernels, by `batch.launch`.
+            They wait in the queue with those of the other nodes, for one copy of all tables. By
+            default only dynbatch's own types do so. Another type may compute with `batch.xp`, at
+            once; everything before it is therefore started first.
 
     Attributes that follow from the type:
-        names_kernels: True for dynbatch's own types, which call kernels only. Another type may
-            compute with `batch.xp`; on a GPU everything before it is therefore started first.
+        is_built_in:   whether it is one of dynbatch's own.
         reads_ports:   whether it reads further outputs of nodes: `reads` is overridden.
         takes_lengths: whether nodes batch where widths that are lengths differ, or are 0.
         saves:         whether forward leaves arrays beside the output.
@@ -134,6 +137,7 @@ class Operation(Recorded):
     draws: ClassVar[bool] = False
 
     names_kernels: ClassVar[bool]
+    is_built_in: ClassVar[bool]
     reads_ports: ClassVar[bool]
     saves: ClassVar[bool]
     checks_given: ClassVar[bool]
@@ -141,14 +145,16 @@ class Operation(Recorded):
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
-        cls.names_kernels = cls.__module__.startswith("dynbatch.")
+        cls.is_built_in = cls.__module__.startswith("dynbatch.")
+        if "names_kernels" not in cls.__dict__:
+            cls.names_kernels = cls.is_built_in
         for way in ("forward", "backward"):
             if isinstance(cls.__dict__.get(way), classmethod):  # the hooks' names in older types
                 setattr(cls, f"{way}_batch", cls.__dict__[way])
                 delattr(cls, way)
             # What the kernels of a base bear, a forward or backward of its own may not.
             has_own = f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__
-            if has_own and not cls.names_kernels:
+            if has_own and not cls.is_built_in:
                 setattr(cls, f"inplace_{way}", False)
                 if way == "backward":
                     cls.passes, cls.adds_gradient = (), False
@@ -170,7 +176,7 @@ class Operation(Recorded):
         do not: the block is traced at each new size. Nor are types of users trusted, unless they
         work row by row.
         """
-        return self.names_kernels or self.rowwise
+        return self.is_built_in or self.rowwise
 
     @classmethod
     def reads_values(cls) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array, DType
-from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packer, Tables
@@ -150,7 +150,7 @@ class Kernels:
         known = self.packers.get(name)
         if known is None:
             parameters = self._source(name).kernels[name]
-            known = self.packers[name] = Packer(name, parameters, self.dtype)
+            known = self.packers[name] = Packer(source.name_of(name), parameters, self.dtype)
         return known
 
     def loaded(self, name: str) -> LoadedKernel:
@@ -182,7 +182,12 @@ class Kernels:
             options = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
             module = self.cupy.RawModule(code=text.text, options=options)
             self._modules[text.text] = module
-        return module.get_function(name)
+        try:
+            return module.get_function(source.name_of(name))
+        except Exception as error:
+            if text.origin is not None and text.name in str(error):
+                raise does_not_compile(text, name, error) from error
+            raise
 
 
 class Launch:
@@ -213,7 +218,7 @@ class Launch:
         self.label = label
 
     def __str__(self) -> str:
-        return f"kernel {self._name}"
+        return f"kernel {source.name_of(self._name)}"
 
     def start(self, upload: Upload, stream: int) -> None:
         """Start it on the stream of that address; no size is zero.
@@ -248,9 +253,18 @@ class Launch:
 def too_wide(name: str, grid: Sequence[int]) -> ShapeError:
     """The error for a grid that is too large in its second or third dimension."""
     return ShapeError(
-        f"{name}: a grid of {' x '.join(map(str, grid))} blocks.\n"
+        f"{source.name_of(name)}: a grid of {' x '.join(map(str, grid))} blocks.\n"
         f"  rule: at most {MOST_ACROSS} across; a block often takes 32 columns\n"
         "  fix:  narrower rows"
+    )
+
+
+def does_not_compile(text: CudaSource, key: str, error: Exception) -> BackendError:
+    """The error for a text of the user's own that the compiler refuses."""
+    return BackendError(
+        f"kernel {source.name_of(key)} does not compile: {text.in_users_lines(str(error)).strip()}"
+        "\n  rule: the text is CUDA C++17 and stands by itself; REAL is float or double\n"
+        "  fix:  mend it in the line that the compiler names"
     )
 
 

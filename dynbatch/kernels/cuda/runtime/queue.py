@@ -26,6 +26,7 @@ from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
+from dynbatch.kernels.cuda.runtime.source import name_of
 from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
 from dynbatch.kernels.cuda.runtime.work import HostCall, Work, refused
@@ -138,7 +139,7 @@ class Queue:
         try:
             return (kernels.packers.get(name) or kernels.packer(name)).pack(args, self.stage)
         except Exception as error:
-            error.add_note(f"kernel {name}, for {self.label or 'no node'}")
+            error.add_note(f"kernel {name_of(name)}, for {self.label or 'no node'}")
             raise
 
     def call(self, function: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ header would go unnoticed. `#line` keeps compiler messages true.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from importlib import resources
@@ -16,24 +17,41 @@ HEADERS = ("common.cuh", "segments.cuh", "attention.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 
 
 class KernelParameter(NamedTuple):
-    """One parameter of a kernel: `const REAL* x` is ("x", "REAL", True)."""
+    """One parameter of a kernel: `const REAL* x` is ("x", "REAL", True, True)."""
 
     name: str
     type: str
     is_pointer: bool
+    is_read_only: bool = False
 
 
 class CudaSource(NamedTuple):
-    """A complete source text. Kernels are templates over REAL, the element type."""
+    """A complete source text. Kernels are templates over REAL, the element type.
+
+    name:    what the compiler calls it.
+    kernels: the parameters of each, by its key: its name, and in a text of the user's own
+        "NAME of SOURCE", so that no kernel is taken for another one of its name.
+    origin:  file and line in which a text of the user's own begins.
+    """
 
     name: str
     text: str
     kernels: dict[str, tuple[KernelParameter, ...]]
+    origin: tuple[str, int] | None = None
+
+    def in_users_lines(self, message: str) -> str:
+        """A compiler's message, with the user's file and lines in place of those of the text."""
+        assert self.origin is not None
+        file, first = self.origin
+        line = re.compile(rf"{re.escape(self.name)}(?:\((\d+)\)|:(\d+))")
+        told = line.sub(lambda at: f"{file}:{first - 1 + int(at[1] or at[2])}", message)
+        return told.replace(self.name, file)
 
 
 def join(name: str, body: str) -> CudaSource:
@@ -52,6 +70,18 @@ def join(name: str, body: str) -> CudaSource:
 
     text = _INCLUDE.sub(included, body)
     return CudaSource(name, f'{headers}#line 1 "{name}"\n{text}', signatures(body))
+
+
+def own(text: str, origin: tuple[str, int]) -> CudaSource:
+    """A text of the user's own, which stands by itself: its names are not those of our headers."""
+    name = f"own_{hashlib.sha256(text.encode()).hexdigest()[:12]}.cu"
+    kernels = {f"{kernel} of {name}": found for kernel, found in signatures(text).items()}
+    return CudaSource(name, f'#line 1 "{name}"\n{text}', kernels, origin)
+
+
+def name_of(key: str) -> str:
+    """The name of a kernel in its text."""
+    return key.partition(" ")[0]
 
 
 def of_steps(given: CudaSource) -> CudaSource:
@@ -114,14 +144,15 @@ def signatures(text: str) -> dict[str, tuple[KernelParameter, ...]]:
     """The parameters of every `extern "C"` kernel in a CUDA text."""
     return {
         name: tuple(_parameter(p) for p in parameters.split(",") if p.strip())
-        for name, parameters in _KERNEL.findall(text)
+        for name, parameters in _KERNEL.findall(_COMMENT.sub(" ", text))
     }
 
 
 def _parameter(text: str) -> KernelParameter:
     words = _QUALIFIERS.sub(" ", text).replace("*", " * ").split()
     kinds = [word for word in words[:-1] if word != "*"]
-    return KernelParameter(words[-1], " ".join(kinds), "*" in words)
+    is_read_only = re.search(r"\bconst\b[^*]*\*", text) is not None
+    return KernelParameter(words[-1], " ".join(kinds), "*" in words, is_read_only)
 
 
 @cache

@@ -17,7 +17,7 @@ extern "C" __global__ void nothing() {}
 def test_signatures_of_all_kernels_in_a_text():
     assert source.signatures(TEXT) == {
         "scale": (
-            KernelParameter("x", "REAL", True),
+            KernelParameter("x", "REAL", True, True),
             KernelParameter("y", "long long", True),
             KernelParameter("n", "unsigned int", False),
             KernelParameter("table", "Table", False),
