@@ -68,10 +68,12 @@ class StepActions:
             return
         begin = time.perf_counter()
         waiting, statistics = queue(), self.statistics
-        launches, uploads = waiting.launches, waiting.uploads
+        before = waiting.counts()
         waiting.flush()
-        statistics.launches += waiting.launches - launches
-        statistics.uploads += waiting.uploads - uploads
+        started = waiting.counts() - before + waiting.early
+        waiting.early.clear()
+        statistics.launches += started["launches"]
+        statistics.uploads += started["uploads"]
         statistics.host_seconds += time.perf_counter() - begin
 
     def start(self) -> list[str]:

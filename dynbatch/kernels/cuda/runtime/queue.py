@@ -9,6 +9,7 @@ everything. Nothing here waits for the device.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -43,6 +44,7 @@ class Queue:
         label:    what is running now; errors name it.
         uploads:  copies of tables so far.
         uploaded_bytes: their bytes.
+        early:    launches and uploads of the run that were started `at_once`.
         graphs:   of the steps of loops, if `graphs.STEPS` says so.
         last_chain: the functions of elements that were queued last, for what may join them.
     """
@@ -54,6 +56,7 @@ class Queue:
         self._at_once = False
         self.uploads = 0
         self.uploaded_bytes = 0
+        self.early = Counter[str]()
         self._kernels: dict[DType, Kernels] = {
             np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")
         }
@@ -75,6 +78,10 @@ class Queue:
         """Kernels launched and products of cuBLAS started so far."""
         counts = [sum(kernels.launches.values()) for kernels in self._kernels.values()]
         return self._handles.products + sum(counts)
+
+    def counts(self) -> Counter[str]:
+        """Launches and uploads so far."""
+        return Counter(launches=self.launches, uploads=self.uploads)
 
     def kernels(self, dtype: DTypeLike) -> Kernels:
         """The kernels for one element type."""
@@ -187,12 +194,14 @@ class Queue:
 
         Use it around code that computes with CuPy directly, which bypasses the queue.
         """
+        before = self.counts()
         self.flush()
         self._at_once = True
         try:
             yield
         finally:
             self._at_once = False
+            self.early += self.counts() - before
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
         """A device array for this run only: its memory is free again after `flush`."""
@@ -250,6 +259,7 @@ class Queue:
         for items in (*self._earlier, self._waiting):
             items.clear()
         self._postponed.clear()
+        self.early.clear()
         self.last_chain = None
         self._staging.discard()
         self._kept.clear()

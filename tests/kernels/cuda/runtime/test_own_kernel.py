@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, BackendError, DtypeError, ShapeError
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import devices, nvrtc
 
 TEXT = r"""
@@ -216,6 +217,23 @@ def test_with_offsets_the_sentences_are_one_launch_and_in_a_loop_one_each(cuda):
     assert few == many and rows_few == rows_many
     (few, _), (many, rows_looped) = [counted(InALoop, count) for count in (2, 20)]
     assert many - few == 18 and sum(rows_looped) - sum(rows_many) == 19
+
+
+def test_tables_of_a_run_are_one_upload_where_the_type_names_kernels(cuda):
+    (_, uploads), (_, early) = [averaged(kind, "cuda")[1] for kind in (Average, AtOnce)]
+    assert uploads == 1 and early > 4
+
+
+def test_what_is_started_at_once_is_counted_for_its_graph(cuda):
+    averaged(AtOnce, "cuda")
+    before = queue().counts()
+    with db.Graph("cuda", grad=False) as graph:
+        y = AtOnce(F.tanh(F.input(graph, np.ones((3, 4)))), decay=0.5)
+        graph.forward()
+        statistics = graph.statistics
+        started = queue().counts() - before
+        assert started == {"launches": statistics.launches, "uploads": statistics.uploads}
+        assert statistics.launches == 3 and y.value.shape == (3, 4)
 
 
 def test_no_sentence_with_rows_is_no_launch(cuda):
