@@ -27,11 +27,12 @@ class ResultPlace(NamedTuple):
 class BlockCall(Operation):
     """A block applied to one sentence; its value is the first result that the block computes.
 
-    It has no kernels: a batch of calls runs as the batches of its operators. Each block has a
-    subtype with its own name.
+    A batch of calls runs as the batches of its operators. Each block has a subtype with its own
+    name.
 
     Shape:  what the block is given -> its first result's.
     Batches with:  every other call of the same program.
+    Kernels:  those of the operators in the block, a batch of them after the other.
 
     Attributes:
         program:  the operators.
@@ -81,7 +82,8 @@ class BlockResult(Operation):
     """A further result of a block that returns several.
 
     Shape:  a block's call -> that result's.
-    Batches with:  every other one; it is where the block has left it, and no kernel runs.
+    Batches with:  every other one.
+    Kernels:  none: it is a view of what the block left.
     """
 
     __slots__ = ("number",)

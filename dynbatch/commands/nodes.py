@@ -20,8 +20,7 @@ and the kernels that it runs, with the languages that these are there in.
 MORE = """\
 names:
   dynbatch explain and graph.explain() show a batch by the name of its type.
-  Rows that are only moved need no kernel of their own, and a scan, a cell's
-  calls and a block run kernels that are generated for them.
+  A scan and a cell's calls run kernels that are generated for the cell.
 
 in Python:
   dynbatch.node_types() is the list, with a program's own types in it.

@@ -1,7 +1,7 @@
 """`node_types()`: each type of node with its shapes, what it batches with, and its kernels.
 
-All of it is read from the types themselves: docstrings say shapes and batches, and the code of
-their hooks names the kernels.
+All of it is read from the types themselves: docstrings say shapes and batches, and the code that
+runs them names the kernels: their hooks, and for types that only move rows the moves of a step.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from textwrap import fill
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from dynbatch.batcher.steps.places import move_gradients_back, move_rectangles
 from dynbatch.blocks.call import BlockCall
+from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
 from dynbatch.kernels.runtime.dispatch import C_KERNELS, CUDA_KERNELS
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.structure import Structural
 
 KERNELS = "dynbatch.kernels."
 
@@ -35,8 +38,10 @@ class NodeType(NamedTuple):
         shape:        of inputs and value.
         batches_with: the nodes that share a kernel with one of it.
         kernels:      by name, as `kernels` has them, the languages that each is there in: "NumPy",
-            the reference, always; "C"; "CUDA". Empty for rows that are only moved, and for what
-            runs kernels that were generated for it: a scan, calls of a cell, a block.
+            the reference, always; "C"; "CUDA". A `CudaKernel` of a program's own type is there in
+            CUDA.
+        other_kernels: what runs where no kernel has a name: those that were generated for a cell,
+            those of a block's operators, or none, and why.
     """
 
     name: str
@@ -44,6 +49,7 @@ class NodeType(NamedTuple):
     shape: str
     batches_with: str
     kernels: Mapping[str, tuple[str, ...]]
+    other_kernels: str = ""
 
     def __str__(self) -> str:
         by_languages: dict[tuple[str, ...], list[str]] = {}
@@ -53,6 +59,7 @@ class NodeType(NamedTuple):
             f"{', '.join(names)} ({', '.join(languages)})"
             for languages, names in by_languages.items()
         ]
+        kernels += [self.other_kernels] if self.other_kernels else []
         lines = [("shape", self.shape), ("batches with", self.batches_with)]
         lines += zip(["kernels", *[""] * len(kernels)], kernels, strict=False)
         told = [_wrapped(f"  {head:<14}", text) for head, text in lines if text]
@@ -87,7 +94,8 @@ def node_types() -> dict[str, NodeType]:
             (each.__doc__ or "").strip().split("\n")[0],
             _section(each, "Shape"),
             _section(each, "Batches with"),
-            {label: _languages(label) for label in _kernels(each)},
+            _kernels(each),
+            _section(each, "Kernels"),
         )
     return found
 
@@ -95,11 +103,7 @@ def node_types() -> dict[str, NodeType]:
 def _order(node_type: type[Operation]) -> tuple[str, bool, str, str]:
     """By name; of one name, ours first."""
     module = node_type.__module__
-    return node_type.__name__, not _is_ours(node_type), module, node_type.__qualname__
-
-
-def _is_ours(node_type: type[Operation]) -> bool:
-    return node_type.__module__.startswith("dynbatch.")
+    return node_type.__name__, not node_type.is_built_in, module, node_type.__qualname__
 
 
 def _below(base: type[Operation]) -> Iterator[type[Operation]]:
@@ -114,7 +118,7 @@ def _is_listed(node_type: type[Operation]) -> bool:
     """Whether graphs run nodes of the type itself: not of a base, nor of a trace's stand-in."""
     if (node_type.__doc__ or "").startswith("Base of") or ".testing." in node_type.__module__:
         return False
-    return not _is_ours(node_type) or bool(_section(node_type, "Batches with"))
+    return not node_type.is_built_in or bool(_section(node_type, "Batches with"))
 
 
 def _section(node_type: type[Operation], heading: str) -> str:
@@ -131,34 +135,35 @@ def _wrapped(begin: str, text: str) -> str:
     return fill(text, COLUMNS, initial_indent=begin, subsequent_indent=" " * len(begin))
 
 
-def _languages(label: str) -> tuple[str, ...]:
-    has = {"NumPy": True, "C": label in C_KERNELS, "CUDA": label in CUDA_KERNELS}
-    return tuple([language for language, is_there in has.items() if is_there])
-
-
-def _kernels(node_type: type[Operation]) -> list[str]:
-    """The kernels that a type's hooks name, directly or through functions, as MODULE.NAME."""
-    seen: set[CodeType] = set()
+def _kernels(node_type: type[Operation]) -> dict[str, tuple[str, ...]]:
+    """The kernels that run a type, by name: see `NodeType`."""
     hooks = [getattr(node_type, name) for name in HOOKS if hasattr(node_type, name)]
-    return list(dict.fromkeys([label for hook in hooks for label in _named(hook, node_type, seen)]))
+    if issubclass(node_type, Structural):
+        hooks = [move_rectangles, move_gradients_back]
+    seen: set[CodeType] = set()
+    return dict([kernel for hook in hooks for kernel in _named(hook, node_type, seen)])
 
 
 def _named(
     function: Callable[..., Any], node_type: type[Operation], seen: set[CodeType]
-) -> Iterator[str]:
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The kernels that code names, directly or through functions, each with its languages."""
     function = getattr(function, "__func__", function)
     label = f"{function.__module__.removeprefix(KERNELS)}.{function.__name__}"
-    if function.__module__.startswith(KERNELS) and (label in C_KERNELS or label in CUDA_KERNELS):
+    has = {"NumPy": True, "C": label in C_KERNELS, "CUDA": label in CUDA_KERNELS}
+    if function.__module__.startswith(KERNELS) and (has["C"] or has["CUDA"]):
         if not function.__name__.startswith("workspace"):  # which tells bytes
-            yield label
+            yield label, tuple([language for language, is_there in has.items() if is_there])
         return
     if not isinstance(function, FunctionType) or function.__code__ in seen:
         return
     seen.add(function.__code__)
     for value in _values(function.__code__, function.__globals__, node_type):
-        is_function = isinstance(value, FunctionType | MethodType)
-        if is_function and value.__module__.startswith("dynbatch."):
-            yield from _named(value, node_type, seen)
+        if isinstance(value, CudaKernel):
+            yield value.name, ("CUDA",)
+        elif isinstance(value, FunctionType | MethodType):
+            if value.__module__.startswith("dynbatch.") or value.__module__ == node_type.__module__:
+                yield from _named(value, node_type, seen)
 
 
 def _values(code: CodeType, names: Mapping[str, Any], node_type: type[Operation]) -> Iterator[Any]:

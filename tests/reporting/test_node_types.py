@@ -44,7 +44,18 @@ def test_kernels_are_those_that_the_hooks_name():
     }
     assert types["CumSum"].kernels == {"cumulative.cumsum_segments": ("NumPy", "CUDA")}
     assert {"blas.matmul_rows", "arrays.sum_rows"} <= types["LinearMap"].kernels.keys()
-    assert types["Reshape"].kernels == {} == types["Scan"].kernels
+    assert types["Concat"].kernels == types["Reshape"].kernels == {"move.run": ALL}
+
+
+def test_every_type_of_ours_names_its_kernels_or_says_why_none_has_a_name():
+    types = node_types()
+    ours = [types[kind.__name__] for kind in below(Operation) if is_ours(kind, types)]
+    assert len(ours) > 100
+    assert [each.name for each in ours if not (each.kernels or each.other_kernels)] == []
+    told = {each.name: each.other_kernels for each in ours if each.other_kernels}
+    assert told.keys() == {"BlockCall", "BlockResult", "RegionNode", "ResumedScan", "Scan"}
+    assert told["BlockResult"] == "none: it is a view of what the block left."
+    assert str(types["Scan"]).splitlines()[-3].startswith("  kernels       generated for its cell")
 
 
 def test_bases_stand_ins_and_single_blocks_are_not_listed():
@@ -74,6 +85,32 @@ def test_a_type_of_the_users_own_is_listed_as_it_describes_itself():
     told = db.node_types()["OwnSquare"]
     assert told == db.NodeType("OwnSquare", "y = x ⊙ x.", "any.", "", {})
     assert str(told) == "OwnSquare\n  y = x ⊙ x.\n  shape         any."
+
+
+def test_a_type_is_listed_with_the_cuda_kernels_of_its_text():
+    class Tripled(db.Operation):
+        """y = 3 x."""
+
+        back = db.CudaKernel('extern "C" __global__ void tripled_backward(REAL* dx) {}')
+
+        @classmethod
+        def forward_batch(cls, batch, y, x):
+            start(batch, y)
+
+        @classmethod
+        def backward_batch(cls, batch, dy, dx):
+            batch.launch(cls.back, 1, 1, (dx,))
+
+    told = db.node_types()["Tripled"]
+    assert told.kernels == {"tripled": ("CUDA",), "tripled_backward": ("CUDA",)}
+    assert str(told).endswith("  kernels       tripled, tripled_backward (CUDA)")
+
+
+TRIPLED = db.CudaKernel('extern "C" __global__ void tripled(REAL* y) {}')
+
+
+def start(batch, y):
+    batch.launch(TRIPLED, 1, 1, (y.flat,))
 
 
 def test_a_name_of_ours_stays_ours_when_a_program_has_a_type_called_so():

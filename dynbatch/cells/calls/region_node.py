@@ -34,6 +34,8 @@ class RegionNode(Operation):
 
     Shape:  what the calls read -> a row of all their outputs.
     Batches with:  nothing: it is a batch itself, or as many as its calls need.
+    Kernels:  generated for its cells, in NumPy, C or CUDA: for each batch of calls a gather, the
+        products with weights, and one for all the rest.
     """
 
     __slots__ = ("region",)

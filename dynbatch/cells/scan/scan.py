@@ -48,6 +48,8 @@ class Scan(Operation):
     Shape:  streams (T, D), states (H,), memories (M, E) -> (T, ΣE).
     Batches with:  every other Scan of the same compiled cell, direction, kinds of initial state and
         `recompute`.
+    Kernels:  generated for its cell: a loop over the steps in NumPy or C; on a GPU one or two a
+        step, beside the products of states with weights.
     """
 
     __slots__ = ("cell", "given_states", "length", "recompute", "reverse", "uid")

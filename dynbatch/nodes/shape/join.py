@@ -25,7 +25,7 @@ class Concat(Structural):
     Shape:  dim=-1: (T, D_1), …, (T, D_n) -> (T, ΣD); vectors (D_i,) -> (ΣD,), scalars too.
             dim=0:  (T_1, D), …, (T_n, D) -> (ΣT, D); a vector counts as one row.
     Batches with:  every other Concat along the same, whatever the number, widths and lengths of its
-        inputs.
+        inputs: a multi-length concat is one launch.
     """
 
     __slots__ = ("along",)
