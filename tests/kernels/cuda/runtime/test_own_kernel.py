@@ -201,6 +201,67 @@ def test_a_type_with_a_kernel_runs_in_a_cell(cuda):
     db.testing.check_device(last, examples, device="cuda")
 
 
+COLUMNS = r"""
+extern "C" __global__ void scaled(const REAL* x, const REAL* w, int rows, int width, REAL* y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * width) y[i] = w[i % width] * x[i];
+}
+extern "C" __global__ void summed(const REAL* x, const REAL* dy, int rows, int width, REAL* dw) {
+    const int column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= width) return;
+    REAL sum = 0;
+    for (int t = 0; t < rows; ++t) sum += x[t * width + column] * dy[t * width + column];
+    dw[column] = sum;
+}
+"""
+SCALED, SUMMED = db.CudaKernel(COLUMNS, "scaled"), db.CudaKernel(COLUMNS, "summed")
+
+
+class Scaled(db.Operation):
+    """y = w ⊙ x, whose kernel writes the gradient of w where it is planned."""
+
+    __slots__ = ("weight",)
+    static = ("weight",)
+    retains = db.Retain(inputs=True)
+    names_kernels = True
+
+    def infer_shape(self, x):
+        return x
+
+    @classmethod
+    def scale(cls, batch, x, y):
+        w, (rows, width) = batch.first.weight.value, x.values.shape
+        if batch.xp is np:
+            np.multiply(x.values, w, out=y.values)
+        else:
+            args = x.values, w, rows, width, y.values
+            batch.launch(SCALED, -(-rows * width // 64), 64, args)
+
+    @classmethod
+    def forward_batch(cls, batch, y, x):
+        cls.scale(batch, x, y)
+
+    @classmethod
+    def backward_batch(cls, batch, dy, dx):
+        x, dw = batch.input(0).values, batch.parameter_gradients().buffer(batch.first.weight)
+        if batch.xp is np:
+            np.sum(x * dy.values, axis=0, out=dw)
+        else:
+            batch.launch(SUMMED, -(-x.shape[1] // 64), 64, (x, dy.values, *x.shape, dw))
+        if dx is not None:
+            cls.scale(batch, dy, dx)
+
+
+@pytest.mark.parametrize("way", devices.ways())
+def test_a_kernel_writes_the_gradient_of_a_parameter(way):
+    weight = db.Parameter(np.random.default_rng(1).normal(size=40))
+    examples = [x for x, _ in sentences()]
+    build = lambda graph, x: Scaled(F.tanh(Scaled(x, weight=weight)), weight=weight)  # noqa: E731
+    db.testing.check_gradient(build, inputs=examples[:1], parameters=[weight])
+    with devices.device(way):
+        db.testing.check_device(build, examples, parameters=[weight], device="cuda")
+
+
 # Launches -----------------------------------------------------------------------------------------
 
 
