@@ -8,12 +8,14 @@ PARALLEL ?= -n auto --dist worksteal
 BIN := $(VENV)/bin
 SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help venv demo test test-all check lint types layers wheel install-check docs site bench gpu-check format clean
+.PHONY: help venv demo test test-cuda test-slow test-all check lint types layers wheel install-check docs site bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
-	@echo 'make test    set up, then run the tests (PyTorch is optional)'
-	@echo 'make test-all  and those that take long: all orders of threads, architectures, random graphs'
+	@echo 'make test    set up, then run the tests of what runs on a CPU (PyTorch is optional)'
+	@echo 'make test-cuda  run those of a GPU on a stand-in: kernels in a simulator, by g++; NVRTC'
+	@echo 'make test-slow  run those of benchmarks, and whole runs of examples, commands, processes'
+	@echo 'make test-all  all three, with all orders of threads, architectures, random graphs (an hour)'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make install-check  sdist and wheel in an empty environment: commands, the demo, types (2 minutes)'
 	@echo 'make docs    run every code block of the pages, then build the site, build/docs/index.html'
@@ -43,10 +45,13 @@ demo: $(VENV)/.ready-examples
 	@echo '$(BIN)/python examples/seq2seq/generate.py runs/demo.safetensors dynamic batching'
 
 # Else each worker, and each process that a test starts, compiles every module anew.
-test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-cuda test-slow test-all: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.ready-tests
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-cuda test-slow: test-%: $(VENV)/.ready-tests
+	@$(BIN)/python -m pytest --suite $* $(PARALLEL) $(ARGS)
 
 test-all: $(VENV)/.ready-tests
 	@$(BIN)/python -m pytest --all $(PARALLEL) $(ARGS)

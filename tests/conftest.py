@@ -2,11 +2,14 @@
 
 Tests marked `exhaustive` are products and counts beyond what most changes need: all orders in which
 threads run, every architecture, thousands of random graphs. They are left out unless asked for, and
-so are products of the parameters of the others, of which each value is tried at least once:
+so are products of the parameters of the others, of which each value is tried at least once. These
+others are of three suites (`tests/suites.py`), of which one runs where no file is named:
 
-    pytest                 all others
-    pytest --all           all others and them
-    pytest --part 2/6      a sixth of them alone: CI takes another one for each commit
+    pytest                 the suite main, as `make test`
+    pytest --suite cuda    another suite: `make test-cuda`, `make test-slow`
+    pytest PATH ...        of each file that is named all suites
+    pytest --all           all suites, and what is exhaustive
+    pytest --part 2/6      a sixth of what is exhaustive alone: CI takes a twelfth for each commit
 """
 
 import gc
@@ -14,6 +17,7 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -29,6 +33,7 @@ from dynbatch.kernels import segment
 from tests.cuda import devices
 from tests.marks import covering, exhaustive
 from tests.poison import poisoned_memory
+from tests.suites import ON_GPU, SUITES, suite_of, suite_of_file, wanted_suite
 
 try:
     from tests.random_examples import settings
@@ -42,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Doctests of `dynbatch.torch` are collected where PyTorch is installed.
     """
     DynbatchError.__init__ = _checked  # type: ignore[method-assign]
+    config.option.suite = wanted_suite(config)  # and so that of xdist's workers
     if config.getoption("--all") and find_spec("hypothesis"):
         settings.load_profile("all")
     if find_spec("torch") is None:
@@ -68,6 +74,15 @@ def _checked(error: DynbatchError, *arguments: Any) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the exhaustive tests too")
     parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of those alone")
+    parser.addoption("--suite", choices=SUITES, help="run one suite; of a file that is named, all")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import files of other suites alone."""
+    if config.getoption("--suite") and collection_path.is_relative_to(config.rootpath):
+        file = collection_path.relative_to(config.rootpath)
+        return suite_of_file(file) not in (None, config.getoption("--suite")) or None
+    return None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,7 +93,7 @@ def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all") or config.pluginmanager.has_plugin("tests.cuda.on_gpu"):
+    if config.getoption("--all") or config.pluginmanager.has_plugin(ON_GPU):
         return
     part = config.getoption("--part")
     plain = [item for item in items if item.get_closest_marker("exhaustive") is None]
@@ -89,6 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         number, count = map(int, part.split("/"))
         hard = [item for item in items if item.nodeid not in quick]
         chosen = [item for item in hard if crc32(item.nodeid.encode()) % count == number % count]
+    if suite := config.getoption("--suite"):
+        chosen = [item for item in chosen if suite_of(item) == suite]
     kept = set(map(id, chosen))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = chosen

@@ -1,4 +1,4 @@
-"""Parameters of tests that `make test` tries, and those that `make test-all` adds."""
+"""Parameters of tests that are tried without `--all`, and those that `make test-all` adds."""
 
 from collections import defaultdict
 from collections.abc import Iterable

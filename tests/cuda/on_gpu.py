@@ -19,6 +19,7 @@ import pytest
 
 from tests.cuda import devices
 from tests.cuda.compiling import one_compiles
+from tests.suites import asks_for_device
 
 DEVICE_LOST = 70  # exit status
 _WHY_LENGTH = 1500
@@ -49,12 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def computes_on_gpu(item: pytest.Item) -> bool:
     """Whether a test asks for the device, and for the real one where there are several ways."""
     given = getattr(getattr(item, "callspec", None), "params", {})
-    fixtures = getattr(item, "fixturenames", ())
-    if "cupy" in fixtures:
+    if "cupy" in getattr(item, "fixturenames", ()):
         return given.get("cupy") == "gpu"
-    if "device" in given:
-        return bool(given["device"] == "cuda")
-    return "cuda" in fixtures or item.path.name == "test_cuda.py"
+    return asks_for_device(item) or item.path.name == "test_cuda.py"
 
 
 class Record:

@@ -1,6 +1,6 @@
 """Every test of calls runs on both devices: graphs and parameters that it makes are there.
 
-`make test` tries a fifth of them on a GPU; the others are `exhaustive`.
+`make test-cuda` tries a fifth of them on a GPU; the others are `exhaustive`.
 """
 
 from zlib import crc32
@@ -14,8 +14,10 @@ import dynbatch as db
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = getattr(getattr(item, "callspec", None), "params", {})
-        if given.get("place") == "cuda" and crc32(item.nodeid.encode()) % 5:
-            item.add_marker(pytest.mark.exhaustive)
+        if given.get("place") == "cuda":
+            item.add_marker(pytest.mark.cuda)
+            if crc32(item.nodeid.encode()) % 5:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.fixture(autouse=True, params=["cpu", "cuda"])

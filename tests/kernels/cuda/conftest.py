@@ -1,6 +1,6 @@
 """Every test of a kernel runs in every way that `tests/cuda/devices.py` knows.
 
-`make test` tries each case once: half of them under the checker in float32, the others in a
+`make test-cuda` tries each case once: half of them under the checker in float32, the others in a
 shuffled order in float64. All other ways and types are `exhaustive`.
 """
 
