@@ -41,7 +41,7 @@ def versions(contenders: Sequence[Contender]) -> dict[str, str]:
 
 def kernel_lines(device: str = "cpu") -> list[str]:
     """One line per library of matrix kernels in this process, and per environment setting."""
-    lines = [f"processor  {_processor()}, {num_processors()} available"]
+    lines = [f"processor  {processor_name()}, {num_processors()} available"]
     lines += [f"numpy      {line}" for line in _numpy_kernels()]
     if device == "cuda":
         lines += machine.lines(machine.describe())
@@ -124,7 +124,8 @@ def _numpy_kernels() -> list[str]:
     ]
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """The processor's model, with family and model number: "AMD EPYC" has several."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

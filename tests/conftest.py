@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     DynbatchError.__init__ = _checked  # type: ignore[method-assign]
     config.option.suite = wanted_suite(config)  # and so that of xdist's workers
+    if path := config.getoption("--durations-table"):
+        from tests.durations import Durations
+
+        config.pluginmanager.register(Durations(path, config.getoption("--suite") or "others"))
     if config.getoption("--all") and find_spec("hypothesis"):
         settings.load_profile("all")
     if find_spec("torch") is None:
@@ -74,6 +78,7 @@ def _checked(error: DynbatchError, *arguments: Any) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the exhaustive tests too")
     parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of those alone")
+    parser.addoption("--durations-table", metavar="FILE", type=Path, help="say what takes long")
     parser.addoption("--suite", choices=SUITES, help="run one suite; of a file that is named, all")
 
 
