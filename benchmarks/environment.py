@@ -44,7 +44,8 @@ def kernel_lines(device: str = "cpu") -> list[str]:
     lines = [f"processor  {processor_name()}, {num_processors()} available"]
     lines += [f"numpy      {line}" for line in _numpy_kernels()]
     if device == "cuda":
-        lines += machine.lines(machine.describe())
+        *_, described = machine.describe()
+        lines += machine.lines(described)
     elif "torch" in sys.modules:
         from benchmarks.peers.pytorch import kernels
 

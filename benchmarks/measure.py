@@ -18,6 +18,10 @@ from benchmarks.lengths import Batch
 # step must not share the cores with them.
 SETTLE_SECONDS = 0.02
 
+TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
+"""Relative differences of losses by the precision of products. What an update takes off a loss may
+differ by a hundred times as much, but by no more than a half."""
+
 
 class Contender(ABC):
     """One side of a comparison: a model with its optimizer.
@@ -26,7 +30,7 @@ class Contender(ABC):
         name:         what reports call it.
         is_bucketed:  runs on length-bucketed batches instead of the random ones.
         is_exact:     computes the loss of each sentence alone, whatever it is batched with.
-        precision:    of its products; only those of "float32" agree with dynbatch's.
+        precision:    of its products: "float32", "tf32" or "bfloat16".
     """
 
     name: str
@@ -121,7 +125,10 @@ class Disagreement(Exception):
 
 
 def require_agreement(
-    reference: Contender, contenders: Sequence[Contender], batch: Batch, tolerance: float = 1e-4
+    reference: Contender,
+    contenders: Sequence[Contender],
+    batch: Batch,
+    tolerance: float | None = None,
 ) -> Mapping[str, tuple[float, float]]:
     """Check that all compute one loss, and lower it alike by an update; updates every model.
 
@@ -129,7 +136,7 @@ def require_agreement(
     that the gradients and the update are.
 
     Args:
-        tolerance: relative difference allowed of the losses; of their falls, a hundred times it.
+        tolerance: relative difference allowed of the losses; that of `TOLERANCES` without.
 
     Returns:
         the losses of each contender before and after its update, by name.
@@ -143,11 +150,13 @@ def require_agreement(
         before = contender.train(prepared)
         losses[contender.name] = before, contender.loss(prepared)
     before, after = losses[reference.name]
-    for name, (other_before, other_after) in losses.items():
-        _compare("loss", name, other_before, reference.name, before, tolerance)
+    for contender in (reference, *contenders):
+        name, allowed = contender.name, tolerance or TOLERANCES[contender.precision]
+        other_before, other_after = losses[name]
+        _compare("loss", name, other_before, reference.name, before, allowed)
         falls = other_before - other_after, before - after
         what = "fall of the loss by one update"
-        _compare(what, name, falls[0], reference.name, falls[1], 100 * tolerance)
+        _compare(what, name, falls[0], reference.name, falls[1], min(0.5, 100 * allowed))
     return losses
 
 

@@ -15,8 +15,11 @@ from benchmarks.networks import initial_values
 from benchmarks.peers import build_peers
 from benchmarks.workloads import WORKLOADS, Workload
 from benchmarks.workloads.contender import DynbatchContender
+from dynbatch import backend
+from dynbatch.kernels.runtime.precision import FULL, LEAST_CAPABILITY, MANTISSA_BITS
 
 OURS = "dynbatch"
+ROUNDED = tuple(name for name in MANTISSA_BITS if name != FULL)  # precisions of tensor cores
 TRANSFORMERS = ("pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-varlen")
 PEERS = {
     "tagger": ("pytorch-padded", "pytorch-packed", "pytorch-bucketed"),
@@ -24,6 +27,14 @@ PEERS = {
     "tree": ("pytorch-levels",),
     "transformer": TRANSFORMERS,
     "bert_layer": TRANSFORMERS,
+}
+# Of them, those that are timed with rounded factors too: with the least padding.
+ROUNDED_PEERS = {
+    "tagger": ("pytorch-packed", "pytorch-bucketed"),
+    "seq2seq": ("pytorch-select", "pytorch-bucketed"),
+    "tree": ("pytorch-levels",),
+    "transformer": ("pytorch-padded", "pytorch-bucketed"),
+    "bert_layer": ("pytorch-padded", "pytorch-bucketed"),
 }
 SEED = 1
 THREADS = 4  # of the host
@@ -73,16 +84,22 @@ class Case:
         """Those that a side runs on."""
         return self.bucketed() if side.is_bucketed else self.data()
 
-    def ours(self, device: str = "cuda") -> DynbatchContender:
+    def ours(self, device: str = "cuda", precision: str = FULL) -> DynbatchContender:
         """dynbatch's side, with the values that every side of every process has."""
         model = self.model
-        return model.ours(model.sizes, self._values(), device)
+        side = model.ours(model.sizes, self._values(), device)
+        side.name, side.precision = in_precision(OURS, precision), precision
+        return side
 
     def peers(
-        self, names: Sequence[str], device: str = "cuda"
+        self, names: Sequence[str], device: str = "cuda", precision: str = FULL
     ) -> tuple[list[Contender], dict[str, str]]:
         """PyTorch's forms, and why others do not run."""
-        return build_peers(names, self.model.sizes, self._values(), THREADS, device=device)
+        sizes, values = self.model.sizes, self._values()
+        built, skipped = build_peers(names, sizes, values, THREADS, device=device)
+        for side in built if precision != FULL else ():
+            side.name, side.precision = in_precision(side.name, precision), precision
+        return built, {in_precision(name, precision): why for name, why in skipped.items()}
 
     def arguments(self) -> list[str]:
         """The options that `parser` turns into this case."""
@@ -90,6 +107,17 @@ class Case:
 
     def _values(self) -> Any:
         return initial_values(self.model.sizes, np.random.default_rng(SEED))
+
+
+def in_precision(name: str, precision: str) -> str:
+    """What a side is called whose products have a precision."""
+    return name if precision == FULL else f"{name}-{precision}"
+
+
+def precisions() -> tuple[str, ...]:
+    """Those of products that the card has."""
+    capability = int(backend.cupy().cuda.Device().compute_capability)
+    return (FULL, *(ROUNDED if capability >= LEAST_CAPABILITY else ()))
 
 
 # What tells most comes first, should a machine be lost.

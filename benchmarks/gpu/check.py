@@ -1,15 +1,16 @@
 """`make gpu-check`: tests, memory and race checks, and measurements on a GPU.
 
-    python3 -m benchmarks.gpu.check [--only first speed …] [--limit 460]
+    python3 -m benchmarks.gpu.check [--only first speed …] [--limit 460] [--keep FOLDER]
 
 Runs from the checkout with what is installed. Every part is a process with a time limit; one that
 fails stops no other. First comes what tells most in the first minute: the card, all kernels
-compiled at once, a tiny training step, one case's speed. Writes
-benchmarks/results/gpu-CARD-DATE-TIME.json anew after each part, so that nothing is lost where the
-machine is, and prints a table.
+compiled at once, a tiny training step, one case's speed. Writes gpu-CARD-DATE-TIME.json anew after
+each part, so that nothing is lost where the machine is, and prints a table. A part that is ended
+early leaves what it had. `--keep` writes what the processes of tests printed, and how each test
+ended.
 
-The limit is of all parts together; what it leaves no time for says so. Two commands have time for
-each of the parts in `CALLS`: what is measured, and what is checked.
+The limit is of all parts together; what it leaves no time for says so. A command for each of the
+lists in `CALLS` has time for its parts: what is measured, what is checked, switches.
 
 Exit status: 0 all passed or skipped, 1 a part failed or its time ran out, 2 there is no GPU.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
@@ -27,53 +29,72 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from benchmarks.gpu.cases import CASES, OURS, PEERS, Case
-from benchmarks.gpu.job import ROOT, Job, Outcome, module, run
+from benchmarks.gpu.job import ROOT, Job, Outcome, module, replace_whole, run
 from benchmarks.gpu.table import as_text
+from dynbatch.kernels.runtime.parallel import num_processors
 
 CALLS = (
-    ("first", "speed", "micro", "switches", "generation"),
+    ("first", "speed", "micro", "generation"),
     ("tests", "correct", "memory", "sanitizer"),
+    ("switches",),
 )
-PARTS = (*CALLS[0], *CALLS[1])
+PARTS = tuple(chain.from_iterable(CALLS))
 LIMIT_SECONDS = 460.0
+MACHINE_SECONDS = 180.0  # in which PyTorch is read from a cold disk
 TIMED_SECONDS = 28.0  # expected of each measurement of speed; it may take twice as long
+SWITCHES_SECONDS = 90.0  # of one case, at most
+SPARE_SECONDS = 15.0  # left of a part's time when its tests are stopped
 SANITIZER_ERRORS = 9  # its exit status then
 TOOLS = ("memcheck", "racecheck")
 GENERATION = [sys.executable, "-m", "benchmarks.generation", "many", "--device", "cuda", "--json"]
 GENERATION += ["--rounds", "2"]
 SWITCHED = 4  # cases on which every switch is tried
 TINY = Case("tagger", 2, 8, 1, 1)
+# Kernels of cuBLAS, which hold data in ways that compute-sanitizer takes for faults.
+CUBLAS = "cublas|gemm|gemv|gemvx|xmma|cutlass|nvjet|splitK"
 _REFUSED = re.compile(r"Device not supported|Unable to find|not supported on this", re.IGNORECASE)
 
 
 def at_the_beginning(wanted: Sequence[str], cores: int) -> list[Job]:
     """One after the other, before anything else: figures of the first minute."""
-    jobs = [Job("prewarm", module("prewarm", "--processes", str(max(1, cores - 2))), 90.0)]
+    switched = str(SWITCHED if "switches" in wanted else 0)
+    options = ("--processes", str(max(1, cores - 2)), "--switches", switched)
+    jobs = [Job("prewarm", module("prewarm", *options), 90.0)]
     if "first" in wanted:
-        jobs.append(Job(f"first, {TINY.name}", module("correct", *TINY.arguments()), 45.0))
+        jobs.append(Job(f"first, {TINY.name}", module("correct", *TINY.arguments()), 90.0))
     jobs += _speed(wanted, CASES[:1])
     if "micro" in wanted:
-        jobs.append(Job("micro", module("micro"), 50.0, rounds=True))
+        jobs.append(Job("micro", module("micro"), 50.0))
     return jobs
 
 
-def side_by_side(wanted: Sequence[str], cores: int) -> list[Job]:
-    """What may run at the same time, as none of it is timed. The longest come first."""
-    shards = max(1, cores // 2 - 1)
+def side_by_side(
+    wanted: Sequence[str], cores: int, seconds: float, keep: Path | None = None
+) -> list[Job]:
+    """What may run at the same time, as none of it is timed. The longest come first.
+
+    Args:
+        seconds: until the timed parts begin, which the tests may take.
+    """
+
+    def suite(name: str, limit: float, *options: str, needs: str = "") -> Job:
+        limits = ("--limit", str(max(1.0, limit - SPARE_SECONDS)))
+        kept = ("--keep", str(keep / name.replace(", ", "-"))) if keep else ()
+        return Job(name, module("suite", *options, *limits, *kept), limit, needs)
+
     jobs = []
     if "tests" in wanted:
-        limits = ("--shards", str(shards), "--limit", "205")
-        jobs.append(Job("tests", module("suite", *limits), 220.0))
+        jobs.append(suite("tests", seconds, "--shards", str(max(1, cores - 5))))
     for tool in TOOLS if "sanitizer" in wanted else ():
         jobs.append(Job(f"{tool}, models", [*sanitizer(tool), *module("sanitized")], 150.0))
-        options = ("--under", shlex.join(sanitizer(tool)), "--shards", "2", "--limit", "165")
-        command = module("suite", "tests/kernels/cuda", *options)
-        jobs.append(Job(f"{tool}, kernels", command, 180.0, needs=sanitizer(tool)[0]))
+        options = ("tests/kernels/cuda", "--under", shlex.join(sanitizer(tool)), "--shards", "2")
+        jobs.append(suite(f"{tool}, kernels", 180.0, *options, needs=sanitizer(tool)[0]))
     for case in CASES:
         if "correct" in wanted:
             jobs.append(Job(f"correct, {case.name}", module("correct", *case.arguments()), 100.0))
@@ -91,7 +112,7 @@ def one_by_one(wanted: Sequence[str]) -> list[Job]:
         jobs.append(Job("generation", GENERATION, 2 * TIMED_SECONDS))
     for case in CASES[:SWITCHED] if "switches" in wanted else ():
         command = module("switches", *case.arguments())
-        jobs.append(Job(f"switches, {case.name}", command, TIMED_SECONDS, rounds=True))
+        jobs.append(Job(f"switches, {case.name}", command, SWITCHES_SECONDS))
     return jobs
 
 
@@ -111,6 +132,7 @@ def sanitizer(tool: str) -> list[str]:
     """The command under which another runs."""
     options = ["--tool", tool, "--error-exitcode", str(SANITIZER_ERRORS)]
     options += ["--report-api-errors", "no"]  # those that CuPy provokes and handles
+    options += ["--kernel-name-exclude", f"regex={CUBLAS}"]
     return ["compute-sanitizer", *options]
 
 
@@ -136,11 +158,13 @@ def run_parts(
     limit_seconds: float,
     attempted: Callable[[Job, float], Outcome] = attempt,
     ended: Callable[[Outcome], None] = lambda outcome: None,
+    keep: Path | None = None,
 ) -> list[Outcome]:
     """All parts: the beginning, then those that are not timed, side by side, then the timed ones.
 
     Args:
         ended: told of each part when it has ended; of one at a time.
+        keep:  the folder for what the tests' processes write.
     """
     lock = Lock()
 
@@ -155,7 +179,7 @@ def run_parts(
     timed = one_by_one(wanted)
     untimed_until = begin + limit_seconds - expected_seconds(timed)
     with ThreadPoolExecutor(max_workers=1 + max(1, cores // 4)) as pool:
-        jobs = side_by_side(wanted, cores)
+        jobs = side_by_side(wanted, cores, untimed_until - time.monotonic(), keep)
         outcomes = list(pool.map(lambda job: one(job, untimed_until), jobs))
     return [*first, *outcomes, *[one(job, begin + limit_seconds) for job in timed]]
 
@@ -165,9 +189,7 @@ def write(report: dict[str, Any], folder: Path) -> Path:
     card = re.sub(r"[^a-z0-9]+", "-", report["machine"]["card"].lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"gpu-{card}-{report['date'][:16].replace(':', '-')}.json"
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(report, indent=1) + "\n")
-    part.replace(path)
+    replace_whole(path, f"{json.dumps(report, indent=1)}\n".encode())
     return path
 
 
@@ -176,19 +198,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="python3 -m benchmarks.gpu.check", description=__doc__)
     options.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
     options.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds for all")
-    options.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    results = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    options.add_argument(
+        "--results", type=Path, default=results, help="folder of the report, $OUT if that is set"
+    )
+    options.add_argument("--keep", type=Path, help="folder for records and logs of tests")
     given = options.parse_args(arguments)
     begin = time.monotonic()
-    machine = run(Job("machine", module("machine"), 60.0))
-    if not machine.found:
+    machine = run(Job("machine", module("machine"), MACHINE_SECONDS))
+    if not machine.found and machine.state != "time ran out":
         print(f"gpu-check needs an NVIDIA GPU and CuPy. {machine.said}", file=sys.stderr)
         return 2
     report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine.found,
+        "machine": {"card": "unknown", "cores": num_processors()} | machine.found,
         "seconds": 0.0,
         "parts": {},
     }
+    write(report, given.results)
 
     def note(outcome: Outcome) -> None:
         report["seconds"] = time.monotonic() - begin
@@ -196,7 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(report, given.results)
 
     left = given.limit - (time.monotonic() - begin)
-    outcomes = run_parts(given.only, machine.found["cores"], left, attempt, note)
+    cores = report["machine"]["cores"]
+    outcomes = run_parts(given.only, cores, left, attempt, note, given.keep)
     report["parts"] = {outcome.name: asdict(outcome) for outcome in outcomes}
     path = write(report, given.results)
     print(as_text(report))

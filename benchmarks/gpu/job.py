@@ -9,34 +9,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# cuBLAS and cuDNN take no TF32, whatever a library asks for.
-NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}
 _TAIL = 3000
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command that prints one JSON object, or none.
+    """A command that prints JSON objects, each in place of the one before it, or none.
 
     Args:
         name:          what the report calls it.
         command:       program and arguments.
         limit_seconds: after which it is ended, with the processes that it started.
         needs:         a program without which it does not run; that of the command if empty.
-        rounds:        asks for products of less than float32 itself.
     """
 
     name: str
     command: Sequence[str]
     limit_seconds: float
     needs: str = ""
-    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,8 @@ class Outcome:
     """How a job ended: "passed", "failed", "time ran out", "skipped".
 
     Args:
-        found: the JSON that it printed last; empty without.
-        said:  the end of its messages.
+        found: the JSON that it printed last, also if it did not come to its end; empty without.
+        said:  the end of all else that it printed.
     """
 
     name: str
@@ -63,7 +59,7 @@ def module(name: str, *arguments: str) -> list[str]:
 def run(job: Job) -> Outcome:
     """Run it to its end, or to its limit. Never raises."""
     begin = time.monotonic()
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({} if job.rounds else NO_TF32)
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     try:
         process = subprocess.Popen(
             list(job.command), cwd=ROOT, env=environment, text=True,
@@ -78,9 +74,9 @@ def run(job: Job) -> Outcome:
         end(process)
         printed, said = process.communicate()
         state = "time ran out"
-    found = _json(printed)
-    rest = said if found else f"{printed}\n{said}"
-    return Outcome(job.name, state, time.monotonic() - begin, found, rest.strip()[-_TAIL:])
+    found, others = _split(printed)
+    rest = f"{others}\n{said}".strip()[-_TAIL:]
+    return Outcome(job.name, state, time.monotonic() - begin, found, rest)
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -90,11 +86,37 @@ def end(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def _json(printed: str) -> dict[str, Any]:
-    """The object of the last line, if it is one."""
-    lines = printed.strip().splitlines()
-    try:
-        found = json.loads(lines[-1]) if lines else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def replace_whole(path: Path, contents: bytes) -> None:
+    """Write a file such that whoever reads it, at any moment, finds it whole, or the one before."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(contents)
+    part.replace(path)
+
+
+def tell(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Print a result that grows, a line of JSON for each state; returns the last.
+
+    What is ended early has told all that it had.
+    """
+    state: dict[str, Any] = {}
+    for state in states:
+        print(json.dumps(state), flush=True)
+    return state
+
+
+def _split(printed: str) -> tuple[dict[str, Any], str]:
+    """The last line that is a JSON object, and all lines that are none.
+
+    The last line of a process that was ended may be cut.
+    """
+    found, others = {}, []
+    for line in printed.splitlines():
+        try:
+            state = json.loads(line)
+        except ValueError:
+            state = None
+        if isinstance(state, dict):
+            found = state
+        else:
+            others.append(line)
+    return found, "\n".join(others)

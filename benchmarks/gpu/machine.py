@@ -5,23 +5,26 @@ Exit status 2, with the reason, where there is no GPU that CuPy can use.
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from benchmarks.gpu.job import tell
 from dynbatch import backend
 from dynbatch.errors import BackendError
 from dynbatch.kernels.runtime.parallel import num_processors
 
+OF_TORCH: dict[str, Any] = {"cuda_of_torch": None, "cudnn": None}
 PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "tqdm", "safetensors")
 
 
-def describe() -> dict[str, Any]:
-    """The card and what runs on it; None for a version that cannot be found out.
+def describe() -> Iterator[dict[str, Any]]:
+    """The card and what runs on it, first without what PyTorch has to be imported for.
+
+    None stands for what is not known.
 
     Raises:
         BackendError: no GPU, no driver that fits, or no CuPy.
@@ -41,14 +44,17 @@ def describe() -> dict[str, Any]:
         "cores": num_processors(),
         "cupy": cupy.__version__,
         **{package: _version(package) for package in PACKAGES},
-        **_of_torch(),
+        **OF_TORCH,
         "commit": _output(["git", "rev-parse", "--short", "HEAD"]),
     }
-    return found
+    yield found
+    yield found | _of_torch()
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """What `describe` found, for people."""
+    if "driver" not in found:
+        return [f"card       {found['card']}"]
     memory = found["memory_bytes"] / 2**30
     return [
         f"card       {found['card']} (sm_{found['compute_capability']}), {memory:.0f} GiB, "
@@ -63,7 +69,7 @@ def _of_torch() -> dict[str, Any]:
     try:
         import torch
     except ImportError:
-        return {"cuda_of_torch": None, "cudnn": None}
+        return OF_TORCH
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return {"cuda_of_torch": torch.version.cuda, "cudnn": cudnn}
 
@@ -96,7 +102,7 @@ def _dotted(number: int) -> str:
 def main() -> int:
     """The command; returns its exit status."""
     try:
-        print(json.dumps(describe()))
+        tell(describe())
     except BackendError as error:
         print(error, file=sys.stderr)
         return 2

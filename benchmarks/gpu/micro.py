@@ -11,17 +11,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
+from benchmarks.gpu.cases import precisions
+from benchmarks.gpu.job import tell
 from dynbatch import backend
 from dynbatch.errors import BackendError
 from dynbatch.kernels.attention import dot_product
@@ -31,7 +32,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.cuda.attention import dot_product as cuda_attention
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.runtime.precision import LEAST_CAPABILITY, MANTISSA_BITS, multiplying
+from dynbatch.kernels.runtime.precision import multiplying
 
 ROUNDS = 5
 LAUNCHES = 1000
@@ -93,7 +94,7 @@ def product(times: int = LAUNCHES) -> dict[str, Any]:
     cupy = backend.cupy()
     a, b, c = (cupy.zeros(shape, np.float32) for shape in ((m, k), (n, k), (m, n)))
     found: dict[str, Any] = {"shape": PRODUCT}
-    for precision in _precisions():
+    for precision in precisions():
         with multiplying(precision):
             cublas = queue().cublas("float32")
             args = (False, True, m, n, k, a.data.ptr, k, b.data.ptr, k, 0, c.data.ptr, n)
@@ -135,7 +136,7 @@ def attention(
     pairs = sentences * (tokens * (tokens + 1) // 2 if is_causal else tokens**2)
     operations = pairs * columns
     rates = {}
-    for precision in _precisions():
+    for precision in precisions():
         with multiplying(precision), mock.patch.object(cuda_attention, "TENSOR_CORES", True):
             rates[precision] = {
                 "forward": _tera(4 * operations, timed(run_forward, times)[1]),
@@ -147,12 +148,6 @@ def attention(
         "tflops": rates,
         "torch": _torch(drawn, (sentences, tokens, heads, width), is_causal, operations, times),
     }  # fmt: skip
-
-
-def _precisions() -> Sequence[str]:
-    """Those that the card has."""
-    capability = int(backend.cupy().cuda.Device().compute_capability)
-    return list(MANTISSA_BITS)[: None if capability >= LEAST_CAPABILITY else 1]
 
 
 def _torch(
@@ -185,8 +180,8 @@ def _tera(operations: int, microseconds: float) -> float:
     return operations / max(microseconds, 0.5) / 1e6
 
 
-def measure() -> dict[str, Any]:
-    """All that can be measured here; what fails says so and stops no other."""
+def measure() -> Iterator[dict[str, Any]]:
+    """All that can be measured here, by and by; what fails says so and stops no other."""
     works: dict[str, Callable[[], Any]] = {"launch": launch, "product": product}
     works |= {f"attention {k}": partial(attention, *shape) for k, shape in enumerate(SHAPES)}
     found: dict[str, Any] = {}
@@ -196,11 +191,11 @@ def measure() -> dict[str, Any]:
         except Exception as error:
             queue().discard()
             found[name] = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
-    return found
+        yield found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: JSON to standard output; status 1 where something could not be measured."""
+    """The command: JSON after each measurement; status 1 where one could not be made."""
     argparse.ArgumentParser(prog="python -m benchmarks.gpu.micro", description=__doc__).parse_args(
         arguments
     )
@@ -209,9 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BackendError as error:
         print(error, file=sys.stderr)
         return 2
-    found = measure()
-    print(json.dumps(found))
-    return int(any("failed" in part for part in found.values()))
+    return int(any("failed" in part for part in tell(measure()).values()))
 
 
 if __name__ == "__main__":

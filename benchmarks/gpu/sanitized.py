@@ -6,9 +6,12 @@ Each array is an allocation of its own, no piece of CuPy's pool: a stray access 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.job import tell
 from benchmarks.lengths import Corpus
 from benchmarks.networks import (
     Seq2SeqSizes,
@@ -23,6 +26,8 @@ from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.transformer import DynbatchTransformer
 from benchmarks.workloads.tree import DynbatchTree
 from dynbatch import backend
+from dynbatch.kernels.cuda.runtime.launch import REAL
+from dynbatch.kernels.cuda.runtime.queue import queue
 
 MODELS = (
     Workload(TaggerSizes(vocabulary=50, embedding=20, hidden=36, tags=7), DynbatchTagger),
@@ -39,25 +44,28 @@ LENGTHS = np.array([[5, 5], [1, 1], [9, 9], [34, 34]])
 STEPS = 2
 
 
-def run(lengths: np.ndarray = LENGTHS) -> list[float]:
-    """The losses of a few steps of each model."""
+def run(lengths: np.ndarray = LENGTHS) -> Iterator[dict[str, Any]]:
+    """The losses of a few steps of each model, and the kernels of ours that ran for them."""
     rng = np.random.default_rng(0)
-    losses = []
+    losses: list[float] = []
     for model in MODELS:
         side = model.ours(model.sizes, initial_values(model.sizes, rng), "cuda")
         corpus: Corpus = model.corpus(0.5)
         batch = corpus.fill(rng, lengths)
         losses += [side.train(batch) for _ in range(STEPS)]
         side.wait()
-    return losses
+        counts = [queue().kernels(dtype).launches for dtype in REAL]
+        yield {
+            "losses": losses,
+            "kernels": len(set().union(*counts)),
+            "launches": sum([count.total() for count in counts]),
+        }
 
 
 def main() -> int:
-    """The command: status 1 where a loss is not finite."""
+    """The command: JSON after each model; status 1 where a loss is not finite."""
     backend.device("cuda").xp.cuda.set_allocator(None)
-    found = run()
-    print("losses", *[f"{loss:.4f}" for loss in found])
-    return 0 if np.isfinite(found).all() else 1
+    return 0 if np.isfinite(tell(run())["losses"]).all() else 1
 
 
 if __name__ == "__main__":

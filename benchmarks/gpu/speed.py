@@ -1,101 +1,119 @@
 """dynbatch beside PyTorch on one card, in one process: whole training steps, taking turns.
 
-float32 on all sides, without TF32, but for those that name another precision. A step of dynbatch
-begins with a list of arrays of ids and makes the graph; PyTorch's batches lie on the card already,
-padded or packed.
+float32 on all sides, without TF32, but for those that name another precision: dynbatch with
+`matmul="tf32"` and "bfloat16", PyTorch with its switches for TF32 and under autocast. Ratios are to
+dynbatch in the same precision. A step of dynbatch begins with a list of arrays of ids and makes the
+graph; PyTorch's batches lie on the card already, padded or packed.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gpu import timeline
-from benchmarks.gpu.cases import OURS, PEERS, Case, case_of, parser
+from benchmarks.gpu.cases import (
+    OURS,
+    PEERS,
+    ROUNDED_PEERS,
+    Case,
+    case_of,
+    in_precision,
+    parser,
+    precisions,
+)
+from benchmarks.gpu.job import tell
 from benchmarks.lengths import mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave
 from benchmarks.run import guard
 from benchmarks.workloads.contender import DynbatchContender, median_cost
+from dynbatch.kernels.runtime.precision import FULL
 
 
-def measure(case: Case, peer_device: str = "cuda") -> dict[str, Any]:
-    """Everything that is timed of one case.
+def measure(case: Case, peer_device: str = "cuda") -> Iterator[dict[str, Any]]:
+    """All that is timed of one case: steps of all sides, then, side by side, where time goes.
 
     Args:
         peer_device: of PyTorch.
     """
     try:
-        return _measure(case, peer_device)
+        yield from _measure(case, peer_device)
     finally:
         gc.unfreeze()
 
 
-def _measure(case: Case, peer_device: str) -> dict[str, Any]:
-    ours = case.ours()
-    names, broken = usable(case, peer_device)
-    peers, skipped = case.peers(names, peer_device)
+def _measure(case: Case, peer_device: str) -> Iterator[dict[str, Any]]:
+    ours = [case.ours(precision=name) for name in precisions()]
+    peers, missing = usable(case, peer_device)
     batches, rng = case.data(), np.random.default_rng(2)
-    sides = [ours, *peers]
+    sides = [*ours, *peers]
     try:
-        guard(ours, [peer for peer in peers if peer.precision == "float32"], case.corpus(), rng)
+        guard(ours[0], sides[1:], case.corpus(), rng)
         disagreement = ""
     except Disagreement as error:
         disagreement = str(error)
     gc.freeze()  # the collector does not look through PyTorch's modules again and again
     timings = interleave(sides, batches, case.bucketed(), case.rounds, rng)
-    costs = median_cost(ours.costs[-case.rounds * case.batches :])
+    costs = median_cost(ours[0].costs[-case.rounds * case.batches :])
     tokens = float(np.mean([batch.num_tokens for batch in batches]))
     prepared = {
         side.name: [side.prepare(batch) for batch in case.batches_of(side)] for side in sides
     }
     rows = _rows(sides, prepared, case.rounds)
-    base, base_row = timings[OURS].median_ms, rows[OURS]
     found = {}
     for side in sides:
         timing, row = timings[side.name], rows[side.name]
+        base = in_precision(OURS, side.precision)
         found[side.name] = {
             "ms": timing.median_ms,
             "fastest_ms": timing.fastest_ms,
             "slowest_ms": timing.slowest_ms,
-            "ratio": timing.median_ms / base,
+            "ratio": timing.median_ms / timings[base].median_ms,
             "tokens_per_second": 1e3 * tokens / timing.median_ms,
             "row_ms": 1e3 * row,
-            "row_ratio": row / base_row,
+            "row_ratio": row / rows[base],
             "precision": side.precision,
-            **_timeline(side, prepared[side.name], row),
         }
-    return {
+    state = {
         "case": case.name,
         "precision": "float32 without TF32, where nothing else is said",
         "tokens_per_step": tokens,
         "cells_per_token": mean_padding_ratio(batches),
         "disagreement": disagreement,
-        "skipped": skipped | broken,
+        "skipped": missing,
         "sides": found,
         "launches": costs["launches"],
         "uploads": costs["uploads"],
         "batches": costs["batches"],
         "copied_bytes": costs["copied_bytes"],
     }
+    yield state
+    for side in sides:
+        found[side.name] |= _timeline(side, prepared[side.name], rows[side.name])
+        yield state
 
 
-def usable(case: Case, peer_device: str) -> tuple[list[str], dict[str, str]]:
-    """The peers that can train, tried on others of their kind, and what those that fail say."""
-    names, broken = [], {}
-    for name in PEERS[case.workload]:
-        try:
-            for peer in case.peers([name], peer_device)[0]:
-                peer.train(peer.prepare(case.batches_of(peer)[0]))
-            names.append(name)
-        except (RuntimeError, TypeError, ValueError, ImportError) as error:
-            broken[name] = f"{type(error).__name__}: {str(error)[:200]}"
-    return names, broken
+def usable(case: Case, peer_device: str) -> tuple[list[Contender], dict[str, str]]:
+    """The peers that can train, tried on others of their kind, and what the others say."""
+    built: list[Contender] = []
+    missing: dict[str, str] = {}
+    for precision in precisions():
+        for name in (PEERS if precision == FULL else ROUNDED_PEERS)[case.workload]:
+            try:
+                for peer in case.peers([name], peer_device, precision)[0]:
+                    peer.train(peer.prepare(case.batches_of(peer)[0]))
+                peers, skipped = case.peers([name], peer_device, precision)
+            except (RuntimeError, TypeError, ValueError, ImportError) as error:
+                why = f"{type(error).__name__}: {str(error)[:200]}"
+                peers, skipped = [], {in_precision(name, precision): why}
+            built += peers
+            missing |= skipped
+    return built, missing
 
 
 def _rows(
@@ -118,10 +136,9 @@ def _timeline(side: Contender, prepared: Sequence[Any], row_seconds: float) -> d
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: JSON to standard output; status 1 where the sides disagree."""
+    """The command: JSON again and again; status 1 where the sides disagree."""
     options = parser("speed", __doc__).parse_args(arguments)
-    found = measure(case_of(options), options.device)
-    print(json.dumps(found))
+    found = tell(measure(case_of(options), options.device))
     return 1 if found["disagreement"] else 0
 
 

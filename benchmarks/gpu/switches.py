@@ -1,13 +1,13 @@
 """Every switch that no card has measured, timed each way on one case: which default to take.
 
 The ways of a switch take turns on the same model and mini-batches, the device waited for at the end
-of each round; the other switches are at their defaults meanwhile.
+of each round; the other switches are at their defaults meanwhile. Precisions of products, on which
+results depend, are sides of `speed`.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +18,14 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.gpu import timeline
-from benchmarks.gpu.cases import Case, case_of, parser
+from benchmarks.gpu.cases import ROUNDED, Case, case_of, parser
+from benchmarks.gpu.job import tell
 from benchmarks.workloads.contender import DynbatchContender
 from dynbatch.compiler.cuda import fused_product, persistent
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.attention import dot_product
 from dynbatch.kernels.cuda.runtime import graphs, streams
-from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
+from dynbatch.kernels.runtime.precision import FULL
 
 WORTH = 0.97  # of the default's time: what is no faster than this is left as it is
 
@@ -33,19 +34,17 @@ Way = Callable[[DynbatchContender], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Switch:
-    """A choice that the library makes.
+    """A choice that the library makes, on which no result depends but in its rounding.
 
     Args:
         name:    where it is made.
         ways:    by what is chosen, what makes it so for a model.
         default: the way that the library goes.
-        is_free: results do not depend on it, so that the fastest way may become the default.
     """
 
     name: str
     ways: Mapping[str, Way]
     default: str
-    is_free: bool = True
 
 
 def constant(module: ModuleType, name: str, *others: int) -> Switch:
@@ -56,17 +55,16 @@ def constant(module: ModuleType, name: str, *others: int) -> Switch:
     return Switch(f"{module.__name__.rpartition('.')[2]}.{name}", ways, str(default))
 
 
-def _setting(module: ModuleType, name: str, value: Any, matmul: str = FULL) -> Way:
+def _setting(module: ModuleType, name: str, value: Any, precision: str = FULL) -> Way:
     @contextmanager
     def way(side: DynbatchContender) -> Iterator[None]:
-        with mock.patch.object(module, name, value), mock.patch.object(side, "matmul", matmul):
+        with (
+            mock.patch.object(module, name, value),
+            mock.patch.object(side, "precision", precision),
+        ):
             yield
 
     return way
-
-
-def _precision(name: str) -> Way:
-    return lambda side: mock.patch.object(side, "matmul", name)
 
 
 SWITCHES = (
@@ -76,27 +74,28 @@ SWITCHES = (
     constant(streams, "WORTH_A_STREAM", 1 << 30),  # no work side by side
     *[
         Switch(
-            f"attention on tensor cores, {matmul}",
-            {str(on): _setting(dot_product, "TENSOR_CORES", on, matmul) for on in (False, True)},
+            f"attention on tensor cores, {precision}",
+            {str(on): _setting(dot_product, "TENSOR_CORES", on, precision) for on in (False, True)},
             str(dot_product.TENSOR_CORES),
         )
-        for matmul in ("tf32", "bfloat16")
+        for precision in ROUNDED
     ],
-    Switch("matmul", {name: _precision(name) for name in MANTISSA_BITS}, FULL, is_free=False),
 )
 
 
-def measure(case: Case, switches: Sequence[Switch] = SWITCHES) -> dict[str, Any]:
-    """Milliseconds a training step for each way of each switch, and the way to take."""
+def measure(case: Case, switches: Sequence[Switch] = SWITCHES) -> Iterator[dict[str, Any]]:
+    """Milliseconds a training step for each way of each switch, and the way to take: by and by."""
     side = case.ours()
     prepared = [side.prepare(batch) for batch in case.data()]
+    found: dict[str, Any] = {}
     gc.freeze()
     try:
         timeline.in_a_row(side, prepared)
-        found = {switch.name: _ways(switch, side, prepared, case.rounds) for switch in switches}
+        for switch in switches:
+            found[switch.name] = _ways(switch, side, prepared, case.rounds)
+            yield {"case": case.name, "switches": found}
     finally:
         gc.unfreeze()
-    return {"case": case.name, "switches": found}
 
 
 def _ways(
@@ -122,7 +121,7 @@ def _ways(
         "default": switch.default,
         "ms": ms,
         "broken": broken,
-        "take": _to_take(ms, switch.default) if switch.is_free else None,
+        "take": _to_take(ms, switch.default),
     }
 
 
@@ -133,9 +132,8 @@ def _to_take(ms: Mapping[str, float], default: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: JSON to standard output; status 1 where a way does not run."""
-    found = measure(case_of(parser("switches", __doc__).parse_args(arguments)))
-    print(json.dumps(found))
+    """The command: JSON after each switch; status 1 where a way does not run."""
+    found = tell(measure(case_of(parser("switches", __doc__).parse_args(arguments))))
     return int(any(switch["broken"] for switch in found["switches"].values()))
 
 

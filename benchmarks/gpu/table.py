@@ -8,8 +8,18 @@ from typing import Any
 from benchmarks.gpu import machine
 from benchmarks.gpu.cases import OURS
 from benchmarks.gpu.goals import goals
+from dynbatch.kernels.runtime.precision import FULL
 
 Report = Mapping[str, Any]
+SHOWN = 5  # failed tests of a file
+# Of the sides of `speed`: head, key, factor, digits.
+COLUMNS = (
+    ("median", "ms", 1.0, 2), ("fastest", "fastest_ms", 1.0, 2), ("slowest", "slowest_ms", 1.0, 2),
+    ("× dynb.", "ratio", 1.0, 2), ("tokens/s", "tokens_per_second", 1.0, 0),
+    ("in a row", "row_ms", 1.0, 2), ("× dynb.", "row_ratio", 1.0, 2),
+    ("queued", "queued_ms", 1.0, 2), ("host %", "host_share", 100.0, 0),
+    ("device", "device_ms", 1.0, 2), ("busy %", "busy", 100.0, 0),
+)  # fmt: skip
 
 
 def as_text(report: Report) -> str:
@@ -37,21 +47,27 @@ def _parts(parts: Report) -> Iterator[str]:
     width = max(map(len, parts), default=0)
     for name, part in parts.items():
         yield f"{name:{width}}  {part['state']:12}  {part['seconds']:6.1f} s"
-        has_no_result = part["state"] != "passed" and not part["found"]
-        yield from (f"    {line}" for line in part["said"].splitlines()[-12:] if has_no_result)
+        if "launches" in part["found"] and "losses" in part["found"]:
+            counts = part["found"]
+            yield f"    {counts['kernels']} kernels in {counts['launches']} launches"
+        if part["state"] != "passed":
+            yield from (f"    {line}" for line in part["said"].splitlines()[-12:])
 
 
 def _tests(name: str, found: Report) -> Iterator[str]:
     yield (
         f"{name} on the card: {found['passed']} passed, {found['failed']} failed, "
-        f"{found['skipped']} skipped, {found['not_run']} not run, of {found['collected']}"
+        f"{found['skipped']} skipped, {found['not_run']} not run, of {found['collected']}; "
+        f"{found['kernels']} kernels"
     )
     for path, module in found["files_without"].items():
         yield f"  skipped: {path} needs {module}"
     yield from (f"  skipped: {reason}" for reason in found["skip_reasons"])
-    for failure in found["failures"]:
-        yield f"  FAILED {failure['test']}"
-        yield from (f"      {line}" for line in failure["why"].splitlines()[-4:])
+    for path, failures in found["failures"].items():
+        yield f"  FAILED {len(failures)} of {path}"
+        for failure in failures[:SHOWN]:
+            yield f"    {failure['test']}"
+            yield from (f"      {line}" for line in failure["why"].splitlines()[-4:])
     yield from (f"  FOUND {finding}" for finding in found.get("findings", ()))
     if "log" in found:
         yield from (f"  {line}" for line in found["log"].splitlines()[-12:])
@@ -59,7 +75,9 @@ def _tests(name: str, found: Report) -> Iterator[str]:
 
 def _correct(found: Report) -> Iterator[str]:
     agrees = "as on the CPU" if found["agrees"] else "DIFFERENT from the CPU"
-    repeats = "the same bits twice" if found["repeats"] else "OTHER BITS in a second run"
+    repeats = {
+        True: "the same bits twice", False: "OTHER BITS in a second run", None: "not run twice"
+    }[found["repeats"]]  # fmt: skip
     yield (
         f"{found['case']}: {agrees} (worst {found['worst']}, {found['worst_difference']:.1e} "
         f"of its largest element), {repeats}"
@@ -74,27 +92,20 @@ def _speed(found: Report) -> Iterator[str]:
         f"{found['tokens_per_step']:.0f} tokens, {found['cells_per_token']:.1f} cells each, padded"
     )
     yield from [found["disagreement"]] if found["disagreement"] else []
-    heads = ("median", "fastest", "slowest", "× dynb.", "tokens/s", "in a row", "× dynb.")
-    heads += ("queued", "host %", "device", "busy %")
-    yield f"{'':16}" + "".join(f"{head:>10}" for head in heads)
+    yield f"{'':26}" + "".join(f"{head:>10}" for head, *_ in COLUMNS)
     for name, side in found["sides"].items():
-        numbers = (
-            f"{side['ms']:.2f}", f"{side['fastest_ms']:.2f}", f"{side['slowest_ms']:.2f}",
-            f"{side['ratio']:.2f}", f"{side['tokens_per_second']:,.0f}", f"{side['row_ms']:.2f}",
-            f"{side['row_ratio']:.2f}", f"{side['queued_ms']:.2f}",
-            f"{100 * side['host_share']:.0f}", _or_dash(side["device_ms"], 1.0, 2),
-            _or_dash(side["busy"], 100.0, 0),
-        )  # fmt: skip
-        note = "" if side["precision"] == "float32" else f"  {side['precision']}"
-        yield f"{name:16}" + "".join(f"{number:>10}" for number in numbers) + note
-    yield from (f"{name:16}not run: {why}" for name, why in found["skipped"].items())
+        numbers = [_or_dash(side.get(key), factor, digits) for _, key, factor, digits in COLUMNS]
+        note = "" if side["precision"] == FULL else f"  {side['precision']}"
+        yield f"{name:26}" + "".join(f"{number:>10}" for number in numbers) + note
+    yield from (f"{name:26}not run: {why}" for name, why in found["skipped"].items())
     ours = found["sides"][OURS]
+    host = [_or_dash(ours.get(f"{name}_ms"), 1.0, 2) for name in ("build", "run", "update")]
     yield (
         f"dynbatch: {found['launches']:.0f} launches, {found['uploads']:.0f} uploads, "
-        f"{found['batches']:.0f} batches a step; host {ours['build_ms']:.2f} ms build, "
-        f"{ours['run_ms']:.2f} plan and hand over, {ours['update_ms']:.2f} update"
+        f"{found['batches']:.0f} batches a step; host {host[0]} ms build, "
+        f"{host[1]} plan and hand over, {host[2]} update"
     )
-    for kernel in ours["longest"][:6]:
+    for kernel in ours.get("longest", ())[:6]:
         yield f"    {kernel['ms']:8.3f} ms {kernel['launches']:7.0f} × {kernel['kernel']}"
 
 
@@ -146,8 +157,7 @@ def _switches(found: Report) -> Iterator[str]:
     for name, switch in found["switches"].items():
         ways = [f"{way} {ms:.2f}" for way, ms in switch["ms"].items()]
         ways += [f"{way} FAILS ({why.splitlines()[0]})" for way, why in switch["broken"].items()]
-        advice = f"take {switch['take']}" if switch["take"] else "of another precision"
-        yield f"  {name}: {', '.join(ways)}; default {switch['default']}, {advice}"
+        yield f"  {name}: {', '.join(ways)}; default {switch['default']}, take {switch['take']}"
 
 
 def _many(found: Report) -> Iterator[str]:
@@ -157,4 +167,4 @@ def _many(found: Report) -> Iterator[str]:
 
 
 def _or_dash(number: float | None, factor: float, digits: int) -> str:
-    return "-" if number is None else f"{factor * number:.{digits}f}"
+    return "-" if number is None else f"{factor * number:,.{digits}f}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -28,6 +29,9 @@ from benchmarks.networks import LEARNING_RATE, Array
 class PyTorchContender(Contender):
     """A `nn.Module` and a fused Adam over it.
 
+    Products are of `precision`, weights and gradients of float32. In "bfloat16" they are autocast,
+    in which PyTorch gives cuDNN's LSTM float16.
+
     Args:
         device: where it computes: of PyTorch's names, "cpu" or "cuda".
     """
@@ -37,8 +41,6 @@ class PyTorchContender(Contender):
     ) -> None:
         self.name = name
         self.device = torch.device(device)
-        if self.device.type == "cuda":
-            compute_in_float32()
         load_values(model, values)
         self.model = model.to(self.device)
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -56,29 +58,43 @@ class PyTorchContender(Contender):
         return placed(self.arrange(batch), self.device)
 
     def loss(self, prepared: Any) -> float:
-        with torch.no_grad():
+        with torch.no_grad(), tf32(self.precision == "tf32"), self._autocast():
             return float(self.forward(prepared))
 
     def train(self, prepared: Any) -> float:
         return self.start(prepared)()
 
     def start(self, prepared: Any) -> Callable[[], float]:
-        loss = self.forward(prepared)
-        self._adam.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
+        with tf32(self.precision == "tf32"):
+            with self._autocast():
+                loss = self.forward(prepared)
+            self._adam.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._adam.step()
         read: Callable[[], float] = loss.detach().item
         return read
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
 
-def compute_in_float32() -> None:
-    """Products on a GPU in full float32, as dynbatch's: cuDNN would take TF32 by default."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+@contextmanager
+def tf32(is_allowed: bool) -> Iterator[None]:
+    """Whether products on a GPU are of TF32 inside: cuDNN's would be by default, cuBLAS' not."""
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        for switch in switches:
+            switch.allow_tf32 = is_allowed
+        yield
+    finally:
+        for switch, was_allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = was_allowed
 
 
 def placed(prepared: Any, device: torch.device) -> Any:

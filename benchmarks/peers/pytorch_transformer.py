@@ -285,8 +285,8 @@ class NestedTransformer(PackedTransformer):
 
 
 class VarlenTransformer(PackedTransformer):
-    """Rows of all sentences in one matrix, products in bfloat16 with float32 weights (autocast),
-    and flash attention for sequences of any lengths, which a GPU alone has."""
+    """Rows of all sentences in one matrix, and flash attention for sequences of any lengths, which
+    a GPU alone has, and in 16 bits alone."""
 
     precision = "bfloat16"
 
@@ -296,10 +296,6 @@ class VarlenTransformer(PackedTransformer):
     def arrange(self, batch: Batch) -> Packed:
         packed = super().arrange(batch)
         return replace(packed, offsets=packed.offsets.to(torch.int32))
-
-    def forward(self, prepared: Packed) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return super().forward(prepared)
 
     def states(self, x: Tensor, prepared: Packed) -> Tensor:
         model, longest = self.model, max(prepared.lengths)

@@ -82,12 +82,11 @@ def load_values(model: Module, values: Mapping[str, Array]) -> None:
 class DynbatchContender(Contender):
     """A model of one sentence's loss, trained on whole batches by Adam.
 
-    `policy` and `matmul` are the graph's.
+    `policy` is the graph's, and `precision` its `matmul`.
     """
 
     name = "dynbatch"
     policy = "by_bound"
-    matmul = "float32"
 
     def __init__(self, parameters: list[db.Parameter], device: str = "cpu") -> None:
         self.costs: list[StepCost] = []
@@ -106,7 +105,7 @@ class DynbatchContender(Contender):
         return 0
 
     def loss(self, prepared: Batch) -> float:
-        with db.Graph(self.device, policy=self.policy, grad=False) as graph:
+        with self._graph_of(grad=False) as graph:
             return float(self.mean_loss(graph, prepared).value)
 
     def train(self, prepared: Batch) -> float:
@@ -114,7 +113,7 @@ class DynbatchContender(Contender):
 
     def start(self, prepared: Batch) -> Callable[[], float]:
         start = time.perf_counter()
-        with db.Graph(self.device, policy=self.policy, matmul=self.matmul) as graph:
+        with self._graph_of() as graph:
             loss = self.mean_loss(graph, prepared)
             built = time.perf_counter()
             nodes = len(graph._nodes)
@@ -179,6 +178,9 @@ class DynbatchContender(Contender):
     def parameters(self) -> list[db.Parameter]:
         """All that are trained."""
         return [parameter for _, parameter in self._adam.named_parameters()]
+
+    def _graph_of(self, grad: bool = True) -> db.Graph:
+        return db.Graph(self.device, policy=self.policy, matmul=self.precision, grad=grad)
 
     def mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         """The loss of a mini-batch."""

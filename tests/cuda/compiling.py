@@ -21,8 +21,12 @@ from tests.cuda.cache import alone
 
 
 @contextmanager
-def one_compiles(folder: Path | None = None) -> Iterator[None]:
-    """Inside, no two processes of this user compile one module for one element type together."""
+def one_compiles(folder: Path | None = None) -> Iterator[set[str]]:
+    """Inside, no two processes of this user compile one module for one element type together.
+
+    Gives the names of the kernels that this process has loaded inside, which grow.
+    """
+    loaded: set[str] = set()
     locks = folder or Path(tempfile.gettempdir(), f"dynbatch-{os.getuid()}", "compiling")
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
     compile_one = Kernels._compile
@@ -31,7 +35,8 @@ def one_compiles(folder: Path | None = None) -> Iterator[None]:
         text = (self._generated.get(name) or source.home(name)).text
         key = hashlib.sha256(f"{self.dtype} {text}".encode()).hexdigest()[:24]
         with alone(locks / f"{key}.lock"):
+            loaded.add(name)
             return compile_one(self, name)
 
     with mock.patch.object(Kernels, "_compile", compile_alone):
-        yield
+        yield loaded

@@ -3,9 +3,10 @@
     python3 -m pytest -p tests.cuda.on_gpu --gpu-shard=0/4 --gpu-record=record.jsonl
 
 One JSON line per event: {"collected": 812}, {"started": nodeid}, {"ended": nodeid, "outcome":
-"passed" | "failed" | "skipped", "why": text}, {"not collected": path, "why": text}. A line is on
-disk before the next test begins, so that a crash or a hang loses nothing; tests that the file names
-already do not run again. A CUDA error that stays, as an illegal address does, ends the run.
+"passed" | "failed" | "skipped", "why": text, "kernels": [those loaded since the last]}, {"not
+collected": path, "why": text}. A line is on disk before the next test begins, so that a crash or a
+hang loses nothing; tests that the file names already do not run again. A CUDA error that stays, as
+an illegal address does, ends the run.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--gpu-record"):
         shared = ExitStack()
-        shared.enter_context(one_compiles())
+        loaded = shared.enter_context(one_compiles())
         config.add_cleanup(shared.close)
-        config.pluginmanager.register(Record(config.getoption("--gpu-record")), "gpu-record")
+        record = Record(config.getoption("--gpu-record"), loaded)
+        config.pluginmanager.register(record, "gpu-record")
 
 
 @pytest.hookimpl(trylast=True)
@@ -56,10 +58,16 @@ def computes_on_gpu(item: pytest.Item) -> bool:
 
 
 class Record:
-    """Writes the lines, and leaves out tests that have some."""
+    """Writes the lines, and leaves out tests that have some.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        loaded: the kernels of this process, which grow.
+    """
+
+    def __init__(self, path: Path, loaded: set[str]) -> None:
         self._path = path
+        self._loaded = loaded
+        self._written: set[str] = set()
         self._known = {e["started"] for e in read(path) if "started" in e}
 
     @pytest.hookimpl(trylast=True)
@@ -79,7 +87,9 @@ class Record:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or (report.when == "setup" and not report.passed):
             why = report.longrepr[2] if report.skipped else report.longreprtext[-_WHY_LENGTH:]
-            self._write(ended=report.nodeid, outcome=report.outcome, why=why)
+            new = sorted(self._loaded - self._written)
+            self._written.update(new)
+            self._write(ended=report.nodeid, outcome=report.outcome, why=why, kernels=new)
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:

@@ -1,6 +1,7 @@
 """The tests for a card are chosen from all, and no crash among them hides the others."""
 
 import ast
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -37,6 +38,11 @@ def test_devices(device): assert device == "cuda"
 """
 
 
+def last(states):
+    *_, state = states
+    return state
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
@@ -49,10 +55,11 @@ def folder(tmp_path):
 @pytest.mark.exhaustive
 def test_every_test_is_accounted_for(folder, monkeypatch):
     monkeypatch.setattr(suite, "STALL_SECONDS", 20)
-    found = suite.run([str(folder)], 2, 120)
+    found = last(suite.run([str(folder)], 2, 120, keep=folder / "kept" / "tests"))
     assert not found["time_ran_out"] and found["not_run"] == 0
     assert (found["collected"], found["passed"], found["skipped"]) == (6, 2, 1)
-    failed = {failure["test"].split("::")[-1]: failure["why"] for failure in found["failures"]}
+    failures = [failure for failures in found["failures"].values() for failure in failures]
+    failed = {failure["test"].split("::")[-1]: failure["why"] for failure in failures}
     wrong = next(name for name in failed if name.endswith("test_wrong.py"))
     assert failed.keys() == {"test_crashes", "test_fails", "test_hangs", wrong}
     assert "ZeroDivisionError" in failed[wrong]
@@ -60,12 +67,78 @@ def test_every_test_is_accounted_for(folder, monkeypatch):
     assert failed["test_crashes"] == "its process ended, or hung"
     assert list(found["files_without"].values()) == ["no_such_module"]
     assert found["skip_reasons"] == ["Skipped: for a reason"]
+    kept = on_gpu.read(folder / "kept" / "tests.jsonl")
+    started = {event["started"].split("::")[-1] for event in kept if "started" in event}
+    assert started >= failed.keys() - {wrong}
+    assert "test_wrong.py" in (folder / "kept" / "tests.log").read_text()
+
+
+def test_a_test_that_is_stopped_for_lack_of_time_has_not_failed(folder, monkeypatch):
+    """Nor has one that is at it while the counts are told; what had ended is kept on disk."""
+    (folder / "test_some.py").write_text(
+        "import time\n"
+        "def test_a(cuda): pass\n"
+        "def test_b(cuda):\n"
+        "    open(__file__ + '.begun', 'w').close()\n"
+        "    time.sleep(600)\n"
+        "def test_c(cuda): pass\n"
+    )
+    monkeypatch.setattr(suite, "TOLD_SECONDS", 0.01)
+    states = suite.run([str(folder / "test_some.py")], 1, 60, keep=folder / "kept")
+    for _ in states:
+        if (folder / "test_some.py.begun").exists():
+            break
+    monkeypatch.setattr(suite.time, "monotonic", lambda: float("inf"))
+    told, found = itertools.islice(states, 1), last(states)
+    for state in (*told, found):
+        assert (state["passed"], state["failed"], state["not_run"]) == (1, 0, 2)
+        assert state["time_ran_out"] and state["failures"] == {}
+    assert on_gpu.read(folder / "kept.jsonl")[-1]["started"].endswith("test_b")
+
+
+def events(path, count, outcome):
+    for k in range(count):
+        test = f"{path}::test_{k}"
+        yield from ({"started": test}, {"ended": test, "outcome": outcome, "why": "E  no"})
+
+
+def test_failures_are_told_by_file_up_to_200():
+    records = [[*events("tests/a.py", 3, "failed"), *events("tests/b.py", 300, "failed")]]
+    found = suite.summary(records)
+    assert found["failed"] == 303
+    assert {path: len(tests) for path, tests in found["failures"].items()} == {
+        "tests/a.py": 3, "tests/b.py": 197,
+    }  # fmt: skip
+
+
+def test_the_kernels_of_all_processes_are_counted_once():
+    records = [
+        [{"ended": "a", "outcome": "passed", "why": "", "kernels": ["fill", "adam"]}],
+        [{"ended": "b", "outcome": "passed", "why": "", "kernels": ["fill"]}],
+    ]
+    assert suite.summary(records)["kernels"] == 2
+
+
+@pytest.mark.parametrize(("has_begun", "seconds"), [(False, 150), (True, 75)])
+def test_a_process_has_more_time_until_its_first_test(tmp_path, monkeypatch, has_begun, seconds):
+    """Its tests are collected first, from a disk that may be cold."""
+    shard = object.__new__(suite.Shard)
+    shard.record = tmp_path / "0.jsonl"
+    shard._first, shard._seen, shard._since = 0, int(has_begun), 0.0
+    shard.record.write_text('{"started": "a"}\n' * has_begun)
+    shard._process = SimpleNamespace(poll=lambda: None)
+    shard._starts = suite._RESTARTS + 1
+    stopped = []
+    monkeypatch.setattr(shard, "stop", lambda: stopped.append(True))
+    for now, is_over in ((seconds, False), (seconds + 1, True)):
+        monkeypatch.setattr(suite.time, "monotonic", lambda now=now: now)
+        assert shard.is_done() is is_over and bool(stopped) is is_over
 
 
 def test_what_a_watching_program_says_is_told_with_the_test(tmp_path):
     shard = object.__new__(suite.Shard)
-    shard._log = tmp_path / "0.log"
-    shard._log.write_text("""========= COMPUTE-SANITIZER
+    shard.log = tmp_path / "0.log"
+    shard.log.write_text("""========= COMPUTE-SANITIZER
 tests/a.py::test_one[gpu] PASSED [ 50%]
 tests/a.py::test_two[gpu-float32]
 ========= Invalid __global__ write of size 4 bytes
@@ -93,13 +166,13 @@ def test_tests_run_under_another_program(folder):
     (folder / "test_some.py").write_text("def test_passes(cuda): pass\n")
     for name in ("test_other.py", "test_wrong.py"):
         (folder / name).unlink()
-    found = suite.run([str(folder)], 1, 60, under)
+    found = last(suite.run([str(folder)], 1, 60, under))
     assert (found["passed"], found["failed"], len(found["findings"])) == (1, 0, 1)
     assert "test_passes: Invalid __shared__ read" in found["findings"][0]
 
 
 def test_no_time_is_said(folder):
-    found = suite.run([str(folder)], 1, 0.0)
+    found = last(suite.run([str(folder)], 1, 0.0))
     assert found["time_ran_out"] and found["collected"] == 0 and "log" in found
 
 
@@ -132,7 +205,9 @@ def test_what_asks_for_the_card_sets_nothing_of_the_stand_in():
     """
     wrong = []
     for path in Path(__file__).parents[1].rglob("test_*.py"):
-        tree = ast.parse(path.read_text())
+        if "fake_cupy" not in (text := path.read_text()):
+            continue
+        tree = ast.parse(text)
         settings = {
             alias.asname or alias.name
             for node in ast.walk(tree)
