@@ -10,7 +10,12 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.cupy_types import (
+    CudaEvent,
+    CudaStream,
+    CupyModule,
+    MemoryPointer,
+)
 
 ALIGNMENT = 16
 GAP = bytes(ALIGNMENT)
@@ -45,14 +50,13 @@ Fill = Callable[[Upload, Array], None]
 
 
 class Slot:
-    """A pinned buffer, the device buffer of its size, and the event after their last use."""
+    """A pinned buffer, and the event after the last use of what was brought up from it."""
 
     def __init__(self, cupy: CupyModule, size: int) -> None:
         pinned = cupy.cuda.alloc_pinned_memory(size)
         self.size = size
         self.host = np.frombuffer(pinned, np.uint8, size)
         self.pinned = pinned
-        self.device = cupy.cuda.alloc(size)
         self.event = cupy.cuda.Event(disable_timing=True)
         self.is_used = False
 
@@ -62,7 +66,9 @@ class Staging:
 
     A table is copied as it is put, in the dtype in which the device reads it. Its place is the
     number of bytes before it.
-    A ring of `DEPTH` slots, each of which grows when a run needs more.
+    On the host there is a ring of `DEPTH` slots, each of which grows when a run needs more. On the
+    device there is one buffer, since a copy to it waits for what a stream reads of the one before:
+    so what lies at the same place in two uploads has the same address, unless the buffer has grown.
 
     Attributes:
         number: of the upload that will bring up what is put now.
@@ -71,6 +77,9 @@ class Staging:
     def __init__(self, cupy: CupyModule) -> None:
         self._cupy = cupy
         self._slots: list[Slot | None] = [None] * DEPTH
+        self._room: MemoryPointer | None = None
+        self._room_bytes = 0
+        self._last: tuple[CudaEvent, int] | None = None  # after the last use, and on which stream
         self._turn = 0
         self.number = 0
         self._used = 0
@@ -117,14 +126,13 @@ class Staging:
         used = self._used
         if not used:
             return Upload(self.number, 0, 0)
-        slot = self._ready(used)
-        upload = Upload(self.number, slot.device.ptr, used)
+        stream = self._cupy.cuda.get_current_stream()
+        slot, room = self._ready(used), self._room_for(used, stream)
+        upload = Upload(self.number, room.ptr, used)
         slot.host[:used] = np.frombuffer(b"".join(self._parts), np.uint8)
         for start, size, fill in self._later:
             fill(upload, slot.host[start : start + size])
-        slot.device.copy_from_host_async(
-            slot.host.ctypes.data, used, self._cupy.cuda.get_current_stream()
-        )
+        room.copy_from_host_async(slot.host.ctypes.data, used, stream)
         slot.is_used = True
         return upload
 
@@ -132,7 +140,9 @@ class Staging:
         """Note that all work that reads the last upload has been started."""
         slot = self._slots[self._turn]
         if slot is not None and slot.is_used:
-            slot.event.record(self._cupy.cuda.get_current_stream())
+            stream = self._cupy.cuda.get_current_stream()
+            slot.event.record(stream)
+            self._last = slot.event, stream.ptr
             self._turn = (self._turn + 1) % DEPTH
         self.discard()
 
@@ -150,7 +160,22 @@ class Staging:
         if slot is not None and slot.is_used:
             slot.event.synchronize()
         if slot is None or slot.size < size:
-            slot = Slot(self._cupy, max(FIRST_BYTES, 1 << (size - 1).bit_length()))
-            self._slots[self._turn] = slot
+            slot = self._slots[self._turn] = Slot(self._cupy, _rounded(size))
         slot.is_used = False
         return slot
+
+    def _room_for(self, size: int, stream: CudaStream) -> MemoryPointer:
+        """The device's buffer, once what read it before is done: that was started on a stream."""
+        room, last = self._room, self._last
+        if room is None or self._room_bytes < size:
+            if last is not None:
+                last[0].synchronize()  # CuPy's pool gives the old one to others at once
+            self._room_bytes = _rounded(size)
+            room = self._room = self._cupy.cuda.alloc(self._room_bytes)
+        elif last is not None and last[1] != stream.ptr:
+            stream.wait_event(last[0])
+        return room
+
+
+def _rounded(size: int) -> int:
+    return max(FIRST_BYTES, 1 << (size - 1).bit_length())

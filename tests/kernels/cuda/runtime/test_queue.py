@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from dynbatch.kernels.cuda.runtime import source, streams
 from dynbatch.kernels.cuda.runtime.cublas import MOST_HANDLES, Cublas
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.queue import Queue
-from dynbatch.kernels.cuda.runtime.staging import DEPTH
+from dynbatch.kernels.cuda.runtime.staging import DEPTH, Staging
 
 STEPS = source.join(
     "steps.cu",
@@ -88,6 +89,26 @@ def test_more_runs_than_buffers_without_waiting_for_the_device(queue):
         queue.flush()
     for k, x in enumerate(arrays):
         np.testing.assert_array_equal(x.get(), k)
+
+
+def test_tables_have_one_place_on_the_device_for_which_another_stream_waits(queue, monkeypatch):
+    uploads, upload = [], Staging.upload
+
+    def noted(self):
+        uploads.append(upload(self))
+        return uploads[-1]
+
+    monkeypatch.setattr(Staging, "upload", noted)
+    stream = queue.cupy.cuda.Stream(non_blocking=True)
+    x = [queue.cupy.zeros(N, "f4") for _ in range(6)]
+    queue.cupy.cuda.Device().synchronize()
+    for number, each in enumerate(x):
+        add(queue, each, np.full(N, number))
+        with stream if number % 2 else nullcontext():
+            queue.flush()
+    queue.cupy.cuda.Device().synchronize()
+    assert [each.get().tolist() for each in x] == [[number] * N for number in range(6)]
+    assert len({base for _, base, _ in uploads}) == 1
 
 
 def test_buffers_grow_with_what_a_run_needs(queue):
