@@ -8,7 +8,9 @@ from dynbatch.backend import device_of
 from dynbatch.errors import NumericError
 from dynbatch.generation import engine as engine_module
 from dynbatch.generation.engine import Engine
+from dynbatch.kernels.cuda.runtime import replays
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.runtime.replays import Replays
 from tests.cuda import fake_cupy
 from tests.cuda.fake_cupy.memory import MemoryPointer
 from tests.generation.tiny_models import VOCAB, tiny
@@ -50,9 +52,9 @@ def prompts():
     return [rng.integers(0, VOCAB, n) for n in (40, 1, 33)]
 
 
-def results(model, settings):
+def results(model, settings, count=5):
     engine = Engine(model, step_tokens=50)
-    added = [engine.add(prompt, max_new_tokens=5, **settings) for prompt in prompts()]
+    added = [engine.add(prompt, max_new_tokens=count, **settings) for prompt in prompts()]
     list(engine.run())
     assert engine.caches.lent_bytes == 0
     return [[one.tokens for one in engine.results(k)] for k in added]
@@ -161,6 +163,56 @@ def test_samples_and_beams_are_one_upload_too(name, cuda):
     # Beams that go on in two ways copy their last page, each in a launch.
     beams = steps_of(name, 2, {"num_beams": 3})
     assert {uploads for _, uploads in beams} == {1}
+
+
+@pytest.mark.parametrize("name", quick(["gpt2", "lstm"], LAUNCHES))
+@pytest.mark.parametrize("count", quick([2, 16], [2, 16, 64]))
+def test_a_token_is_one_replay_for_any_number_of_prompts(name, count, cuda, monkeypatch):
+    monkeypatch.setattr(replays, "MOST_ROWS", 64)
+    first, *others = steps_of(name, count, {})
+    assert first in ((LAUNCHES[name], 1), (1, 1))  # kernels that have not come before, or have
+    assert {*others} == {(1, 1)}
+
+
+@pytest.mark.parametrize("way", quick(["greedy", "samples"], SETTINGS))
+@pytest.mark.parametrize(
+    "name", quick(["gpt2", "lstm"], ["gpt2", "llama", "t5", "lstm", "alibi", "window", "marian"])
+)
+def test_replayed_steps_give_the_tokens_of_the_cpu(name, way, cuda, monkeypatch):
+    model, settings = tiny(name), SETTINGS[way]
+    expected = results(model, settings, 12)
+    monkeypatch.setattr(replays, "MOST_ROWS", 64)
+    before = queue().replays.replayed
+    assert results(model.to("cuda"), settings, 12) == expected
+    assert queue().replays.replayed > before
+
+
+def test_as_prompts_end_and_pages_are_added_the_graph_stays(cuda, monkeypatch):
+    """It has room for eight sentences. A step of fewer than before is planned, then replayed."""
+    monkeypatch.setattr(replays, "MOST_ROWS", 64)
+    counts = Replays(cuda, queue()._staging)
+    monkeypatch.setattr(queue(), "replays", counts)
+    monkeypatch.setattr(queue(), "repeating", counts.repeating)
+    found, events = [], []
+    with Engine(tiny("gpt2").to("cuda")) as engine:
+        for k in range(8):  # pages have 32 rows
+            engine.add(np.full(25 + k, 4), max_new_tokens=min(6 + 3 * k, 15))
+        while not engine.is_idle:
+            before = counts.replayed
+            events += engine.step()
+            found.append(counts.replayed - before)
+    assert len([event for event in events if event.reason]) == 8
+    prompts, new, planned = 1, 1, 4  # for 8, 7, 6 and 5 sentences
+    assert len(found) == 15 and found.count(0) == prompts + new + planned
+    assert (counts.new, counts.captured, counts.refused) == (1, 1, {})
+
+
+def test_a_step_of_more_rows_says_why_it_is_not_replayed(cuda, monkeypatch):
+    monkeypatch.setattr(replays, "MOST_ROWS", 2)
+    queue().replays.refused.clear()
+    assert {*steps_of("gpt2", 3, {})} == {(LAUNCHES["gpt2"], 1)}
+    (why,) = queue().replays.refused
+    assert why == "LinearMap #0, in a batch of 3: a product of 3 rows, which cuBLAS makes"
 
 
 def test_an_error_of_choosing_leaves_nothing_in_the_queue(cuda, monkeypatch):

@@ -218,7 +218,7 @@ class Executor:
     def repeated(self) -> RepeatedRun:
         """The last run, which is the only one and has no loss, to be done again."""
         assert self._last is not None
-        return RepeatedRun(self._last, self._arenas, self.statistics, self._matmul)
+        return RepeatedRun(self._last, self._arenas, self.statistics, self._matmul, self._device)
 
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""

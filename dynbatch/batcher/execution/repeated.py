@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from operator import is_
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, Device
 from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.execution.run import Arenas, apply
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
@@ -19,6 +20,7 @@ from dynbatch.kernels import move
 from dynbatch.kernels.blas import is_batch_invariant
 from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
+from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.parameter import Parameter
@@ -33,27 +35,36 @@ class RepeatedRun:
     What its nodes read from outside of the graph may change from time to time, and sizes may not.
     While it rests, it holds no memory. When it runs for the second time in its arena, the calls of
     kernels in C are written down, for the parameters' arrays and the settings of that time: those
-    that follow one another become one call.
+    that follow one another become one call. On a GPU a run is a step that comes again, which may
+    be started as one CUDA graph: see `Queue.repeating`.
 
     Args:
         memory: the plan, of the only run of its graph.
         arenas: of the graph.
         statistics: count each run as if its nodes were new; none is recorded.
         matmul: the precision of products with weights.
+        device: of the graph.
     """
 
     def __init__(
-        self, memory: MemoryPlan, arenas: Arenas, statistics: GraphStatistics, matmul: str
-    ) -> None:
+        self, memory: MemoryPlan, arenas: Arenas, statistics: GraphStatistics, matmul: str,
+        device: Device,
+    ) -> None:  # fmt: skip
         self._memory = memory
         self._arenas = arenas
         self._statistics = statistics
         self._matmul = matmul
+        self._device = device
         self._steps = memory.graph.new
         self._actions: list[Action] = []
         self._each: list[tuple[Action, bool]] = []
         self._parameters: list[Parameter] = []
         self._known: list[object] = []
+
+    @property
+    def _queue(self) -> Queue | None:
+        """That of the running thread; None without a GPU."""
+        return queue() if self._device.is_cuda else None
 
     def run(self) -> None:
         """Run all steps.
@@ -71,7 +82,8 @@ class RepeatedRun:
             self._write()
         for step in self._steps:
             step.batch.launches = 0
-        with parallel.one_blas_thread(), np.errstate(all="ignore"):
+        repeating = nullcontext() if self._queue is None else self._queue.repeating()
+        with repeating, parallel.one_blas_thread(), np.errstate(all="ignore"):
             for action in self._actions:
                 action()
         self._statistics.count(self._steps, self._steps, anew=False, launches=True)

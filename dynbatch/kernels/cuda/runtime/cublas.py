@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dynbatch import backend
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.few_rows import THREADS, few_rows_product, grid_of
+from dynbatch.kernels.cuda.runtime.launch import KernelLaunch
 from dynbatch.kernels.cuda.runtime.packing import POINTER
 from dynbatch.kernels.cuda.runtime.staging import Upload
-from dynbatch.kernels.cuda.runtime.work import WorkQueue
+from dynbatch.kernels.cuda.runtime.work import NotCapturable, WorkQueue
 from dynbatch.kernels.runtime.precision import FULL
 
 if TYPE_CHECKING:
@@ -99,6 +101,17 @@ class Product(NamedTuple):
         handles.products += 1
         function(handle, *args)
 
+    @property
+    def has_tables(self) -> bool:
+        return self.upload >= 0
+
+    def launches_in_graph(self) -> Iterable[KernelLaunch]:
+        transpose_b, transpose_a, _, rows, *_ = self.args
+        which = f"of {rows} rows" if transpose_b and not transpose_a else "that is not x Wᵀ"
+        if self.has_tables:
+            which = "among several of one size"
+        raise NotCapturable(f"{self.label or 'no node'}: a product {which}, which cuBLAS makes")
+
 
 class Cublas:
     """Products for one element type, of matrices given by address and leading dimension.
@@ -123,7 +136,8 @@ class Cublas:
             none for these that reads addresses.
     """
 
-    __slots__ = ("_compute", "_queue", "_scalars", "batched", "dtype", "function", "handles")
+    __slots__ = ("_compute", "_precision", "_queue", "_scalars", "batched", "dtype", "function",
+                 "handles")  # fmt: skip
 
     def __init__(
         self, queue: WorkQueue, handles: Handles, dtype: DTypeLike, precision: str = FULL
@@ -135,7 +149,8 @@ class Cublas:
         self._compute: tuple[int, int] | None = None
         self.function: Callable[..., None] = getattr(library, f"{prefix}gemm")
         self.batched: Callable[..., None] | None = getattr(library, f"{prefix}gemmBatched")
-        if precision != FULL and self.dtype.name == FULL:
+        self._precision = precision if self.dtype.name == FULL else FULL
+        if self._precision != FULL:
             compute = getattr(library, COMPUTE_TYPES[precision])
             self._compute = compute, library.CUBLAS_GEMM_DEFAULT
             self.function, self.batched = library.gemmEx, None
@@ -154,6 +169,9 @@ class Cublas:
         """
         if not (m and n and k):
             self._no_product(m, n, beta, c, ldc)
+            return
+        if m <= self._queue.few_rows and transpose_b and not transpose_a:
+            self._few_rows_product((a, lda, b, ldb, c, ldc, beta == 1, m, n, k))
             return
         args = self.arguments(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, beta, c, ldc)
         self._queue.add(Product(self.function, args, self.handles, -1, self._queue.label))
@@ -181,6 +199,13 @@ class Cublas:
         args = (*args, len(c))
         queue = self._queue
         queue.add(Product(self.batched, args, self.handles, queue.upload, queue.label))
+
+    def _few_rows_product(self, args: tuple[int, ...]) -> None:
+        """Queue our own kernel."""
+        *_, rows, width, _ = args
+        name, source = few_rows_product(self._precision)
+        self._queue.kernels(self.dtype).add(source)
+        self._queue.launch(self.dtype, name, grid_of(rows, width), (THREADS,), args)
 
     def arguments(
         self, transpose_a: bool, transpose_b: bool, m: Any, n: Any, k: Any,

@@ -37,17 +37,36 @@ PLACE_BYTES = 16  # of the table's address and the step, in device memory
 MOST_GRAPHS, MOST_PLACES = 256, 16
 
 
+class GraphLaunch(NamedTuple):
+    """A launch in a graph."""
+
+    kernels: Kernels
+    name: str
+    args: tuple[int, ...]
+    grid: Dimensions = (1,)
+    block: Dimensions = (1,)
+    shared: int = 0
+
+
 class StepKernel(NamedTuple):
     """A kernel of a step in a graph.
 
     first: its first word in a row of the table.
     """
 
+    kernels: Kernels
     name: str
     grid: Dimensions
     block: Dimensions
     shared: int
     first: int
+
+    def at(self, place: int, step: int, words: int) -> GraphLaunch:
+        """Its launch in a step; see `source.of_steps`."""
+        self.kernels.know_of_steps(self.name)
+        args = (place, step, self.first, words)
+        name = f"{self.name}_of_step"
+        return GraphLaunch(self.kernels, name, args, self.grid, self.block, self.shared)
 
 
 class GraphItem(Protocol):
@@ -117,8 +136,9 @@ class StepTable:
 
 
 def _step_kernel(item: GraphItem, blocks: int, first: int) -> StepKernel:
-    grid = (_bucket(blocks), *map(_fixed, item.grid[1:]))
-    return StepKernel(item.name, grid, tuple(map(_fixed, item.block)), item.shared, first)
+    grid = (bucket(blocks), *map(_fixed, item.grid[1:]))
+    block = tuple(map(_fixed, item.block))
+    return StepKernel(item.kernels, item.name, grid, block, item.shared, first)
 
 
 class LoopGraphs:
@@ -150,7 +170,7 @@ class LoopGraphs:
     def _place(self, stream: int) -> int:
         """The address of a stream's place, which CuPy's pool lends for work on that stream."""
         place = self._places.get(stream) or self._cupy.cuda.alloc(PLACE_BYTES)
-        return _latest(self._places, stream, place, MOST_PLACES).ptr
+        return latest(self._places, stream, place, MOST_PLACES).ptr
 
     def _graph(
         self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int, steps: int
@@ -158,34 +178,38 @@ class LoopGraphs:
         """The graph of so many steps with these kernels, captured when it is first wanted."""
         key = (kernels, place, found, words, steps)
         graph = self._graphs.get(key) or self._captured(*key)
-        return _latest(self._graphs, key, graph, MOST_GRAPHS)
+        return latest(self._graphs, key, graph, MOST_GRAPHS)
 
     def _captured(
         self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int, steps: int
     ) -> CudaGraph:
-        for kernel in found:  # compiled and loaded before anything is captured
-            kernels.of_steps(kernel.name).allow(kernel.shared)
-        kernels.loaded("advance_steps")
-        counted = kernels.launches.copy()  # which the graph's kernels are not
-        capturing = self._cupy.cuda.Stream(non_blocking=True)
-        with capturing:
-            capturing.begin_capture()
-            try:
-                for step in range(steps):
-                    for name, grid, block, shared, first in found:
-                        args = (place, step, first, words)
-                        name = f"{name}_of_step"
-                        _launch(kernels, name, args, capturing.ptr, grid, block, shared)
-                _launch(kernels, "advance_steps", (place, steps), capturing.ptr)
-            finally:
-                graph = capturing.end_capture()
-        kernels.launches.clear()
-        kernels.launches.update(counted)
+        each = [kernel.at(place, step, words) for step in range(steps) for kernel in found]
+        advance = GraphLaunch(kernels, "advance_steps", (place, steps))
+        graph = capture(self._cupy, [*each, advance])
         self.captured += 1
         return graph
 
 
-def _latest(known: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
+def capture(cupy: CupyModule, launches: Sequence[GraphLaunch]) -> CudaGraph:
+    """A graph of launches, one after the other, which are not counted."""
+    for launch in launches:  # compiled and loaded before anything is captured
+        launch.kernels.loaded(launch.name).allow(launch.shared)
+    counted = {launch.kernels: launch.kernels.launches.copy() for launch in launches}
+    capturing = cupy.cuda.Stream(non_blocking=True)
+    with capturing:
+        capturing.begin_capture()
+        try:
+            for kernels, name, args, grid, block, shared in launches:
+                _launch(kernels, name, args, capturing.ptr, grid, block, shared)
+        finally:
+            graph = capturing.end_capture()
+    for kernels, before in counted.items():
+        kernels.launches.clear()
+        kernels.launches.update(before)
+    return graph
+
+
+def latest(known: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
     """The value, entered as the one used last; the one used longest ago goes."""
     known.pop(key, None)
     if len(known) == most:
@@ -207,7 +231,7 @@ def _launch(
     Launch(kernels, name, grid, block, args, packed, 0, shared, "").start(Upload(0, 0, 0), stream)
 
 
-def _bucket(blocks: int) -> int:
+def bucket(blocks: int) -> int:
     """The smallest power of two that is not below."""
     return 1 << max(0, blocks - 1).bit_length()
 

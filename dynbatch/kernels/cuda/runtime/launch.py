@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -165,12 +165,10 @@ class Kernels:
             self.known[name] = known
         return known
 
-    def of_steps(self, name: str) -> LoadedKernel:
-        """The kernel `name` with its arguments in a table; see `source.of_steps`."""
-        wrapper = f"{name}_of_step"
-        if wrapper not in self._generated:
+    def know_of_steps(self, name: str) -> None:
+        """Register NAME_of_step, whose arguments lie in a table; see `source.of_steps`."""
+        if f"{name}_of_step" not in self._generated:
             self.add(source.of_steps(self._source(name)))
-        return self.loaded(wrapper)
 
     def _source(self, name: str) -> CudaSource:
         return self._generated.get(name) or source.home(name)
@@ -188,6 +186,23 @@ class Kernels:
             if text.origin is not None and text.name in str(error):
                 raise does_not_compile(text, name, error) from error
             raise
+
+
+class KernelLaunch(NamedTuple):
+    """A launch as a CUDA graph takes it: its arguments come from a table.
+
+    data:   the packed arguments, without the addresses of their tables.
+    tables: which belong to the upload of that number.
+    """
+
+    kernels: Kernels
+    name: str
+    grid: Dimensions
+    block: Dimensions
+    shared: int
+    data: bytes
+    tables: Tables
+    upload: int
 
 
 class Launch:
@@ -219,6 +234,15 @@ class Launch:
 
     def __str__(self) -> str:
         return f"kernel {source.name_of(self._name)}"
+
+    def launches_in_graph(self) -> tuple[KernelLaunch]:
+        data, tables = self._packed
+        grid, block = [(*sizes, *ONES[len(sizes)]) for sizes in (self._grid, self._block)]
+        return (
+            KernelLaunch(
+                self._kernels, self._name, grid, block, self._shared, data, tables, self._upload
+            ),
+        )
 
     def start(self, upload: Upload, stream: int) -> None:
         """Start it on the stream of that address; no size is zero.

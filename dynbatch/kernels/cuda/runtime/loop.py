@@ -12,7 +12,13 @@ from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime import graphs
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, from_tables
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs, StepTable
-from dynbatch.kernels.cuda.runtime.launch import MOST_ACROSS, ONES, Kernels, too_wide
+from dynbatch.kernels.cuda.runtime.launch import (
+    MOST_ACROSS,
+    ONES,
+    KernelLaunch,
+    Kernels,
+    too_wide,
+)
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
     POINTER,
@@ -22,7 +28,7 @@ from dynbatch.kernels.cuda.runtime.packing import (
     row_addresses,
 )
 from dynbatch.kernels.cuda.runtime.staging import Fill, Upload
-from dynbatch.kernels.cuda.runtime.work import WorkQueue
+from dynbatch.kernels.cuda.runtime.work import NotCapturable, WorkQueue
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -36,7 +42,6 @@ Start = Callable[..., None]
 class LoopQueue(WorkQueue, Protocol):
     """The interface of a queue for prepared loops; implemented by `queue.Queue`."""
 
-    def kernels(self, dtype: DTypeLike) -> Kernels: ...
     def cublas(self, dtype: DTypeLike) -> Cublas: ...
     @property
     def graphs(self) -> LoopGraphs: ...
@@ -62,6 +67,17 @@ class KernelItem(NamedTuple):
 
     def __str__(self) -> str:
         return f"kernel {self.name}"
+
+    def at(self, step: int) -> KernelLaunch:
+        """Its launch in a step."""
+        grid, block = [
+            tuple([int(e[step]) if isinstance(e, np.ndarray) else e for e in sizes])
+            for sizes in (self.grid, self.block)
+        ]
+        data = self.words[step, HEADER_WORDS:].tobytes()
+        return KernelLaunch(
+            self.kernels, self.name, grid, block, self.shared, data, self.tables, self.upload
+        )
 
     def place_tables(self, upload: Upload) -> None:
         """Put the addresses of tables into the arguments."""
@@ -95,6 +111,14 @@ class ProductItem(NamedTuple):
 
     def __str__(self) -> str:
         return "a product of cuBLAS"
+
+    def at(self, step: int) -> KernelLaunch:
+        """Its launch in a step.
+
+        Raises:
+            NotCapturable: always.
+        """
+        raise NotCapturable("a loop with products of cuBLAS")
 
     def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
         """The function that starts a step, and its arguments; `count` products are counted."""
@@ -255,6 +279,16 @@ class PreparedLoop:
             self._name = str(item)
             raise
 
+    def launches_in_graph(self) -> Iterator[KernelLaunch]:
+        for number in range(self.steps):
+            yield from self.launches_of_step(number)
+
+    def launches_of_step(self, number: int) -> Iterator[KernelLaunch]:
+        """The launches of one step; see `Work.launches_in_graph`."""
+        for item, present in zip(self._items, self._present, strict=True):
+            if present[number]:
+                yield item.at(number)
+
     def start_step(self, number: int, upload: Upload, stream: int) -> None:
         """Start one step; the numbers of all are brought together when the first one starts."""
         item: Item | None = None
@@ -300,3 +334,6 @@ class LoopStep(NamedTuple):
 
     def start(self, upload: Upload, stream: int) -> None:
         self.loop.start_step(self.number, upload, stream)
+
+    def launches_in_graph(self) -> Iterator[KernelLaunch]:
+        return self.loop.launches_of_step(self.number)

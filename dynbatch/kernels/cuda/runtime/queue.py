@@ -27,6 +27,7 @@ from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
+from dynbatch.kernels.cuda.runtime.replays import Replays
 from dynbatch.kernels.cuda.runtime.source import name_of
 from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
@@ -46,6 +47,7 @@ class Queue:
         uploaded_bytes: their bytes.
         early:    launches and uploads of the run that were started `at_once`.
         graphs:   of the steps of loops, if `graphs.STEPS` says so.
+        replays:  of whole steps that come again, if `replays.MOST_ROWS` says so.
         last_chain: the functions of elements that were queued last, for what may join them.
     """
 
@@ -67,6 +69,8 @@ class Queue:
         self._handles = Handles(cupy)
         self._staging = Staging(cupy)
         self.graphs = LoopGraphs(cupy)
+        self.replays = Replays(cupy, self._staging)
+        self.repeating = self.replays.repeating
         self.stage = self._staging.put
         self.stage_later = self._staging.put_later
         self._kept: list[Array] = []
@@ -140,6 +144,11 @@ class Queue:
     def upload(self) -> int:
         """The number of the next upload."""
         return self._staging.number
+
+    @property
+    def few_rows(self) -> int:
+        """The most rows of a product that is a kernel of our own now."""
+        return self.replays.few_rows
 
     def packed(self, kernels: Kernels, name: str, args: Arguments) -> tuple[bytes, Tables]:
         """The arguments of a launch; host arrays become tables of the next upload."""
@@ -233,12 +242,15 @@ class Queue:
         for items in (*self._earlier, self._waiting):
             items.clear()
         try:
+            table = self.replays.table(waiting)
             upload = self._bring_up()
             if upload.copied:
                 self.uploads += 1
                 self.uploaded_bytes += upload.copied
-            stream = self.cupy.cuda.get_current_stream().ptr
-            self._start(upload, stream, waiting)
+            if table is None:
+                self._start(upload, self.cupy.cuda.get_current_stream().ptr, waiting)
+            else:
+                self.replays.start(table, upload, self.label)
         finally:
             self._staging.done()
             self._kept.clear()

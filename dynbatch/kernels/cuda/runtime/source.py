@@ -19,6 +19,12 @@ _KERNEL = re.compile(
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
+BLOCKS = """// The blocks that have work, which gridDim tells where no table does.
+static __device__ __forceinline__ unsigned& blocks_of_step() {
+    __shared__ unsigned blocks;
+    return blocks;
+}
+"""
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 
 
@@ -88,8 +94,8 @@ def of_steps(given: CudaSource) -> CudaSource:
     """The kernels of a source with their arguments in a table, as NAME_of_step.
 
     A row has, from word `first` on, the number of blocks, and the arguments as they are packed:
-    `place` is as in graphs.cu. Where the grid is larger, the other blocks have nothing to do; so a
-    kernel must not ask for the size of its grid.
+    `place` is as in graphs.cu. Where the grid is larger, the other blocks have nothing to do, and a
+    kernel that asks for the size of its grid is told the number of blocks.
     """
     wrappers = []
     for name, parameters in given.kernels.items():
@@ -103,12 +109,15 @@ def of_steps(given: CudaSource) -> CudaSource:
             "    const unsigned long long* row =\n"
             "        (const unsigned long long*)place[0] + (place[1] + step) * words + first;\n"
             "    if (blockIdx.x >= row[0]) return;\n"
+            "    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) blocks_of_step() = row[0];\n"
+            "    __syncthreads();\n"
             f"    const {name}_arguments& a = *(const {name}_arguments*)(row + 1);\n"
             f"    {name}({values});\n}}"
         )
     text = _KERNEL.sub(r"static __device__ __forceinline__ void \1(\2)", given.text)
+    text = text.replace("gridDim.x", "blocks_of_step()")
     body = "\n\n".join(wrappers)
-    return CudaSource(f"steps of {given.name}", f"{text}\n\n{body}\n", signatures(body))
+    return CudaSource(f"steps of {given.name}", f"{BLOCKS}{text}\n\n{body}\n", signatures(body))
 
 
 def _header(name: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynbatch.backend import Array, DType, is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.runtime.launch import Dimensions
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, KernelLaunch, Kernels
 from dynbatch.kernels.cuda.runtime.packing import Arguments
 from dynbatch.kernels.cuda.runtime.staging import Upload
 
@@ -25,6 +25,17 @@ class Work(Protocol):
     def start(self, upload: Upload, stream: int) -> None:
         """Start the work now, on CuPy's current stream, whose address is `stream`."""
 
+    def launches_in_graph(self) -> Iterable[KernelLaunch]:
+        """The launches that it makes, for a CUDA graph.
+
+        Raises:
+            NotCapturable: a graph cannot hold it.
+        """
+
+
+class NotCapturable(Exception):
+    """Work that no CUDA graph can hold; the text says which."""
+
 
 class WorkQueue(Protocol):
     """The interface of a queue for its work; implemented by `queue.Queue`."""
@@ -33,6 +44,9 @@ class WorkQueue(Protocol):
 
     @property
     def upload(self) -> int: ...
+    @property
+    def few_rows(self) -> int: ...
+    def kernels(self, dtype: DTypeLike) -> Kernels: ...
     def add(self, work: Work) -> None: ...
     def stage(self, array: Array, dtype: DType) -> int: ...
     def launch(
@@ -51,6 +65,9 @@ class HostCall(NamedTuple):
 
     def start(self, upload: Upload, stream: int) -> None:
         self.function()
+
+    def launches_in_graph(self) -> Iterable[KernelLaunch]:
+        raise NotCapturable(f"{self.label or 'no node'}: a call of Python between its kernels")
 
 
 # What driver and compiler say where the GPU is newer than the compiler.
