@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -40,14 +40,14 @@ class Device:
     """Where the values of a graph, or the arrays of a model, live.
 
     Args:
-        xp:      the array module, NumPy or CuPy.
+        xp:      the array module, NumPy or CuPy; None for a GPU that is only planned for.
         is_cuda: whether it is a GPU.
         index:   its number; 0 on the CPU.
     """
 
     __slots__ = ("_module", "index", "is_cuda")
 
-    def __init__(self, xp: ArrayModule, is_cuda: bool, index: int = 0) -> None:
+    def __init__(self, xp: ArrayModule | None, is_cuda: bool, index: int = 0) -> None:
         self.is_cuda = is_cuda
         self.index = index
         self._module = xp
@@ -57,12 +57,17 @@ class Device:
         """The name: "cpu", "cuda", or "cuda:1" for the second GPU where there are several."""
         if not self.is_cuda:
             return "cpu"
-        has_several = self.index or self._module.cuda.runtime.getDeviceCount() > 1
-        return f"cuda:{self.index}" if has_several else "cuda"
+        module = self._module
+        counts = self.index or (module is not None and module.cuda.runtime.getDeviceCount() > 1)
+        return f"cuda:{self.index}" if counts else "cuda"
 
     @property
     def xp(self) -> ArrayModule:
-        """Its array module, NumPy or CuPy, of which it is the current device; see `use`."""
+        """Its array module, NumPy or CuPy, of which it is the current device; see `use`.
+
+        Raises:
+            BackendError: the device is only planned for.
+        """
         self.use()
         return self._module
 
@@ -72,6 +77,11 @@ class Device:
         Whatever works on a GPU begins so, and leaves it current.
         """
         if self.is_cuda:
+            if self._module is None:
+                raise BackendError(
+                    f"device {self.name!r} is planned for, and has no arrays.\n"
+                    "  rule: sizes follow from shapes, dtype and device alone"
+                )
             cuda = self._module.cuda
             if cuda.runtime.getDevice() != self.index:
                 cuda.Device(self.index).use()
@@ -101,22 +111,56 @@ def device(name: str | Device) -> Device:
     """
     if isinstance(name, Device):
         return name
-    if name == "cpu":
+    is_cuda, index = _parsed(name)
+    if not is_cuda:
         return CPU
-    kind, colon, number = str(name).partition(":")
-    if kind != "cuda" or bool(colon) is not number.isdecimal():
-        raise BackendError(
-            f"device {name!r} is unknown.\n  rule: cpu, cuda, or cuda:1, the second GPU\n"
-            '  fix:  device="cuda" is the GPU that CuPy works on now'
-        )
     module = cupy()
-    index = int(number) if colon else None
     if not _stand_in:
         require_gpu(module, index)
     runtime = module.cuda.runtime
     if index is not None and index >= runtime.getDeviceCount():
         raise _no_gpu(index, runtime.getDeviceCount())
     return _gpu(module, runtime.getDevice() if index is None else index)
+
+
+def planned_device(name: str | Device) -> Device:
+    """The device with a name, for plans: it need not be there, nor CuPy.
+
+    Raises:
+        BackendError: there is no such name.
+    """
+    if isinstance(name, Device):
+        return name
+    is_cuda, index = _parsed(name)
+    return Device(None, True, index or 0) if is_cuda else CPU
+
+
+def _parsed(name: str) -> tuple[bool, int | None]:
+    """Whether a name is of a GPU, and its number, if it says one."""
+    kind, colon, number = str(name).partition(":")
+    if name != "cpu" and (kind != "cuda" or bool(colon) is not number.isdecimal()):
+        raise BackendError(
+            f"device {name!r} is unknown.\n  rule: cpu, cuda, or cuda:1, the second GPU\n"
+            '  fix:  device="cuda" is the GPU that CuPy works on now'
+        )
+    return kind == "cuda", int(number) if colon else None
+
+
+class ArraySpec(NamedTuple):
+    """Where arrays lie and their dtype, whether or not there are any: what sizes follow from."""
+
+    device: Device
+    dtype: DType
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return int(self.dtype.itemsize)
+
+
+def spec_of(array: Array) -> ArraySpec:
+    """The device and the dtype of an array."""
+    return ArraySpec(device_of(array), array.dtype)
 
 
 def device_of(array: Any) -> Device:

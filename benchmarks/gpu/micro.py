@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.gpu.cases import precisions
 from benchmarks.gpu.job import tell
 from dynbatch import backend
+from dynbatch.backend import spec_of
 from dynbatch.errors import BackendError
 from dynbatch.kernels.attention import dot_product
 from dynbatch.kernels.attention.blocks import Scoring
@@ -121,8 +122,8 @@ def attention(
     forward_room, backward_room = (
         cupy.empty(max(1, size), np.float32)
         for size in (
-            dot_product.workspace(q, lengths, lengths, scoring),
-            dot_product.workspace_backward(q, lengths, lengths, scoring),
+            dot_product.workspace(spec_of(q), lengths, lengths, scoring),
+            dot_product.workspace_backward(spec_of(q), lengths, lengths, scoring),
         )
     )
     wanted = AttentionGradients(dq, dk, dv)

@@ -18,6 +18,7 @@ from benchmarks.networks import LEARNING_RATE, Array, TreeSizes
 from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.trees import TreeBatch, levels
 from dynbatch import optim
+from dynbatch.backend import spec_of
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.losses import cross_entropy
 from dynbatch.kernels.rows import gather_rows, sum_rows_by_id
@@ -232,7 +233,8 @@ class HandBatchedTree(Contender):
         nodes, weight = len(h), self._value("output.weight")
         targets = cross_entropy.Targets(batch.classes, np.ones(nodes, np.float32))
         losses = self._buffers.rows("losses", 1, nodes)[0]
-        scratch = self._buffers.rows("scratch", 1, cross_entropy.workspace(weight, nodes))[0]
+        elements = cross_entropy.workspace(spec_of(weight), nodes, len(weight))
+        scratch = self._buffers.rows("scratch", 1, elements)[0]
         wanted = None
         if dh is not None:
             scale = np.full(nodes, 1 / len(batch.roots), np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array, ArrayModule, DType
+from dynbatch.backend import CPU, Array, Device, DType
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
@@ -66,14 +66,14 @@ class GenericStep:
         memories: packed rows of each memory, in the shard's order of sentences.
         sentences: of the shard.
         keeps:    whether backward will follow.
-        xp:       array module of the values.
+        device:   of the values.
         chosen:   of steps whose sentences are not the first ones in order, or read one memory
             several times: which memories they read.
     """
 
     def __init__(
         self, op: Op, memories: list[Ragged], sentences: int, dtype: DType, keeps: bool,
-        xp: ArrayModule = np,
+        device: Device = CPU,
         chosen: Mapping[int, Array] | None = None,
     ) -> None:  # fmt: skip
         bases = [x.base for x in op.inputs]
@@ -89,7 +89,7 @@ class GenericStep:
         self._in_c: AttentionSteps | None = None
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
-        self._batch = Batch([op.node], dtype, xp)
+        self._batch = Batch([op.node], dtype, device)
         self.cache = self._kind.cache_type(sentences)
         self.keeps = keeps  # whether forward keeps values for backward
         self._most = 0  # sentences of the first step that reads memories where they lie

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import CPU, Array, DType
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.c.runtime.tasks import run_each
@@ -41,7 +41,7 @@ class ReferenceRun:
         self.node_type = type(groups[0][0])
         self.dtype = dtype
         self.batches = [
-            Batch(nodes, self.dtype, np, self.node_type.recompute_of(nodes)) for nodes in groups
+            Batch(nodes, self.dtype, CPU, self.node_type.recompute_of(nodes)) for nodes in groups
         ]
         for batch in self.batches:
             batch.keeps = keeps

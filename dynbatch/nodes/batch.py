@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dynbatch.backend import Array, ArrayModule, DType
+from dynbatch.backend import CPU, Array, ArrayModule, ArraySpec, Device, DType
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime.launch import Dimensions
 from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
@@ -62,7 +62,7 @@ class Batch:
 
     Attributes:
         nodes:      the nodes, in creation order.
-        xp:         the array module, NumPy or CuPy.
+        device:     where they run; `xp` is its array module, NumPy or CuPy.
         inputs:     packed inputs; in backward, None where `retains` does not name them.
         output:     packed output; in backward, None unless retained.
         ports:      packed further outputs, see `Operation.port_widths`; in backward
@@ -71,7 +71,6 @@ class Batch:
         saved:      arrays that forward left, by the names of `Operation.saved`.
         gradients:  where gradients of parameters go (backward only).
         keeps:      whether a backward may follow, so that `saved` must be filled.
-        scratch:    as many elements as `Operation.workspace` asked for, during forward.
         recompute:  what a node type that `recomputes` leaves for backward to make again: 0 for
             nothing; else one of `Operation.recompute_choices`. May be set before `saved` and the
             workspaces are asked for; see `Operation.recompute_of`.
@@ -85,17 +84,17 @@ class Batch:
     """
 
     __slots__ = (
-        "_own_launches", "accumulate", "adds", "cache", "dtype", "gradients", "inputs", "keeps",
-        "launches", "memo", "nodes", "output", "port_gradients", "ports", "recompute", "saved",
-        "scratch", "xp",
+        "_own_launches", "_scratch", "accumulate", "adds", "cache", "device", "dtype", "gradients",
+        "inputs", "keeps", "launches", "memo", "nodes", "output", "port_gradients", "ports",
+        "recompute", "saved",
     )  # fmt: skip
 
     def __init__(
-        self, nodes: Sequence[Any], dtype: DType, xp: ArrayModule = np, recompute: int = 0
+        self, nodes: Sequence[Any], dtype: DType, device: Device = CPU, recompute: int = 0
     ) -> None:
         self.nodes = nodes
         self.dtype = dtype
-        self.xp = xp
+        self.device = device
         self.inputs: tuple[Ragged | None, ...] = ()
         self.output: Ragged | None = None
         self.memo: dict[str, Any] = {}
@@ -105,10 +104,31 @@ class Batch:
         self.gradients: Gradients | None = None
         self.keeps = True
         self.recompute = recompute
-        self.scratch: Array = xp.empty(0, dtype)
+        self._scratch: Array | None = None
         self.launches = self._own_launches = 0
         self.accumulate = self.adds = False
         self.cache: ScanCache | None = None
+
+    @property
+    def xp(self) -> ArrayModule:
+        """The array module of the device, NumPy or CuPy. A plan does not ask for it."""
+        return self.device.xp
+
+    @property
+    def spec(self) -> ArraySpec:
+        """The device and the dtype of its arrays, from which kernels tell their scratch."""
+        return ArraySpec(self.device, self.dtype)
+
+    @property
+    def scratch(self) -> Array:
+        """Room of as many elements as `Operation.workspace` asked for, during forward."""
+        if self._scratch is None:
+            self._scratch = self.xp.empty(0, self.dtype)
+        return self._scratch
+
+    @scratch.setter
+    def scratch(self, array: Array) -> None:
+        self._scratch = array
 
     def like(self, keeps: bool, recompute: int) -> Batch:
         """The batch with these two settings, for node types to read."""
@@ -202,7 +222,9 @@ class Batch:
     def by_operator(self) -> list[Batch]:
         """In a block, the nodes of each operator apart: their rows lie together. Else itself."""
         parts = getattr(self.nodes, "by_operator", None)
-        return [self] if parts is None else [Batch(nodes, self.dtype, self.xp) for nodes in parts()]
+        if parts is None:
+            return [self]
+        return [Batch(nodes, self.dtype, self.device) for nodes in parts()]
 
     def counts(self) -> list[int]:
         """The number of inputs of each node, for variadic types."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from dynbatch.backend import Array
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.arguments import check_parameter
@@ -65,7 +63,7 @@ class FeatureNormalization(Operation):
         It does on a GPU, where the host does not know the weights, and in a scan, whose steps share
         one batch.
         """
-        return batch.xp is not np or batch.cache is not None
+        return batch.device.is_cuda or batch.cache is not None
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import backend
 from dynbatch import nodes as F
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -38,8 +39,8 @@ def batches_of(case, dtype, device):
                 groups.setdefault(node.sig, []).append(node)
     for parameter in parameters:
         parameter.to(device)
-    xp = queue().cupy if device == "cuda" else np
-    return [Batch(nodes, np.dtype(dtype), xp) for nodes in groups.values()]
+    where = backend.device(device)
+    return [Batch(nodes, np.dtype(dtype), where) for nodes in groups.values()]
 
 
 DOMAINS = {"Asin": (-0.9, 0.9), "Acos": (-0.9, 0.9), "Atanh": (-0.9, 0.9), "Acosh": (1.1, 1.8)}

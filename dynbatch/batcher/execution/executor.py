@@ -76,7 +76,7 @@ class Executor:
         self._matmul = matmul
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
-        self._maker = StepMaker(dtype, device.xp, policy)
+        self._maker = StepMaker(dtype, device, policy)
         self.is_observed = bool(observers)
         self._planner = RunPlanner(trains, itemsize, not observers)
         self._actions = StepActions(device, self.statistics)

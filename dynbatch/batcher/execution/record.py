@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dynbatch.batcher.execution.padded_rows import TYPES, padded_rows
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.whole import joined_signature, structure_of_runs
@@ -307,7 +305,7 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
         first.batch_sizes() if isinstance(first, RegionNode) else (),
         first.depths() if isinstance(first, RegionNode) else (),
         _loops(first),
-        step.batch.xp is not np,
+        step.batch.device.is_cuda,
         flops,
         flops_backward,
         padded_rows(step) if step.node_type in TYPES else 0,

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
 from dynbatch.batcher.planning.stage_order import StageOrder
@@ -301,7 +299,7 @@ class LifetimeWalk:
         block = source.blocks[0]
         if self.pairs is None or not (step.node_type.adds_gradient and source.is_view):
             return False
-        if step.batch.xp is np or len(step.sources) > 1 or block in self._adding:
+        if not step.batch.device.is_cuda or len(step.sources) > 1 or block in self._adding:
             return False
         row = self.gradients.get(block)
         if row is None or self.table.firsts[row] >= time:

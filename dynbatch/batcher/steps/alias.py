@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from dynbatch.backend import Array
+from dynbatch.backend import CPU, Array
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels.c.runtime.tasks import Tasks
@@ -23,7 +21,7 @@ class AliasStep(StepRun):
     __slots__ = ()
 
     def __init__(self, nodes: Sequence[Operation]) -> None:
-        super().__init__(nodes, nodes[0].graph.dtype, np)
+        super().__init__(nodes, nodes[0].graph.dtype, CPU)
         self.block.size = 0
         self.sources = []
         if isinstance(nodes, Members):

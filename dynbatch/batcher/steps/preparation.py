@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from dynbatch.backend import ArrayModule, DType
+from dynbatch.backend import Device, DType
 from dynbatch.batcher.schedule.plan import Plan, Structure
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.reached import results_reached, signatures_of_operators
@@ -86,13 +86,13 @@ class StepMaker:
 
     Args:
         dtype:  of all values.
-        xp:     NumPy or CuPy.
+        device: for which; it need not be there, unless they are to run.
         policy: a name of `policies.POLICIES`, or a function.
     """
 
-    def __init__(self, dtype: DType, xp: ArrayModule, policy: str | Policy) -> None:
+    def __init__(self, dtype: DType, device: Device, policy: str | Policy) -> None:
         self._dtype = dtype
-        self._xp = xp
+        self._device = device
         self._policy = policy
         self._stages = 0
 
@@ -191,7 +191,7 @@ class StepMaker:
 
     def _step(self, nodes: Sequence[Operation], is_alias: bool) -> StepRun:
         begin = time.perf_counter()
-        step = AliasStep(nodes) if is_alias else StepRun(nodes, self._dtype, self._xp)
+        step = AliasStep(nodes) if is_alias else StepRun(nodes, self._dtype, self._device)
         step.prepare_seconds = time.perf_counter() - begin
         return step
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.backend import Array, ArrayModule, DType
+from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
@@ -54,13 +54,13 @@ class StepRun:
         "workspace_backward",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Operation], dtype: DType, xp: ArrayModule) -> None:
+    def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
         first = nodes[0]
         self.nodes = nodes
         self.node_type = type(first)
         self.block = Block(nodes)
         self.blocks = [self.block, *self.block.ports]  # all that the step writes
-        self.batch = Batch(nodes, dtype, xp, self.node_type.recompute_of(nodes))
+        self.batch = Batch(nodes, dtype, device, self.node_type.recompute_of(nodes))
         self.is_structural = issubclass(self.node_type, Structural)
         self.parameters: tuple[Parameter, ...] = first.parameters()
         region = first.region if isinstance(first, RegionNode) else None

@@ -148,7 +148,7 @@ class RegionNode(Operation):
         tables = [table for g in region.groups for stream in g.streams for table in stream.table]
         tables += [group.rows for group in region.groups]
         size = sum({id(table): table.nbytes for table in tables if table is not None}.values())
-        return size if batch.xp is np else 2 * size  # and read the other way, for gradients
+        return 2 * size if batch.device.is_cuda else size  # and read the other way, for gradients
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
@@ -264,4 +264,4 @@ class RegionRun:
 
 
 def _runner(batch: Batch) -> type[RegionRun] | type[DeviceRegionRun]:
-    return RegionRun if batch.xp is np else DeviceRegionRun
+    return DeviceRegionRun if batch.device.is_cuda else RegionRun

@@ -32,7 +32,7 @@ class DeviceGenericSteps:
     ) -> None:  # fmt: skip
         self._rows = rows
         self._steps = {
-            id(op): GenericStep(op, memories, count, batch.dtype, keeps, batch.xp, chosen)
+            id(op): GenericStep(op, memories, count, batch.dtype, keeps, batch.device, chosen)
             for op in rows.loop.program.generic
         }
         self._memories, self._keeps = memories, keeps

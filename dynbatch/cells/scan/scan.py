@@ -128,7 +128,7 @@ class Scan(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         tokens = int(lengths_of(batch).sum())
-        a_token = TABLES_A_TOKEN + (0 if batch.xp is np else MORE_A_TOKEN)
+        a_token = TABLES_A_TOKEN + (MORE_A_TOKEN if batch.device.is_cuda else 0)
         return INDEX_BYTES * (a_token * tokens + TABLES_A_SENTENCE * len(batch.nodes))
 
     @classmethod
@@ -158,7 +158,7 @@ class Scan(Operation):
 
 
 def _runner(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:
-    return ScanRun if batch.xp is np else DeviceScanRun
+    return DeviceScanRun if batch.device.is_cuda else ScanRun
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import blas
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import (
@@ -58,9 +58,9 @@ def block_rows(queries: int, keys: int, width: int) -> int:
 
 @no_scratch_on_gpu
 def workspace(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
 ) -> int:
-    """Elements of scratch for `additive_attention`, on the device of `array`.
+    """Elements of scratch for `additive_attention`.
 
     The largest block of tanh(q + k): at least one query's, over all its keys.
     """
@@ -75,7 +75,11 @@ def workspace(
 
 @has_cuda()
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
+    spec: ArraySpec,
+    query_lengths: Sequence[int],
+    key_lengths: Sequence[int],
+    width: int,
+    values: int,
 ) -> int:
     """Elements of scratch for `additive_attention_backward`, with `width` features of values.
 
@@ -83,7 +87,7 @@ def workspace_backward(
     of the gradient of keys or values.
     """
     pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
-    block: int = workspace(array, query_lengths, key_lengths, width)
+    block: int = workspace(spec, query_lengths, key_lengths, width)
     added = max(key_lengths, default=0) * max(width, values)
     return block + max(pairs, default=0) + added
 

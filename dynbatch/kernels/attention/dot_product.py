@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec, spec_of
 from dynbatch.kernels import blas
 from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import DistanceVector, table_gradient
@@ -39,9 +39,9 @@ from dynbatch.kernels.runtime.precision import FULL, multiplying
 @no_scratch_on_gpu
 @has_c
 def workspace(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
-    """Elements of scratch for `dot_attention`, on the device of `array`.
+    """Elements of scratch for `dot_attention`.
 
     The largest block of scores, once for each thread, and a bias.
     """
@@ -52,7 +52,7 @@ def workspace(
 @has_cuda()
 @has_c
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
     """Elements of scratch for `dot_attention_backward`.
 
@@ -135,7 +135,7 @@ def dot_attention_of_pages(
     keys, values = paged.joined(out)
     lengths = paged.table.after
     packed = PackedAttention(queries, keys, values, query_offsets, ends_of(lengths))
-    size = workspace(out, np.diff(query_offsets).tolist(), lengths.tolist(), scoring)
+    size = workspace(spec_of(out), np.diff(query_offsets).tolist(), lengths.tolist(), scoring)
     dot_attention(packed, scoring, out, None, np.empty(size, out.dtype))
 
 

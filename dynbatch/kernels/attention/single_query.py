@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import blas, segment
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
@@ -28,19 +28,19 @@ def sentence_of_rows(offsets: Array) -> Array:
 
 
 @no_scratch_on_gpu
-def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
-    """Elements of scratch for `dot_attention`, on the device of `array`."""
+def dot_workspace(spec: ArraySpec, key_lengths: Sequence[int]) -> int:
+    """Elements of scratch for `dot_attention`."""
     return sum(key_lengths)
 
 
 @no_scratch_on_gpu
-def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
+def additive_workspace(spec: ArraySpec, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch for `additive_attention`: the keys of the largest block of sentences."""
     return _block_elements(key_lengths, width)
 
 
 @has_cuda()
-def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
+def workspace_backward(spec: ArraySpec, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch for both backward kernels; `width` is the larger of keys and values."""
     return _block_elements(key_lengths, width)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
 from dynbatch.kernels.segment import sum_segments
 
@@ -78,13 +78,13 @@ def crf(
 
 
 @no_scratch_on_gpu
-def workspace_backward(array: Array, tokens: int, tags: int) -> int:
-    """Elements of scratch for `crf_backward`, on the device of `array`.
+def workspace_backward(spec: ArraySpec, tokens: int, tags: int) -> int:
+    """Elements of scratch for `crf_backward`.
 
     Two numbers and a flag for each token and tag.
     """
     pairs = tokens * tags
-    return 2 * pairs + -(-pairs // array.itemsize)
+    return 2 * pairs + -(-pairs // spec.itemsize)
 
 
 @has_cuda()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import share_blocks, sum_segments
@@ -109,10 +109,9 @@ def chunk_rows(
 
 
 @has_cuda()
-def workspace(weight: Array, tokens: int) -> int:
+def workspace(spec: ArraySpec, tokens: int, vocabulary: int) -> int:
     """Elements of scratch for `linear_cross_entropy`: the logits of a chunk."""
-    vocabulary: int = weight.shape[0]
-    return chunk_rows(tokens, vocabulary, weight.itemsize) * vocabulary
+    return chunk_rows(tokens, vocabulary, spec.itemsize) * vocabulary
 
 
 @has_cuda()

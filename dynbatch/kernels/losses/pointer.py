@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.packed import exp_rows, pairs_of
 from dynbatch.kernels.runtime.dispatch import has_cuda
 
@@ -34,9 +34,9 @@ class ChoiceGradients(NamedTuple):
 
 @has_cuda()
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int]
 ) -> int:
-    """Elements of scratch for `pointer_loss_backward`, on the device of `array`.
+    """Elements of scratch for `pointer_loss_backward`.
 
     A number for each pair of the largest sentence.
     """

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from dynbatch.backend import ArraySpec
 from dynbatch.errors import BackendError
 
 P = ParamSpec("P")
@@ -76,8 +77,8 @@ def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable
     Both have the same parameters. Tables (offsets, ids) are NumPy arrays in both.
 
     Args:
-        decider: which positional argument tells where the values live; a name means that attribute
-            of the first argument.
+        decider: which positional argument tells where the values live, an array, or a spec of
+            arrays, where a size is asked for; a name means that attribute of the first argument.
     """
 
     def decorate(kernel: Callable[P, Result]) -> Callable[P, Result]:
@@ -88,7 +89,9 @@ def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable
         @wraps(kernel)
         def choose(*args: P.args, **named: P.kwargs) -> Result:
             array = args[decider] if isinstance(decider, int) else getattr(args[0], decider)
-            if isinstance(array, np.ndarray):
+            if isinstance(array, np.ndarray) or (
+                type(array) is ArraySpec and not array.device.is_cuda
+            ):
                 return kernel(*args, **named)
             if not known:
                 known.append(cast(Callable[P, Result], cuda_version(module, name)))
@@ -102,11 +105,12 @@ def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable
 
 
 def no_scratch_on_gpu(workspace: Callable[P, int]) -> Callable[P, int]:
-    """Make a kernel's scratch size 0 if its first argument is on a GPU."""
+    """Make a kernel's scratch size 0 if its first argument, an `ArraySpec`, is of a GPU."""
 
     @wraps(workspace)
     def choose(*args: P.args, **named: P.kwargs) -> int:
-        return workspace(*args, **named) if isinstance(args[0], np.ndarray) else 0
+        spec = cast(ArraySpec, args[0])
+        return 0 if spec.device.is_cuda else workspace(*args, **named)
 
     return choose
 

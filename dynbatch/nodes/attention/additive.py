@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dynbatch.backend import DType
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
@@ -74,16 +72,16 @@ class BahdanauAttention(AttentionBase):
         weights = 0 if batch.keeps else _pairs(queries, keys)
         width = batch.first.vector.size
         if cls.is_single_query(batch, queries, keys, cls.masks(batch)):
-            return weights + single_query.additive_workspace(batch.scratch, keys, width)
-        return weights + kernels.workspace(batch.scratch, queries, keys, width)
+            return weights + single_query.additive_workspace(batch.spec, keys, width)
+        return weights + kernels.workspace(batch.spec, queries, keys, width)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
         if cls.is_single_query(batch, queries, keys, cls.masks(batch)):
-            return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
+            return single_query.workspace_backward(batch.spec, keys, cls.widest(batch))
         width, values = batch.first.vector.size, batch.first.inputs[2].width
-        return kernels.workspace_backward(batch.scratch, queries, keys, width, values)
+        return kernels.workspace_backward(batch.spec, queries, keys, width, values)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -131,7 +129,7 @@ class BahdanauAttention(AttentionBase):
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """On a GPU the vector's gradient is summed over the steps of a scan by the kernel."""
         wanted, cache = super().wanted(batch, dxs), cls.cache(batch)
-        if not batch.accumulate or batch.xp is np:
+        if not batch.accumulate or not batch.device.is_cuda:
             return wanted
         assert cache is not None  # only a scan accumulates
         if cache.vectors is None:

@@ -229,7 +229,7 @@ class AttentionBase(Operation):
         """The gradients to compute, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
         deferred: DeferredGradients | None = None
-        if batch.accumulate and batch.xp is np:
+        if batch.accumulate and not batch.device.is_cuda:
             cache = cls.cache(batch)
             assert cache is not None  # only a scan accumulates
             deferred = cache.defer()

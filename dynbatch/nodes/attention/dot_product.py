@@ -85,23 +85,23 @@ class DotProductAttention(AttentionBase):
 
     @classmethod
     def uses_output(cls, batch: Batch) -> bool:
-        return batch.xp is not np and max(batch.input_rows(0)) > 1
+        return batch.device.is_cuda and max(batch.input_rows(0)) > 1
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
         masks = cls.masks(batch)
         if cls.is_single_query(batch, queries, keys, masks):
-            return single_query.dot_workspace(batch.scratch, keys)
-        return kernels.workspace(batch.scratch, queries, keys, cls.scoring(batch, masks))
+            return single_query.dot_workspace(batch.spec, keys)
+        return kernels.workspace(batch.spec, queries, keys, cls.scoring(batch, masks))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
         masks = cls.masks(batch)
         if cls.is_single_query(batch, queries, keys, masks):
-            return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
-        return kernels.workspace_backward(batch.scratch, queries, keys, cls.scoring(batch, masks))
+            return single_query.workspace_backward(batch.spec, keys, cls.widest(batch))
+        return kernels.workspace_backward(batch.spec, queries, keys, cls.scoring(batch, masks))
 
     @classmethod
     def scales(cls, batch: Batch) -> Array:

@@ -96,7 +96,7 @@ class Crf(ChainBase):
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return kernels.workspace_backward(batch.scratch, *cls.saved(batch)["log_sums"])
+        return kernels.workspace_backward(batch.spec, *cls.saved(batch)["log_sums"])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

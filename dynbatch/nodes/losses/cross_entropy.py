@@ -131,7 +131,8 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         of_tokens = super().workspace(batch)
-        return kernels.workspace(batch.first.weight.value, of_tokens // 2) + of_tokens
+        vocabulary: int = batch.first.weight.shape[0]
+        return kernels.workspace(batch.spec, of_tokens // 2, vocabulary) + of_tokens
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

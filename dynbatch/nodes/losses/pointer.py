@@ -80,7 +80,7 @@ class PointerLoss(Operation):
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return kernels.workspace_backward(batch.scratch, *cls._lengths(batch))
+        return kernels.workspace_backward(batch.spec, *cls._lengths(batch))
 
     @staticmethod
     def _lengths(batch: Batch) -> tuple[list[int], list[int]]:

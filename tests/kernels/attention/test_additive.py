@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import CPU, ArraySpec
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
@@ -8,7 +9,7 @@ from tests.attention_reference import LENGTHS, additive, pack, sentence, slope, 
 
 QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]
 WIDTH, VALUE_WIDTH = 5, 4
-HOST = np.empty(0)
+HOST = ArraySpec(CPU, np.dtype(np.float64))
 
 
 def masks_of(name):

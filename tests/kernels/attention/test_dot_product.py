@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import CPU, ArraySpec, spec_of
 from dynbatch.kernels.attention import blocks as score_blocks
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention.bias import ScoreBias
@@ -14,7 +15,7 @@ from tests.attention_reference import LENGTHS, dot, pack, sentence, slope, visib
 QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]
 SCALES = np.linspace(0.2, 1.5, len(LENGTHS))
 WIDTH, VALUE_WIDTH = 6, 4
-HOST = np.empty(0)
+HOST = ArraySpec(CPU, np.dtype(np.float64))
 
 
 def masks_of(name):
@@ -37,14 +38,16 @@ def forward(packed, heads, masks, shared=1, bias=None):
     width = packed.values.shape[1] * shared
     out = np.full((packed.queries.shape[0], width), np.nan, packed.queries.dtype)
     log_sums = np.full((packed.queries.shape[0], heads), np.nan, packed.queries.dtype)
-    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, scoring), out.dtype)
+    scratch = np.empty(attention.workspace(spec_of(out), QUERIES, KEYS, scoring), out.dtype)
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
     return out, log_sums
 
 
 def backward(packed, heads, masks, log_sums, dout, wanted, shared=1, bias=None):
     scoring = Scoring(heads, SCALES.astype(dout.dtype), masks, shared, bias)
-    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, scoring), dout.dtype)
+    scratch = np.empty(
+        attention.workspace_backward(spec_of(dout), QUERIES, KEYS, scoring), dout.dtype
+    )
     attention.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
 
 

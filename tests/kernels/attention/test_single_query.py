@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import CPU, ArraySpec
 from dynbatch.kernels import segment
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import dot_product as attention
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("block")
 KEYS = [5, 1, 30, 2, 1, 17, 9]
 COUNT, WIDTH, VALUE_WIDTH = len(KEYS), 6, 4
 SCALES = np.linspace(0.3, 1.2, COUNT)
-HOST = np.empty(0)
+HOST = ArraySpec(CPU, np.dtype(np.float64))
 
 
 def inputs():

@@ -3,6 +3,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.losses import crf as kernels
 from dynbatch.kernels.losses.crf import Chain
 
@@ -45,7 +46,7 @@ def backward(x, chain, ids, offsets, dy):
 
 
 def room(x):
-    return np.empty(kernels.workspace_backward(x, *x.shape), x.dtype)
+    return np.empty(kernels.workspace_backward(spec_of(x), *x.shape), x.dtype)
 
 
 def every_path(x, chain):

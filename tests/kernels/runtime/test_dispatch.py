@@ -53,8 +53,8 @@ def test_every_cuda_version_is_chosen_by_a_parameter_that_it_has(name):
         assert parameters[0] in {"packed", "a"}
     else:
         assert parameters[decider] in {
-            "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out", "weight", "mask",
-            "target", "queries",
+            "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "spec", "out",
+            "weight", "mask", "target", "queries",
         }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.backend import spec_of
 from dynbatch.errors import NumericError, ShapeError
 from dynbatch.kernels import segment
 from dynbatch.kernels.losses import cross_entropy as kernels
@@ -129,7 +130,7 @@ def test_sums_over_many_chunks_in_float32_are_those_of_float64(
     ids, rows = generator.integers(0, 1500, 1000), np.arange(1000)
     targets = kernels.Targets(ids, np.ones(1000, np.float32), smoothing)
     losses, dh, dw, db_ = (np.empty_like(array) for array in (scale, h, weight, bias))
-    scratch = np.empty(kernels.workspace(weight, 1000), np.float32)
+    scratch = np.empty(kernels.workspace(spec_of(weight), 1000, len(weight)), np.float32)
     wanted = kernels.LossGradients(scale, dh, dw, db_)
     kernels.linear_cross_entropy(h, weight, bias, targets, losses, scratch, wanted)
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import (
     DistanceVector,
@@ -39,17 +39,17 @@ _library = Library("attention/dot_product.c")
 
 
 def workspace(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> Any:
-    if _library.functions(array.dtype) is None:
+    if _library.functions(spec.dtype) is None:
         return NotImplemented
     return _bias_size(query_lengths, key_lengths, scoring)
 
 
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> Any:
-    if _library.functions(array.dtype) is None:
+    if _library.functions(spec.dtype) is None:
         return NotImplemented
     bias = _bias_size(query_lengths, key_lengths, scoring)
     pairs = np.multiply(query_lengths, key_lengths)

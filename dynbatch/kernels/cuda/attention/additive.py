@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention.dot_product import mask_tables
@@ -19,7 +19,11 @@ THREADS = 512
 
 
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
+    spec: ArraySpec,
+    query_lengths: Sequence[int],
+    key_lengths: Sequence[int],
+    width: int,
+    values: int,
 ) -> int:
     """Elements of scratch for `additive_attention_backward`.
 

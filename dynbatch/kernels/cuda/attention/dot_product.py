@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
@@ -61,7 +61,7 @@ class KernelForm(NamedTuple):
 
 
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
     """Elements of scratch of `dot_attention_backward`.
 

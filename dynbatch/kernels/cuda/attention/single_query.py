@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention import additive as general
 from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
 
 
-def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
+def workspace_backward(spec: ArraySpec, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch for both backward kernels; only the additive one uses them."""
-    return general.workspace_backward(array, [1] * len(key_lengths), key_lengths, width, width)
+    return general.workspace_backward(spec, [1] * len(key_lengths), key_lengths, width, width)
 
 
 def dot_attention(

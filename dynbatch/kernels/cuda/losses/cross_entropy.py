@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.blas import product
 from dynbatch.kernels.cuda.runtime.queue import launch
@@ -21,19 +21,19 @@ SHORT_ROW = 1024
 THREADS_OF_LONG_ROW = 512
 
 
-def chunk_rows(tokens: int, weight: Array) -> int:
+def chunk_rows(tokens: int, vocabulary: int, itemsize: int) -> int:
     """Tokens per chunk."""
-    return kernels.chunk_rows(tokens, len(weight), weight.itemsize, CHUNK_BYTES, LEAST_ROWS)
+    return kernels.chunk_rows(tokens, vocabulary, itemsize, CHUNK_BYTES, LEAST_ROWS)
 
 
-def workspace(weight: Array, tokens: int) -> int:
+def workspace(spec: ArraySpec, tokens: int, vocabulary: int) -> int:
     """Elements of scratch for `linear_cross_entropy`: the logits of a chunk.
 
     With several chunks, cuBLAS adds each chunk's gradients to those of weight and bias directly;
     for the bias it multiplies by ones, one for each token of a chunk.
     """
-    rows = chunk_rows(tokens, weight)
-    return rows * len(weight) + (rows if rows < tokens else 0)
+    rows = chunk_rows(tokens, vocabulary, spec.itemsize)
+    return rows * vocabulary + (rows if rows < tokens else 0)
 
 
 def linear_cross_entropy(
@@ -46,7 +46,7 @@ def linear_cross_entropy(
     dW, and the sum for db.
     """
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
-    rows = chunk_rows(tokens, weight)
+    rows = chunk_rows(tokens, vocabulary, weight.itemsize)
     ones = scratch[rows * vocabulary :][:rows]
     if wanted is not None and wanted.bias is not None and rows < tokens:
         arrays.fill(ones, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.packed import num_pairs
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.walks import row_grid
@@ -16,7 +16,7 @@ THREADS = 256
 
 
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
+    spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int]
 ) -> int:
     """Elements of scratch for `pointer_loss_backward`: a number for each pair."""
     return sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, spec_of
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import ScoreBias
@@ -107,7 +107,7 @@ class Case:
         lengths = (queries.tolist(), counts.tolist())
         dout = self.dout[rows].astype(dtype)
         out, log_sums = np.full_like(dout, np.nan), np.empty((len(dout), scoring.heads), dtype)
-        scratch = np.empty(kernels.workspace(out, *lengths, scoring), dtype)
+        scratch = np.empty(kernels.workspace(spec_of(out), *lengths, scoring), dtype)
         kernels.dot_attention(packed, scoring, out, log_sums, scratch)
         made = [x.astype(dtype) for x in self.earlier]
         dq, dk, dv = made[0][rows], made[1][keys], made[2][keys]
@@ -116,7 +116,7 @@ class Case:
         has_table = bias is not None and bias.rule is not None
         table = np.empty_like(bias.numbers) if bias is not None and has_table else None
         wanted = AttentionGradients(dq, dk, dv, self.accumulate, bias=table)
-        scratch = np.empty(kernels.workspace_backward(out, *lengths, scoring), dtype)
+        scratch = np.empty(kernels.workspace_backward(spec_of(out), *lengths, scoring), dtype)
         kernels.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
         return [out, log_sums, dq, dk, dv, *([] if table is None else [table])]
 
@@ -256,7 +256,7 @@ def test_keys_that_are_their_own_values_add_both_gradients() -> None:
     scoring = Scoring(2, np.ones(1), [NO_MASK])
     out, log_sums = np.empty_like(q), np.empty((9, 2))
     kernels.dot_attention(packed, scoring, out, log_sums, np.empty(0))
-    scratch = np.empty(kernels.workspace_backward(out, [9], [9], scoring))
+    scratch = np.empty(kernels.workspace_backward(spec_of(out), [9], [9], scoring))
     apart, once = np.ones((2, 9, 8)), np.ones((9, 8))
     wanted = AttentionGradients(None, apart[0], apart[1], True)
     kernels.dot_attention_backward(packed, scoring, log_sums, None, dout, wanted, scratch)
@@ -266,7 +266,7 @@ def test_keys_that_are_their_own_values_add_both_gradients() -> None:
 
 
 def test_scratch_does_not_grow_with_the_pairs() -> None:
-    host, length = np.empty(0), 10_000
+    host, length = spec_of(np.empty(0)), 10_000
 
     def scratch(mask: Mask, bias: ScoreBias | None = None) -> tuple[int, int]:
         given = (host, [length], [length], Scoring(1, np.ones(1), [mask], 1, bias))
@@ -295,7 +295,7 @@ def test_queries_behind_earlier_ones_have_their_place(bias: str | None, mask: Ma
     def result(rows: Array, lengths: list[int], scoring: Scoring) -> Array:
         packed = PackedAttention(q[rows], k, v, offsets_of(lengths), offsets)
         out = np.empty_like(q[rows])
-        room = np.empty(kernels.workspace(q, lengths, counts, scoring), np.float32)
+        room = np.empty(kernels.workspace(spec_of(q), lengths, counts, scoring), np.float32)
         kernels.dot_attention(packed, scoring, out, None, room)
         return out
 

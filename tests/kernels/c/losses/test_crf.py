@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, spec_of
 from dynbatch.kernels.c.losses import crf as c_crf
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.losses import crf as kernels
@@ -32,7 +32,7 @@ def gradients(x: Array, chain: Chain, ids: Array, offsets: Array = OFFSETS) -> l
     kernels.crf(x, chain, ids, offsets, log_sums, shifts, out)
     dy = np.linspace(0.5, 2, len(out)).astype(x.dtype)
     dx, wanted = np.empty_like(x), ChainGradients(*[np.empty_like(part) for part in chain])
-    room = np.empty(kernels.workspace_backward(x, *x.shape), x.dtype)
+    room = np.empty(kernels.workspace_backward(spec_of(x), *x.shape), x.dtype)
     kernels.crf_backward(x, chain, ids, offsets, log_sums, shifts, dy, dx, wanted, room)
     return [out, dx, *wanted]  # type: ignore[list-item]
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
@@ -47,13 +48,13 @@ def vector_of(packed):
 
 def forward(packed, vector, masks, out, weights):
     """The kernel, with as much scratch as it asks for."""
-    scratch = room(out, kernels.workspace(out, *lengths_of(packed), vector.size))
+    scratch = room(out, kernels.workspace(spec_of(out), *lengths_of(packed), vector.size))
     kernels.additive_attention(packed, vector, masks, out, weights, scratch)
 
 
 def backward(packed, vector, weights, dout, wanted):
     widths = vector.size, packed.values.shape[1]
-    scratch = room(dout, kernels.workspace_backward(dout, *lengths_of(packed), *widths))
+    scratch = room(dout, kernels.workspace_backward(spec_of(dout), *lengths_of(packed), *widths))
     return kernels.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)
 
 

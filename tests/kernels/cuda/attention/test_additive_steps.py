@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
@@ -23,10 +24,10 @@ def expected(x, dout, keys, values, vector):
         packed = PackedAttention(x[t, :n], keys[:rows], values[:rows], np.arange(n + 1), offsets)
         sentences, width = single_query.sentence_of_rows(offsets), keys.shape[1]
         weights = np.empty(rows, x.dtype)
-        scratch = np.empty(single_query.additive_workspace(x, KEYS[:n], width), x.dtype)
+        scratch = np.empty(single_query.additive_workspace(spec_of(x), KEYS[:n], width), x.dtype)
         single_query.additive_attention(packed, vector, sentences, out[t, :n], weights, scratch)
         widest = max(width, values.shape[1])
-        scratch = np.empty(single_query.workspace_backward(x, KEYS[:n], widest), x.dtype)
+        scratch = np.empty(single_query.workspace_backward(spec_of(x), KEYS[:n], widest), x.dtype)
         wanted = AttentionGradients(dx[t, :n], dkeys[:rows], dvalues[:rows], True, None)
         dvector += single_query.additive_attention_backward(
             packed, vector, sentences, weights, dout[t, :n], wanted, scratch

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
@@ -90,12 +91,12 @@ def lengths_of(packed):
 
 def forward(packed, scoring, out, log_sums):
     """The kernel, with as much scratch as it asks for."""
-    scratch = room(out, attention.workspace(out, *lengths_of(packed), scoring))
+    scratch = room(out, attention.workspace(spec_of(out), *lengths_of(packed), scoring))
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
 
 
 def backward(packed, scoring, log_sums, out, dout, wanted):
-    scratch = room(dout, attention.workspace_backward(dout, *lengths_of(packed), scoring))
+    scratch = room(dout, attention.workspace_backward(spec_of(dout), *lengths_of(packed), scoring))
     attention.dot_attention_backward(packed, scoring, log_sums, out, dout, wanted, scratch)
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import ScoreBias
 from dynbatch.kernels.attention.blocks import Scoring
@@ -59,7 +60,7 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
     keys, values = np.split(rows, 2, axis=1)
     packed = PackedAttention(q, keys.copy(), values.copy(), ends_of(new), ends_of(lengths))
     expected = np.empty_like(q)
-    room = workspace(q, new, lengths.tolist(), scoring)
+    room = workspace(spec_of(q), new, lengths.tolist(), scoring)
     dot_attention(packed, scoring, expected, None, np.empty(room, dtype))
     of_pages, _held = paged(cupy, rows, lengths, 40, height)
     if bias:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.dot_product import PackedAttention
@@ -29,12 +30,12 @@ def key_lengths(packed):
 def with_backward_scratch(kernel, packed, *args):
     """The backward kernel, with as much scratch as it asks for."""
     widest = max(packed.keys.shape[1], packed.values.shape[1])
-    size = single_query.workspace_backward(packed.keys, key_lengths(packed), widest)
+    size = single_query.workspace_backward(spec_of(packed.keys), key_lengths(packed), widest)
     return kernel(packed, *args, room(packed.keys, size))
 
 
 def dot(packed, scales, sentences, out, log_sums):
-    scratch = room(out, single_query.dot_workspace(out, key_lengths(packed)))
+    scratch = room(out, single_query.dot_workspace(spec_of(out), key_lengths(packed)))
     single_query.dot_attention(packed, scales, sentences, out, log_sums, scratch)
 
 
@@ -43,7 +44,7 @@ def dot_backward(*args):
 
 
 def additive(packed, vector, sentences, out, weights):
-    size = single_query.additive_workspace(out, key_lengths(packed), vector.size)
+    size = single_query.additive_workspace(spec_of(out), key_lengths(packed), vector.size)
     single_query.additive_attention(packed, vector, sentences, out, weights, room(out, size))
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.cuda.losses import crf as launched
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import crf as kernels
@@ -66,7 +67,7 @@ def left_by_forward(x, chain, ids, offsets):
 
 def backward(x, *arguments):
     """The kernel, with as much scratch as it asks for."""
-    kernels.crf_backward(x, *arguments, room(x, kernels.workspace_backward(x, *x.shape)))
+    kernels.crf_backward(x, *arguments, room(x, kernels.workspace_backward(spec_of(x), *x.shape)))
 
 
 def viterbi(x, *arguments):

@@ -3,6 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import cross_entropy
 from dynbatch.kernels.losses.cross_entropy import Distributions, LossGradients, Targets
@@ -178,7 +179,8 @@ def run(make, tokens, vocabulary, dtype, has_bias, gradients, smoothing=0.1, kin
             if name in gradients and like is not None:
                 setattr(wanted, name, make(np.full(like.shape, np.nan, dtype)))
     weight = make(weight)
-    scratch = make(np.full(cross_entropy.workspace(weight, tokens), np.nan, dtype))
+    room = cross_entropy.workspace(spec_of(weight), tokens, vocabulary)
+    scratch = make(np.full(room, np.nan, dtype))
     cross_entropy.linear_cross_entropy(
         make(hidden), weight, bias if bias is None else make(bias),
         kind(dtype, tokens, vocabulary, smoothing), losses, scratch, wanted,
@@ -230,8 +232,8 @@ def test_targets_come_up_once_for_all_chunks_and_scratch_is_a_chunk(cupy, monkey
     queue().flush()
     assert (queue().uploads - before[0], queue().uploaded_bytes - before[1]) == (1, 64 * 8)
     weight = np.zeros((11, WIDTH), dtype)
-    assert cross_entropy.workspace(cupy.asarray(weight), 64) == 8 * 11 + 8
-    assert cross_entropy.workspace(weight, 64) == 8 * 11
+    assert cross_entropy.workspace(spec_of(cupy.asarray(weight)), 64, 11) == 8 * 11 + 8
+    assert cross_entropy.workspace(spec_of(weight), 64, 11) == 8 * 11
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 3, 0, 1, 33, 0, 0, 300), (1,) * 40])

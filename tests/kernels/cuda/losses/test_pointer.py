@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.backend import spec_of
 from dynbatch.kernels.attention.packed import num_pairs
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import pointer as kernels
@@ -70,7 +71,7 @@ def test_forward(cupy, dtype, lengths, width):
 def backward(packed, ids, weights, p, dy, wanted):
     """The kernel, with as much scratch as it asks for."""
     lengths = [np.diff(offsets).tolist() for offsets in packed[2:]]
-    scratch = room(p, kernels.workspace_backward(p, *lengths))
+    scratch = room(p, kernels.workspace_backward(spec_of(p), *lengths))
     kernels.pointer_loss_backward(packed, ids, weights, p, dy, wanted, scratch)
 
 
