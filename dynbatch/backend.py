@@ -80,7 +80,8 @@ class Device:
             if self._module is None:
                 raise BackendError(
                     f"device {self.name!r} is planned for, and has no arrays.\n"
-                    "  rule: sizes follow from shapes, dtype and device alone"
+                    "  rule: sizes follow from shapes, dtype and device alone\n"
+                    "  fix:  `batch.device.is_cuda` tells where they differ, and not batch.xp"
                 )
             cuda = self._module.cuda
             if cuda.runtime.getDevice() != self.index:

@@ -276,6 +276,7 @@ class Graph(Runs, Introspection, NamesChecked):
         loss: Node | Sequence[Node] | None = None,
         memory_limit: int | str | None = None,
         gradient: Any = None,
+        device: str | backend.Device | None = None,
     ) -> MemoryUse:
         """The memory that `backward` would take, or without a loss `forward()`.
 
@@ -283,8 +284,16 @@ class Graph(Runs, Introspection, NamesChecked):
         change. After the run `graph.peak_bytes` equals the estimate's, unless an earlier run of the
         graph held more.
 
+        Args:
+            loss, memory_limit, gradient: as in `backward`.
+            device: plan for another device, "cuda" say: what this mini-batch would take there, in a
+                graph of that device. It is planned as there, and need not be there; nor need CuPy.
+
         Raises:
             ShapeError, GraphError, OutOfMemory, ValueError: as in `backward`.
+            BackendError: no device has such a name.
+            GraphError:   `device` is another than the graph's, and the graph has run, so that part
+                of its values have their memory already.
 
         Example:
             >>> import dynbatch as db
@@ -301,23 +310,38 @@ class Graph(Runs, Introspection, NamesChecked):
         self._require_open("estimate")
         spent = self.statistics.host_seconds
         try:
-            return self._estimate(loss, memory_limit, gradient)
+            return self._estimate(loss, memory_limit, gradient, self._planned_for(device))
         finally:
             self.statistics.host_seconds = spent  # these are seconds of runs
 
     def _estimate(
-        self, loss: Node | Sequence[Node] | None, memory_limit: int | str | None, gradient: Any
+        self,
+        loss: Node | Sequence[Node] | None,
+        memory_limit: int | str | None,
+        gradient: Any,
+        device: backend.Device,
     ) -> MemoryUse:
         if loss is None:
             parts = [PartNodes(self._ancestors(self._waiting()))]
-            return self._executor.estimate(Request(lambda count: parts))
+            return self._executor.estimate(Request(lambda count: parts), device)
         count = len(self._nodes)
         start, outputs = self._start(loss, gradient)
         try:
-            return self._executor.estimate(self._request(start, memory_limit, outputs))
+            return self._executor.estimate(self._request(start, memory_limit, outputs), device)
         finally:
             if outputs:
                 self._forget(start, count)
+
+    def _planned_for(self, name: str | backend.Device | None) -> backend.Device:
+        """The device to plan for; a graph that has run knows its own only."""
+        device = self.device if name is None else backend.planned_device(name)
+        if device != self.device and self._executor.steps:
+            raise GraphError(
+                f"estimate: the graph has run on {self.device.name}, and device is {name!r}.\n"
+                "  rule: values that are computed have their memory, which differs by device\n"
+                "  fix:  estimate before a value is read, or in a graph of its own"
+            )
+        return device
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise DtypeError.at_caller(

@@ -12,6 +12,9 @@ from dynbatch.backend import Array, Device, device_of
 from dynbatch.kernels.rows import add_rows, scatter_rows
 from dynbatch.kernels.runtime import transfer
 
+NUMBER_BYTES = 8
+"""Bytes of a row's number."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowSparse:
@@ -26,6 +29,11 @@ class RowSparse:
     rows: Array
     values: Array
     shape: tuple[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes where the matrix is: on a GPU, those of the values."""
+        return int(self.values.nbytes) + self.rows.nbytes * isinstance(self.values, np.ndarray)
 
     def dense(self) -> Array:
         """The gradient as one (num_rows, width) array."""

@@ -368,6 +368,14 @@ class Operation(Recorded):
         """Bytes of the batch's index tables while it runs: offsets, and what a type adds."""
         return INDEX_BYTES * (len(batch.nodes) + 1)
 
+    @classmethod
+    def gradient_rows(cls, batch: Batch) -> Array | None:
+        """The rows of its one parameter, a table, that backward leaves a gradient of; None for all.
+
+        They are what `Gradients.rows` is given, some perhaps several times.
+        """
+        return None
+
     # Steps of a scan that share one memory ------------------------------------------------------
 
     def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:

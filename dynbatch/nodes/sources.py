@@ -141,6 +141,10 @@ class Lookup(Operation):
         return INDEX_BYTES * (len(batch.nodes) + 1 + batch.rows)
 
     @classmethod
+    def gradient_rows(cls, batch: Batch) -> Array:
+        return batch.concat("ids")
+
+    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         gather_rows(batch.first.table.value, batch.concat("ids"), y.values)
 
@@ -148,7 +152,7 @@ class Lookup(Operation):
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         table = batch.first.table
         if not table.frozen:
-            batch.parameter_gradients().rows(table, batch.concat("ids"), dy.values)
+            batch.parameter_gradients().rows(table, cls.gradient_rows(batch), dy.values)
 
 
 def input(graph: Owner, array: Any) -> Node:

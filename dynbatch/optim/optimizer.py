@@ -177,6 +177,21 @@ class Optimizer(NamesChecked):
         """What joins the ranks that have parts of its state; None where it is not sharded."""
         return self._communicator
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the slots that it keeps here once each parameter that is not frozen was updated.
+
+        They are made at a parameter's first update, in its dtype and on its device.
+        """
+        return sum(
+            [
+                len(group.slots) * int(state.of_part(state.parameter.value).nbytes)
+                for group in self.groups
+                for state in group._states
+                if not state.parameter.frozen
+            ]
+        )
+
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
         raise NotImplementedError

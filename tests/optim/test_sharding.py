@@ -94,7 +94,9 @@ def test_a_sharded_optimizer_has_the_bits_and_the_state_of_the_plain_one(make, s
     def run(communicator):
         parameters = parameters_of()
         optimizer = make(parameters).shard(communicator)
+        planned = optimizer.state_bytes
         train(parameters, optimizer, range(5))
+        assert planned == bytes_of_state(optimizer)
         return values_of(parameters), optimizer.state_dict()
 
     parameters = parameters_of()

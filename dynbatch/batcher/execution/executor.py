@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from dynbatch.batcher.execution.record import (
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
 from dynbatch.batcher.execution.stage_runner import StageRunner, StepActions
+from dynbatch.batcher.planning.gradient_bytes import gradient_bytes, parameter_bytes
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advised
@@ -76,6 +78,7 @@ class Executor:
         self._matmul = matmul
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
+        self._policy = policy
         self._maker = StepMaker(dtype, device, policy)
         self.is_observed = bool(observers)
         self._planner = RunPlanner(trains, itemsize, not observers)
@@ -126,12 +129,20 @@ class Executor:
                 raise
             raise refused(error, "what it computes with", self._queue.label) from error
 
-    def estimate(self, request: Request) -> MemoryUse:
-        """The memory that the same `run` would hold. No kernel runs; the graph does not change."""
-        plan = self._plan(request)
+    def estimate(self, request: Request, device: Device | None = None) -> MemoryUse:
+        """The memory that the same `run` would hold. No kernel runs; the graph does not change.
+
+        Args:
+            device: to run on; None for the graph's own. It need not be there.
+        """
+        plan = self._plan(request, device)
         try:
             require_gradients(request, plan.memory.graph)
-            return plan.use(self._dtype.itemsize, self._arenas.num_bytes)()
+            return replace(
+                plan.use(self._dtype.itemsize, self._arenas.num_bytes)(),
+                parameter_bytes=parameter_bytes(plan.preparation.steps),
+                gradient_bytes=gradient_bytes(plan.memory.backward, device or self._device),
+            )
         finally:
             plan.preparation.forget()
 
@@ -251,10 +262,13 @@ class Executor:
 
     # Before ---------------------------------------------------------------------------------------
 
-    def _plan(self, request: Request) -> RunPlan:
+    def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
         kept = {node.index for node in request.kept}
+        maker = self._maker
+        if device not in (None, self._device):
+            maker = StepMaker(self._dtype, device, self._policy)
         return self._planner.plan(
-            lambda count: self._maker.prepare(request.parts(count), kept),
+            lambda count: maker.prepare(request.parts(count), kept),
             request, self.steps, self._arenas.num_bytes,
         )  # fmt: skip
 

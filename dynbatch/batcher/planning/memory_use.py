@@ -35,6 +35,9 @@ class MemoryUse:
         limit:        that limit in bytes, or None.
         recompute_share: what `saving` computes again, as a share of the cost of forward, in
             multiply-adds as they are planned.
+        parameter_bytes, gradient_bytes: of an estimate, bytes of the parameters that the run reads
+            and of the gradients that backward leaves for them, which lie outside of the arena;
+            None after a run, when the parameters tell.
     """
 
     peak_bytes: int
@@ -47,6 +50,8 @@ class MemoryUse:
     saving: str = ""
     limit: int | None = field(default=None, compare=False)
     recompute_share: float = 0.0
+    parameter_bytes: int | None = field(default=None, compare=False)
+    gradient_bytes: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -124,4 +129,10 @@ class MemoryUse:
         causes = "; ".join([f"{cause} {size:,}" for cause, size in self.by_cause.items() if size])
         types = "; ".join([f"{kind} {size:,}" for kind, size in self.by_type.items() if size])
         head += f"\n  saving: {self.saving}" if self.saving else ""
-        return f"{head}\n  by cause: {causes}\n  by type:  {types}"
+        text = f"{head}\n  by cause: {causes}\n  by type:  {types}"
+        if self.parameter_bytes is None:
+            return text
+        return (
+            f"{text}\n  beside it: parameters {self.parameter_bytes:,}; their gradients "
+            f"{self.gradient_bytes:,}; index tables {self.tables_bytes:,}"
+        )

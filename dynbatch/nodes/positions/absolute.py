@@ -92,9 +92,9 @@ class PositionRows(Operation):
         return super().index_bytes(batch) + INDEX_BYTES * batch.rows
 
     @classmethod
-    def ids(cls, batch: Batch, y: Ragged) -> Array:
+    def gradient_rows(cls, batch: Batch) -> Array:
         """The row of the table for each token."""
-        offsets, lengths = batch.array("offset", np.int64), np.diff(y.offsets)
+        offsets, lengths = batch.array("offset", np.int64), np.array(batch.lengths, np.int64)
         ends = offsets + lengths
         if int(ends.max(initial=0)) > batch.first.table.shape[0]:
             # A block knows its operators at any length without asking them.
@@ -104,13 +104,13 @@ class PositionRows(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        gather_rows(batch.first.table.value, cls.ids(batch, y), y.values)
+        gather_rows(batch.first.table.value, cls.gradient_rows(batch), y.values)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         table = batch.first.table
         if not table.frozen:
-            batch.parameter_gradients().rows(table, cls.ids(batch, dy), dy.values)
+            batch.parameter_gradients().rows(table, cls.gradient_rows(batch), dy.values)
 
 
 def _require_features(node: Operation, shape: Shape) -> None:

@@ -1,0 +1,160 @@
+"""A step is planned for a GPU without one, and takes there what was planned, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import backend
+from dynbatch import nodes as F
+from dynbatch.errors import BackendError, GraphError
+from dynbatch.memory import Pool
+from dynbatch.memory.upstream import DeviceMemory
+from dynbatch.parameter import Parameter
+from dynbatch.row_sparse import RowSparse
+from tests.marks import exhaustive
+from tests.sentence_models import KINDS, WORDS, Build, Sentence
+
+LENGTHS = (5, 3, 1, 11, 4)
+PLANNED = (
+    "tagger", "seq2seq", "transformer", "gpt", "tree", "text_cnn", "crf", "biaffine",
+    "graph_rounds", "scan_with_additive_attention", "calls", "images",
+)  # fmt: skip
+OTHERS = [name for name in KINDS if name not in (*PLANNED, "driver")]  # which values decide
+
+
+@pytest.fixture
+def parameters(monkeypatch: pytest.MonkeyPatch) -> list[Parameter]:
+    """All parameters that the test makes."""
+    made: list[Parameter] = []
+    init = Parameter.__init__
+
+    def record(self: Parameter, *given: Any, **named: Any) -> None:
+        init(self, *given, **named)
+        made.append(self)
+
+    monkeypatch.setattr(Parameter, "__init__", record)
+    return made
+
+
+@pytest.fixture
+def no_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """CuPy is not installed, until the patches are undone."""
+
+    def refuse() -> Any:
+        raise AssertionError("a plan asked for CuPy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "cupy", refuse)
+        yield patch
+
+
+def loss_of(graph: db.Graph, build: Build) -> db.Node:
+    rng = np.random.default_rng(0)
+    made = [build(Sentence(graph, rng.integers(WORDS, size=length))) for length in LENGTHS]
+    return F.mean([loss for _, loss in made])
+
+
+def held(array: Any) -> int:
+    """Bytes on the GPU."""
+    values = array.values if isinstance(array, RowSparse) else array
+    return values.nbytes if backend.is_device_array(values) else 0
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["whole", "within a limit"])
+@pytest.mark.parametrize("name", [*PLANNED, *map(exhaustive, OTHERS)])
+def test_a_step_takes_on_a_gpu_what_was_planned_without_one(
+    name: str, limited: bool, parameters: list[Parameter], no_cupy: Any, request: Any
+) -> None:
+    build = KINDS[name]()
+    with db.Graph(seed=3) as graph:
+        loss = loss_of(graph, build)
+        limit = int(0.9 * graph.estimate(loss, device="cuda").peak_bytes) if limited else None
+        planned = graph.estimate(loss, limit, device="cuda")
+    no_cupy.undo()
+
+    request.getfixturevalue("cuda")
+    device = backend.device("cuda")
+    for parameter in parameters:
+        parameter.to("cuda")
+    pool = Pool(upstream=DeviceMemory(device))
+    with db.Graph("cuda", seed=3, pool=pool) as graph:
+        loss = loss_of(graph, build)
+        assert graph.estimate(loss, limit) == planned
+        graph.backward(loss, limit)
+        assert graph.memory_use == planned
+        assert graph.peak_bytes == planned.peak_bytes
+    read = [p for p in parameters if p.grad is not None or (p.frozen and p.size > 1)]  # no count
+    assert {
+        "arena": pool.statistics().peak_requested_bytes,
+        "parameters": sum([held(parameter.value) for parameter in read]),
+        "gradients": sum([held(parameter.grad) for parameter in read]),
+    } == {
+        "arena": planned.peak_bytes,
+        "parameters": planned.parameter_bytes,
+        "gradients": planned.gradient_bytes,
+    }
+
+
+def test_a_plan_for_a_gpu_differs_from_that_for_the_cpu_and_leaves_the_graph_as_it_was(
+    no_cupy: Any,
+) -> None:
+    build = KINDS["transformer"]()
+    with db.Graph(seed=3) as graph:
+        loss = loss_of(graph, build)
+        own = graph.estimate(loss)
+        there = graph.estimate(loss, device="cuda:1")
+        assert there.peak_bytes != own.peak_bytes  # of norms a GPU keeps the input, say
+        assert graph.estimate(loss, device="cpu") == own == graph.estimate(loss)
+        graph.backward(loss)
+        assert graph.memory_use == own
+
+
+def test_values_can_be_planned_without_a_loss(cuda: Any) -> None:
+    x = np.ones((3, 4), np.float32)
+    with db.Graph() as graph:
+        F.softmax(F.input(graph, x))
+        planned = graph.estimate(device="cuda")
+    with db.Graph("cuda") as graph:
+        F.softmax(F.input(graph, x))
+        graph.forward()
+        assert graph.memory_use == planned
+    assert (planned.parameter_bytes, planned.gradient_bytes) == (0, 0)
+
+
+def test_gradients_of_rows_are_planned_with_their_numbers_on_the_cpu_alone() -> None:
+    table = db.Parameter(np.ones((50, 4), np.float32))
+    table.frozen_rows = [7]
+    with db.Graph() as graph:
+        rows = [F.lookup(graph, table, ids) for ids in ([1, 2, 2], [7, 1, 9])]
+        loss = F.sum([F.sum(each) for each in rows])
+        assert graph.estimate(loss, device="cuda").gradient_bytes == 3 * 4 * 4
+        planned = graph.estimate(loss)
+        graph.backward(loss)
+    assert planned.gradient_bytes == 3 * (4 * 4 + 8) == table.grad.nbytes  # type: ignore[union-attr]
+    assert planned.parameter_bytes == 50 * 4 * 4
+    assert "parameters 800; their gradients 72; index tables" in str(planned)
+
+
+def test_devices_that_cannot_be_planned_for_are_refused() -> None:
+    with db.Graph() as graph:
+        x = F.tanh(F.input(graph, np.ones(3)))
+        with pytest.raises(BackendError, match="device 'tpu' is unknown"):
+            graph.estimate(device="tpu")
+        assert x.value.size == 3
+        F.exp(x)
+        with pytest.raises(GraphError, match=r"has run on cpu, and device is 'cuda'(?s:.*)before"):
+            graph.estimate(device="cuda")
+        assert graph.estimate(device="cpu") == graph.estimate()
+
+
+def test_a_device_that_is_planned_for_has_a_name_and_no_arrays(no_cupy: Any) -> None:
+    assert [backend.planned_device(name).name for name in ("cpu", "cuda", "cuda:2")] == [
+        "cpu", "cuda", "cuda:2",
+    ]  # fmt: skip
+    with pytest.raises(BackendError, match=r"is planned for, and has no arrays(?s:.*)is_cuda"):
+        _ = backend.planned_device("cuda").xp
