@@ -51,7 +51,7 @@ NOT_RUN = {
     r"(tensorboard|xdg-open|open)\b": "opens a window, or serves until it is stopped",
     r"(\S*/)?python3? (-m )?(examples|benchmarks|tests)\b": "takes minutes, and has its own tests",
     r"dynbatch \w+ runs/demo\b": "needs the run of make demo",
-    r".*--device cuda": "needs a GPU",
+    r".*--device cuda(?!.*--plan)": "needs a GPU",
 }
 
 IMPORTED = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)

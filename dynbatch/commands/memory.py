@@ -40,6 +40,7 @@ minute or two, nothing is saved.
   dynbatch memory pairs.tsv
   dynbatch memory sentences.txt --batch-size 128 --hidden 512
   dynbatch memory pairs.tsv --memory-limit 2GB
+  dynbatch memory pairs.tsv --device cuda --plan
   dynbatch memory pairs.tsv --pytorch --picture memory.png
 """
 
@@ -112,6 +113,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "sentences (8 16 32 64 128)")  # fmt: skip
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where to measure: cpu, "
         "cuda or cuda:N (%(default)s)")  # fmt: skip
+    add("--plan", action="store_true", help="plan the steps and run none: bytes alone, in seconds; "
+        "a GPU of --device need not be there, nor CuPy")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
     add("--memory-limit", metavar="SIZE", help="plan each form within so many bytes, such as 2GB: "
@@ -137,7 +140,8 @@ def run(options: argparse.Namespace) -> None:
     subject = _subject(options, text)
     if options.pytorch:
         TorchModel(subject.model)  # where there is none, it says so before all is measured
-    subject.model.to(options.device)
+    if not options.plan:
+        subject.model.to(options.device)
     comparison = compare_padding(
         subject.model,
         subject.loss,
@@ -150,6 +154,7 @@ def run(options: argparse.Namespace) -> None:
         seed=options.seed,
         memory_limit=limit,
         progress=True,
+        plan_for=options.device if options.plan else None,
     )
     comparison = replace(
         comparison, title=f"{options.data}: {len(text.examples):,} sentences\n{comparison.title}"
@@ -169,8 +174,12 @@ def _require_what_comes_last(options: argparse.Namespace) -> None:
 
     Raises:
         DataError: a package is missing, or a folder to write to; a file to write is a folder, the
-            data, or a picture of no known format.
+            data, or a picture of no known format; PyTorch is to be measured where nothing runs.
     """
+    if options.plan and options.pytorch:
+        raise DataError(
+            "--plan runs nothing, and PyTorch cannot be planned.\n  fix:  leave one out"
+        )
     wanted = {"matplotlib": options.picture, "torch": options.pytorch}
     for package, is_wanted in wanted.items():
         if is_wanted and find_spec(package) is None:

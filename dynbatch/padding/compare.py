@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from dynbatch import optim
 from dynbatch.arguments import listed, shown
+from dynbatch.backend import planned_device
 from dynbatch.data_set import DataSet, LazySequence, indexed
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.module import Module
@@ -31,6 +32,8 @@ from dynbatch.padding.padded_model import (
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 
+PLANNED = "planned, not run: that both forms compute the same loss was not checked"
+
 
 def compare_padding(
     model: Module,
@@ -46,6 +49,7 @@ def compare_padding(
     seed: int = 0,
     memory_limit: int | str | None = None,
     progress: bool = False,
+    plan_for: str | None = None,
 ) -> Comparison:
     """Measure a training step on batches padded in three ways, and on unpadded ones.
 
@@ -76,6 +80,9 @@ def compare_padding(
                      cost, is planned too.
         seed:        of the shuffled order and of dropout.
         progress:    show a progress bar.
+        plan_for:    plan all steps for this device, "cuda" say, and run none: its bytes, by the
+                     planner that a step there uses, without the device, without CuPy, and without
+                     seconds or losses. The model may be on the CPU.
 
     Raises:
         PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
@@ -83,6 +90,7 @@ def compare_padding(
             arguments than an example has.
         ArgumentError: `sentences` has keys and not places, `batch_sizes` is not a list, or
             `memory_limit` not a number of bytes.
+        BackendError: `plan_for` is the name of no device.
         OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
@@ -98,6 +106,7 @@ def compare_padding(
     """
     batch_sizes = listed("compare_padding", "batch_sizes", batch_sizes, "give batch_sizes=[32]")
     limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
+    planned = None if plan_for is None else planned_device(plan_for)
     plain = indexed("compare_padding", "sentences", sentences)
     examples = LazySequence(range(len(plain)), lambda place: parts_of(plain[place]))
     for name, number in [
@@ -121,7 +130,7 @@ def compare_padding(
             raise PaddingError(f"compare_padding: {name} is {text}, not a function.")
     _require_call(loss, examples[0])
     padded = pad_model(model, loss, pad, padded_loss)
-    measured = MeasuredForms(model, loss, padded, examples, optimizer, seed)
+    measured = MeasuredForms(model, loss, padded, examples, optimizer, seed, planned)
     if not any(map(sum, measured.lengths)):
         raise PaddingError("compare_padding: no sentence has a token: there is nothing to measure.")
     samples = {name: measured.batches(name, batch_size, num_batches) for name in FORMS}
@@ -129,7 +138,9 @@ def compare_padding(
         total=_work(samples, batch_sizes), disable=not progress, unit="step", ncols=80
     ) as bar:
         most_padded = samples[PADDED_RANDOM].largest[0]
-        losses, note = measured.agreement(most_padded)
+        losses, note = None, PLANNED
+        if planned is None:
+            losses, note = measured.agreement(most_padded)
         steps = _measure(measured, samples, bar)
         forms = {
             name: measured.form(name, batch_size, samples[name], steps[name]) for name in FORMS
@@ -143,10 +154,10 @@ def compare_padding(
         if limit is not None:
             limited = [measured.within(name, batch_size, samples[name], limit) for name in FORMS]
     first = model.parameters()[0]
-    state = measured.optimizer.state_dict()
+    where = f"on {first.device.name}" if planned is None else f"planned for {planned.name}"
     return Comparison(
-        title=f"{type(model).__name__}, {model.num_parameters():,} parameters, {first.dtype} on "
-        f"{first.device.name}",
+        title=f"{type(model).__name__}, {model.num_parameters():,} parameters, {first.dtype} "
+        f"{where}",
         batch_size=batch_size,
         batch_tokens=measured.batch_tokens(batch_size),
         measured=len(samples[PADDED_RANDOM].batches),
@@ -155,7 +166,7 @@ def compare_padding(
         without=without,
         causes=causes,
         parameter_bytes=sum([parameter.value.nbytes for parameter in model.parameters()]),
-        optimizer_bytes=sum([array.nbytes for array in state.values()]),
+        optimizer_bytes=measured.optimizer.state_bytes,
         by_batch_size=curves,
         losses=losses,
         note=note,

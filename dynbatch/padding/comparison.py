@@ -45,7 +45,8 @@ class Comparison:
         causes:        in the order of the chain; `RECOMPUTE` comes on top of the unpadded form.
         parameter_bytes, optimizer_bytes: the same for all forms.
         by_batch_size: peak bytes by batch size, of the forms that are drawn, `forms.CURVES`.
-        losses:        of the padded and the unpadded form on one batch, in nats.
+        losses:        of the padded and the unpadded form on one batch, in nats; None where
+                       steps were planned and not run.
         note:          whether these agree, and what follows.
         peers:         other programs on the same batches, PyTorch say.
         limit:         memory limit in bytes, or None.
@@ -63,7 +64,7 @@ class Comparison:
     parameter_bytes: int
     optimizer_bytes: int
     by_batch_size: Mapping[str, Mapping[int, int]]
-    losses: tuple[float, float]
+    losses: tuple[float, float] | None
     note: str
     peers: Sequence[Form] = ()
     limit: int | None = None
@@ -134,7 +135,8 @@ def _table(comparison: Comparison) -> str:
         comparison.title,
         f"{comparison.batch_size} sentences a batch; by tokens, at most "
         f"{comparison.batch_tokens:,} with padding",
-        f"{comparison.measured} of {comparison.epoch} batches measured, the largest among them",
+        f"{comparison.measured} of {comparison.epoch} batches "
+        f"{'planned' if comparison.losses is None else 'measured'}, the largest among them",
         "",
         *_savings(comparison),
         "",

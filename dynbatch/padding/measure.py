@@ -19,7 +19,6 @@ from dynbatch.nodes.node import Node
 from dynbatch.optim import Optimizer
 from dynbatch.padding.padded_model import Loss, PaddedExample
 from dynbatch.parameter import Parameter
-from dynbatch.row_sparse import RowSparse
 
 Examples = Sequence[PaddedExample]
 
@@ -31,12 +30,12 @@ class Step:
     Args:
         use:            of its arena, at the peak and stage by stage.
         gradient_bytes: of the parameters' gradients.
-        seconds:        from the list of examples to updated parameters.
+        seconds:        from the list of examples to updated parameters; None where it was planned.
     """
 
     use: MemoryUse
     gradient_bytes: int
-    seconds: float
+    seconds: float | None
 
 
 class Stepper:
@@ -47,6 +46,7 @@ class Stepper:
         collect:   run after backward (see `PaddedModel`).
         optimizer: its learning rate is 0, so that it works as ever and changes no value.
         seed:      of the dropout masks.
+        plan_for:  the device that steps are planned for; None for that of the parameters.
 
     Attributes:
         pool: gives the arenas of this form, and of no other.
@@ -57,15 +57,16 @@ class Stepper:
         loss: Loss,
         collect: Callable[[], None],
         optimizer: Optimizer,
-        device: Device,
         dtype: DTypeLike,
         seed: int,
+        plan_for: Device | None = None,
     ) -> None:
         self.loss, self.collect = loss, collect
-        self.pool = _pool(device)
         self._optimizer = optimizer
         self._parameters = [state.parameter for state in optimizer._states]
-        self._device, self._dtype, self._seed = device, dtype, seed
+        self._device, self._dtype, self._seed = self._parameters[0].device, dtype, seed
+        self._plan_for = plan_for
+        self.pool = _pool(self._device)
 
     def train(self, examples: Examples) -> Step:
         """Graph, forward, backward and update of one mini-batch, waited for."""
@@ -82,10 +83,16 @@ class Stepper:
         assert use is not None
         return Step(use, gradient_bytes, seconds)
 
+    def plan(self, examples: Examples) -> Step:
+        """The step as it is planned; no kernel runs."""
+        use = self.estimate(examples)
+        return Step(use, use.gradient_bytes or 0, None)
+
     def estimate(self, examples: Examples, memory_limit: int | None = None) -> MemoryUse:
         """The planned memory of the step's arena, within a limit or without; no kernel runs."""
         with self._graph() as graph:
-            return graph.estimate(self._mean(graph, examples), memory_limit)
+            loss = self._mean(graph, examples)
+            return graph.estimate(loss, memory_limit, device=self._plan_for)
 
     def value(self, examples: Examples) -> float:
         """The mean loss of the mini-batch. Its values, all kept to be read, are no step's: they lie
@@ -132,8 +139,6 @@ def _pool(device: Device) -> Pool:
 
 
 def bytes_of_gradient(parameter: Parameter) -> int:
-    """The bytes of a dense gradient, or of the rows of a sparse one and their numbers."""
+    """The bytes of a gradient where it is, dense or of some rows."""
     gradient = parameter.grad
-    if isinstance(gradient, RowSparse):
-        return int(gradient.values.nbytes + gradient.rows.nbytes)
     return 0 if gradient is None else int(gradient.nbytes)

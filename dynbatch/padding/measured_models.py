@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from statistics import fmean, median
 
+from dynbatch.backend import Device
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import DynbatchError, MemoryLimitError, OutOfMemory, problem_of
 from dynbatch.models.module import Module
@@ -64,6 +65,7 @@ class MeasuredForms:
         examples:  tuples.
         optimizer: (parameters, learning rate) -> optimizer.
         seed:      of the shuffled order and of dropout.
+        plan_for:  the device that all steps are planned for; None where they are run.
     """
 
     def __init__(
@@ -74,17 +76,18 @@ class MeasuredForms:
         examples: Sequence[tuple[Example, ...]],
         optimizer: Callable[[Parameters, float], Optimizer],
         seed: int,
+        plan_for: Device | None = None,
     ) -> None:
         self.model = model
         self.examples, self.padded, self.seed = examples, padded, seed
         self.lengths = _lengths(padded, examples)
         self.optimizer = optimizer(model, 0.0)
-        first = model.parameters()[0]
+        self.plan_for = plan_for
         self._steppers = {
             name: Stepper(
                 padded.loss if is_padded(name) else loss,
                 padded.collect,
-                self.optimizer, first.device, graph_dtype(model.parameters()), seed,
+                self.optimizer, graph_dtype(model.parameters()), seed, plan_for,
             )
             for name in FORMS
         }  # fmt: skip
@@ -144,16 +147,19 @@ class MeasuredForms:
             raise
 
     def train(self, name: str, batch: Batch) -> Step:
-        """A measured training step."""
-        return self._steppers[name].train(self._given(name, batch))
+        """A training step, measured or planned."""
+        stepper = self._steppers[name]
+        train = stepper.train if self.plan_for is None else stepper.plan
+        return train(self._given(name, batch))
 
     def warm_up(self, name: str, chosen: Sample) -> None:
         """Run a step that is not counted, on the smallest batch: the first compiles programs."""
-        self.train(name, min(chosen.batches, key=lambda batch: cells(batch, self.lengths)))
+        if self.plan_for is None:
+            self.train(name, min(chosen.batches, key=lambda batch: cells(batch, self.lengths)))
 
     def traced(self, name: str, batch: Batch) -> int | None:
         """All bytes that NumPy and Python held, where they can be measured."""
-        if max(map(max, self.lengths)) > MOST_TRACED:
+        if self.plan_for is not None or max(map(max, self.lengths)) > MOST_TRACED:
             return None
         return self._steppers[name].traced(self._given(name, batch))
 
@@ -162,10 +168,13 @@ class MeasuredForms:
         many = self.batches(name, batch_size, MEAN_BATCHES).spread
         uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
-        use, pool = steps[at_peak].use, self._steppers[name].pool.statistics()
+        use, pool = steps[at_peak].use, None
+        if self.plan_for is None:
+            pool = self._steppers[name].pool.statistics()
         speeds = [
             tokens(batch, self.lengths) / step.seconds
             for batch, step in zip(chosen.batches, steps, strict=True)
+            if step.seconds is not None
         ]
         causes = {**use.by_cause, "index tables": use.tables_bytes}
         computed = sum([cells(batch, self.lengths) for batch in many])
@@ -179,9 +188,9 @@ class MeasuredForms:
             by_type=dict(use.by_type),
             stages=[(label, sum(held.values())) for label, held in use.stages],
             cells_a_token=computed / real if is_padded(name) else 1.0,
-            tokens_per_second=median(speeds[: len(chosen.spread)]),
-            requested_bytes=pool.peak_requested_bytes,
-            reserved_bytes=pool.peak_reserved_bytes,
+            tokens_per_second=median(speeds[: len(chosen.spread)]) if speeds else None,
+            requested_bytes=None if pool is None else pool.peak_requested_bytes,
+            reserved_bytes=None if pool is None else pool.peak_reserved_bytes,
             traced_bytes=self.traced(name, chosen.batches[at_peak]),
             gradient_bytes=max([step.gradient_bytes for step in steps]),
         )

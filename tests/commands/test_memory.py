@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dynbatch import backend
+from dynbatch.batcher.execution.executor import Executor
 from dynbatch.commands import memory as command
 from dynbatch.commands.main import main
 
@@ -290,3 +292,28 @@ def test_a_pipe_is_read_where_the_model_is_named_and_else_refused(
         assert memory([f"/dev/fd/{reader}", *SMALL, *options]) == status
         os.close(reader)
         assert ("it is a pipe or a device" in capsys.readouterr().err) == (not options)
+
+
+def test_a_gpu_is_planned_for_without_one_and_without_running_a_step(
+    pairs: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a plan ran a step, or asked for CuPy")
+
+    monkeypatch.setattr(backend, "cupy", refuse)
+    monkeypatch.setattr(Executor, "run", refuse)
+    out = str(tmp_path / "found.json")
+    assert memory([pairs, *SMALL, "--device", "cuda", "--plan", "--json", out]) == 0
+    printed = capsys.readouterr().out
+    assert "float32 planned for cuda\n" in printed and "3 batches planned" in printed
+    assert "less than padded, random" in printed and "peak by sentences of a batch" in printed
+    assert "tokens per second" not in printed and "pool" not in printed.partition("how to")[0]
+    found = json.loads(Path(out).read_text())
+    assert found["losses"] is None and found["forms"]["unpadded, random"]["peak_bytes"] > 0
+    assert memory([pairs, *SMALL, "--plan"]) == 0
+    assert "planned for cpu" in capsys.readouterr().out
+
+
+def test_pytorch_is_not_planned(pairs: str, capsys: Any) -> None:
+    assert memory([pairs, *SMALL, "--plan", "--pytorch"]) == 1
+    assert "--plan runs nothing, and PyTorch cannot be planned" in capsys.readouterr().err
