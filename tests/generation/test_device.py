@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
 from dynbatch.backend import device_of
 from dynbatch.errors import NumericError
 from dynbatch.generation import engine as engine_module
@@ -66,6 +68,75 @@ def test_a_gpu_gives_the_tokens_of_the_cpu(name, way, cuda):
     model, settings = tiny(name), SETTINGS[way]
     expected = results(model, settings)
     assert results(model.to("cuda"), settings) == expected
+
+
+class Cubed(db.Operation):
+    """A user's type, which computes at once: it reads what was computed before it."""
+
+    rowwise = True
+
+    def infer_shape(self, x):
+        return x
+
+    @classmethod
+    def forward_batch(cls, batch, y, x):
+        if batch.xp is np:
+            np.power(x.values, 3, out=y.values)
+        else:
+            y.values.set(x.values.get() ** 3)
+
+
+class CubedByAKernel(Cubed):
+    """A user's type that launches a kernel, in its turn."""
+
+    rowwise = names_kernels = True
+    kernel = db.CudaKernel(
+        'extern "C" __global__ void cube(const REAL* x, REAL* y, int n) {'
+        "    const int i = blockIdx.x * blockDim.x + threadIdx.x;"
+        "    if (i < n) y[i] = x[i] * x[i] * x[i]; }"
+    )
+
+    @classmethod
+    def forward_batch(cls, batch, y, x):
+        if batch.xp is np:
+            super().forward_batch(batch, y, x)
+        else:
+            count = x.flat.size
+            batch.launch(cls.kernel, -(-count // 64), 64, (x.flat, y.flat, count))
+
+
+class Cubes(models.Module):
+    """A language model with a user's type between functions of ours."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        rng = np.random.default_rng(2)
+        self.embedding = models.Embedding(VOCAB, 12, rng=rng)
+        self.lstm = models.LSTM(12, 16, rng=rng)
+        self.output = models.Linear(16, VOCAB, rng=rng)
+
+    def __call__(self, graph, ids):
+        return self.output(F.tanh(self.kind(4 * self.lstm(self.embedding(graph, ids)))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Cubed, "a part of it was started before the rest was queued"),
+        (CubedByAKernel, "cube, a kernel of the user's own"),
+    ],
+)
+@pytest.mark.parametrize("rows", [0, 64])
+def test_a_user_s_type_reads_what_the_same_step_has_computed(kind, why, rows, cuda, monkeypatch):
+    monkeypatch.setattr(replays, "MOST_ROWS", rows)
+    model = Cubes(kind)
+    for parameter in model.parameters():
+        parameter.assign(3 * parameter.numpy())
+    expected = results(model, SETTINGS["greedy"], count=9)
+    assert len({token for ((*tokens,),) in expected for token in tokens}) > 6
+    queue().replays.refused.clear()
+    assert results(model.to("cuda"), SETTINGS["greedy"], count=9) == expected
+    assert [*queue().replays.refused] == [why] * (rows > 0)
 
 
 @pytest.mark.parametrize("way", ["greedy", "samples", "beams"])

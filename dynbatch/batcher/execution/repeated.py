@@ -81,13 +81,15 @@ class RepeatedRun:
         elif not (self._known and all(map(is_, self._known, self._given()))):
             self._write()
         for step in self._steps:
-            step.batch.launches = 0
+            step.batch.begin(0)
         repeating = nullcontext() if self._queue is None else self._queue.repeating()
         with repeating, parallel.one_blas_thread(), np.errstate(all="ignore"):
             for action in self._actions:
                 action()
         self._statistics.count(self._steps, self._steps, anew=False, launches=True)
         self._statistics.launches += len(self._each)
+        if self._queue is not None:
+            self._queue.early.clear()  # which are among these
 
     def _given(self) -> list[object]:
         """What calls that were written down follow from, beside the arena."""
@@ -167,6 +169,14 @@ def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
     step.place_saved(arena)
     batch.ports = [port.values() for port in step.block.ports]
     kernel = partial(kind.forward_batch, batch, step.block.values(), *xs)
+    if not (kind.names_kernels or isinstance(arena, np.ndarray)):
+        return [*actions, (partial(_at_once, kernel), False)]
     if kind.writes_tasks:
         return [*actions, (lambda: run_each(kernel()), False)]
     return [*actions, (kernel, kind.is_one_kernel and not batch.keeps)]
+
+
+def _at_once(kernel: Action) -> None:
+    """Run a hook of a user's type on a GPU, after all that has been queued."""
+    with queue().at_once():
+        kernel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 from dynbatch.backend import Array, Device
@@ -158,5 +157,5 @@ class StageRunner:
 
 def _launch(launches: Queue, step: StepRun, task: Task) -> None:
     launches.label = step.label
-    with nullcontext() if step.node_type.names_kernels else launches.at_once():
+    with launches.hook(step.node_type.names_kernels):
         task()

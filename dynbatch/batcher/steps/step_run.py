@@ -186,7 +186,7 @@ class StepRun:
             self.place_saved(arena)
             y = self.block.values()
             self.batch.ports = [port.values() for port in self.block.ports]
-            self.batch.begin()
+            self.batch.begin(self.batch.launches + 1)
             if self.fused:
                 self.batch.gradients = self.gradients
                 dy = self.block.gradients()
@@ -209,7 +209,7 @@ class StepRun:
         batch.output = self.block.values() if self.reads_output else None
         batch.gradients = self.gradients
         batch.port_gradients = [port.gradients() for port in self.block.ports]
-        batch.begin()
+        batch.begin(batch.launches + 1)
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, *self.workspace_backward)
         dxs = self.target_views(arena)

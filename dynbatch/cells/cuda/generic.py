@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows
@@ -133,4 +133,4 @@ class DeviceGenericSteps:
 
     def _in_turn(self, op: Op) -> AbstractContextManager[None]:
         """Start all queued work before a user's node type that computes with CuPy."""
-        return nullcontext() if type(op.node).names_kernels else self._rows.queue.at_once()
+        return self._rows.queue.hook(type(op.node).names_kernels)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -211,6 +211,10 @@ class Queue:
         finally:
             self._at_once = False
             self.early += self.counts() - before
+
+    def hook(self, names_kernels: bool) -> AbstractContextManager[None]:
+        """A context for a hook of a node type: `at_once`, unless it only queues kernels."""
+        return nullcontext() if names_kernels else self.at_once()
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
         """A device array for this run only: its memory is free again after `flush`."""

@@ -29,6 +29,7 @@ from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule
 from dynbatch.kernels.cuda.runtime.graphs import PLACE_BYTES, StepKernel, bucket, capture, latest
 from dynbatch.kernels.cuda.runtime.launch import KernelLaunch
 from dynbatch.kernels.cuda.runtime.packing import POINTER
+from dynbatch.kernels.cuda.runtime.source import is_own, name_of
 from dynbatch.kernels.cuda.runtime.staging import Fill, Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork
 from dynbatch.kernels.cuda.runtime.work import NotCapturable, Work, refused
@@ -145,6 +146,9 @@ class Replays:
         try:
             works = list(_in_one_row(waiting))
             launches = [launch for work in works for launch in work.launches_in_graph()]
+            for launch in launches:
+                if is_own(launch.name):  # whose text `of_steps` does not know
+                    raise NotCapturable(f"{name_of(launch.name)}, a kernel of the user's own")
         except NotCapturable as reason:
             self.refused[str(reason)] += 1
             return None

@@ -85,6 +85,11 @@ def own(text: str, origin: tuple[str, int]) -> CudaSource:
     return CudaSource(name, f'#line 1 "{name}"\n{text}', kernels, origin)
 
 
+def is_own(key: str) -> bool:
+    """Whether a kernel is the user's own, by its key."""
+    return " of " in key
+
+
 def name_of(key: str) -> str:
     """The name of a kernel in its text."""
     return key.partition(" ")[0]
