@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
-from operator import is_
+from itertools import groupby
+from operator import is_, itemgetter
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from dynbatch.kernels import move
 from dynbatch.kernels.blas import is_batch_invariant
 from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
+from dynbatch.kernels.cuda.runtime.kept import KeptLaunches
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
@@ -35,8 +37,8 @@ class RepeatedRun:
     What its nodes read from outside of the graph may change from time to time, and sizes may not.
     While it rests, it holds no memory. When it runs for the second time in its arena, the calls of
     kernels in C are written down, for the parameters' arrays and the settings of that time: those
-    that follow one another become one call. On a GPU a run is a step that comes again, which may
-    be started as one CUDA graph: see `Queue.repeating`.
+    that follow one another become one call. On a GPU their launches are kept, from the first time
+    on, and a run is a step that comes again, which `Queue.repeating` may start as one CUDA graph.
 
     Args:
         memory: the plan, of the only run of its graph.
@@ -105,18 +107,18 @@ class RepeatedRun:
             scratch = self._arenas.take(memory.scratch_elements)
         apply(memory, arena, scratch)
         steps = [step for stage in memory.stages for step in stage.steps]
-        each = [pair for step in steps for pair in _actions_of(step, arena)]
-        on_host = isinstance(arena, np.ndarray)
-        self._each = [(action, is_call and on_host) for action, is_call in each]
+        self._each = [pair for step in steps for pair in _actions_of(step, arena)]
         self._actions = [action for action, _ in self._each]
         kernels = [step.batch.first for step in steps if step.node_type.is_one_kernel]
         read = [parameter for node in kernels for parameter in node.all_parameters()]
         self._parameters = list(dict.fromkeys(read))
+        if not isinstance(arena, np.ndarray):
+            self._write()
 
     def _write(self) -> None:
-        """Write down what C does, as it would now."""
+        """Write down what C does, as it would now, or what a GPU is given to do."""
         given = self._given()
-        self._actions = in_few_calls(self._each)
+        self._actions = (in_few_calls if self._queue is None else in_few_launches)(self._each)
         self._known = given
 
     def rest(self) -> None:
@@ -146,6 +148,15 @@ def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
         found += [*tasks.repeated(), action]
         tasks = Tasks()
     return found + tasks.repeated()
+
+
+def in_few_launches(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
+    """`in_few_calls` on a GPU: launches of actions that follow one another are kept together."""
+    found: list[Action] = []
+    for is_call, group in groupby(actions, itemgetter(1)):
+        each = [action for action, _ in group]
+        found += [KeptLaunches(each)] if is_call else each
+    return found
 
 
 def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:

@@ -8,6 +8,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.memory import Pool
 
 
@@ -115,3 +116,39 @@ def test_a_repeated_run_reads_the_arrays_that_parameters_have_now(feeding):
         parameter.value[...] += 1
         again.run()
         assert y.value.tobytes() == computed_anew(model, node.array)
+
+
+def test_on_a_gpu_launches_are_queued_again_and_read_what_parameters_are_now(cuda, monkeypatch):
+    rng = np.random.default_rng(3)
+    shapes = [(6,), (6,), (8, 6), (8,), (6, 8), (6,)]
+    model = [db.Parameter(rng.standard_normal(s).astype(np.float32), str(s)) for s in shapes]
+    for parameter in model:
+        parameter.to("cuda")
+    queued, launch = [], Queue.launch
+    monkeypatch.setattr(Queue, "launch", lambda self, *a: queued.append(a[1]) or launch(self, *a))
+
+    def launches_of(run):
+        queued.clear()
+        before = queue().launches
+        run()
+        queue().flush()
+        return queue().launches - before, len(queued)
+
+    with db.Graph("cuda", grad=False) as graph:
+        array = rng.standard_normal((5, 6)).astype(np.float32)
+        node = F.input(graph, array)
+        y = feed_forward(model, node)
+        graph.forward()
+        again = graph.repeated()
+        counts = []
+        for turn in range(5):
+            if turn == 2:
+                model[2].assign(2 * model[2].numpy())
+            if turn == 3:
+                model[2].value = cuda.asarray(3 * model[2].numpy())
+            counts.append(launches_of(again.run))
+            with db.Graph("cuda", grad=False) as fresh:
+                expected = feed_forward(model, F.input(fresh, array)).value
+            np.testing.assert_array_equal(y.value, expected)
+    # What is uploaded is queued each time; the rest anew for another array only.
+    assert counts == [(6, 6), (6, 1), (6, 1), (6, 6), (6, 1)]

@@ -13,7 +13,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
-from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packer, Tables
+from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packer, Stage, Tables
 from dynbatch.kernels.cuda.runtime.source import CudaSource
 from dynbatch.kernels.cuda.runtime.staging import Upload
 from dynbatch.kernels.runtime.compiling import compiling
@@ -234,6 +234,16 @@ class Launch:
 
     def __str__(self) -> str:
         return f"kernel {source.name_of(self._name)}"
+
+    def staged(self, upload: int, stage: Stage) -> Launch:
+        """A launch like this one, with its tables in the upload of that number."""
+        if not self._packed[1]:
+            return self
+        kernels, name, args = self._kernels, self._name, self._args
+        packed = kernels.packer(name).pack(args, stage)
+        return Launch(
+            kernels, name, self._grid, self._block, args, packed, upload, self._shared, self.label
+        )
 
     def launches_in_graph(self) -> tuple[KernelLaunch]:
         data, tables = self._packed

@@ -184,6 +184,26 @@ class Queue:
         if self._at_once:
             self.flush()
 
+    def add_all(self, works: Iterable[Work]) -> None:
+        """Queue work that was queued before."""
+        self._waiting += works
+        self.last_chain = None
+        if self._at_once:
+            self.flush()
+
+    def queued_by(
+        self, actions: Iterable[Callable[[], object]]
+    ) -> tuple[Sequence[Work | Fork], Sequence[Array]] | None:
+        """The work that actions queue, and the arrays kept for it; None where some was started."""
+        number, first, kept = self.upload, len(self._waiting), len(self._kept)
+        self.last_chain = None
+        for action in actions:
+            action()
+        self.last_chain = None  # what follows joins nothing of this
+        if self.upload != number:
+            return None
+        return self._waiting[first:], self._kept[kept:]
+
     def postpone(self, work: Callable[[list[Any]], None], item: object) -> None:
         """Have `work` queue launches for all such items together, when the queue is settled."""
         self._postponed.setdefault(work, []).append(item)
