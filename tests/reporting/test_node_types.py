@@ -1,10 +1,18 @@
 """`node_types()`: what it says of each type, and where it has it from."""
 
+import inspect
+import sys
+from collections import defaultdict
+
+import pytest
+
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.blocks.call import BlockCall
+from dynbatch.kernels.runtime.dispatch import C_KERNELS, CUDA_KERNELS
 from dynbatch.nodes.operation import Operation
-from dynbatch.reporting.node_types import node_types
+from dynbatch.reporting.node_types import KERNELS, node_types
 from tests.node_cases import CASES
 from tests.nodes.test_contract import kinds_in
 
@@ -56,6 +64,52 @@ def test_every_type_of_ours_names_its_kernels_or_says_why_none_has_a_name():
     assert told.keys() == {"BlockCall", "BlockResult", "RegionNode", "ResumedScan", "Scan"}
     assert told["BlockResult"] == "none: it is a view of what the block left."
     assert str(types["Scan"]).splitlines()[-3].startswith("  kernels       generated for its cell")
+
+
+class KernelsOfSteps:
+    """The kernels that steps call themselves while they run forward, by their node types.
+
+    A kernel that another one calls is that one's own affair.
+    """
+
+    def __init__(self):
+        self.found = defaultdict(set)
+        self._kernels = {kernel.__code__ for kernel in (C_KERNELS | CUDA_KERNELS).values()}
+
+    def __enter__(self):
+        sys.setprofile(self._called)
+        return self.found
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _called(self, frame, event, _):
+        if event != "call" or frame.f_code not in self._kernels:
+            return
+        caller = frame.f_back
+        while caller and caller.f_code not in {*self._kernels, StepRun.forward.__code__}:
+            caller = caller.f_back
+        if caller and caller.f_code not in self._kernels:
+            kernel = inspect.unwrap(frame.f_locals["kernel"])
+            label = f"{kernel.__module__.removeprefix(KERNELS)}.{kernel.__name__}"
+            self.found[caller.f_locals["self"].node_type].add(label)
+
+
+@pytest.mark.exhaustive
+def test_every_kernel_that_a_step_calls_is_named_by_its_type(one_thread):
+    with KernelsOfSteps() as found:
+        for case in CASES:
+            kinds_in(case)
+    types = node_types()
+    told = {kind: types[kind.__name__] for kind in found if kind.__name__ in types}
+    assert len(told) > 80
+    brings_rows_together = {"move.run"}
+    assert {
+        kind.__name__: wrong
+        for kind, each in told.items()
+        if (wrong := found[kind] - each.kernels.keys() - brings_rows_together)
+        and not each.other_kernels
+    } == {}
 
 
 def test_bases_stand_ins_and_single_blocks_are_not_listed():

@@ -28,6 +28,15 @@ def test_concat_of_all_widths_and_lengths_is_one_batch():
         assert [len(step.nodes) for step in graph.plans[0].steps] == [3, 3]  # inputs, concats
 
 
+@pytest.mark.parametrize("lengths", [[[3, 1], [5]], [[3], [1, 0, 4], [2] * 9, [7, 7]]])
+def test_a_multi_length_concat_is_one_launch(device, lengths):
+    with db.Graph(device, grad=False) as graph:
+        for each in lengths:
+            F.concat([F.input(graph, np.ones((length, 2))) for length in each], dim=0)
+        graph.forward()
+        assert graph.statistics.launches == 2  # of the inputs, and of the concat
+
+
 @pytest.mark.parametrize("join", [F.concat, F.stack])
 def test_joining_nothing_is_refused(join):
     with pytest.raises(EmptyBatchError, match="at least one input"):
