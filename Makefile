@@ -14,7 +14,7 @@ help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
 	@echo 'make test    set up, then run the tests of what runs on a CPU (PyTorch is optional)'
 	@echo 'make test-cuda  run those of a GPU on a stand-in: kernels in a simulator, by g++; NVRTC'
-	@echo 'make test-slow  run those of benchmarks, and whole runs of examples, commands, processes'
+	@echo 'make test-slow  run those of benchmarks and examples, and whole runs of commands, processes'
 	@echo 'make test-all  all three, with all orders of threads, architectures, random graphs (an hour)'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make install-check  sdist and wheel in an empty environment: commands, the demo, types (2 minutes)'

@@ -2,7 +2,7 @@
 
 main    what protects users on a CPU, and the contract of each node on the stand-in for a GPU
 cuda    what else computes on a GPU or its stand-in: kernels, the simulator, NVRTC, CuPy's names
-slow    benchmarks; and whole runs of examples, commands and several processes, marked `slow`
+slow    benchmarks and examples; and whole runs of commands and processes, marked `slow`
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def suite_of(item: pytest.Item) -> str:
 
 def suite_of_file(path: PurePath) -> str | None:
     """The suite of all tests of a file or folder, by its path in the repository, or None."""
-    if path.is_relative_to("tests/benchmarks"):
+    if path.is_relative_to("tests/benchmarks") or path.is_relative_to("tests/examples"):
         return "slow"
     if "cuda" in path.parts or path.name == "test_cuda.py":
         return "cuda"

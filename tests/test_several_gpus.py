@@ -21,6 +21,8 @@ from tests.cuda import devices
 from tests.cuda.fake_cupy import settings
 from tests.generation.tiny_models import tiny
 
+pytestmark = pytest.mark.cuda
+
 
 @pytest.fixture
 def cp():

@@ -29,6 +29,7 @@ def item(nodeid, *marks, fixtures=(), **parameters):
         (item("tests/kernels/cuda/test_blas.py::test_a"), "cuda"),
         (item("tests/memory/test_cuda.py::test_a"), "cuda"),
         (item("tests/benchmarks/test_run.py::test_a", fixtures=["cuda"]), "slow"),
+        (item("tests/examples/test_scan.py::test_a"), "slow"),
         (item("tests/parallel/test_launcher.py::test_a", "slow"), "slow"),
     ],
     ids=lambda value: value.nodeid if isinstance(value, SimpleNamespace) else value,

@@ -44,6 +44,7 @@ def sentences(pairs: str, tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_pairs_train_seq2seq(pairs: str, tmp_path: Path, capsys: Any) -> None:
     assert main(["memory", pairs, *SMALL, "--json", str(tmp_path / "found.json")]) == 0
     printed = capsys.readouterr()
@@ -115,6 +116,7 @@ def test_characters_are_tokens_if_asked_for(sentences: str, capsys: Any) -> None
     assert "LanguageModel" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["seq2seq", "tagger", "language-model"])
 def test_pytorch_is_measured_beside_it(model: str, pairs: str, sentences: str, capsys: Any) -> None:
     pytest.importorskip("torch")

@@ -234,6 +234,7 @@ def test_a_run_that_goes_on_watches_its_parameters_as_before_or_as_it_is_told():
     assert last < watched[-2] and len(watched) > 8
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_with_other_data_is_stopped_and_resumed_as_any_other(
     capsys, monkeypatch
 ):
@@ -360,6 +361,7 @@ def test_help_shows_the_options_of_the_task_that_the_file_is_for(capsys):
         assert max(map(len, printed.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_run_whose_file_lies_elsewhere_says_so_and_goes_on_where_it_is_named(folder, capsys):
     pairs = ["pairs.tsv", *PAIRS]
     assert main(["train", *pairs]) == 0

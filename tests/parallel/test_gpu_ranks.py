@@ -32,6 +32,8 @@ from tests.parallel.gpus import on_gpus, several_gpus
 from tests.parallel.ranks import count_messages, on_ranks
 from tests.parallel.test_gradients import given
 
+pytestmark = pytest.mark.cuda
+
 
 @pytest.fixture(params=["checked", "shuffled"])
 def cp(request):

@@ -100,6 +100,7 @@ def machines():
         yield made
 
 
+@pytest.mark.slow
 def test_ranks_of_two_machines_have_sums_in_the_order_of_ranks(machines, tmp_path):
     """The bits of ranks on one machine; without memory in common."""
     first, second = launched(machines[0], tmp_path)

@@ -20,6 +20,8 @@ from tests.cuda.fake_cupy import nccl
 from tests.cuda.fake_cupy import settings as gpus
 from tests.parallel.gpus import on_gpus, several_gpus
 
+pytestmark = pytest.mark.cuda
+
 LARGE = DIRECT_BYTES // 4 + 3
 
 
