@@ -89,6 +89,17 @@ def test_an_error_names_file_and_line():
         nvrtc.compile_kernels(source.join("wrong.cu", body).text, "wrong.cu", 80, ("-DREAL=float",))
 
 
+def test_an_instruction_of_one_architecture_needs_its_name_among_the_options():
+    """CuPy's, which follow, name the architecture without the letter and change nothing."""
+    text = 'extern "C" __global__ void fence() { asm volatile("wgmma.fence.sync.aligned;"); }'
+    with pytest.raises(nvrtc.CompileError, match=r"not supported on \.target 'sm_90'"):
+        nvrtc.compile_kernels(text, "fence.cu", 90)
+    assert nvrtc.cupy_options(90, ("-arch=sm_90a",)) == (
+        "-arch=sm_90a", "-ftz=true", "-arch=sm_90", "--device-as-default-execution-space",
+    )  # fmt: skip
+    assert nvrtc.compile_kernels(text, "fence.cu", 90, ("-arch=sm_90a",)).keys() == {"fence"}
+
+
 def test_too_much_shared_memory_is_refused():
     text = """extern "C" __global__ void large(float* x) {
         __shared__ float tile[12289];
