@@ -51,15 +51,15 @@ def constant(module: ModuleType, name: str, *others: int) -> Switch:
     """A limit that a module has, and other values of it."""
     default = getattr(module, name)
     values = sorted({default, *others})
-    ways = {str(value): _setting(module, name, value) for value in values}
+    ways = {str(value): _setting(module, {name: value}) for value in values}
     return Switch(f"{module.__name__.rpartition('.')[2]}.{name}", ways, str(default))
 
 
-def _setting(module: ModuleType, name: str, value: Any, precision: str = FULL) -> Way:
+def _setting(module: ModuleType, values: Mapping[str, Any], precision: str = FULL) -> Way:
     @contextmanager
     def way(side: DynbatchContender) -> Iterator[None]:
         with (
-            mock.patch.object(module, name, value),
+            mock.patch.multiple(module, **values),
             mock.patch.object(side, "precision", precision),
         ):
             yield
@@ -67,15 +67,31 @@ def _setting(module: ModuleType, name: str, value: Any, precision: str = FULL) -
     return way
 
 
+def _tails() -> Switch:
+    """Rows with which a scan's last steps are one launch, for weights of up to so many KiB.
+
+    Those of an LSTM of 256 are 1,024 KiB; with 64 rows of a batch's 64, a scan is one kernel.
+    """
+    default = (persistent.TAIL_ROWS, persistent.TAIL_BYTES)
+    ways = {
+        f"{rows} to {size >> 10} KiB": _setting(persistent, {"TAIL_ROWS": rows, "TAIL_BYTES": size})
+        for rows, size in (default, (4, 1 << 20), (16, 1 << 20), (64, 1 << 20))
+    }
+    return Switch("persistent.TAIL_ROWS and TAIL_BYTES", ways, next(iter(ways)))
+
+
 SWITCHES = (
     constant(fused_product, "FEW_ROWS", 0, 32, 1024),  # rows up to which a step has no cuBLAS
-    constant(persistent, "TAIL_ROWS", 0, 4, 64),  # with 64 of a batch's 64, one kernel a scan
+    _tails(),
     constant(graphs, "STEPS", 8, 16),  # of a loop in one CUDA graph
     constant(streams, "WORTH_A_STREAM", 1 << 30),  # no work side by side
     *[
         Switch(
             f"attention on tensor cores, {precision}",
-            {str(on): _setting(dot_product, "TENSOR_CORES", on, precision) for on in (False, True)},
+            {
+                str(on): _setting(dot_product, {"TENSOR_CORES": on}, precision)
+                for on in (False, True)
+            },
             str(dot_product.TENSOR_CORES),
         )
         for precision in ROUNDED

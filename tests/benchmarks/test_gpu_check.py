@@ -375,7 +375,8 @@ def test_each_switch_is_timed_both_ways_and_put_back(cuda, workload):
         assert one["broken"] == {} and one["ms"].keys() == switch.ways.keys()
         assert switch.default in switch.ways and len(switch.ways) > 1
         assert one["take"] in switch.ways
-    values = (fused_product.FEW_ROWS, persistent.TAIL_ROWS, graphs.STEPS, streams.WORTH_A_STREAM)
+    tails = f"{persistent.TAIL_ROWS} to {persistent.TAIL_BYTES >> 10} KiB"
+    values = (fused_product.FEW_ROWS, tails, graphs.STEPS, streams.WORTH_A_STREAM)
     values += (cuda_attention.TENSOR_CORES,) * 2
     assert [str(value) for value in values] == before
 

@@ -278,6 +278,25 @@ def test_a_tail_is_one_launch_however_long(cuda):
     assert launches_of((4, 2), True) == launches_of((9, 2), True)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "dtype", "has_tail"),
+    [(128, "float32", True), (128, "float64", False), (256, "float32", False)],
+)
+def test_a_tail_is_for_weights_that_are_read_faster_than_a_step_is_done(
+    cuda, hidden, dtype, has_tail
+):
+    """By default for 256 KiB: a block reads all weights in every step."""
+    model, found = models.LSTM(D, hidden).astype(dtype), []
+    for parameter in model.parameters():
+        parameter.to("cuda")
+    for length in (2, 5):
+        with db.Graph("cuda", dtype) as graph:
+            model(F.input(graph, np.ones((length, D))))
+            graph.forward()
+            found.append(graph.statistics.launches)
+    assert found[1] - found[0] == (0 if has_tail else 3)
+
+
 def test_gates_and_their_gradients_lie_where_the_first_product_was(cuda):
     batch = CASES["lstm"].batch((2,))
     with db.Graph(dtype="float64") as graph:
