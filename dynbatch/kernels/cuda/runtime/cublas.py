@@ -10,10 +10,10 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.few_rows import THREADS, few_rows_product, grid_of
-from dynbatch.kernels.cuda.runtime.launch import KernelLaunch
+from dynbatch.kernels.cuda.runtime.launch import KernelLaunch, NotCapturable
 from dynbatch.kernels.cuda.runtime.packing import POINTER
 from dynbatch.kernels.cuda.runtime.staging import Upload
-from dynbatch.kernels.cuda.runtime.work import NotCapturable, WorkQueue
+from dynbatch.kernels.cuda.runtime.work import WorkQueue
 from dynbatch.kernels.runtime.precision import FULL
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule, MemoryPointer
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, no_table
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, bucket, no_table
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, POINTER
 from dynbatch.kernels.cuda.runtime.staging import Fill, Upload
 
@@ -229,11 +229,6 @@ def _launch(
 ) -> None:
     packed = kernels.packer(name).pack(args, no_table)
     Launch(kernels, name, grid, block, args, packed, 0, shared, "").start(Upload(0, 0, 0), stream)
-
-
-def bucket(blocks: int) -> int:
-    """The smallest power of two that is not below."""
-    return 1 << max(0, blocks - 1).bit_length()
 
 
 def _fixed(extent: int | Array) -> int:

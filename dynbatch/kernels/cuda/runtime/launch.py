@@ -13,7 +13,14 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
-from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, Arguments, Packer, Stage, Tables
+from dynbatch.kernels.cuda.runtime.packing import (
+    HEADER_WORDS,
+    POINTER,
+    Arguments,
+    Packer,
+    Stage,
+    Tables,
+)
 from dynbatch.kernels.cuda.runtime.source import CudaSource
 from dynbatch.kernels.cuda.runtime.staging import Upload
 from dynbatch.kernels.runtime.compiling import compiling
@@ -188,10 +195,16 @@ class Kernels:
             raise
 
 
-class KernelLaunch(NamedTuple):
-    """A launch as a CUDA graph takes it: its arguments come from a table.
+class NotCapturable(Exception):
+    """Work that no CUDA graph can hold; the text says which."""
 
-    data:   the packed arguments, without the addresses of their tables.
+
+class KernelLaunch(NamedTuple):
+    """A launch as a CUDA graph takes it; see `source.of_steps`.
+
+    grid:   as large as a graph's: the number of blocks is a power of two.
+    row:    words: how many of the blocks have work, and the packed arguments, without the addresses
+            of their tables.
     tables: which belong to the upload of that number.
     """
 
@@ -200,9 +213,35 @@ class KernelLaunch(NamedTuple):
     grid: Dimensions
     block: Dimensions
     shared: int
-    data: bytes
+    row: bytes
     tables: Tables
     upload: int
+
+    @classmethod
+    def of(
+        cls, kernels: Kernels, name: str, grid: Dimensions, block: Dimensions, shared: int,
+        data: bytes, tables: Tables, upload: int,
+    ) -> KernelLaunch:  # fmt: skip
+        """A launch of so many blocks with packed arguments.
+
+        Raises:
+            NotCapturable: the kernel is the user's own.
+        """
+        if source.is_own(name):  # whose text `source.of_steps` does not know
+            raise NotCapturable(f"{source.name_of(name)}, a kernel of the user's own")
+        blocks, *across = (*grid, *ONES[len(grid)])
+        block = (*block, *ONES[len(block)])
+        row = (
+            blocks.to_bytes(POINTER.itemsize, "little")
+            + data
+            + bytes(-len(data) % POINTER.itemsize)
+        )
+        return cls(kernels, name, (bucket(blocks), *across), block, shared, row, tables, upload)
+
+
+def bucket(blocks: int) -> int:
+    """The smallest power of two that is not below."""
+    return 1 << max(0, blocks - 1).bit_length()
 
 
 class Launch:
@@ -215,8 +254,8 @@ class Launch:
         label:  the node or batch that it is done for.
     """
 
-    __slots__ = ("_args", "_block", "_grid", "_kernels", "_name", "_packed", "_shared", "_upload",
-                 "label")  # fmt: skip
+    __slots__ = ("_args", "_block", "_grid", "_in_graph", "_kernels", "_name", "_packed", "_shared",
+                 "_upload", "label")  # fmt: skip
 
     def __init__(
         self, kernels: Kernels, name: str, grid: Dimensions, block: Dimensions, args: Arguments,
@@ -230,15 +269,18 @@ class Launch:
         self._packed = packed
         self._upload = upload
         self._shared = shared
+        self._in_graph: KernelLaunch | None = None
         self.label = label
 
     def __str__(self) -> str:
         return f"kernel {source.name_of(self._name)}"
 
+    @property
+    def has_tables(self) -> bool:
+        return bool(self._packed[1])
+
     def staged(self, upload: int, stage: Stage) -> Launch:
         """A launch like this one, with its tables in the upload of that number."""
-        if not self._packed[1]:
-            return self
         kernels, name, args = self._kernels, self._name, self._args
         packed = kernels.packer(name).pack(args, stage)
         return Launch(
@@ -246,13 +288,12 @@ class Launch:
         )
 
     def launches_in_graph(self) -> tuple[KernelLaunch]:
-        data, tables = self._packed
-        grid, block = [(*sizes, *ONES[len(sizes)]) for sizes in (self._grid, self._block)]
-        return (
-            KernelLaunch(
-                self._kernels, self._name, grid, block, self._shared, data, tables, self._upload
-            ),
-        )
+        if self._in_graph is None:
+            self._in_graph = KernelLaunch.of(
+                self._kernels, self._name, self._grid, self._block, self._shared, *self._packed,
+                self._upload,
+            )  # fmt: skip
+        return (self._in_graph,)
 
     def start(self, upload: Upload, stream: int) -> None:
         """Start it on the stream of that address; no size is zero.

@@ -17,6 +17,7 @@ from dynbatch.kernels.cuda.runtime.launch import (
     ONES,
     KernelLaunch,
     Kernels,
+    NotCapturable,
     too_wide,
 )
 from dynbatch.kernels.cuda.runtime.packing import (
@@ -28,7 +29,7 @@ from dynbatch.kernels.cuda.runtime.packing import (
     row_addresses,
 )
 from dynbatch.kernels.cuda.runtime.staging import Fill, Upload
-from dynbatch.kernels.cuda.runtime.work import NotCapturable, WorkQueue
+from dynbatch.kernels.cuda.runtime.work import WorkQueue
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -75,7 +76,7 @@ class KernelItem(NamedTuple):
             for sizes in (self.grid, self.block)
         ]
         data = self.words[step, HEADER_WORDS:].tobytes()
-        return KernelLaunch(
+        return KernelLaunch.of(
             self.kernels, self.name, grid, block, self.shared, data, self.tables, self.upload
         )
 

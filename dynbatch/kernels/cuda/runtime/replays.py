@@ -26,13 +26,12 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule
-from dynbatch.kernels.cuda.runtime.graphs import PLACE_BYTES, StepKernel, bucket, capture, latest
-from dynbatch.kernels.cuda.runtime.launch import KernelLaunch
+from dynbatch.kernels.cuda.runtime.graphs import PLACE_BYTES, StepKernel, capture, latest
+from dynbatch.kernels.cuda.runtime.launch import KernelLaunch, NotCapturable
 from dynbatch.kernels.cuda.runtime.packing import POINTER
-from dynbatch.kernels.cuda.runtime.source import is_own, name_of
 from dynbatch.kernels.cuda.runtime.staging import Fill, Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork
-from dynbatch.kernels.cuda.runtime.work import NotCapturable, Work, refused
+from dynbatch.kernels.cuda.runtime.work import Work, refused
 
 MOST_ROWS = 0
 """Rows of a product in a step that is replayed, 64 say, as our own kernel: CuPy lets none of cuBLAS
@@ -56,25 +55,22 @@ class ReplayTable:
         self.kernels: list[StepKernel] = []
         self.words = self.place = 0
         self._launches = launches
-        for kernels, name, (blocks, *across), block, shared, data, _, _ in launches:
-            grid = (bucket(blocks), *across)
+        for kernels, name, grid, block, shared, row, _, _ in launches:
             self.kernels.append(StepKernel(kernels, name, grid, block, shared, self.words))
-            self.words += 1 + -(-len(data) // WORD)
+            self.words += len(row) // WORD
 
     def put(self, stage: Callable[[int, Fill], int]) -> None:
         """Stage it; see `Staging.put_later`."""
         self.place = stage(self.words * WORD, self._fill)
 
     def _fill(self, upload: Upload, room: Array) -> None:
-        parts: list[bytes] = []
+        room[:] = np.frombuffer(b"".join([launch.row for launch in self._launches]), np.uint8)
         tables: list[tuple[int, int]] = []
         for kernel, launch in zip(self.kernels, self._launches, strict=True):
-            data = launch.data
-            parts += [launch.grid[0].to_bytes(WORD, "little"), data, bytes(-len(data) % WORD)]
             if launch.tables:
                 upload.require(launch.upload)
-                tables += [(kernel.first + 1 + word, place) for word, place in launch.tables]
-        room[:] = np.frombuffer(b"".join(parts), np.uint8)
+                first = kernel.first + 1
+                tables += [(first + word, place) for word, place in launch.tables]
         if tables:
             words, places = np.array(tables, np.int64).T
             room.view(POINTER)[words] = upload.base + places
@@ -146,9 +142,6 @@ class Replays:
         try:
             works = list(_in_one_row(waiting))
             launches = [launch for work in works for launch in work.launches_in_graph()]
-            for launch in launches:
-                if is_own(launch.name):  # whose text `of_steps` does not know
-                    raise NotCapturable(f"{name_of(launch.name)}, a kernel of the user's own")
         except NotCapturable as reason:
             self.refused[str(reason)] += 1
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynbatch.backend import Array, DType, is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, KernelLaunch, Kernels
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, KernelLaunch, Kernels, NotCapturable
 from dynbatch.kernels.cuda.runtime.packing import Arguments
 from dynbatch.kernels.cuda.runtime.staging import Upload
 
@@ -31,10 +31,6 @@ class Work(Protocol):
         Raises:
             NotCapturable: a graph cannot hold it.
         """
-
-
-class NotCapturable(Exception):
-    """Work that no CUDA graph can hold; the text says which."""
 
 
 class WorkQueue(Protocol):
