@@ -13,7 +13,8 @@ import ctypes
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ _RESOURCES = re.compile(
     r"Function properties for (\w+)\n[^\n]*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
     r"(\d+) bytes spill loads\n[^\n]*Used (\d+) registers(?:[^\n]*? (\d+) bytes smem)?"
 )
+
+_DIVISION = re.compile(r"\b(?:div|rem)\.[su](?:32|64)\b")
 
 
 class Resources(NamedTuple):
@@ -88,8 +91,26 @@ def compile_kernels(
     }
 
 
+def divisions(text: str, name: str, options: Sequence[str] = ()) -> dict[str, int]:
+    """How many divisions of integers, and remainders, are in the text of each kernel in PTX."""
+    given = ("-std=c++17", *options, "-arch=compute_90", "--device-as-default-execution-space")
+    with _compiled(text, name, 90, given) as (library, program):
+        ptx = _text_of(library, program, "PTX")
+    entries = re.split(r"\.visible \.entry ", ptx)[1:]
+    return {entry.partition("(")[0]: len(_DIVISION.findall(entry)) for entry in entries}
+
+
 def _log_of(text: str, name: str, architecture: int, given: Sequence[str]) -> str:
     """What the compiler says about a text that it accepts."""
+    with _compiled(text, name, architecture, given) as (library, program):
+        return _text_of(library, program, "ProgramLog")
+
+
+@contextmanager
+def _compiled(
+    text: str, name: str, architecture: int, given: Sequence[str]
+) -> Iterator[tuple[ctypes.CDLL, Any]]:
+    """The compiler, and its program for a text that it accepts."""
     library, program = _library(_is_new(architecture)), ctypes.c_void_p()
     _require(
         library,
@@ -99,20 +120,20 @@ def _log_of(text: str, name: str, architecture: int, given: Sequence[str]) -> st
     )
     try:
         array = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
-        failed = library.nvrtcCompileProgram(program, len(given), array)
-        log = _log(library, program)
-        if failed:
+        if library.nvrtcCompileProgram(program, len(given), array):
+            log = _text_of(library, program, "ProgramLog")
             raise CompileError(f"{name} for sm_{architecture}:\n{log}")
-        return log
+        yield library, program
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _log(library: ctypes.CDLL, program: Any) -> str:
+def _text_of(library: ctypes.CDLL, program: Any, what: str) -> str:
+    """Its "ProgramLog" or "PTX"."""
     size = ctypes.c_size_t()
-    _require(library, library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+    _require(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
-    _require(library, library.nvrtcGetProgramLog(program, buffer))
+    _require(library, getattr(library, f"nvrtcGet{what}")(program, buffer))
     return buffer.value.decode()
 
 

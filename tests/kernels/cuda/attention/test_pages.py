@@ -12,9 +12,11 @@ from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.dot_product import dot_attention, dot_attention_of_pages, workspace
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import PackedAttention
+from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.matrices import ends_of
+from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import launches
 from tests.marks import exhaustive
 
@@ -72,8 +74,15 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
     np.testing.assert_allclose(out.get(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
+def test_a_row_in_pages_is_found_without_a_division():
+    """As many stand in the kernels as in those that read one run of rows."""
+    found = nvrtc.divisions(source.read("dot_product.cu").text, "dot_product.cu", ("-DREAL=float",))
+    for kind in ("", "_extended"):
+        assert found[f"dot_attention_of_pages{kind}"] == found[f"dot_attention{kind}"] > 0
+
+
 def test_pages_on_a_gpu_have_a_power_of_two_of_rows(cupy):
-    """A row is found without a division."""
     rows, lengths = np.zeros((4, 2 * WIDTH), np.float32), np.array([4])
     of_pages, _held = paged(cupy, rows, lengths, 4, height=3)
     q, scoring = cupy.zeros((1, WIDTH), np.float32), Scoring(1, np.ones(1, np.float32), [NO_MASK])
