@@ -1,8 +1,8 @@
 """Compiles kernels into CuPy's cache in many processes at once, before anything waits for them.
 
-All files of the package, for float and for double, and what a training step of each case generates
-in each precision of products, and in float64 for `correct`: a loop's kernels are made for its
-widths. A module that another process compiles already is waited for, here and in the tests, and
+All kernels of the package, for float and for double, and what a training step of each case
+generates in each precision of products, and in float64 for `correct`: a loop's kernels are made for
+its widths. A kernel that another process compiles already is waited for, here and in the tests, and
 then loaded. Kernels of the CPU are compiled first, by one process.
 """
 
@@ -33,20 +33,20 @@ FLOAT64, SWITCHED = "float64", "switches"
 STEPS = (FULL, FLOAT64, *ROUNDED)  # of each case
 
 
-def modules() -> list[tuple[str, str]]:
-    """(dtype, a kernel) of each module that does not depend on a model; the longest come first."""
-    texts = [elementwise.SOURCE, gated.SOURCE, *map(source.read, source.names())]
-    return [(dtype, next(iter(text.kernels))) for text in texts for dtype in REAL]
+def all_kernels() -> list[tuple[str, str]]:
+    """(dtype, name) of each kernel that does not depend on a model."""
+    texts = [*map(source.read, source.names()), elementwise.SOURCE, gated.SOURCE]
+    return [(dtype, kernel) for text in texts for kernel in text.kernels for dtype in REAL]
 
 
 def compile_share(number: int, count: int) -> int:
-    """Compile every `count`-th module from the `number`-th; returns how many."""
-    chosen = modules()[number::count]
+    """Compile every `count`-th kernel from the `number`-th; returns how many."""
+    chosen = all_kernels()[number::count]
     for text in (elementwise.SOURCE, gated.SOURCE):
         for dtype in REAL:
             queue().kernels(dtype).add(text)
     for dtype, kernel in chosen:
-        queue().kernels(dtype)._compile(kernel)
+        queue().kernels(dtype).compile(kernel)
     return len(chosen)
 
 
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--switches", type=int, metavar="N", default=0, help="the ways of N cases too"
     )
     options.add_argument("--step", choices=(*STEPS, SWITCHED), default=FULL, help="of one case")
-    options.add_argument("--share", help="I/N: every N-th module of the package from the I-th")
+    options.add_argument("--share", help="I/N: every N-th kernel of the package from the I-th")
     given = options.parse_args(arguments)
     if given.processes is None:
         with one_compiles():

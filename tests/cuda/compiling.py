@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from tests.cuda.cache import alone
 
@@ -29,14 +28,13 @@ def one_compiles(folder: Path | None = None) -> Iterator[set[str]]:
     loaded: set[str] = set()
     locks = folder or Path(tempfile.gettempdir(), f"dynbatch-{os.getuid()}", "compiling")
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    compile_one = Kernels._compile
+    compile_one = Kernels.compile
 
     def compile_alone(self: Kernels, name: str) -> Any:
-        text = (self._generated.get(name) or source.home(name)).text
-        key = hashlib.sha256(f"{self.dtype} {text}".encode()).hexdigest()[:24]
+        key = hashlib.sha256(f"{self.dtype} {self.text(name)}".encode()).hexdigest()[:24]
         with alone(locks / f"{key}.lock"):
             loaded.add(name)
             return compile_one(self, name)
 
-    with mock.patch.object(Kernels, "_compile", compile_alone):
+    with mock.patch.object(Kernels, "compile", compile_alone):
         yield loaded

@@ -16,13 +16,13 @@ def test_two_that_want_one_module_compile_one_after_the_other(cuda, tmp_path, mo
         time.sleep(0.02)
         inside.pop()
 
-    monkeypatch.setattr(Kernels, "_compile", compile_one)
+    monkeypatch.setattr(Kernels, "compile", compile_one)
 
     def most_at_once(*names):
         most.clear()
         with one_compiles(tmp_path):
             threads = [
-                threading.Thread(target=Kernels("float32", cuda)._compile, args=(name,))
+                threading.Thread(target=Kernels("float32", cuda).compile, args=(name,))
                 for name in names
             ]
             for thread in threads:
@@ -33,4 +33,4 @@ def test_two_that_want_one_module_compile_one_after_the_other(cuda, tmp_path, mo
 
     assert most_at_once("fill", "fill", "fill") == 1
     assert most_at_once("fill", "softmax_loss", "adam") > 1  # other modules wait for nobody
-    assert Kernels._compile is compile_one
+    assert Kernels.compile is compile_one

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime.ahead import compiled_ahead
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule, MemoryPointer
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, bucket, no_table
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, POINTER
@@ -192,9 +193,12 @@ class LoopGraphs:
 
 def capture(cupy: CupyModule, launches: Sequence[GraphLaunch]) -> CudaGraph:
     """A graph of launches, one after the other, which are not counted."""
-    for launch in launches:  # compiled and loaded before anything is captured
-        launch.kernels.loaded(launch.name).allow(launch.shared)
     counted = {launch.kernels: launch.kernels.launches.copy() for launch in launches}
+    for launch in launches:
+        launch.kernels.need(launch.name)
+    with compiled_ahead(counted):
+        for launch in launches:  # compiled and loaded before anything is captured
+            launch.kernels.loaded(launch.name).allow(launch.shared)
     capturing = cupy.cuda.Stream(non_blocking=True)
     with capturing:
         capturing.begin_capture()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,7 +15,7 @@ from dynbatch import backend
 from dynbatch.backend import Array, DType
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
+from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CupyModule
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
     POINTER,
@@ -99,6 +102,8 @@ class Kernels:
         launches: launches so far, by kernel name.
         known:    the kernels started so far, by name.
         packers:  of the kernels launched so far, by name.
+        needed:   kernels that wait in a queue and are not known, in order of their launches.
+        ahead:    kernels that threads compile for the flush that needs them, by name.
 
     Raises:
         BackendError: CuPy is not installed.
@@ -112,9 +117,11 @@ class Kernels:
         self.cupy: CupyModule = backend.cupy() if cupy is None else cupy
         self.launches: Counter[str] = Counter()
         self._generated: dict[str, CudaSource] = {}
-        self._modules: dict[str, CudaText] = {}
         self.known: dict[str, LoadedKernel] = {}
         self.packers: dict[str, Packer] = {}
+        self.needed: list[str] = []
+        self.ahead: dict[str, Future[CompiledKernel]] = {}
+        self._whole_text = threading.Lock()  # is one module, whichever of its kernels comes first
         self.driver_launch = self.cupy.cuda.driver.launchKernel
 
     def add(self, generated: CudaSource) -> None:
@@ -164,10 +171,9 @@ class Kernels:
         """The kernel `name`, compiled and loaded when it is first wanted."""
         known = self.known.get(name)
         if known is None:
-            self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
             with compiling():
                 known = backend.with_memory_of_cupy(
-                    lambda: LoadedKernel(self._compile(name), self.packer(name))
+                    lambda: LoadedKernel(self._compiled(name), self.packer(name))
                 )
             self.known[name] = known
         return known
@@ -177,22 +183,36 @@ class Kernels:
         if f"{name}_of_step" not in self._generated:
             self.add(source.of_steps(self._source(name)))
 
-    def _source(self, name: str) -> CudaSource:
-        return self._generated.get(name) or source.home(name)
+    def need(self, name: str) -> None:
+        """Have a kernel compiled beside the others that the next flush is the first to start."""
+        if name not in self.known:
+            self.needed.append(name)
 
-    def _compile(self, name: str) -> CompiledKernel:
+    def text(self, name: str) -> str:
+        """The CUDA text of the kernel `name`, which is compiled by itself."""
+        return source.alone(self._source(name), name)
+
+    def compile(self, name: str) -> CompiledKernel:
+        """Compile the kernel `name`, or take it from CuPy's cache, and load it; in any thread."""
+        self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
         text = self._source(name)
-        module = self._modules.get(text.text)
-        if module is None:
-            options = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
-            module = self.cupy.RawModule(code=text.text, options=options)
-            self._modules[text.text] = module
+        options = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
+        module = self.cupy.RawModule(code=self.text(name), options=options)
         try:
-            return module.get_function(source.name_of(name))
+            with self._whole_text if text.origin is not None else nullcontext():
+                return module.get_function(source.name_of(name))
         except Exception as error:
             if text.origin is not None and text.name in str(error):
                 raise does_not_compile(text, name, error) from error
             raise
+
+    def _source(self, name: str) -> CudaSource:
+        return self._generated.get(name) or source.home(name)
+
+    def _compiled(self, name: str) -> CompiledKernel:
+        """What a thread has compiled ahead, or met while it did, once; else it is compiled now."""
+        ahead = self.ahead.pop(name, None)
+        return self.compile(name) if ahead is None else ahead.result()
 
 
 class NotCapturable(Exception):
@@ -294,6 +314,12 @@ class Launch:
                 self._upload,
             )  # fmt: skip
         return (self._in_graph,)
+
+    def forget(self) -> None:
+        """Need its kernel no more: it was queued last, and is taken back."""
+        needed = self._kernels.needed
+        if needed and needed[-1] == self._name:
+            needed.pop()
 
     def start(self, upload: Upload, stream: int) -> None:
         """Start it on the stream of that address; no size is zero.

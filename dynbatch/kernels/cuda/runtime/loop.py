@@ -241,6 +241,11 @@ class PreparedLoop:
         item = ProductItem(cublas.batched, (*args, count), cublas.handles, self._queue.upload)
         self._add(item, (m, n, k, count), where)
 
+    def _need_kernels(self) -> None:
+        for item in self._items:
+            if isinstance(item, KernelItem):
+                item.kernels.need(item.name)
+
     def _add(self, item: Item, extents: Iterable[Extent], where: bool | Array) -> None:
         present = np.full(self.steps, where)
         for extent in extents:
@@ -257,13 +262,17 @@ class PreparedLoop:
 
         All steps must be added, in this order, before the next flush.
         """
+        if not number:
+            self._need_kernels()
         return LoopStep(self, number, self.label)
 
     def stage(self) -> None:
-        """Stage what graphs read, if they start all steps: the loop is complete."""
+        """Need its kernels, or stage what graphs read, if they start all steps: it is complete."""
         kernels = [item for item in self._items if isinstance(item, KernelItem)]
         if graphs.STEPS and self.steps >= graphs.STEPS and len(kernels) == len(self._items) > 0:
             self._table = StepTable(kernels, self._present, self._queue.stage_later)
+        else:
+            self._need_kernels()
 
     def start(self, upload: Upload, stream: int) -> None:
         """Start all steps."""

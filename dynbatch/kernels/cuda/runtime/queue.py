@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError
+from dynbatch.kernels.cuda.runtime.ahead import compiled_ahead
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
@@ -36,6 +38,9 @@ from dynbatch.kernels.runtime.precision import of_products
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
+
+
+NEEDED = attrgetter("needed")
 
 
 class Queue:
@@ -127,6 +132,8 @@ class Queue:
         kernels = self._kernels.get(dtype) or self.kernels(dtype)  # type: ignore[arg-type]
         packed, number = self.packed(kernels, name, args), self._staging.number
         work = Launch(kernels, name, grid, block, args, packed, number, shared, self.label)
+        if name not in kernels.known:
+            kernels.needed.append(name)
         self._waiting.append(work)
         if self._at_once:
             self.flush()
@@ -137,8 +144,8 @@ class Queue:
         return bool(self._waiting) and self._waiting[-1] is work
 
     def take_back(self) -> None:
-        """Forget what was queued last; something else does it too."""
-        self._waiting.pop()
+        """Forget the launch that was queued last; something else does it too."""
+        cast(Launch, self._waiting.pop()).forget()
 
     @property
     def upload(self) -> int:
@@ -271,10 +278,15 @@ class Queue:
             if upload.copied:
                 self.uploads += 1
                 self.uploaded_bytes += upload.copied
-            if table is None:
-                self._start(upload, self.cupy.cuda.get_current_stream().ptr, waiting)
+            stream = self.cupy.cuda.get_current_stream().ptr
+            start = partial(self._start, upload, stream, waiting)
+            if table is not None:
+                start = partial(self.replays.start, table, upload, self.label)
+            if any(map(NEEDED, self._kernels.values())):
+                with compiled_ahead(self._kernels.values()):
+                    start()
             else:
-                self.replays.start(table, upload, self.label)
+                start()
         finally:
             self._staging.done()
             self._kept.clear()
@@ -297,6 +309,8 @@ class Queue:
         self._postponed.clear()
         self.early.clear()
         self.last_chain = None
+        for kernels in self._kernels.values():
+            kernels.needed.clear()
         self._staging.discard()
         self._kept.clear()
 

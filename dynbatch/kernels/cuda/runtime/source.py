@@ -1,7 +1,9 @@
 """CUDA source as package data: `NAME.cu` preceded by its headers, and kernel signatures.
 
 The text is joined here, #includes too, because CuPy's disk cache is keyed by the text: a changed
-header would go unnoticed. `#line` keeps compiler messages true.
+header would go unnoticed. `#line` keeps compiler messages true. A kernel is compiled by itself,
+without the others of its source: a program pays for what it launches, and what it compiled serves
+every other that launches it too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ HEADERS = ("common.cuh", "segments.cuh", "attention.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )
+_BRACE = re.compile("[{}]")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 BLOCKS = """// The blocks that have work, which gridDim tells where no table does.
@@ -93,6 +96,37 @@ def is_own(key: str) -> bool:
 def name_of(key: str) -> str:
     """The name of a kernel in its text."""
     return key.partition(" ")[0]
+
+
+def alone(given: CudaSource, key: str) -> str:
+    """The text of one kernel, without the others and without comments; lines keep their numbers.
+
+    A text of the user's own stays whole: its kernels may share what else it defines.
+    """
+    if given.origin is not None:
+        return given.text
+    text = _COMMENT.sub(_lines_of, given.text)
+    parts, end = [], 0
+    for other in _KERNEL.finditer(text):
+        if other[1] != key:
+            stop = _end_of_body(text, other.end())
+            parts += [text[end : other.start()], "\n" * text.count("\n", other.start(), stop)]
+            end = stop
+    return "".join([*parts, text[end:]])
+
+
+def _lines_of(comment: re.Match[str]) -> str:
+    return "\n" * comment[0].count("\n")
+
+
+def _end_of_body(text: str, start: int) -> int:
+    """Where the first block from `start` on ends, behind its brace."""
+    depth = 0
+    for brace in _BRACE.finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return brace.end()
+    raise ValueError(f"a kernel has no end: {text[start : start + 60]!r}")
 
 
 def of_steps(given: CudaSource) -> CudaSource:

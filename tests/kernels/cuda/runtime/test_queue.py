@@ -429,7 +429,7 @@ def test_tables_that_find_no_memory_are_forgotten(queue, monkeypatch):
 def test_a_kernel_or_handle_that_finds_no_memory_is_tried_once_more(queue, monkeypatch, has_kernel):
     """CuPy's pool has given back what it holds unused by then."""
     cupy, kernels = queue.cupy, queue.kernels("float32")
-    what = (kernels, "_compile") if has_kernel else (cupy.cuda.cublas, "create")
+    what = (kernels, "compile") if has_kernel else (cupy.cuda.cublas, "create")
     make, causes = getattr(*what), [RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory")] * 3
 
     def fails_first(*args):

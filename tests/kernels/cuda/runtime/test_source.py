@@ -42,6 +42,42 @@ def test_an_included_header_stands_where_it_is_named_and_lines_keep_their_number
     assert rest.endswith('#line 4 "scale.cu"\n' + TEXT)
 
 
+def test_a_kernel_alone_has_no_other_beside_it_and_lines_keep_their_numbers():
+    body = TEXT.replace("REAL a) {}", "REAL a) {\n  // } not an end\n  for (;;) { /* } */ }\n}")
+    joined = source.join("scale.cu", body)
+    text = source.alone(joined, "nothing")
+    assert source.signatures(text) == {"nothing": ()} and "void inner" in text
+    assert "for (;;)" not in text and "not an end" not in text
+    assert text.count("\n") == joined.text.count("\n")
+    assert text.splitlines()[-1] == 'extern "C" __global__ void nothing() {}'
+    assert "for (;;)" in source.alone(joined, "scale")
+
+
+def test_a_kernel_without_an_end_is_an_error():
+    joined = source.join("open.cu", 'extern "C" __global__ void open() { if (1) {}')
+    with pytest.raises(ValueError, match="a kernel has no end"):
+        source.alone(joined, "other")
+
+
+def test_a_kernels_text_is_the_same_whatever_its_file_says_besides():
+    text = """
+        // Of the first.
+        extern "C" __global__ void first() { a(); }
+        extern "C" __global__ void last() { /* } */ }
+    """
+    one = source.join("x.cu", text)
+    other = source.join("x.cu", text.replace("a();", "b(); /* { */").replace("Of", "About"))
+    assert source.alone(one, "last") == source.alone(other, "last")
+    assert source.alone(one, "first") != source.alone(other, "first")
+
+
+def test_every_kernel_of_a_file_is_alone_in_its_text():
+    for name in source.names():
+        given = source.read(name)
+        for kernel, parameters in given.kernels.items():
+            assert source.signatures(source.alone(given, kernel)) == {kernel: parameters}
+
+
 def test_no_source_is_left_with_an_include():
     for name in source.names():
         assert not re.search(r"^\s*#\s*include", source.read(name).text, re.MULTILINE)
