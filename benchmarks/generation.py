@@ -3,7 +3,8 @@
 one      GPT-2 writes on one prompt, beside a matrix-vector product with each of its weights, which
          reads as much memory as a token does.
 many     GPT-2 writes on many prompts, results of forced lengths, beside `generate` of transformers
-         with its cache, which pads prompts and runs all to the longest result.
+         with its cache, which pads prompts and runs all to the longest result; on a GPU once more
+         with a step as one CUDA graph, which is off by default (`replays.MOST_ROWS`).
 seq2seq  An LSTM with attention writes greedily for sentences of realistic lengths.
 price    Steps of GPT-2 with products whose bits depend on the rows alone, beside steps in which
          large products go to NumPy's BLAS.
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -30,6 +32,8 @@ from benchmarks.lengths import Corpus
 from benchmarks.report import show
 from dynbatch import models
 from dynbatch.backend import NAMES
+from dynbatch.kernels.cuda.runtime import replays
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.models.pretrained import GPT2, GPT2Config
 
@@ -40,6 +44,8 @@ SIZES = {"n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab
 """GPT-2 with 124 million parameters."""
 
 PROMPTS = 16
+REPLAYED_ROWS = 64
+"""`replays.MOST_ROWS` where steps are replayed."""
 
 
 class Clock:
@@ -127,9 +133,19 @@ def many(options: argparse.Namespace) -> dict[str, Any]:
         return [list(engine.results(number)[0].tokens) for number in numbers]
 
     found = theirs = [[0]]
+    replayed: dict[str, Any] = {}
     for _ in range(options.rounds):
         theirs = clock.run("transformers", lambda: peer.generate(prompts, lengths))
         found = clock.run("dynbatch", ours)
+        if options.device == "cuda":
+            with mock.patch.object(replays, "MOST_ROWS", REPLAYED_ROWS):
+                tokens = clock.run("replayed", ours)
+            replayed = {
+                "tokens_per_second": round(sum(lengths) / clock["replayed"], 2),
+                "same_results": sum([a == b for a, b in zip(tokens, found, strict=True)]),
+                "steps": str(queue().replays),
+                **clock.ratio("dynbatch", "replayed"),
+            }
     same = sum([a == b for a, b in zip(found, theirs, strict=True)])
     return {
         "peer": peer.versions,
@@ -138,6 +154,7 @@ def many(options: argparse.Namespace) -> dict[str, Any]:
         "same_results": same,
         "results": PROMPTS,
         **clock.ratio("transformers", "dynbatch"),
+        "replayed": replayed,
     }
 
 
@@ -253,6 +270,14 @@ def as_text(found: dict[str, Any]) -> str:
             f"{part['processor_ratio']:.2f}); {GOALS['many']} is wanted; {part['same_results']} of "
             f"{part['results']} results are the same"
         )
+        if part["replayed"]:
+            graph = part["replayed"]
+            lines.append(
+                f"         as CUDA graphs {graph['tokens_per_second']:.1f} tokens/s: "
+                f"{graph['ratio']:.2f} times launch by launch (by processor time "
+                f"{graph['processor_ratio']:.2f}); {graph['same_results']} of {part['results']} "
+                f"results are the same; {graph['steps']}"
+            )
     if "seq2seq" in found:
         part = found["seq2seq"]
         lines.append(

@@ -58,9 +58,15 @@ def test_a_device_generates_beside_a_peer_that_lies_there_too(cuda, monkeypatch)
 
     module = SimpleNamespace(TransformersGPT2=Peer)
     monkeypatch.setitem(sys.modules, "benchmarks.peers.transformers_gpt2", module)
-    found = generation.run(options("many", "--device", "cuda"))
+    wanted = options("many", "--device", "cuda")
+    wanted.longest = 40  # so that there are as many sentences in some steps one after the other
+    found = generation.run(wanted)
     assert found["many"]["results"] == generation.PROMPTS and found["many"]["ratio"] > 0
-    assert "dynbatch, one by one" in generation.as_text(found)
+    text = generation.as_text(found)
+    assert "dynbatch, one by one" in text and "as CUDA graphs" in text
+    replayed = found["many"]["replayed"]
+    assert replayed["same_results"] == generation.PROMPTS
+    assert int(replayed["steps"].split(" steps replayed, of ")[0]) > 15
 
 
 def test_a_missing_peer_and_an_unknown_part_are_told(monkeypatch, capsys):
