@@ -2,17 +2,19 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+BASE   ?=
 # A worker for each processor, which takes tests from the others when it has none left.
 PARALLEL ?= -n auto --dist worksteal
 
 BIN := $(VENV)/bin
 SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help venv demo test test-cuda test-slow test-all check lint types layers wheel install-check docs site bench gpu-check format clean
+.PHONY: help venv demo test test-changed test-cuda test-slow test-all check lint types layers wheel install-check docs site bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
 	@echo 'make test    set up, then run the tests of what runs on a CPU (PyTorch is optional)'
+	@echo 'make test-changed  run those nearest to what differs from main; BASE=HEAD~3: from there'
 	@echo 'make test-cuda  run those of a GPU on a stand-in: kernels in a simulator, by g++; NVRTC'
 	@echo 'make test-slow  run those of benchmarks and examples, and whole runs of commands, processes'
 	@echo 'make test-all  all three, with all orders of threads, architectures, random graphs (an hour)'
@@ -45,10 +47,13 @@ demo: $(VENV)/.ready-examples
 	@echo '$(BIN)/python examples/seq2seq/generate.py runs/demo.safetensors dynamic batching'
 
 # Else each worker, and each process that a test starts, compiles every module anew.
-test test-cuda test-slow test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-changed test-cuda test-slow test-all: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.ready-tests
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-changed: $(VENV)/.ready-tests
+	@$(BIN)/python -m pytest --changed=$(BASE) $(PARALLEL) $(ARGS)
 
 test-cuda test-slow: test-%: $(VENV)/.ready-tests
 	@$(BIN)/python -m pytest --suite $* $(PARALLEL) $(ARGS)

@@ -8,6 +8,7 @@ others are of three suites (`tests/suites.py`), of which one runs where no file 
     pytest                 the suite main, as `make test`
     pytest --suite cuda    another suite: `make test-cuda`, `make test-slow`
     pytest PATH ...        of each file that is named all suites
+    pytest --changed       the files nearest to what differs from main (`tests/changed.py`)
     pytest --all           all suites, and what is exhaustive
     pytest --part 2/6      a sixth of what is exhaustive alone: CI takes a twelfth for each commit
 """
@@ -30,6 +31,7 @@ import dynbatch as db
 import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels import segment
+from tests.changed import Changed
 from tests.cuda import devices
 from tests.marks import covering, exhaustive
 from tests.poison import poisoned_memory
@@ -47,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
     Doctests of `dynbatch.torch` are collected where PyTorch is installed.
     """
     DynbatchError.__init__ = _checked  # type: ignore[method-assign]
+    if find_spec("torch") is None:
+        bridge = config.rootpath / "dynbatch" / "torch"
+        config.option.ignore = [*(config.option.ignore or []), str(bridge)]
+    if (base := config.getoption("--changed")) is not None:
+        config.pluginmanager.register(Changed(config, base))
     config.option.suite = wanted_suite(config)  # and so that of xdist's workers
     if path := config.getoption("--durations-table"):
         from tests.durations import Durations
@@ -54,9 +61,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations(path, config.getoption("--suite") or "others"))
     if config.getoption("--all") and find_spec("hypothesis"):
         settings.load_profile("all")
-    if find_spec("torch") is None:
-        bridge = config.rootpath / "dynbatch" / "torch"
-        config.option.ignore = [*(config.option.ignore or []), str(bridge)]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -78,6 +82,7 @@ def _checked(error: DynbatchError, *arguments: Any) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the exhaustive tests too")
     parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of those alone")
+    parser.addoption("--changed", nargs="?", const="", metavar="BASE", help="run what is near")
     parser.addoption("--durations-table", metavar="FILE", type=Path, help="say what takes long")
     parser.addoption("--suite", choices=SUITES, help="run one suite; of a file that is named, all")
 
