@@ -28,6 +28,8 @@ from dynbatch.generation.request_queue import RequestQueue, Rows
 from dynbatch.generation.requests import Branch, Generated, GenerationRequest, TokenEvent
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.kernels.choosing.results import start_kernels
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.runtime.replays import Replays
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
@@ -232,6 +234,14 @@ class Engine:
         """Bytes of the caches: of their rows, of their pages, and the most of these so far."""
         branches = [branch for request in self._queue.live for branch in request.branches]
         return memory_of(self.caches, [branch.history for branch in branches])
+
+    @property
+    def replays(self) -> Replays | None:
+        """How many steps of this thread's engines on the GPU were one CUDA graph, and why others
+        were not; it prints as text. None on the CPU."""
+        device = self._continuation.device
+        device.use()
+        return queue().replays if device.is_cuda else None
 
     @property
     def is_idle(self) -> bool:
