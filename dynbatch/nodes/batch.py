@@ -285,11 +285,11 @@ class Batch:
             DtypeError:   an argument is not what its parameter takes.
             OverflowError: an integer does not fit its parameter.
         """
-        if self.xp is np:
+        if not self.device.is_cuda:
             raise BackendError(
                 f"{self.first.label()}: kernel {kernel.name} is launched, and the graph is on the "
                 "CPU.\n  rule: a kernel runs on a GPU; on the CPU a type computes with NumPy\n"
-                "  fix:  `if batch.xp is np:` tells them apart"
+                "  fix:  `if batch.device.is_cuda:` tells them apart"
             )
         self._own_launches += 1
         self.launches += self._own_launches > 1  # the first one is counted already
