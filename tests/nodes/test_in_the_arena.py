@@ -12,6 +12,9 @@ from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import blocks as attention
 from dynbatch.kernels.losses import crf
 from dynbatch.nodes.losses.cross_entropy import stored_logits
+from tests.cuda import devices
+from tests.cuda.fake_cupy import array as fake_array
+from tests.marks import exhaustive
 
 LENGTHS = [28 + 4 * (k % 5) for k in range(30)]
 NARROW, WIDE = 16, 144
@@ -47,7 +50,8 @@ class Given:
 
     def parameter(self, *shape):
         if shape not in self._parameters:
-            self._parameters[shape] = db.Parameter(0.1 * np.ones(shape, np.float32))
+            parameter = db.Parameter(0.1 * np.ones(shape, np.float32))
+            self._parameters[shape] = parameter.to(self.graph.device)
         return self._parameters[shape]
 
 
@@ -77,6 +81,28 @@ def crf_loss(g):
     emissions, *parameters = chain(g)
     return F.crf(emissions, g.ids(g.width // 2), *parameters)
 
+
+def scanning(attend):
+    """A scan whose steps attend to a memory of as many features."""
+
+    @db.cell
+    def step(x, h, p, memory):
+        h = F.tanh(x + F.linear(attend(F.linear(h, p[1]), memory, p), p[0]))
+        return h, h
+
+    def build(g):
+        parameters = [g.parameter(4, g.width), g.parameter(g.width, 4), g.parameter(g.width)]
+        return db.scan(step, g.x(width=4), 4, parameters, g.x(), return_state=False)
+
+    return build
+
+
+SCANS = {
+    "attention in a scan": scanning(lambda q, memory, p: F.attention(q, memory)),
+    "additive_attention in a scan": scanning(
+        lambda q, memory, p: F.additive_attention(q, memory, None, p[2])
+    ),
+}
 
 CASES = {
     **{
@@ -181,6 +207,28 @@ def beside_the_arena(build, width, lengths=LENGTHS):
 def test_features_cost_nothing_beside_the_arena(build):
     array = 4 * sum(LENGTHS) * (WIDE - NARROW)
     more = beside_the_arena(build, WIDE) - beside_the_arena(build, NARROW)
+    assert more < 0.15 * array
+
+
+def beside_the_arena_of_a_gpu(build, width):
+    """The bytes of all arrays of CuPy that a backward makes, but for parameters' gradients."""
+    parameters, sizes, generator = {}, [], np.random.default_rng(0)
+    alloc = fake_array.alloc
+    with devices.device("shuffled"), db.Graph("cuda") as graph:
+        made = [build(Given(graph, n, width, parameters, generator)) for n in LENGTHS]
+        loss = F.mean([F.sum(y) if y.shape else y for y in made])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fake_array, "alloc", lambda size: sizes.append(size) or alloc(size))
+            graph.backward(loss)
+    gradients = [p.grad.nbytes for p in parameters.values() if p.grad is not None]
+    return sum(sizes) - sum(gradients)
+
+
+@pytest.mark.parametrize("name", [*SCANS, *map(exhaustive, CASES)])
+def test_features_cost_nothing_beside_the_arena_of_a_gpu(name):
+    build = SCANS.get(name) or CASES[name]
+    array = 4 * sum(LENGTHS) * (WIDE - NARROW)
+    more = beside_the_arena_of_a_gpu(build, WIDE) - beside_the_arena_of_a_gpu(build, NARROW)
     assert more < 0.15 * array
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -138,12 +138,14 @@ class ScanRows(LoopRows):
             return init and init.part(0, value.column, value.width)
         return self._part(left.base, left.column + value.column, value.width, t, p)
 
-    def sorted_memories(self, gathers: RowGathers, zeros: bool = False) -> list[Ragged]:
-        """Each memory's rows in the order of the sentences, or as many zeros."""
+    def sorted_memories(
+        self, gathers: RowGathers, rooms: Sequence[Array], zeros: bool = False
+    ) -> list[Ragged]:
+        """Each memory's rows in the order of the sentences, or as many zeros, in its room."""
         memories = []
-        for memory in self.memories:
+        for memory, room in zip(self.memories, rooms, strict=True):
             index, lengths = memory_rows(memory, self.shard.sentences)
-            rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
+            rows = room[: index.size]
             if zeros:
                 index = np.full(index.size, -1)
             gathers.pick(matrix_of(memory.values), index, matrix_of(rows))

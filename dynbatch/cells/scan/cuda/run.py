@@ -45,15 +45,28 @@ class DeviceScanRun:
 
     @staticmethod
     def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves: all, or states between chunks; and gathered weights."""
+        """The values that forward leaves: all, or states between chunks; and what it gathered:
+        weights, and sorted memories.
+        """
         loop: Loop = batch.first.cell.on_device.loop
         chunks = chunks_of(batch)
+        gathered = wide_rooms(loop) | {
+            f"M{k}": room for k, room in enumerate(DeviceScanRun.memory_rooms(batch))
+        }
         if not batch.recompute:
-            kept = {b.name: (chunks[0].rows, b.width) for b in loop.storage.packed}
-            return kept | wide_rooms(loop)
+            return {b.name: (chunks[0].rows, b.width) for b in loop.storage.packed} | gathered
         between = sum([chunk.running for chunk in chunks[1:]])
         changed = loop.program.changed_states() if between else {}
-        return {f"S{k}": (between, v.width) for k, v in changed.items()} | wide_rooms(loop)
+        return {f"S{k}": (between, v.width) for k, v in changed.items()} | gathered
+
+    @staticmethod
+    def memory_rooms(batch: Batch) -> list[tuple[int, int]]:
+        """Rows and width of each memory of all sentences that an operator of the loop reads."""
+        program = batch.first.cell.program
+        if not program.generic:
+            return []
+        rows: list[int] = type(batch.first).memory_rows(batch)
+        return [(n, memory.width) for n, memory in zip(rows, program.memories, strict=True)]
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
@@ -75,6 +88,7 @@ class DeviceScanRun:
         per_token = sum([b.width for b in loop.gradients.packed]) + streams + loop.width
         per_token += sum([state.width for state in loop.found])
         per_sentence = sum([b.width for b in loop.gradients.temporary]) + 2 * states
+        total += sum([rows * width for rows, width in DeviceScanRun.memory_rooms(batch)])
         return total + tokens * per_token + sentences * per_sentence
 
     # Forward --------------------------------------------------------------------------------------
@@ -121,7 +135,8 @@ class DeviceScanRun:
             rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
         rows.start(scratch, kept, gathers, fills)
         if fills:
-            self._memories = rows.sorted_memories(gathers) if loop.program.generic else []
+            rooms = [kept[f"M{k}"] for k in range(len(self.memory_rooms(batch)))]
+            self._memories = rows.sorted_memories(gathers, rooms) if rooms else []
         yield gathers
         yield from rows.maps_ahead(rows.tokens)
         count = rows.sentences.size
@@ -167,6 +182,7 @@ class DeviceScanRun:
         gradients, sink = batch.parameter_gradients(), ShardGradients()
         into = GradientRows(gradients, len(self.chunks) > 1)
         memory_gradients: list[Ragged] = []
+        rooms = [scratch.take(*room) for room in self.memory_rooms(batch)]
         for chunk in reversed(self.chunks):
             rest = scratch.rest()
             if batch.recompute:
@@ -180,7 +196,7 @@ class DeviceScanRun:
             self._start_backward(rest, gathers, dy, dxs)
             scan_gradients = ScanGradients(rows, rest, gathers)
             if generic and not memory_gradients:
-                memory_gradients = rows.sorted_memories(gathers, zeros=True)
+                memory_gradients = rows.sorted_memories(gathers, rooms, zeros=True)
             yield gathers
             generic.begin_backward(memory_gradients, sink)
             yield ScanSteps(self.cell, rows, generic, 1)
