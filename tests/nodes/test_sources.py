@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, VocabularyError
+from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 @pytest.mark.parametrize(
@@ -92,3 +93,13 @@ def test_something_else_in_the_place_of_the_graph_is_named(name, swapped):
         swapped(graph, parameter)
     assert str(caught.value).startswith(f"{name}: graph is ")
     assert "test_sources.py" in str(caught.value)
+
+
+def test_a_gpu_brings_inputs_up_with_its_tables_as_planned(cuda):
+    with db.Graph("cuda") as graph:
+        for rows in (3, 5):
+            F.input(graph, np.ones((rows, 8)))
+        planned, before = graph.estimate().tables_bytes, queue().uploaded_bytes
+        graph.forward()
+    assert queue().uploaded_bytes - before == 4 * 8 * (3 + 5)
+    assert planned == 4 * 8 * (3 + 5) + 8 * 3  # and where each sentence begins
