@@ -194,7 +194,6 @@ class Queue:
     def add_all(self, works: Iterable[Work]) -> None:
         """Queue work that was queued before."""
         self._waiting += works
-        self.last_chain = None
         if self._at_once:
             self.flush()
 

@@ -14,6 +14,7 @@ from dynbatch.kernels.cuda.runtime.cublas import MOST_HANDLES, Cublas
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.kernels.cuda.runtime.staging import DEPTH, Staging
+from tests.cuda import devices, fake_cupy
 
 STEPS = source.join(
     "steps.cu",
@@ -99,16 +100,31 @@ def test_tables_have_one_place_on_the_device_for_which_another_stream_waits(queu
         return uploads[-1]
 
     monkeypatch.setattr(Staging, "upload", noted)
-    stream = queue.cupy.cuda.Stream(non_blocking=True)
+    cuda = queue.cupy.cuda
+    streams = [nullcontext(), cuda.Stream(non_blocking=True)]
     x = [queue.cupy.zeros(N, "f4") for _ in range(6)]
-    queue.cupy.cuda.Device().synchronize()
+    cuda.Device().synchronize()
     for number, each in enumerate(x):
         add(queue, each, np.full(N, number))
-        with stream if number % 2 else nullcontext():
+        with streams[number % 2]:
+            last = queue._staging._last
             queue.flush()
-    queue.cupy.cuda.Device().synchronize()
+        if number % 2:
+            streams[1].synchronize()
+            assert last is not None and last[0].done
+    cuda.Device().synchronize()
     assert [each.get().tolist() for each in x] == [[number] * N for number in range(6)]
     assert len({base for _, base, _ in uploads}) == 1
+
+
+def test_a_buffer_is_given_up_when_the_device_has_read_it(queue):
+    x = queue.cupy.zeros(1 << 16, "f4")
+    queue.cupy.cuda.Device().synchronize()
+    with devices.waits() as waits:
+        for size, count in ((N, 0), (1 << 15, 1), (1 << 15, 1), (1 << 16, 2)):
+            queue.launch("f4", "add_table", (1,), (32,), (x, np.zeros(size), 32))
+            queue.flush()
+            assert len(waits) == (count if fake_cupy.settings.asynchronous else 0)
 
 
 def test_buffers_grow_with_what_a_run_needs(queue):

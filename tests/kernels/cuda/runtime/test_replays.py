@@ -238,3 +238,15 @@ def test_graphs_and_known_steps_are_bounded(queue, monkeypatch):
     for n in (40, 100, 40, 100, 200, 200):
         Step(queue, n).run()
     assert len(queue.replays._graphs) == 2 and len(queue.replays._known) == 3
+
+
+def test_a_table_of_another_upload_is_refused(queue):
+    Step(queue, 100).run()
+    with queue.repeating():
+        Step(queue, 100).add()
+    works = [*queue._waiting]
+    queue.flush()
+    with queue.repeating():
+        queue.add_all(works)
+    with pytest.raises(BackendError, match=r"a table of upload 1 is read in upload 2"):
+        queue.flush()
