@@ -101,8 +101,9 @@ class Program:
         if contracted and can_fuse():
             given = [*given, *CONTRACTED]
         self._library_path = _build_kernels(text, names, [*COMMON, *given], defines)
-        self._library = ctypes.CDLL(str(self._library_path))
-        self.parameters = {name: self._describe(name) for name in names}
+        with _one_at_a_time:  # what checked code reads is taken for a read of the kernel that runs
+            self._library = ctypes.CDLL(str(self._library_path))
+            self.parameters = {name: self._describe(name) for name in names}
 
     def _describe(self, name: str) -> list[str]:
         buffer = ctypes.create_string_buffer(4096)

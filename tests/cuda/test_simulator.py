@@ -1,5 +1,7 @@
 """The simulator runs what is right, and names every planted fault."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,31 @@ extern "C" __global__ void returned_lane(int* out) {
     out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (int)threadIdx.x, 1);
 }
 """
+
+
+COUNTS = """
+extern "C" __global__ void counted(float* x, int n) {
+    for (int k = 0; k < n; ++k) x[threadIdx.x] += 1;
+}
+"""
+
+
+def test_a_program_may_be_loaded_while_a_kernel_of_another_is_checked():
+    running, over = Program(COUNTS, checked=True), threading.Event()
+    x = np.zeros(4, np.float32)
+
+    def load():
+        while not over.is_set():
+            Program(COUNTS, checked=True)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    try:
+        running.launch("counted", [1], [4], [x, np.int32(20000)])
+    finally:
+        over.set()
+        loading.join()
+    assert x.tolist() == [20000] * 4
 
 
 def halves_model(threads):
