@@ -85,7 +85,7 @@ def side_by_side(
 
     def suite(name: str, limit: float, *options: str, needs: str = "") -> Job:
         limits = ("--limit", str(max(1.0, limit - SPARE_SECONDS)))
-        kept = ("--keep", str(keep / name.replace(", ", "-"))) if keep else ()
+        kept = ("--keep", str(keep / f"{name.replace(', ', '-')}.txt")) if keep else ()
         return Job(name, module("suite", *options, *limits, *kept), limit, needs)
 
     jobs = []

@@ -43,7 +43,7 @@ def goals(parts: Parts) -> Iterator[str]:
     used = {
         (part["found"]["case"], part["found"]["side"]): part["found"]["used_bytes"]
         for name, part in parts.items()
-        if name.startswith("memory") and part["found"]
+        if name.startswith("memory") and "used_bytes" in part["found"]
     }
     for (case, side), ours in used.items():
         peer, most = MEMORY.get(case.split()[0], ("", 0.0))

@@ -112,8 +112,7 @@ def run(
 
     Args:
         under: a command that runs another and watches its kernels, as compute-sanitizer.
-        keep:  where the records and logs of all shards are written as often, to `keep.jsonl` and
-            `keep.log`.
+        keep:  a file for the records of all shards and what they printed, written as often.
     """
     deadline = time.monotonic() + limit_seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -136,12 +135,8 @@ def _state(
     """The counts so far; the test that a shard is at, if it waits for more, has not run."""
     if keep is not None:
         keep.parent.mkdir(parents=True, exist_ok=True)
-        for kind, paths in (
-            ("jsonl", [shard.record for shard in shards]),
-            ("log", [shard.log for shard in shards]),
-        ):
-            whole = b"".join([path.read_bytes() for path in paths if path.exists()])
-            replace_whole(keep.with_name(f"{keep.name}.{kind}"), whole)
+        paths = [*[shard.record for shard in shards], *[shard.log for shard in shards]]
+        replace_whole(keep, b"".join([path.read_bytes() for path in paths if path.exists()]))
     records = [_read(shard.record) for shard in shards]
     for shard, events in zip(shards, records, strict=True):
         if shard in waiting and events and "started" in events[-1]:
@@ -216,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--shards", type=int, default=4)
     options.add_argument("--limit", type=float, default=170.0, help="seconds")
     options.add_argument("--under", default="", help="a command that watches kernels, in quotes")
-    options.add_argument("--keep", type=Path, help="beginning of the names of two files to write")
+    options.add_argument("--keep", type=Path, help="a file for how each test ended, and the logs")
     given = options.parse_args(arguments)
     under = shlex.split(given.under)
     found = tell(run(given.paths, given.shards, given.limit, under, given.keep))

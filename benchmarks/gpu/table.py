@@ -116,6 +116,9 @@ def _memory(parts: Report) -> Iterator[str]:
     base = {each["case"]: each for each in found if each["side"] == OURS}
     for each in found:
         row = f"{each['case'] + ', ' + each['side']:44}"
+        if "skipped" in each:
+            yield f"{row}not run: {each['skipped']}"
+            continue
         kinds = ("used_bytes", "reserved_bytes")
         row += "".join(f"{each[kind] / 1e6:>10.1f}" for kind in kinds)
         if ours := base.get(each["case"]):
