@@ -65,7 +65,9 @@ SWITCHED = {
 GENERATED = {
     "threads": 2, "rounds": 1, "kernels": [], "warning": "",
     "many": {"peer": "transformers 5", "tokens_per_second": 9.0, "peer_tokens_per_second": 2.0,
-             "same_results": 16, "results": 16, "ratio": 4.5, "processor_ratio": 1.0},
+             "same_results": 16, "results": 16, "ratio": 4.5, "processor_ratio": 1.0,
+             "replayed": {"tokens_per_second": 27.0, "same_results": 16, "steps": "3 replays",
+                          "ratio": 3.0, "processor_ratio": 3.0}},
 }  # fmt: skip
 
 
@@ -108,6 +110,7 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "TAIL_ROWS: 0 1.00, 16 2.00; default 16, take 0",
         "STEPS: 0 2.00, 8 FAILS (old); default 0, take 0",
         "generation: many     9.0 tokens/s, transformers 5 2.0: 4.50 times",
+        "as CUDA graphs 27.0 tokens/s: 3.00 times launch by launch",
         "reached  generation, times padded 4.50 (goal >= 3.0)",
         "99 s in all",
     ):
