@@ -221,6 +221,19 @@ def _values_like(array: Array, least: int | None) -> Array:
     return np.append(np.unique(array), array.dtype.type(1))
 
 
+def _profile_again(profiler: Any) -> None:
+    """Let the profiler that watched before go on.
+
+    Of one in C, as cProfile's is before Python 3.12, `sys.getprofile` returns the object, which is
+    not a function that `sys.setprofile` could call: it takes its place itself.
+    """
+    if profiler is None or callable(profiler):
+        sys.setprofile(profiler)
+    else:
+        sys.setprofile(None)
+        profiler.enable()
+
+
 class Seen:
     """What the code of a block does while it is traced, but for ours and NumPy's.
 
@@ -251,7 +264,7 @@ class Seen:
         try:
             trace = run()
         finally:
-            sys.setprofile(before)
+            _profile_again(before)
             self.names = {name for code in codes for name in code.co_names}
         return trace
 

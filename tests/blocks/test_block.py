@@ -1,5 +1,6 @@
 """Blocks are one node a sentence, and give what their functions give."""
 
+import cProfile
 import itertools
 
 import numpy as np
@@ -569,3 +570,18 @@ def test_a_table_names_the_block_beside_its_operators():
         F.sum(outcome(x, x, parameters)).value  # noqa: B018
         kinds = [line.split()[1:3] for line in graph.explain().splitlines()[3:]]
     assert ["residual:", "LinearMap"] in kinds and ["residual:", "LayerNormalization"] in kinds
+
+
+def after_the_block():
+    """Nothing: its call shows that a profiler still runs."""
+
+
+def test_a_block_is_traced_while_a_profiler_runs_and_the_profiler_goes_on():
+    profiler = cProfile.Profile()
+    with db.Graph() as graph, profiler:
+        x = F.input(graph, np.ones((3, WIDTH)))
+        F.sum(db.block(lambda x: F.tanh(x) * x)(x)).value  # noqa: B018
+        after_the_block()
+        assert "inlined" not in graph.explain()
+    codes = [entry.code for entry in profiler.getstats()]
+    assert after_the_block.__code__ in codes
