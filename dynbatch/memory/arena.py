@@ -121,10 +121,14 @@ class Peaks:
     def expected(self) -> int:
         """Bytes that a later step may need: six deviations above the mean, within bounds."""
         if self.count < LEARNED:
-            return int((1 + min(EARLY, self._growth)) * self.most)
+            return self.beyond(self.most)
         deviation = math.sqrt(self._squares / (self.count - 1))
         highest = int((1 + self._growth) * self.most)
         return min(highest, max(self.most, int(self._mean + DEVIATIONS * deviation)))
+
+    def beyond(self, size: int) -> int:
+        """`size` and a share beyond it, for what no step before has told."""
+        return int((1 + min(EARLY, self._growth)) * size)
 
 
 @dataclass(slots=True)
@@ -255,7 +259,10 @@ class Arena(Adaptor):
         self._release()
         held = self._reserved()
         least = max(self._peaks.most, self._refused)
-        for total in (max(self._peaks.expected(), least), least, -self._scattered):
+        # A step of many requests that outgrows all before it adds regions by a share of what it
+        # holds: they stay few.
+        likely = max(self._peaks.expected(), least, self._peaks.beyond(held))
+        for total in (likely, least, -self._scattered):
             wanted = max(size, rounded(total + self._scattered) - held)
             try:
                 buffer = self.upstream.allocate(wanted)

@@ -164,3 +164,13 @@ def test_what_48_steps_tell_is_enough_for_a_thousand():
     expected = [seen(steps[:LEARNED].tolist(), 1 / 4).expected() for steps in lengths]
     assert (lengths.max(axis=1) <= expected).all()
     assert np.mean(expected / lengths.max(axis=1)) < 1.16
+
+
+def test_a_step_of_many_requests_that_outgrows_all_before_it_has_few_regions():
+    above, below = stack(Arena, HostMemory())
+    for _ in range(2 * LEARNED):
+        above.free(above.allocate(4 * KIB))
+    before = below.allocations
+    for _ in range(5_000):
+        above.allocate(KIB)
+    assert below.allocations - before <= 60  # each an eighth larger: log(1250) / log(1.125)
