@@ -56,7 +56,8 @@ class Engine:
                     It runs where its parameters are, in evaluation mode, and is left as it was.
         config:     the settings of requests that bring none.
         tokenizer:  makes text of ids, for events, results and stop strings.
-        step_tokens: most tokens that the model reads in a step; longer prompts take several.
+        step_tokens: most tokens that the model reads in a step; longer prompts take several. As
+                    many tokens of sources are encoded in a step at most, or one source.
         memory_limit: most bytes of pages at once; requests wait for others to end. None: no limit
                     but the pool's.
         positions:  most tokens of prompt and result together; None for as many as the model's

@@ -20,7 +20,7 @@ class RequestQueue:
     nobody joins. So only those fail that fail alone.
 
     Args:
-        step_tokens: most tokens that are read in a step.
+        step_tokens: most tokens that are read in a step, of prompts and of sources.
         limit:       most bytes of pages at once; None for any number.
 
     Attributes:
@@ -62,16 +62,21 @@ class RequestQueue:
         return sum([self._bytes_next(request) for request in self.live])
 
     def join(self) -> list[GenerationRequest]:
-        """Let requests join while there are pages for their prompts."""
+        """Let requests join while there are pages for their prompts.
+
+        Of sources, which are encoded whole, at most `step_tokens` tokens join in one step, or one.
+        """
         promised = 0 if self._limit is None else self._caches.lent_bytes + self._promised()
         joining: list[GenerationRequest] = []
+        left = self._step_tokens
         is_apart = any([request.is_apart for request in self.live])
         while self.waiting and not is_apart:
             request = self.waiting[0]
             if self._limit is not None:
                 promised += self._bytes_next(request, more=1) + self._source_bytes(request)
             is_beyond = self._limit is not None and promised > self._limit
-            if (is_beyond and self.live) or (request.is_apart and joining):
+            left -= 0 if request.source is None else request.source.size
+            if (is_beyond and self.live) or ((request.is_apart or left < 0) and joining):
                 break
             joining.append(request)
             self.live.append(request)
