@@ -38,6 +38,7 @@ class GPT(models.Module):
         x = self.dropout(self.embed(graph, ids))
         return F.linear(self.layers(x, causal=True), self.embed.weight)
 
+    @db.block
     def loss(self, graph, ids):
         """Cross-entropy of one document in nats, summed over its bytes and its end."""
         return F.cross_entropy(self.logits(graph, ids[:-1]), ids[1:], reduction="sum")
@@ -74,7 +75,6 @@ def main(argv=None):
     known, held_out = numbered(corpus.train[: options.limit]), numbered(corpus.dev)
     batches = train.TokenBatches(known, options.max_tokens)
     sizes = {name: getattr(options, name) for name in ("width", "layers", "heads", "dropout")}
-
     db.seed(0)
     model = GPT(**sizes).to(options.device)
     optimizer = optim.AdamW(model, options.lr)

@@ -58,19 +58,19 @@ class Translator(models.Module):
         return F.tanh(h), c, self.attention.keys(outputs), self.values(outputs)
 
     def decode(self, graph, ids, h, c, *memory):
-        """A vector after each of the ids, from which the next word is predicted."""
+        """A vector after each of the ids, for the next word; `attended` begins as zeros."""
         x = self.dropout(self.embed_target(graph, ids))
-        state = (h, c, self.hidden)  # zeros: before the first word it attended to nothing
-        return db.scan(decoder_step, x, state, self, memory, return_state=False)
+        return db.scan(decoder_step, x, (h, c, self.hidden), self, memory, return_state=False)
 
     def predict(self, vectors):
         """The scores of all words of the target's vocabulary."""
         return self.project(self.dropout(vectors))
 
+    @db.block
     def loss(self, graph, source, target):
-        """Cross-entropy in nats, summed over the words of the target and its end."""
-        vectors = self.decode(graph, [self.start, *target], *self.encode(graph, source))
-        return F.cross_entropy(self.predict(vectors), [*target, self.end], reduction="sum")
+        """Cross-entropy in nats, summed over the words of the target after its start."""
+        vectors = self.decode(graph, target[:-1], *self.encode(graph, source))
+        return F.cross_entropy(self.predict(vectors), target[1:], reduction="sum")
 
     def translate(self, texts, **how):
         """The words of the best target found for each source."""
@@ -87,10 +87,10 @@ def main(argv=None):
     source, target = [Vocabulary.build(side).entries for side in zip(*known, strict=True)]
     sizes = {name: getattr(options, name) for name in ("embed", "hidden", "dropout")}
     settings = {"source": source, "target": target, **sizes}
-
     db.seed(0)
     model = Translator(**settings).to(options.device)
-    examples = [(model.source.encode(s), model.target.encode(t)) for s, t in known]
+    examples = [(model.source.encode(s), [model.start, *model.target.encode(t), model.end])
+                for s, t in known]  # fmt: skip
     batches = train.SentenceBatches(examples, options.batch_size)
     optimizer = optim.Adam(model, options.lr)
     updates = options.epochs * len(batches)
@@ -105,8 +105,8 @@ def main(argv=None):
         model.train()
         for batch in (bar := tqdm(batches.epoch(epoch), f"epoch {epoch + 1}", ncols=80)):
             with db.Graph(options.device) as graph:
-                losses = [model.loss(graph, source, target) for source, target in batch]
-                loss = F.sum(losses) / sum([len(target) + 1 for _, target in batch])
+                loss = F.sum([model.loss(graph, source, target) for source, target in batch])
+                loss = loss / sum([len(target) - 1 for _, target in batch])
                 graph.backward(loss)
             optim.clip_grad_norm_(model, 2.0)
             optimizer.step()
