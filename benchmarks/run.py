@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 import dynbatch as db
-from benchmarks import environment, together
+from benchmarks import environment, limit, together
 from benchmarks.lengths import KINDS, Corpus, mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
+from benchmarks.peers import fastest_mkl
 from benchmarks.peers.checkout import CheckoutContender
 from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.report import Report, show
@@ -61,6 +62,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="tell glibc not to return memory to the system: spares PyTorch page faults",
     )
+    parser.add_argument(fastest_mkl.OPTION, action="store_true", help=fastest_mkl.HELP)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     return parser.parse_args(arguments)
 
@@ -108,6 +110,7 @@ def run(options: argparse.Namespace) -> Report:
             data += f" ({mean_padding_ratio(bucketed):.2f} bucketed)"
         ours.costs.clear()
         timings = interleave([ours, *peers], random, bucketed, options.rounds, rng)
+        rate = None if ours.device.is_cuda else limit.product_rate()
     finally:
         for peer in peers:
             peer.close()
@@ -133,6 +136,7 @@ def run(options: argparse.Namespace) -> Report:
         warning=others.warning(),
         device=options.device,
         words=float(words),
+        limit=rate,
     )
 
 
@@ -176,6 +180,8 @@ def all_of_them(arguments: Sequence[str], as_json: bool) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = parse(arguments)
+    if options.fastest_mkl:
+        return fastest_mkl.run_with_fastest_mkl("benchmarks.run", arguments or sys.argv[1:])
     if options.workload == ALL:
         return all_of_them(sys.argv[1:] if arguments is None else arguments, options.json)
     try:

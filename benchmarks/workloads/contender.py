@@ -37,6 +37,7 @@ class StepCost:
         lower_bound:    the fewest batches possible; 0 unless the step was timed alone.
         cells:          applications of a cell, each a node.
         nodes:          made.
+        flops:          of forward and backward; 0 on a GPU, and unless the step was timed alone.
 
     On a GPU nothing is waited for: the step ends when all of it is queued.
     """
@@ -53,6 +54,7 @@ class StepCost:
     lower_bound: int = 0
     cells: int = 0
     nodes: int = 0
+    flops: int = 0
 
     @property
     def host_share(self) -> float:
@@ -64,11 +66,16 @@ class StepCost:
         """Microseconds of the host for each cell node; 0 where there is none."""
         return 1e6 * self.host_share * self.step_seconds / self.cells if self.cells else 0.0
 
+    @property
+    def flops_per_second(self) -> float:
+        """Floating-point operations of forward and backward over the seconds of the whole step."""
+        return self.flops / self.step_seconds
+
 
 def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
     """Median of each counter that reports show."""
     names = ("host_share", "host_us_per_cell", "launches", "batches", "lower_bound")
-    names += ("copied_bytes", "peak_bytes", "uploads", "nodes")
+    names += ("copied_bytes", "peak_bytes", "uploads", "nodes", "flops_per_second")
     return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
 
 
@@ -143,8 +150,9 @@ class DynbatchContender(Contender):
     def timed_train(self, prepared: Batch) -> float:
         seconds = super().timed_train(prepared)
         assert self._graph is not None
+        flops = 0 if self.device.is_cuda else self._graph.flops().total
         bound = self._graph.lower_bound
-        self.costs[-1] = replace(self.costs[-1], lower_bound=bound)
+        self.costs[-1] = replace(self.costs[-1], lower_bound=bound, flops=flops)
         return seconds
 
     def wait(self) -> None:

@@ -1,5 +1,7 @@
 import json
+from dataclasses import replace
 
+from benchmarks.limit import ProductRate
 from benchmarks.measure import Timing
 from benchmarks.report import Report
 
@@ -18,11 +20,13 @@ REPORT = Report(
         "host_us_per_cell": 1.5,
         "copied_bytes": 1024.0,
         "peak_bytes": 5e7,
+        "flops_per_second": 9e10,
     },
     peers=("pytorch-padded", "dynet"),
     skipped={"dynet": "not installed"},
     words=1415.25,
     notes=("numpy      OpenBLAS",),
+    limit=ProductRate(1.2e11, "dynbatch"),
 )
 
 
@@ -45,6 +49,8 @@ def test_json_has_exactly_the_promised_keys():
         "host_us_per_cell": 1.5,
         "copied_bytes": 1024,
         "peak_bytes": 50_000_000,
+        "flops_per_second": 90_000_000_000,
+        "product_flops_per_second": 120_000_000_000,
     }
 
 
@@ -54,6 +60,15 @@ def test_the_table_is_aligned_and_shows_the_ratio():
     assert len(header) == len(ours) == len(theirs)
     assert ours.split() == ["dynbatch", "50.0", "40.0", "60.0", "1.00"]
     assert theirs.split() == ["pytorch-padded", "200.0", "200.0", "200.0", "4.00"]
+
+
+def test_the_share_of_the_machines_product_rate_is_shown_where_it_is_known():
+    (line,) = [line for line in REPORT.as_text().splitlines() if line.startswith("limit")]
+    assert line == (
+        "limit      120 GFLOP/s in a product of 1324 × 384 × 1024 (dynbatch); "
+        "the step reaches 90, 75 %"
+    )
+    assert "limit" not in replace(REPORT, limit=None).as_text()
 
 
 def test_what_did_not_run_is_said_with_the_reason():

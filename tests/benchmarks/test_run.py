@@ -70,6 +70,8 @@ KEYS += [
     "host_us_per_cell",
     "copied_bytes",
     "peak_bytes",
+    "flops_per_second",
+    "product_flops_per_second",
 ]
 
 
@@ -94,6 +96,7 @@ def test_json_alone_goes_to_standard_output(small, capsys, workload):
     assert ran == {"pytorch-packed", "pytorch-bucketed"}
     assert found["dynbatch_ms"] > 0 and 0 < found["host_share"] < 1
     assert found["launches"] >= found["batches"] > 0
+    assert found["flops_per_second"] > 0 and found["product_flops_per_second"] > 0
     assert found["nodes_per_sentence"] > 1 and 8 * 3 <= found["tokens"] <= 8 * 80
     assert "checked with pytorch-packed, pytorch-bucketed" in printed.err
 
