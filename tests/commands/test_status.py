@@ -1,10 +1,13 @@
+import io
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
 import pytest
 
+from dynbatch.commands.main import main
 from dynbatch.commands.status import exit_status
 from dynbatch.errors import DataError, ParallelError
 from dynbatch.interrupts import terminable
@@ -55,30 +58,61 @@ def test_a_lack_of_memory_is_told_with_its_fix(capsys):
     assert capsys.readouterr().err.startswith(told)
 
 
-COMMAND = [sys.executable, "-m", "dynbatch"]
+ARGUMENTS = [["--version"], ["nodes"], ["plot", "--help"]]
+needs_full_disk = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="there is no /dev/full"
+)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--version"], ["nodes"], ["plot", "--help"]])
-def test_a_full_disk_behind_standard_output_is_named(arguments, unbuffered):
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )  # fmt: skip
+def ended(arguments, output, unbuffered):
+    """The exit status of the command where standard output goes to a file descriptor."""
+    raw = open(output, "wb", buffering=0)
+    buffered = raw if unbuffered else io.BufferedWriter(raw)
+    with io.TextIOWrapper(buffered, write_through=unbuffered) as stream, redirect_stdout(stream):
+        return main(arguments)
+
+
+@needs_full_disk
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_a_full_disk_behind_standard_output_is_named(arguments, unbuffered, capsys):
+    assert ended(arguments, "/dev/full", unbuffered) == 1
     message = "error: [Errno 28] No space left on device: 'standard output'\n"
-    assert (ended.returncode, ended.stderr) == (1, message)
+    assert capsys.readouterr().err == message
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--version"], ["nodes"], ["plot", "--help"]])
-def test_where_nobody_reads_what_is_printed_nothing_is_said(arguments, unbuffered):
+@pytest.fixture
+def unread():
+    """A pipe that nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
-    ended = subprocess.run(
-        [*COMMAND, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    return writer
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_where_nobody_reads_what_is_printed_nothing_is_said(arguments, unbuffered, unread, capsys):
+    assert ended(arguments, unread, unbuffered) == 128 + signal.SIGPIPE
+    assert capsys.readouterr().err == ""
+
+
+def command(output):
+    """`dynbatch plot --help` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "dynbatch", "plot", "--help"], stdout=output,
+        stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
-    os.close(writer)
-    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@needs_full_disk
+def test_python_does_not_complain_of_a_full_disk_once_more_at_its_end():
+    with open("/dev/full", "w") as full:
+        run = command(full)
+    message = "error: [Errno 28] No space left on device: 'standard output'\n"
+    assert (run.returncode, run.stderr) == (1, message)
+
+
+def test_python_does_not_complain_of_a_missing_reader_at_its_end(unread):
+    run = command(unread)
+    os.close(unread)
+    assert (run.returncode, run.stderr) == (128 + signal.SIGPIPE, "")

@@ -2,8 +2,8 @@
 
 import json
 import os
-import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,6 @@ from dynbatch.models import Linear
 from dynbatch.tasks.translation.translator import Translator
 from dynbatch.text import Vocabulary
 from dynbatch.train import save_checkpoint
-
-ROOT = Path(__file__).parents[3]
 
 
 def main(arguments):
@@ -127,13 +125,12 @@ def test_unknown_words_are_named_by_their_place_among_the_words(translator, tmp_
     assert capsys.readouterr().err == said
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_word(checkpoint):
-    command = [sys.executable, "-m", "dynbatch", "generate", checkpoint, "ab", "ba"]
+def test_a_reader_that_has_gone_ends_it_without_a_word(checkpoint, capsys):
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, b"")
+    with open(write, "w") as unread, redirect_stdout(unread):
+        assert main([checkpoint, "ab", "ba"]) == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_a_damaged_checkpoint_is_one_message(checkpoint, capsys):
