@@ -1,7 +1,12 @@
-"""`import dynbatch` as a fresh interpreter sees it."""
+"""`import dynbatch`: what it loads, and what it says of a package that is missing."""
 
+import importlib
 import subprocess
 import sys
+
+import pytest
+
+import dynbatch as db
 
 # What an import adds beside the standard library; what the interpreter starts with does not count.
 CODE = """
@@ -21,20 +26,26 @@ def test_importing_loads_numpy_alone_and_prints_nothing():
     assert result.stdout == "['dynbatch', 'numpy']\n"
 
 
-def test_strategies_without_hypothesis_say_what_to_install():
-    code = "import sys; sys.modules['hypothesis'] = None; import dynbatch.testing.strategies"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "dynbatch.testing.strategies needs hypothesis" in result.stderr
-    assert "fix:  pip install hypothesis" in result.stderr
-
-
-def test_a_part_of_pytorch_without_pytorch_says_what_to_install():
-    code = "import sys; sys.modules['torch'] = None; import dynbatch as db; db.torch"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "dynbatch.torch needs PyTorch" in result.stderr
-    assert "fix:  pip install torch, or 'dynbatch[torch]'" in result.stderr
+@pytest.mark.parametrize(
+    ("package", "module", "told"),
+    [
+        (
+            "hypothesis", "dynbatch.testing.strategies",
+            "dynbatch.testing.strategies needs hypothesis.\n  fix:  pip install hypothesis",
+        ),
+        (
+            "torch", "dynbatch.torch",
+            r"(?s)dynbatch.torch needs PyTorch.*  fix:  pip install torch, or 'dynbatch\[torch\]'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_module_whose_package_is_missing_says_what_to_install(package, module, told, monkeypatch):
+    parent, _, name = module.rpartition(".")
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delitem(vars(sys.modules[parent]), name, raising=False)
+    with pytest.raises(ImportError, match=told):
+        getattr(db, name) if parent == "dynbatch" else importlib.import_module(module)
 
 
 def test_the_package_says_that_it_is_typed():
