@@ -9,8 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tqdm import tqdm
+
+from dynbatch.kernels.c.runtime import cache as kept_files
+from dynbatch.kernels.c.runtime import compiler, library
 
 PROGRAM = """
 import numpy as np
@@ -26,9 +31,6 @@ print(repr(library.reason()))
 """
 
 
-WITHOUT_ZIG = "import sys\nsys.modules['ziglang'] = None\n" + PROGRAM
-
-
 def run(cache: Path, program: str = PROGRAM, **variables: str) -> tuple[str, str]:
     """What a process prints that runs one kernel: output and messages."""
     environment = {**os.environ, "DYNBATCH_CACHE": str(cache), **variables}
@@ -39,6 +41,28 @@ def run(cache: Path, program: str = PROGRAM, **variables: str) -> tuple[str, str
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip(), result.stderr
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Do as `run` in the process of the tests, which forgets folder, compiler and failures."""
+    remembered = (kept_files.folder, compiler.compiler)
+
+    def use(cache: Path, **variables: str) -> tuple[str, str]:
+        for each in remembered:
+            each.cache_clear()
+        for name, value in {"DYNBATCH_CACHE": str(cache), **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(library, "switch", library.NativeCode())
+        monkeypatch.setattr(library.switch, "is_off", False)
+        exec(PROGRAM, {})
+        printed = capsys.readouterr()
+        return printed.out.strip(), printed.err
+
+    yield use
+    monkeypatch.undo()
+    for each in remembered:
+        each.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +90,11 @@ def test_the_first_use_compiles_and_says_so_and_the_second_does_neither(tmp_path
     assert sorted(cache.iterdir()) == kept
 
 
-def test_what_is_said_of_compiling_stands_apart_from_a_progress_bar(tmp_path: Path) -> None:
-    _, told = run(tmp_path, "from tqdm import tqdm\nbar = tqdm(total=2)\n" + PROGRAM)
+def test_what_is_said_of_compiling_stands_apart_from_a_progress_bar(
+    tmp_path: Path, use: Any
+) -> None:
+    with tqdm(total=2):
+        _, told = use(tmp_path)
     (line,) = [each for each in re.split("[\r\n]", told) if "compiling" in each]
     assert line == "dynbatch: compiling 1 C file, once for float32 ..."
 
@@ -81,22 +108,24 @@ def test_a_truncated_or_changed_file_is_compiled_anew(kept: Path) -> None:
         assert kept.read_bytes() == content
 
 
-def test_files_that_others_can_write_are_not_loaded(kept: Path) -> None:
-    assert run(kept.parent) == ("''", "")
+def test_files_that_others_can_write_are_not_loaded(kept: Path, use: Any) -> None:
+    assert use(kept.parent) == ("''", "")
     kept.chmod(0o777)
-    assert "compiling 1 C file, once for float" in run(kept.parent)[1]
+    assert "compiling 1 C file, once for float" in use(kept.parent)[1]
 
 
-def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, use: Any) -> None:
     tmp_path.chmod(0o777)
-    answer, told = run(tmp_path)
+    answer, told = use(tmp_path)
     assert answer == "''" and "for this process only" in told
     assert not list(tmp_path.iterdir())
 
 
-def test_a_home_that_cannot_be_made_leaves_a_folder_of_the_process(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_made_leaves_a_folder_of_the_process(
+    tmp_path: Path, use: Any
+) -> None:
     (tmp_path / "file").write_text("")
-    answer, told = run(tmp_path / "file" / "cache")
+    answer, told = use(tmp_path / "file" / "cache")
     assert answer == "''" and "DYNBATCH_CACHE=FOLDER names another" in told
 
 
@@ -113,16 +142,18 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("disk", ["size=4k", "nr_inodes=1"], indirect=True)
-def test_a_full_disk_leaves_numpy_and_says_why(disk: Path) -> None:
-    answer, told = run(disk)
+def test_a_full_disk_leaves_numpy_and_says_why(disk: Path, use: Any) -> None:
+    answer, told = use(disk)
     assert answer != "''" and "NumPy runs in place of C kernels" in told
     assert told.count("NumPy runs") == 1
     assert not list(disk.iterdir())
 
 
 @pytest.mark.parametrize("disk", ["ro"], indirect=True)
-def test_a_folder_that_cannot_be_written_gives_way_to_one_of_the_process(disk: Path) -> None:
-    answer, told = run(disk)
+def test_a_folder_that_cannot_be_written_gives_way_to_one_of_the_process(
+    disk: Path, use: Any
+) -> None:
+    answer, told = use(disk)
     assert answer == "''" and "for this process only" in told
 
 
@@ -135,15 +166,20 @@ def test_a_file_that_grows_too_large_leaves_numpy_and_says_why(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["false", "cat", "python -c 1"])
-def test_a_broken_compiler_leaves_numpy_and_says_why(tmp_path: Path, command: str) -> None:
-    answer, told = run(tmp_path, CC=command)
+def test_a_broken_compiler_leaves_numpy_and_says_why(
+    tmp_path: Path, use: Any, command: str
+) -> None:
+    answer, told = use(tmp_path, CC=command)
     assert answer != "''" and "NumPy runs in place of C kernels" in told
     assert told.count("NumPy runs") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_no_compiler_leaves_numpy_in_silence(tmp_path: Path) -> None:
-    answer, told = run(tmp_path, WITHOUT_ZIG, CC="", PATH=str(tmp_path))
+def test_no_compiler_leaves_numpy_in_silence(
+    tmp_path: Path, use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    answer, told = use(tmp_path, CC="", PATH=str(tmp_path))
     assert "install gcc or clang" in answer and told == ""
 
 
