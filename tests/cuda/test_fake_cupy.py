@@ -426,6 +426,13 @@ def test_scalars_on_the_device_and_outputs_over_inputs_are_refused():
         CUBLAS.sgemm(*args[:7], c.data.ptr, *args[8:])
 
 
+def test_a_product_of_numbers_that_overflow_warns_of_nothing():
+    args, (a, _, c) = product()
+    a.fill(np.inf)
+    CUBLAS.sgemm(*args)
+    assert not np.isfinite(c.get()).any()
+
+
 def test_a_product_runs_in_the_order_of_its_stream():
     with simulated(asynchronous=True):
         args, (a, _, c) = product()

@@ -237,8 +237,9 @@ def _products(
             x, y, z = [matrix.view() for matrix in row]
             if precision:
                 x, y = round_to(x, precision), round_to(y, precision)
-            product = scale * ((x.T if transa else x) @ (y.T if transb else y))
-            z[...] = product + old * z if old else product  # beta = 0: C is not read
+            with np.errstate(all="ignore"):  # a device warns of no NaN, least of all while freeing
+                product = scale * ((x.T if transa else x) @ (y.T if transb else y))
+                z[...] = product + old * z if old else product  # beta = 0: C is not read
 
     get_current_stream().enqueue(work)
 
