@@ -140,7 +140,11 @@ class DataError(DynbatchError, ValueError):
 
 
 class BackendError(DynbatchError, RuntimeError):
-    """The device asked for is not available. Never a silent fall-back."""
+    """The device asked for is not available, or refuses what it is to run.
+
+    A kernel of the user's own that does not compile is one such error, too. Nothing silently falls
+    back to another device.
+    """
 
 
 class OutOfMemory(DynbatchError, MemoryError):
