@@ -57,7 +57,7 @@ GENERATION += ["--rounds", "2"]
 SWITCHED = 4  # cases on which every switch is tried
 TINY = Case("tagger", 2, 8, 1, 1)
 # Kernels of cuBLAS, which hold data in ways that compute-sanitizer takes for faults.
-CUBLAS = "cublas|gemm|gemv|gemvx|xmma|cutlass|nvjet|splitK"
+CUBLAS = "cublas|gemm|gemv|xmma|cutlass|nvjet|splitK"
 _REFUSED = re.compile(r"Device not supported|Unable to find|not supported on this", re.IGNORECASE)
 
 

@@ -102,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     begin = time.monotonic()
     few = replace(CASES[0], batch=2, batches=1)
-    few.ours("cpu").train(few.data()[0])
+    for precision in (FULL, *ROUNDED):
+        few.ours("cpu", precision).train(few.data()[0])
     with ThreadPoolExecutor(given.processes) as pool:
         done = list(pool.map(_run, commands(given.processes, given.switches)))
     failed = [one.stderr[-600:] for one in done if one.returncode]

@@ -65,10 +65,13 @@ def test_the_kernels_of_the_cpu_are_compiled_by_one_process(monkeypatch, capsys)
     """Before fourteen would each do it."""
     done = []
     monkeypatch.setattr(prewarm, "CASES", (tiny("tagger"),))
-    monkeypatch.setattr(DynbatchTagger, "train", lambda self, batch: done.append(self.device.name))
+    monkeypatch.setattr(
+        DynbatchTagger, "train", lambda self, batch: done.append((self.device.name, self.precision))
+    )
     monkeypatch.setattr(
         prewarm, "_run", lambda command: done.append("a process") or SimpleNamespace(returncode=0)
     )
     assert prewarm.main(["--processes", "2"]) == 0
-    assert done[0] == "cpu" and set(done[1:]) == {"a process"}
-    assert json.loads(capsys.readouterr().out)["processes"] == len(done) - 1
+    assert done[:3] == [("cpu", "float32"), ("cpu", "tf32"), ("cpu", "bfloat16")]
+    assert set(done[3:]) == {"a process"}
+    assert json.loads(capsys.readouterr().out)["processes"] == len(done) - 3
