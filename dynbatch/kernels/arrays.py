@@ -131,12 +131,19 @@ def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) 
         start = end
 
 
-def concatenate(parts: Sequence[Array]) -> Array:
-    """Rows of several matrices of one width, one after the other."""
+def concatenate(parts: Sequence[Array], out: Array | None = None) -> Array:
+    """Rows of several matrices of one width, one after the other.
+
+    Args:
+        out: where they go, of as many rows; None for an array of their own.
+    """
     first = parts[0]
     if isinstance(first, np.ndarray):
-        return np.concatenate(parts)
-    whole = device_of(first).xp.empty((sum([len(p) for p in parts]), first.shape[1]), first.dtype)
+        return np.concatenate(parts, out=out)
+    whole = out
+    if whole is None:
+        rows = sum([len(part) for part in parts])
+        whole = device_of(first).xp.empty((rows, first.shape[1]), first.dtype)
     start = 0
     for part in parts:
         copy(part, whole[start : start + len(part)])

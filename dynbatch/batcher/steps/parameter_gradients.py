@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, device_of
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
@@ -169,8 +169,9 @@ def commit(steps: Iterable[StepGradients]) -> None:
             _, xs, dys = products.setdefault(parameter.uid, (parameter, [], []))
             xs.append(x)
             dys.append(dy)
+    room = _room([(xs, dys) for _, xs, dys in products.values()])
     for parameter, xs, dys in products.values():
-        _add_products(parameter, xs, dys)
+        _add_products(parameter, xs, dys, room)
     for step in steps:
         for parameter, sparse in step.sparse:
             _add_sparse(parameter, sparse)
@@ -186,19 +187,54 @@ def _clear_frozen_rows(parameter: Parameter) -> None:
         scatter_rows(taken_rows(grad, trained), trained, grad)
 
 
-def _add_products(parameter: Parameter, xs: Sequence[Array], dys: Sequence[Array]) -> None:
-    """Add Σ dyᵀ x. Few rows are brought together first, since products of few rows are slow."""
+def _room(products: Sequence[tuple[Sequence[Array], Sequence[Array]]]) -> Array | None:
+    """Room for the rows of the largest group of steps that are brought together; None for none.
+
+    All groups use it, one after the other. On a GPU arrays of their own would lie side by side
+    until the queue is flushed, as many as all steps' rows.
+    """
+    sizes = [
+        (xs[0].shape[1] + dys[0].shape[1]) * sum([len(x) for x in xs[first:end]])
+        for xs, dys in products
+        for first, end in _groups([len(x) for x in xs])
+        if end - first > 1
+    ]
+    if not sizes:
+        return None
+    like = products[0][0][0]
+    room: Array = device_of(like).xp.empty(max(sizes), like.dtype)
+    return room
+
+
+def _add_products(
+    parameter: Parameter, xs: Sequence[Array], dys: Sequence[Array], room: Array | None
+) -> None:
+    """Add Σ dyᵀ x. Few rows are brought together first, since products of few rows are slow.
+
+    Args:
+        room: for these rows.
+    """
     grad = parameter.grad
     adds = grad is not None and not isinstance(grad, RowSparse)
     out: Array = grad if adds else parameter.gradient_buffer()  # type: ignore[assignment]
     for k, (first, end) in enumerate(_groups([len(x) for x in xs])):
-        x, dy = [
-            arrays.concatenate(some[first:end]) if end - first > 1 else some[first]
-            for some in (xs, dys)
-        ]
+        x, dy = xs[first], dys[first]
+        if end - first > 1:
+            assert room is not None
+            x, dy = _together(xs[first:end], dys[first:end], room)
         blas.matmul_outer(x, dy, out, add=adds or k > 0)
     if not adds:
         _add_dense(parameter, out)
+
+
+def _together(xs: Sequence[Array], dys: Sequence[Array], room: Array) -> Iterator[Array]:
+    """The rows of several steps as one x and one dy, one behind the other in the room."""
+    start = 0
+    for some in (xs, dys):
+        rows, width = sum([len(each) for each in some]), some[0].shape[1]
+        end = start + rows * width
+        yield arrays.concatenate(some, room[start:end].reshape(rows, width))
+        start = end
 
 
 def _groups(rows: Sequence[int]) -> list[tuple[int, int]]:

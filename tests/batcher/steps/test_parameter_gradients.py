@@ -5,6 +5,9 @@ import pytest
 
 import dynbatch as db
 from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
+from dynbatch.kernels.cuda.runtime.queue import queue
+from tests.cuda import devices
+from tests.cuda.fake_cupy import array as fake_array
 
 VALUE = np.zeros((4, 2))
 
@@ -90,3 +93,25 @@ def test_products_of_a_parameter_that_several_steps_use_take_bounded_room():
         tracemalloc.stop()
         np.testing.assert_allclose(weight.grad, times * expected, rtol=1e-12, atol=1e-9)
         assert held < 2 * 8 * 32 * (900 + 5 + 600)  # two groups at most, of 18,906 rows in all
+
+
+def test_products_on_a_gpu_take_the_room_of_the_largest_group_of_steps(monkeypatch):
+    generator, sizes, alloc = np.random.default_rng(0), [], fake_array.alloc
+    rows = [700, 1, 300, 600, *[100] * 30]
+    pairs = generator.standard_normal((2, sum(rows), 32)).astype(np.float32)
+    with devices.device("shuffled") as cupy:
+        weights = [db.Parameter(np.eye(32, dtype=np.float32)).to("cuda") for _ in range(2)]
+        left = []
+        for x, dy in zip(*[np.split(side, np.cumsum(rows)[:-1]) for side in pairs], strict=True):
+            left.append(StepGradients(set(), {weight.uid for weight in weights}))
+            for weight in weights:
+                left[-1].outer(weight, cupy.asarray(x), cupy.asarray(dy))
+        buffers = [weight.gradient_buffer() for weight in weights]
+        monkeypatch.setattr(fake_array, "alloc", lambda size: sizes.append(size) or alloc(size))
+        commit(left)
+        queue().flush()
+        x, dy = pairs
+        for weight, buffer in zip(weights, buffers, strict=True):
+            assert weight.grad is buffer
+            np.testing.assert_allclose(buffer.get(), dy.T @ x, rtol=1e-4, atol=1e-3)
+    assert sizes == [4 * 2 * 32 * (1 + 300 + 600)]
