@@ -24,9 +24,13 @@ from dynbatch.errors import GraphError
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import Caches
 from dynbatch.generation.prepared import PreparedStep, value_of
+from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
+from dynbatch.kernels.cuda.runtime import replays
+from dynbatch.kernels.cuda.runtime.launch import bucket
 from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.memory.pool import pool_of
 from dynbatch.named_parameters import graph_dtype
 from dynbatch.nodes.node import Node
 
@@ -66,6 +70,7 @@ class Continuation:
         # By the number of sentences, latest last; and the latest of those that are not kept.
         self._steps: OrderedDict[int, PreparedStep] = OrderedDict()
         self._passing: PreparedStep | None = None
+        self._spare: SpareSentences | None = None
         self.device, self.dtype = _place_of(model)
 
     @property
@@ -166,11 +171,14 @@ class Continuation:
         ids = np.concatenate([new for new, _ in rows])
         histories = [history for _, history in rows]
         new = np.array([part.size for part, _ in rows], np.int64)
-        step = StepRows(caches, histories, new)
         is_kept = bool((new == 1).all())
         try:
+            spare = self._spare_for(len(rows)) if is_kept else ()
+            new = np.append(new, np.ones(len(spare), np.int64))
+            step = StepRows(caches, [*histories, *spare], new)
             if is_kept:
-                logits = self._kept_for(step, new).logits(ids, step)
+                ids = np.append(ids, np.zeros(len(spare), ids.dtype))
+                logits = self._kept_for(step, new).logits(ids, step)[: len(rows)]
             else:
                 self._passing = self._prepared(new, step.memory_rows)
                 logits = self._passing.logits(ids, step)
@@ -179,9 +187,18 @@ class Continuation:
         except BaseException:
             self.forget_steps()
             raise
-        for history, count in zip(histories, new.tolist(), strict=True):
-            history.advance(count)
+        for history, (part, _) in zip(histories, rows, strict=True):
+            history.advance(part.size)
         return logits
+
+    def _spare_for(self, count: int) -> Sequence[History]:
+        """What fills a step that is replayed up to as many sentences as a power of two."""
+        most = replays.MOST_ROWS if self.device.is_cuda else 0
+        if count > most:
+            return ()
+        if self._spare is None:
+            self._spare = SpareSentences(self._last.slots, self.dtype, pool_of(self.device))
+        return self._spare.take(min(bucket(count), most) - count)
 
     def _prepared(self, new: Array, room: int) -> PreparedStep:
         graph = self.graph()
@@ -214,6 +231,8 @@ class Continuation:
             self._passing = None
         while self._steps:
             self._close(next(iter(self._steps)))
+        if self._spare is not None:
+            self._spare.close()
 
     def _close(self, count: int) -> None:
         self._steps[count].close()

@@ -1,0 +1,55 @@
+"""`SpareSentences`: what fills a step on a GPU up to a number of sentences that is planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynbatch.backend import DType
+from dynbatch.blocks.resumed import CacheSlot
+from dynbatch.generation.history import History
+from dynbatch.generation.pages import ROWS, Caches
+from dynbatch.memory.pool import Pool
+
+
+class SpareSentences:
+    """Sentences without a request, whose one row a step computes in vain.
+
+    A step that is replayed as a CUDA graph is planned and captured for as many sentences as a power
+    of two, so that prompts end and join without a new plan. On a GPU rows cost next to nothing
+    beside the weights that a step reads. What spare sentences write lies in pages of their own, a
+    row of `ROWS` in each, and is written over in the next step; their logits are dropped.
+
+    Args:
+        slots, dtype, pool: of `Caches`.
+    """
+
+    def __init__(self, slots: Sequence[CacheSlot], dtype: DType, pool: Pool) -> None:
+        self._caches = Caches(slots, dtype, pool)
+        self._histories: list[History] = []
+
+    def take(self, count: int) -> Sequence[History]:
+        """So many of them, with room for a row.
+
+        Raises:
+            OutOfMemory: the pool has no room for their pages.
+        """
+        while len(self._histories) < count:
+            self._add(len(self._histories))
+        return self._histories[:count]
+
+    def _add(self, number: int) -> None:
+        row = number % ROWS
+        history = self._histories[number - row].fork() if row else History(self._caches)
+        self._histories.append(history)
+        try:
+            history.reserve(int(not row))  # the others have a row of the first one's page
+        except BaseException:
+            self._histories.pop().close()
+            raise
+        for grown in history.grown:
+            grown.split, grown.gap = 0, row
+
+    def close(self) -> None:
+        """Give their pages back."""
+        while self._histories:
+            self._histories.pop().close()
