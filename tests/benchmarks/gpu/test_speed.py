@@ -1,7 +1,6 @@
 """Both sides of a case beside each other, in each precision, with where the time of a step goes."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -12,13 +11,13 @@ from benchmarks.networks import (
 )
 from benchmarks.workloads import Workload
 from benchmarks.workloads.tagger import DynbatchTagger
-from tests.benchmarks.gpu.small import SMALL, each_workload, last, measured, tiny
+from tests.benchmarks.gpu.small import SMALL, each_workload, last, tiny, told
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @each_workload
 def test_speed_has_both_sides_and_what_the_host_did(cuda, torch, workload):
-    found = json.loads(json.dumps(measured(workload)))
+    found = told(workload)[-1]
     of_a_card = {"pytorch-varlen"} & set(cases.PEERS[workload])
     both = {name: {"dynbatch", *cases.ROUNDED_PEERS[workload]} for name in cases.ROUNDED}
     rounded = {f"{side}-{name}": name for name, sides in both.items() for side in sides}

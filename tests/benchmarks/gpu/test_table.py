@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from benchmarks.gpu import check, correct, machine
+from benchmarks.gpu import cases, check, correct, machine
 from benchmarks.gpu.goals import goals
 from benchmarks.gpu.job import Outcome
 from benchmarks.gpu.table import as_text
 from dynbatch.memory import pool as pools
-from tests.benchmarks.gpu.small import Serial, last, measured, tiny
+from tests.benchmarks.gpu.small import Serial, last, tiny, told
 
 
 @pytest.fixture
@@ -27,9 +27,8 @@ def outcomes(cuda, torch, monkeypatch):
         part, *words = job.name.split(", ")
         case = tiny(words[0].split()[0]) if words and " B=" in words[0] else None
         found = {
-            "speed": lambda: measured("tagger") | {"case": case.name},
-            "memory": lambda: {"case": case.name, "side": words[1], "used_bytes": 10,
-                               "reserved_bytes": 20 if words[1] == "dynbatch" else 40},
+            "speed": lambda: told("tagger")[-1] | {"case": case.name},
+            "memory": lambda: {"case": case.name, "side": words[1], **MEMORY[words[1]]},
             "correct": lambda: last(correct.measure(case)),
             "memcheck": lambda: {"losses": [1.0], "kernels": 70, "launches": 900},
             "micro": lambda: MICRO,
@@ -43,6 +42,11 @@ def outcomes(cuda, torch, monkeypatch):
     # One thread, as the queue of the stand-in belongs to the test's.
     monkeypatch.setattr(check, "ThreadPoolExecutor", Serial)
     return check.run_parts(check.PARTS, 16, 460.0, attempted)
+
+
+MEMORY = {side: {"used_bytes": 10, "reserved_bytes": 40} for side in cases.PEERS["seq2seq"]}
+MEMORY |= {"dynbatch": {"used_bytes": 10, "reserved_bytes": 20}}
+MEMORY |= {"pytorch-packed": {"skipped": "no wheel"}}
 
 
 MICRO = {
@@ -102,6 +106,7 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "float32 without TF32, where nothing else is said",
         "dynbatch: ",
         "seq2seq B=2 H=8, pytorch-select                    0.0       0.0      1.00      2.00",
+        "seq2seq B=2 H=8, pytorch-packed             not run: no wheel",
         "MISSED   seq2seq B=2 H=8: peak memory, share of pytorch-padded 1.00 (goal <= 0.3)",
         "a launch: 5.5 µs of the host by the queue, - by CuPy's kernel object; 2.0 µs of the",
         "a product of 64 x 1024 x 256: float32 9.0 µs",
@@ -115,6 +120,23 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "99 s in all",
     ):
         assert expected in text, expected
+
+
+def test_what_was_ended_early_is_printed_as_far_as_it_came(cuda, torch):
+    states = {
+        "speed, tagger": told("tagger")[0],
+        "correct, tagger": next(correct.measure(tiny("tagger"))),
+    }
+    parts = {
+        name: vars(Outcome(name, "time ran out", 1.0, found, "the last line"))
+        for name, found in states.items()
+    }
+    report = {"machine": {"card": "unknown"}, "seconds": 2.0, "parts": parts}
+    text = as_text(report)
+    for expected in ("card       unknown", "    the last line", "not run twice", "host - ms build"):
+        assert expected in text, expected
+    (row,) = [line for line in text.splitlines() if line.startswith("dynbatch  ")]
+    assert row.split()[-4:] == ["-"] * 4 and "host's share" not in text
 
 
 def test_goals_need_what_they_speak_of():
