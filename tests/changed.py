@@ -3,8 +3,8 @@
 The change is what differs from the commit where HEAD left BASE, and files that git does not know.
 Reverse uses (`tests/uses.py`) lead from it to very many tests, so the nearest run: files of tests
 by the uses between them and the change, by the folders that both are in, then by their seconds,
-up to `BUDGET`. What was changed itself, tests named after it and its doctests always run. Of tests
-with a parameter from `tests/node_cases.py` the cases run that run a file near to the change.
+nearer than `FAR` and up to `BUDGET`. What was changed itself, tests named after it and its doctests
+always run. Of tests with a parameter from `tests/node_cases.py`, cases run that run a near file.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from tests.uses import Repository, module_of, subject_of, without_ending
 
 BUDGET = 70
 """Seconds of processors, as the table has them, for tests and their collection."""
+FAR = 5
+"""A distance from which on no test runs."""
 LITTLE = 0.5
 """Seconds of a file that the table does not name."""
 TABLE = Path("benchmarks/results/tests.json")
+PACKAGE = "dynbatch/__init__.py"
 NODE_CASES = "tests/node_cases.py"
 
 
@@ -53,11 +56,14 @@ def changed_since(root: Path, base: str) -> list[str]:
 
 
 def distances(changed: Iterable[str], users: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """How many uses lie between each file and the nearest change; fixtures lead no further."""
+    """How many uses lie between each file and the nearest change.
+
+    Tests, fixtures and the package itself lead no further, unless they were changed.
+    """
     near = dict.fromkeys(changed, 0)
     queue = list(near)
     for file in queue:
-        if file.endswith("/conftest.py") and near[file]:
+        if near[file] and (file == PACKAGE or Path(file).name.startswith(("test_", "conftest."))):
             continue
         for user in sorted(users.get(file, ())):
             if user not in near:
@@ -92,7 +98,7 @@ class Choice(NamedTuple):
 
     Args:
         run:  those within the budget.
-        left: the others, by distance.
+        left: the others, by distance; at `FAR` those that are farther too.
     """
 
     run: list[str]
@@ -118,8 +124,8 @@ def choose(
     choice, taken = Choice([], {}), 0.0
     for file in sorted(sorted(file for file in tests if file in near), key=rank):
         distance, _, cost = rank(file)
-        if distance and taken + cost > budget:
-            choice.left.setdefault(int(distance), []).append(file)
+        if distance and (distance >= FAR or taken + cost > budget):
+            choice.left.setdefault(min(int(distance), FAR), []).append(file)
         else:
             choice.run.append(file)
             taken += cost
@@ -220,7 +226,8 @@ def report(changed: Sequence[str], choice: Choice, repository: Repository) -> It
     for distance, files in sorted(choice.left.items()):
         texts = [repository.texts[module_of(file)] for file in files]
         count = sum(name.startswith("test_") for text in texts for name in text.defined)
-        yield f"left out: {count} tests in {len(files)} files, at a distance of {distance}"
+        uses = f"{distance} uses" if distance < FAR else f"{distance} uses and more"
+        yield f"left out: {count} tests in {len(files)} files, which reach it over {uses}"
     yield "left out: tests that it does not reach; `make test` runs all"
     pages = [file.removesuffix(".md") for file in changed if file.endswith(".md")]
     if pages:

@@ -4,7 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.changed import Changed, changed_since, choose, distances, git, nearest_cases, seconds_of
+from tests.changed import (
+    FAR,
+    Changed,
+    changed_since,
+    choose,
+    distances,
+    git,
+    nearest_cases,
+    seconds_of,
+)
 from tests.node_cases import CASES
 
 ROOT = Path(__file__).parent.parent
@@ -66,24 +75,25 @@ def test_a_base_that_git_does_not_know_is_refused(repository):
         changed_since(repository, "mian")
 
 
-def test_fixtures_lead_no_further_unless_they_were_changed():
-    users = {"a.py": ["b.py", "tests/conftest.py"], "tests/conftest.py": ["tests/test_c.py"]}
-    assert distances(["a.py"], users) == {"a.py": 0, "b.py": 1, "tests/conftest.py": 1}
-    assert distances(["tests/conftest.py"], users) == {"tests/conftest.py": 0, "tests/test_c.py": 1}
+@pytest.mark.parametrize("end", ["tests/conftest.py", "tests/test_a.py", "dynbatch/__init__.py"])
+def test_tests_fixtures_and_the_package_lead_no_further_unless_they_were_changed(end):
+    users = {"a.py": ["b.py", end], end: ["tests/test_c.py"]}
+    assert distances(["a.py"], users) == {"a.py": 0, "b.py": 1, end: 1}
+    assert distances([end], users) == {end: 0, "tests/test_c.py": 1}
 
 
 def test_near_tests_run_first_and_the_budget_is_kept():
-    changed, tests = ["dynbatch/a/b.py"], ["named", "other_room", "slow", "far", "unreached"]
-    paths = {
-        name: f"tests/{'x' if name == 'other_room' else 'a'}/test_{name}.py" for name in tests
-    } | {"named": "tests/a/test_b.py"}
-    near = {paths[name]: step for name, step in zip(tests, [1, 1, 1, 2], strict=False)}
-    seconds = {paths[name]: cost for name, cost in zip(tests, [50, 1, 3, 1, 1], strict=True)}
-    run, left = choose(paths.values(), changed, near, seconds, budget=54)
-    assert run == [paths["named"], paths["slow"], paths["other_room"]]
-    assert left == {2: [paths["far"]]}
+    near = {
+        "tests/a/test_b.py": 1, "tests/x/test_other_room.py": 1, "tests/a/test_slow.py": 1,
+        "tests/a/test_far.py": 2, "tests/a/test_very_far.py": 9,
+    }  # fmt: skip
+    named, other, slow, far, very_far = near
+    seconds = dict(zip(near, [50, 1, 3, 1, 0], strict=True))
+    tests = [*near, "tests/a/test_unreached.py"]
+    run, left = choose(tests, ["dynbatch/a/b.py"], near, seconds, budget=54)
+    assert run == [named, slow, other] and left == {2: [far], FAR: [very_far]}
     # What is named after the change runs whatever it takes.
-    assert choose(paths.values(), changed, near, seconds, budget=0).run == [paths["named"]]
+    assert choose(tests, ["dynbatch/a/b.py"], near, seconds, budget=0).run == [named]
 
 
 def test_the_seconds_of_a_file_are_those_of_its_tests_and_collection_in_all_suites(tmp_path):
@@ -121,7 +131,7 @@ def test_pytest_runs_what_is_near_and_says_what_it_leaves_out(repository, monkey
     assert sorted(config.args) == sorted(str(repository / name) for name in names)
     assert lines == [
         "changed: 2 files, nearest to which are 2 files of tests",
-        "left out: 1 tests in 1 files, at a distance of 1",
+        "left out: 1 tests in 1 files, which reach it over 1 uses",
         "left out: tests that it does not reach; `make test` runs all",
         'left out: pages, which make docs ARGS="page" runs',
     ]

@@ -48,6 +48,8 @@ def test_a_package_does_not_use_the_names_that_it_hands_on(uses):
 def test_a_module_that_is_imported_for_what_it_does_is_used(uses):
     rules = {"rules/__init__.py": "from rules import linear\n", "rules/linear.py": "import numpy\n"}
     assert uses("rules/__init__.py", rules) == {"rules/linear.py"}
+    program = {"program.py": "import rules.linear\n", **rules}
+    assert "rules/linear.py" in uses("program.py", program)
 
 
 def test_a_kernel_uses_its_versions_and_sources_and_these_what_they_include(uses):
@@ -67,13 +69,14 @@ def test_a_test_uses_the_file_that_it_is_named_after_and_its_fixtures(uses):
     assert uses("tests/a/test_b.py", texts) == {*others} - {"tests/b/conftest.py"}
 
 
-def test_strings_name_files_and_those_of_tests_modules_too(uses):
+def test_strings_name_files_and_those_of_tests_patterns_and_modules_too(uses):
     paths = ["pages/one.md", "pages/two.md", "c/sources/sum.c", "a/b.py", "a/c.py"]
     texts, docstring = dict.fromkeys(paths, ""), '    """As a/c.py."""\n'
     program = f'"""Runs sum.c."""\nrun("a/b.py", "pages/*.md", "import a.c")\ndef f():\n{docstring}'
-    named = {"pages/one.md", "pages/two.md", "c/sources/sum.c", "a/b.py"}
+    named = {"c/sources/sum.c", "a/b.py"}
     assert uses("program.py", {**texts, "program.py": program}) == named
-    assert uses("tests/test_x.py", {**texts, "tests/test_x.py": program}) == {*named, "a/c.py"}
+    read = {*named, "pages/one.md", "pages/two.md", "a/c.py"}
+    assert uses("tests/test_x.py", {**texts, "tests/test_x.py": program}) == read
 
 
 @pytest.mark.exhaustive

@@ -25,10 +25,6 @@ Name = tuple[str, tuple[str, ...]]
 """A module, dotted, and attributes to look up in it, one in the other."""
 
 
-def dotted(name: Name) -> str:
-    return ".".join((name[0], *name[1]))
-
-
 def module_of(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -51,16 +47,19 @@ class Text:
         functions = (ast.FunctionDef, ast.ClassDef)
         self.defined = [node.name for node in tree.body if isinstance(node, functions)]
         self.bound: dict[str, Name] = {}
+        self.imported: set[str] = set()
         self.stars: set[str] = set()
         self.strings: set[str] = set()
         docstrings: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for name, new in [(alias.name, alias.asname) for alias in node.names]:
+                    self.imported.add(name)
                     first = name.partition(".")[0]
                     self.bound[new or first] = (name if new else first, ())
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for name, new in [(alias.name, alias.asname) for alias in node.names]:
+                    self.imported.add(f"{node.module}.{name}")
                     self.bound[new or name] = (node.module, (name,))
                     if name == "*":
                         self.stars.add(node.module)
@@ -130,10 +129,9 @@ class Repository:
         text = self.texts[module_of(file)]
         homes = {self.modules[home] for home in map(self.home, text.used) if home}
         # Modules may be imported for what they do; other names that are not used are handed on.
-        homes |= {
-            self.modules[one] for one in map(dotted, text.bound.values()) if one in self.modules
-        }
-        named = [self.named_in(string, file.startswith("tests/")) for string in text.strings]
+        homes |= {self.modules[module] for module in text.imported & self.modules.keys()}
+        reads = file.startswith(("tests/", "docs/"))
+        named = [self.named_in(string, reads) for string in text.strings]
         return homes.union(self._by_path(file), *named)
 
     def home(self, name: Name) -> str | None:
@@ -144,19 +142,19 @@ class Repository:
             handed_on = text.bound.get(attributes[0]) if text else None
             if handed_on and handed_on != (module, attributes[:1]):
                 module, attributes = handed_on[0], handed_on[1] + attributes[1:]
-            elif not text or dotted((module, attributes[:1])) in self.modules:
-                module, attributes = dotted((module, attributes[:1])), attributes[1:]
+            elif not text or f"{module}.{attributes[0]}" in self.modules:
+                module, attributes = f"{module}.{attributes[0]}", attributes[1:]
             else:
                 break
         return module if module in self.modules else None
 
-    def named_in(self, string: str, also_modules: bool) -> set[str]:
-        """The files that a string names: by a path, a name, a pattern, or as dotted modules."""
+    def named_in(self, string: str, reads: bool) -> set[str]:
+        """The files that a string names by path or name; where it `reads`, by pattern or module."""
         words = set(PATH.findall(string))
         files = {file for word in words for file in self._by_name.get(word, ())}
-        for pattern in [word for word in words if "*" in word]:
-            files |= {file for file in self.files if PurePath(file).match(pattern)}
-        if also_modules:
+        if reads:
+            for pattern in [word for word in words if "*" in word]:
+                files |= {file for file in self.files if PurePath(file).match(pattern)}
             modules = self.modules.keys() & set(DOTTED.findall(string))
             files |= {self.modules[module] for module in modules}
         return files
