@@ -28,7 +28,7 @@ from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.kernels.cuda.runtime import replays
-from dynbatch.kernels.cuda.runtime.launch import bucket
+from dynbatch.kernels.cuda.runtime.captured import bucket
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.pool import pool_of
 from dynbatch.named_parameters import graph_dtype

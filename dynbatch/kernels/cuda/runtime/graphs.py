@@ -22,8 +22,9 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.ahead import compiled_ahead
+from dynbatch.kernels.cuda.runtime.captured import bucket
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule, MemoryPointer
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, bucket, no_table
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, no_table
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, POINTER
 from dynbatch.kernels.cuda.runtime.staging import Fill, Upload
 
@@ -71,7 +72,7 @@ class StepKernel(NamedTuple):
 
 
 class GraphItem(Protocol):
-    """The interface of a loop's kernel; implemented by `loop.KernelItem`."""
+    """The interface of a loop's kernel; implemented by `loop_items.KernelItem`."""
 
     @property
     def kernels(self) -> Kernels: ...

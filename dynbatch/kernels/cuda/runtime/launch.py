@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from dynbatch import backend
 from dynbatch.backend import Array, DType
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.captured import KernelLaunch
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CupyModule
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
-    POINTER,
     Arguments,
     Packer,
     Stage,
@@ -215,55 +215,6 @@ class Kernels:
         return self.compile(name) if ahead is None else ahead.result()
 
 
-class NotCapturable(Exception):
-    """Work that no CUDA graph can hold; the text says which."""
-
-
-class KernelLaunch(NamedTuple):
-    """A launch as a CUDA graph takes it; see `source.of_steps`.
-
-    grid:   as large as a graph's: the number of blocks is a power of two.
-    row:    words: how many of the blocks have work, and the packed arguments, without the addresses
-            of their tables.
-    tables: which belong to the upload of that number.
-    """
-
-    kernels: Kernels
-    name: str
-    grid: Dimensions
-    block: Dimensions
-    shared: int
-    row: bytes
-    tables: Tables
-    upload: int
-
-    @classmethod
-    def of(
-        cls, kernels: Kernels, name: str, grid: Dimensions, block: Dimensions, shared: int,
-        data: bytes, tables: Tables, upload: int,
-    ) -> KernelLaunch:  # fmt: skip
-        """A launch of so many blocks with packed arguments.
-
-        Raises:
-            NotCapturable: the kernel is the user's own.
-        """
-        if source.is_own(name):  # whose text `source.of_steps` does not know
-            raise NotCapturable(f"{source.name_of(name)}, a kernel of the user's own")
-        blocks, *across = (*grid, *ONES[len(grid)])
-        block = (*block, *ONES[len(block)])
-        row = (
-            blocks.to_bytes(POINTER.itemsize, "little")
-            + data
-            + bytes(-len(data) % POINTER.itemsize)
-        )
-        return cls(kernels, name, (bucket(blocks), *across), block, shared, row, tables, upload)
-
-
-def bucket(blocks: int) -> int:
-    """The smallest power of two that is not below."""
-    return 1 << max(0, blocks - 1).bit_length()
-
-
 class Launch:
     """One launch of a kernel.
 
@@ -309,10 +260,10 @@ class Launch:
 
     def launches_in_graph(self) -> tuple[KernelLaunch]:
         if self._in_graph is None:
+            grid, block = [(*sizes, *ONES[len(sizes)]) for sizes in (self._grid, self._block)]
             self._in_graph = KernelLaunch.of(
-                self._kernels, self._name, self._grid, self._block, self._shared, *self._packed,
-                self._upload,
-            )  # fmt: skip
+                self._kernels, self._name, grid, block, self._shared, *self._packed, self._upload
+            )
         return (self._in_graph,)
 
     def forget(self) -> None:

@@ -25,9 +25,9 @@ from itertools import chain
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime.captured import KernelLaunch, NotCapturable
 from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule
 from dynbatch.kernels.cuda.runtime.graphs import PLACE_BYTES, StepKernel, capture, latest
-from dynbatch.kernels.cuda.runtime.launch import KernelLaunch, NotCapturable
 from dynbatch.kernels.cuda.runtime.packing import POINTER
 from dynbatch.kernels.cuda.runtime.staging import Fill, Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork

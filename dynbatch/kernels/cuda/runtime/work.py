@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dynbatch.backend import Array, DType, is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.runtime.launch import Dimensions, KernelLaunch, Kernels, NotCapturable
+from dynbatch.kernels.cuda.runtime.captured import KernelLaunch, NotCapturable
+from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels
 from dynbatch.kernels.cuda.runtime.packing import Arguments
 from dynbatch.kernels.cuda.runtime.staging import Upload
 
