@@ -77,8 +77,7 @@ class Staging:
     def __init__(self, cupy: CupyModule) -> None:
         self._cupy = cupy
         self._slots: list[Slot | None] = [None] * DEPTH
-        self._room: MemoryPointer | None = None
-        self._room_bytes = 0
+        self._room: tuple[MemoryPointer, int] | None = None  # on the device, and its bytes
         self._last: tuple[CudaEvent, int] | None = None  # after the last use, and on which stream
         self._turn = 0
         self.number = 0
@@ -167,14 +166,14 @@ class Staging:
     def _room_for(self, size: int, stream: CudaStream) -> MemoryPointer:
         """The device's buffer, once what read it before is done: that was started on a stream."""
         room, last = self._room, self._last
-        if room is None or self._room_bytes < size:
+        if room is None or room[1] < size:
             if last is not None:
                 last[0].synchronize()  # CuPy's pool gives the old one to others at once
-            self._room_bytes = _rounded(size)
-            room = self._room = self._cupy.cuda.alloc(self._room_bytes)
+            rounded = _rounded(size)
+            room = self._room = self._cupy.cuda.alloc(rounded), rounded
         elif last is not None and last[1] != stream.ptr:
             stream.wait_event(last[0])
-        return room
+        return room[0]
 
 
 def _rounded(size: int) -> int:

@@ -13,7 +13,7 @@ from dynbatch.kernels.cuda.runtime import source, streams
 from dynbatch.kernels.cuda.runtime.cublas import MOST_HANDLES, Cublas
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.queue import Queue
-from dynbatch.kernels.cuda.runtime.staging import DEPTH, Staging
+from dynbatch.kernels.cuda.runtime.staging import DEPTH, FIRST_BYTES, Staging
 from tests.cuda import devices, fake_cupy
 
 STEPS = source.join(
@@ -439,6 +439,23 @@ def test_tables_that_find_no_memory_are_forgotten(queue, monkeypatch):
     add(queue, x, np.full(N, 3))
     queue.flush()
     assert x.get()[0] == 3
+
+
+def test_a_buffer_that_could_not_grow_is_not_taken_for_a_larger_one(queue, monkeypatch):
+    x, alloc, sizes = queue.cupy.zeros(N, np.float32), queue.cupy.cuda.alloc, []
+    add(queue, x, np.ones(N))
+    queue.flush()
+    large = np.full(FIRST_BYTES, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.cupy.cuda, "alloc", failing(MemoryError("full")))
+        add(queue, x, large)
+        with pytest.raises(OutOfMemory, match="the upload of the run's tables"):
+            queue.flush()
+    monkeypatch.setattr(queue.cupy.cuda, "alloc", lambda n: sizes.append(n) or alloc(n))
+    add(queue, x, large)
+    queue.flush()
+    assert x.get().tolist() == [4] * N
+    assert sizes == [4 * FIRST_BYTES]
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])
