@@ -94,9 +94,9 @@ class RepeatedRun:
             self._queue.early.clear()  # which are among these
 
     def _given(self) -> list[object]:
-        """What calls that were written down follow from, beside the arena."""
+        """What calls and launches that were written down follow from, beside the arena."""
         settings = parallel.available(), is_batch_invariant(), switch.is_off
-        return [*settings, *[parameter.value for parameter in self._parameters]]
+        return [self._queue, *settings, *[parameter.value for parameter in self._parameters]]
 
     def _place(self) -> None:
         """Find out what all steps do, with all blocks in their places in a new arena."""

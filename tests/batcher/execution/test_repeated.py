@@ -1,5 +1,7 @@
 """A run that is done again: the same steps, with what their nodes read from outside."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -152,3 +154,28 @@ def test_on_a_gpu_launches_are_queued_again_and_read_what_parameters_are_now(cud
             np.testing.assert_array_equal(y.value, expected)
     # What is uploaded is queued each time; the rest anew for another array only.
     assert counts == [(6, 6), (6, 1), (6, 1), (6, 6), (6, 1)]
+
+
+def test_on_a_gpu_another_thread_launches_with_what_is_its_own(cuda):
+    """Its kernels' room for arguments, and its handles of cuBLAS, serve one thread at a time."""
+    rng = np.random.default_rng(3)
+    shapes = [(6,), (6,), (8, 6), (8,), (6, 8), (6,)]
+    model = [db.Parameter(rng.standard_normal(s).astype(np.float32), str(s)) for s in shapes]
+    for parameter in model:
+        parameter.to("cuda")
+
+    def launches_of(run):
+        before = queue().launches
+        run()
+        queue().flush()
+        return queue().launches - before
+
+    with db.Graph("cuda", grad=False) as graph, ThreadPoolExecutor(1) as other:
+        y = feed_forward(model, F.input(graph, rng.standard_normal((5, 6)).astype(np.float32)))
+        graph.forward()
+        again, here = graph.repeated(), queue().launches
+        counts = [launches_of(again.run), other.submit(launches_of, again.run).result()]
+        assert counts == [6, 6] and queue().launches == here + 6
+        assert [launches_of(again.run), other.submit(launches_of, again.run).result()] == [6, 6]
+        expected = y.value
+        assert np.isfinite(expected).all()
