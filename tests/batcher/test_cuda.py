@@ -90,7 +90,7 @@ def test_a_training_step_of_a_tagger(cuda):
         "add_then_tanh": 1,  # the bias, and the activation
         "token_scales": 1,  # the loss, fused with its projection
         "softmax_loss": 1,
-        "reduce_segments": 3,  # losses of a sentence, losses of all, the bias's gradient
+        "sum_segments": 3,  # losses of a sentence, losses of all, the bias's gradient
         "elementwise_tanh_backward": 1,
         "add_rows": 1,  # the table's gradient
     }

@@ -146,7 +146,7 @@ def test_a_wrong_value_names_node_sentence_element_and_kernel(spoil):
         ("add_bias", 0, 18, "", ("LinearMap #6, sentence 1", "value", "(0, 0)")),
         ("gather_rows", 2, 0, "", ("Lookup #0, sentence 0", "value", "element (0, 0)")),
         ("add_rows", 4, 3, "", ("Lookup #0", "gradient for parameter 'table'")),
-        ("reduce_segments", 1, 4, "LinearMap #1,", ("gradient for parameter 'bias'", "(4,)")),
+        ("sum_segments", 1, 4, "LinearMap #1,", ("gradient for parameter 'bias'", "(4,)")),
         ("spread_segments", 1, 2, "", ("Total #25", "gradient of CrossEntropy #14")),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

@@ -11,7 +11,9 @@ from dynbatch.kernels import segment as kernels
 from dynbatch.kernels.cuda.walks import by_elements, over_segments, reduce_parts
 from dynbatch.kernels.matrices import Segments
 
-OPERATIONS: dict[np.ufunc, int] = {np.add: 0, np.maximum: 1, np.minimum: 2}  # as in segment.cu
+KERNELS: dict[np.ufunc, str] = {
+    np.add: "sum_segments", np.maximum: "max_segments", np.minimum: "min_segments",
+}  # fmt: skip
 
 spread_segments = by_elements(kernels.spread_segments)
 
@@ -20,9 +22,9 @@ def reduce_segments(
     ufunc: np.ufunc, rows: Array, offsets: Segments, out: Array, empty: float
 ) -> None:
     """out[k] = the sum, maximum or minimum of segment k's rows; `empty` if it has none."""
-    reduce = partial(_reduce, OPERATIONS[ufunc], empty)
+    reduce = partial(_reduce, KERNELS[ufunc], empty)
     reduce(*reduce_parts(rows, offsets, reduce), out)
 
 
-def _reduce(operation: int, empty: float, rows: Array, offsets: Segments, out: Array) -> None:
-    over_segments("reduce_segments", (rows, out), offsets, out.shape[1], operation, empty)
+def _reduce(kernel: str, empty: float, rows: Array, offsets: Segments, out: Array) -> None:
+    over_segments(kernel, (rows, out), offsets, out.shape[1], empty)

@@ -16,7 +16,7 @@ from dynbatch.kernels.segment import sum_segments
 CHUNK_BYTES = 32 << 20
 LEAST_ROWS = 256
 THREADS = 256
-# Rows of at most so many logits go to a warp each, longer ones to a block, as in cross_entropy.cu.
+# Rows of at most so many logits go to a warp each, longer ones to a block.
 SHORT_ROW = 1024
 THREADS_OF_LONG_ROW = 512
 
@@ -86,15 +86,15 @@ def _softmax_loss(
     """`softmax_loss` for the tokens from `first` on; ids and weights are uploaded once."""
     rows, vocabulary = logits.shape
     if vocabulary <= SHORT_ROW:
-        blocks, threads = -(-rows * 32 // THREADS), THREADS
+        kernel, blocks, threads = "softmax_loss", -(-rows * 32 // THREADS), THREADS
     else:
-        blocks, threads = rows, THREADS_OF_LONG_ROW
+        kernel, blocks, threads = "softmax_loss_of_long_rows", rows, THREADS_OF_LONG_ROW
     smoothing = targets.smoothing
     args = (
         logits, bias, targets.ids, _distributions(targets, first, rows), targets.weights, scale,
         losses, first, rows, vocabulary, 1 - smoothing, smoothing / max(1, vocabulary),
     )  # fmt: skip
-    launch(logits, "softmax_loss", (blocks,), (threads,), args)
+    launch(logits, kernel, (blocks,), (threads,), args)
 
 
 def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | None:

@@ -74,10 +74,10 @@ struct ParameterSums {
 };
 
 // dweight = Σ dy * n and dbias = Σ dy within segments, either of which may be NULL. Where rstd is
-// NULL, x and dy hold such sums of parts. Grid and block of `over_segments`.
+// NULL, x and dy hold such sums of parts. Grid and block of `over_segments` of columns.
 extern "C" __global__ void layer_norm_parameters(const REAL* dy, const REAL* x, const REAL* mean,
     const REAL* rstd, REAL* dweight, REAL* dbias, const int* offsets, int length, int count,
     int width) {
-    run_segments(
+    over_segments<true>(
         ParameterSums{dy, x, mean, rstd, dweight, dbias, width}, {offsets, length, count, width});
 }

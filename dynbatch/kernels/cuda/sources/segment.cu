@@ -18,14 +18,21 @@ struct Reduction : Operation {
     __device__ __forceinline__ void write(REAL, long long) const {}
 };
 
-// out[k] = the sum (operation 0), maximum (1) or minimum (2) of segment k of x, and `empty` where
-// it has no rows. Grid and block as for `over_segments`.
-extern "C" __global__ void reduce_segments(const REAL* x, REAL* out, const int* offsets, int length,
-    int count, int width, int operation, REAL empty) {
-    const Segments segments = {offsets, length, count, width};
-    if (operation == 0) run_segments(Reduction<Add>{{}, x, out, width, empty}, segments);
-    else if (operation == 1) run_segments(Reduction<Max>{{}, x, out, width, empty}, segments);
-    else run_segments(Reduction<Min>{{}, x, out, width, empty}, segments);
+// out[k] = the sum, maximum or minimum of segment k of x, and `empty` where it has no rows. Grid and
+// block as for `over_segments`.
+extern "C" __global__ void sum_segments(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
+    run_segments(Reduction<Add>{{}, x, out, width, empty}, {offsets, length, count, width});
+}
+
+extern "C" __global__ void max_segments(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
+    run_segments(Reduction<Max>{{}, x, out, width, empty}, {offsets, length, count, width});
+}
+
+extern "C" __global__ void min_segments(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
+    run_segments(Reduction<Min>{{}, x, out, width, empty}, {offsets, length, count, width});
 }
 
 // Sums of the rows of several matrices, each into an array of its own. A table row for each, places

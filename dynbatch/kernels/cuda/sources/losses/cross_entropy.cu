@@ -68,26 +68,39 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
     }
 }
 
+template <bool BLOCK>
+__device__ __forceinline__ void row_losses(REAL* logits, const REAL* bias, const int* ids,
+    const REAL* distributions, const REAL* weights, const REAL* scale, REAL* losses, int first,
+    int rows, int vocabulary, REAL hit, REAL uniform) {
+    const int row = BLOCK ? blockIdx.x : blockIdx.x * ROWS + threadIdx.x / WARP;
+    if (row >= rows) return;  // the whole warp
+    REAL* z = logits + (long long)row * vocabulary;
+    const int id = ids[first + row];
+    const REAL weight = weights[first + row], *own_scale = scale ? scale + row : nullptr;
+    const REAL* p = distributions ? distributions + (long long)row * vocabulary : nullptr;
+    row_loss<BLOCK>(z, bias, id, p, weight, own_scale, losses + row, vocabulary, hit, uniform);
+}
+
 // losses[n] = weights[n] · (logsumexp(z) - hit · z[id] - uniform · Σ z) for z = logits[n] + bias,
 // each z less its maximum. With `scale`, the gradients of the unweighted losses, the logits become
 // scale[n] · (softmax(z) - uniform - hit · [i = id]); without, they stay. `ids` and `weights` begin
 // `first` tokens before the others. With `distributions` (rows, vocabulary), [i = id] is p[i].
 // Where a weight is 0, loss and gradients are 0.
 //
-// Block (256), grid (rows / 8) up to 1024 logits in a row; block (512), grid (rows) above.
+// Block (256), grid (rows / 8).
 extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const int* ids,
     const REAL* distributions, const REAL* weights, const REAL* scale, REAL* losses, int first,
     int rows, int vocabulary, REAL hit, REAL uniform) {
-    const bool whole = vocabulary > 1024;
-    const int row = whole ? blockIdx.x : blockIdx.x * ROWS + threadIdx.x / WARP;
-    if (row >= rows) return;  // the whole warp
-    REAL* z = logits + (long long)row * vocabulary;
-    const int id = ids[first + row];
-    const REAL weight = weights[first + row], *own_scale = scale ? scale + row : nullptr;
-    const REAL* p = distributions ? distributions + (long long)row * vocabulary : nullptr;
-    REAL* loss = losses + row;
-    if (whole) row_loss<true>(z, bias, id, p, weight, own_scale, loss, vocabulary, hit, uniform);
-    else row_loss<false>(z, bias, id, p, weight, own_scale, loss, vocabulary, hit, uniform);
+    row_losses<false>(logits, bias, ids, distributions, weights, scale, losses, first, rows,
+        vocabulary, hit, uniform);
+}
+
+// The same of long rows, a block to each: block (512), grid (rows).
+extern "C" __global__ void softmax_loss_of_long_rows(REAL* logits, const REAL* bias, const int* ids,
+    const REAL* distributions, const REAL* weights, const REAL* scale, REAL* losses, int first,
+    int rows, int vocabulary, REAL hit, REAL uniform) {
+    row_losses<true>(logits, bias, ids, distributions, weights, scale, losses, first, rows,
+        vocabulary, hit, uniform);
 }
 
 // out[t] = weights[t] · dy[k] for the tokens t of sentence k, which begin at offsets[k].
