@@ -21,7 +21,8 @@ from dataclasses import replace
 from benchmarks.gpu.cases import CASES, ROUNDED, Case, case_of, parser, precisions
 from benchmarks.gpu.job import ROOT, module
 from benchmarks.gpu.switches import SWITCHES
-from dynbatch.errors import DynbatchError
+from dynbatch import backend
+from dynbatch.errors import BackendError, DynbatchError
 from dynbatch.kernels.cuda import elementwise, gated
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.launch import REAL
@@ -87,7 +88,7 @@ def commands(processes: int, switched: int = 0) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: JSON to standard output; status 1 where a process failed."""
+    """The command: JSON to standard output; status 1 where a process failed, 2 without a GPU."""
     options = parser("prewarm", __doc__)
     options.add_argument("--processes", type=int, help="at once; without it, one case alone")
     options.add_argument(
@@ -100,6 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with one_compiles():
             print(json.dumps({"kernels": _one(given)}))
         return 0
+    try:
+        backend.device("cuda")
+    except BackendError as error:
+        print(error, file=sys.stderr)
+        return 2
     begin = time.monotonic()
     few = replace(CASES[0], batch=2, batches=1)
     for precision in (FULL, *ROUNDED):

@@ -153,8 +153,10 @@ def summary(records: Iterable[Sequence[dict[str, Any]]]) -> dict[str, Any]:
     """Counts over all shards, and failures by file. A test that began and did not end is one."""
     collected, absent, ended, started = 0, {}, {}, []
     kernels: set[str] = set()
+    on: set[str] = set()
     for events in records:
         collected += next((e["collected"] for e in events if "collected" in e), 0)
+        on.update([e["on"] for e in events if "on" in e])
         kernels.update(*[e["kernels"] for e in events if "kernels" in e])
         absent |= {e["not collected"]: e["why"] for e in events if "not collected" in e}
         ended |= {e["ended"]: e for e in events if "ended" in e}
@@ -174,6 +176,7 @@ def summary(records: Iterable[Sequence[dict[str, Any]]]) -> dict[str, Any]:
         by_file.setdefault(failure["test"].partition("::")[0], []).append(failure)
     return {
         "collected": collected,
+        "on": " and ".join(sorted(on)),
         "kernels": len(kernels),
         "passed": outcomes.count("passed"),
         "failed": len(failures),

@@ -56,7 +56,7 @@ def _parts(parts: Report) -> Iterator[str]:
 
 def _tests(name: str, found: Report) -> Iterator[str]:
     yield (
-        f"{name} on the card: {found['passed']} passed, {found['failed']} failed, "
+        f"{name} on {found['on']}: {found['passed']} passed, {found['failed']} failed, "
         f"{found['skipped']} skipped, {found['not_run']} not run, of {found['collected']}; "
         f"{found['kernels']} kernels"
     )

@@ -2,11 +2,11 @@
 
     python3 -m pytest -p tests.cuda.on_gpu --gpu-shard=0/4 --gpu-record=record.jsonl
 
-One JSON line per event: {"collected": 812}, {"started": nodeid}, {"ended": nodeid, "outcome":
-"passed" | "failed" | "skipped", "why": text, "kernels": [those loaded since the last]}, {"not
-collected": path, "why": text}. A line is on disk before the next test begins, so that a crash or a
-hang loses nothing; tests that the file names already do not run again. A CUDA error that stays, as
-an illegal address does, ends the run.
+One JSON line per event: {"collected": 812, "on": "a GPU" | "the stand-in"}, {"started": nodeid},
+{"ended": nodeid, "outcome": "passed" | "failed" | "skipped", "why": text, "kernels": [those loaded
+since the last]}, {"not collected": path, "why": text}. A line is on disk before the next test
+begins, so that a crash or a hang loses nothing; tests that the file names already do not run again.
+A CUDA error that stays, as an illegal address does, ends the run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Record:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._write(collected=len(session.items))
+        on = "a GPU" if devices.has_gpu() else "the stand-in"
+        self._write(collected=len(session.items), on=on)
         session.items[:] = [item for item in session.items if item.nodeid not in self._known]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

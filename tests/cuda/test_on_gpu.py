@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.gpu import suite
-from tests.cuda import on_gpu
+from tests.cuda import devices, on_gpu
 
 CONFTEST = """
 import pytest
@@ -93,6 +93,7 @@ def test_a_test_that_is_stopped_for_lack_of_time_has_not_failed(folder, monkeypa
     for state in (*told, found):
         assert (state["passed"], state["failed"], state["not_run"]) == (1, 0, 2)
         assert state["time_ran_out"] and state["failures"] == {}
+        assert state["on"] == ("a GPU" if devices.has_gpu() else "the stand-in")
     assert on_gpu.read(folder / "kept")[-1]["started"].endswith("test_b")
 
 

@@ -41,6 +41,7 @@ def test_every_part_ends_on_the_stand_in_and_is_on_disk_when_it_has(stand_in_pyt
     assert set(states.values()) <= {"passed", "skipped"}, states
     assert sorted(seen) == seen and len(set(seen)) > len(states) - 5  # those skipped are one
     assert report["parts"]["tests"]["found"]["passed"] > 5
+    assert report["parts"]["tests"]["found"]["on"] == "the stand-in"
     assert '{"ended"' in (out / "tests.txt").read_text()
     assert "written to" in text and running.returncode == 0
 

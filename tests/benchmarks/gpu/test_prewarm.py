@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from benchmarks.gpu import cases, check, prewarm, switches
 from benchmarks.workloads.tagger import DynbatchTagger
@@ -61,7 +63,14 @@ def test_a_case_compiles_what_other_parts_of_the_check_make_of_it(cuda, monkeypa
         before = known
 
 
-def test_the_kernels_of_the_cpu_are_compiled_by_one_process(monkeypatch, capsys):
+def test_nothing_is_compiled_without_a_gpu(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(prewarm, "_run", lambda command: pytest.fail("no process can do it"))
+    assert prewarm.main(["--processes", "2"]) == 2
+    assert capsys.readouterr().err.startswith("CUDA is not available")
+
+
+def test_the_kernels_of_the_cpu_are_compiled_by_one_process(cuda, monkeypatch, capsys):
     """Before fourteen would each do it."""
     done = []
     monkeypatch.setattr(prewarm, "CASES", (tiny("tagger"),))

