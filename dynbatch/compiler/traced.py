@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path as FilePath
 from types import MethodType
@@ -46,7 +46,8 @@ class Missing:
 def is_unchanged(params: object, reads: Reads) -> bool:
     """Whether reading `params` again would give the same values."""
     # The first that differs is the last looked at: another model's trace costs one read, not all.
-    return all(_is_same(_follow(params, path), value) for path, value in reads.items())
+    pairs = zip(_values(params, reads), reads.values(), strict=True)
+    return all(now is then or _is_same(now, then) for now, then in pairs)
 
 
 def check_reads(what: str, reads: Reads, graph: Owner) -> None:
@@ -69,13 +70,28 @@ def read(params: Any, way: Way, key: Any) -> Any:
     return tuple(params if way is Way.KEYS else vars(params))
 
 
-def _follow(params: object, path: Path) -> object:
-    try:
-        for way, key in path:
-            params = read(params, way, key)
-    except (AttributeError, KeyError, IndexError, TypeError):
-        return Missing
-    return params
+def _values(params: object, paths: Iterable[Path]) -> Iterator[object]:
+    """The values at these paths, `Missing` where there is none.
+
+    What a path has in common with the one before it is read once: `params.layers[3].norm` for the
+    weight and the bias.
+    """
+    before: Path = ()
+    passed = [params]  # at the beginnings of the path before
+    for path in paths:
+        common = 0
+        for step, other in zip(path, before, strict=False):
+            if step != other or common + 1 == len(passed):
+                break
+            common += 1
+        del passed[common + 1 :]
+        try:
+            for way, key in path[common:]:
+                passed.append(read(passed[-1], way, key))
+        except (AttributeError, KeyError, IndexError, TypeError):
+            pass
+        before = path
+        yield passed[-1] if len(passed) == len(path) + 1 else Missing
 
 
 def _is_same(now: object, then: object) -> bool:

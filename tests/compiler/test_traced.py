@@ -8,7 +8,7 @@ import numpy as np
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.compiler.recorder import Recorder, reads_of
-from dynbatch.compiler.traced import Traced, take_first_traced
+from dynbatch.compiler.traced import Missing, Traced, Way, is_unchanged, take_first_traced
 
 
 class Counted(SimpleNamespace):
@@ -62,3 +62,45 @@ def test_what_is_traced_for_the_first_time_is_named_once_by_its_definition():
             cell(F.input(graph, np.ones(1)))
             cell(F.input(graph, np.ones(3)))
             assert not take_first_traced()
+
+
+class Logged:
+    """Attributes, each of which notes when it is read."""
+
+    def __init__(self, log, **attributes):
+        self.log, self.found = log, attributes
+
+    def __getattr__(self, name):
+        self.log.append(name)
+        try:
+            return self.found[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def paths(*texts):
+    return [tuple([(Way.ATTRIBUTE, name) for name in text.split(".")]) for text in texts]
+
+
+def test_what_paths_have_in_common_is_read_once():
+    log = []
+    norm = Logged(log, weight=1, bias=2)
+    params = Logged(log, layers=Logged(log, norm=norm, size=3), name="x")
+    where = paths("layers.norm.weight", "layers.norm.bias", "layers.size", "name", "layers.norm")
+    reads = dict(zip(where, (1, 2, 3, "x", norm), strict=True))
+    assert is_unchanged(params, reads)
+    assert log == "layers norm weight bias size name layers norm".split()
+    log.clear()
+    norm.found["bias"] = 5
+    assert not is_unchanged(params, reads) and log == "layers norm weight bias".split()
+
+
+def test_paths_behind_one_that_leads_nowhere_are_followed():
+    params = Logged([], a=Logged([], b=1))
+    where = paths("a.c.d", "a.c.e", "a.b", "a.b.real", "x.y", "a")
+    expected = (Missing, Missing, 1, 1, Missing, params.a)
+    assert is_unchanged(params, dict(zip(where, expected, strict=True)))
+    for number, value in enumerate(expected):
+        changed = [*expected]
+        changed[number] = 7 if value is Missing else Missing
+        assert not is_unchanged(params, dict(zip(where, changed, strict=True)))
