@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from benchmarks.memory.planned import MODELS, held, loss_of
 from dynbatch import backend
 from dynbatch import nodes as F
 from dynbatch.errors import BackendError, GraphError
 from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory
 from dynbatch.parameter import Parameter
-from dynbatch.row_sparse import RowSparse
 from tests.marks import exhaustive
-from tests.sentence_models import KINDS, WORDS, Build, Sentence
+from tests.sentence_models import KINDS
 
 LENGTHS = (5, 3, 1, 11, 4)
-PLANNED = (
-    "tagger", "seq2seq", "transformer", "gpt", "tree", "text_cnn", "crf", "biaffine",
-    "graph_rounds", "scan_with_additive_attention", "calls", "images",
-)  # fmt: skip
-OTHERS = [name for name in KINDS if name not in (*PLANNED, "driver")]  # which values decide
+OTHERS = [name for name in KINDS if name not in (*MODELS, "driver")]  # which values decide
 
 
 @pytest.fixture
@@ -53,26 +49,14 @@ def no_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def loss_of(graph: db.Graph, build: Build) -> db.Node:
-    rng = np.random.default_rng(0)
-    made = [build(Sentence(graph, rng.integers(WORDS, size=length))) for length in LENGTHS]
-    return F.mean([loss for _, loss in made])
-
-
-def held(array: Any) -> int:
-    """Bytes on the GPU."""
-    values = array.values if isinstance(array, RowSparse) else array
-    return values.nbytes if backend.is_device_array(values) else 0
-
-
 @pytest.mark.parametrize("limited", [False, True], ids=["whole", "within a limit"])
-@pytest.mark.parametrize("name", [*PLANNED, *map(exhaustive, OTHERS)])
+@pytest.mark.parametrize("name", [*MODELS, *map(exhaustive, OTHERS)])
 def test_a_step_takes_on_a_gpu_what_was_planned_without_one(
     name: str, limited: bool, parameters: list[Parameter], no_cupy: Any, request: Any
 ) -> None:
     build = KINDS[name]()
     with db.Graph(seed=3) as graph:
-        loss = loss_of(graph, build)
+        loss = loss_of(graph, build, LENGTHS)
         limit = int(0.9 * graph.estimate(loss, device="cuda").peak_bytes) if limited else None
         planned = graph.estimate(loss, limit, device="cuda")
     no_cupy.undo()
@@ -83,7 +67,7 @@ def test_a_step_takes_on_a_gpu_what_was_planned_without_one(
         parameter.to("cuda")
     pool = Pool(upstream=DeviceMemory(device))
     with db.Graph("cuda", seed=3, pool=pool) as graph:
-        loss = loss_of(graph, build)
+        loss = loss_of(graph, build, LENGTHS)
         assert graph.estimate(loss, limit) == planned
         graph.backward(loss, limit)
         assert graph.memory_use == planned
@@ -105,7 +89,7 @@ def test_a_plan_for_a_gpu_differs_from_that_for_the_cpu_and_leaves_the_graph_as_
 ) -> None:
     build = KINDS["transformer"]()
     with db.Graph(seed=3) as graph:
-        loss = loss_of(graph, build)
+        loss = loss_of(graph, build, LENGTHS)
         own = graph.estimate(loss)
         there = graph.estimate(loss, device="cuda:1")
         assert there.peak_bytes != own.peak_bytes  # of norms a GPU keeps the input, say

@@ -42,6 +42,7 @@ _retired: dict[int, int] = {}  # of them, those whose contents nobody may read: 
 _freed: deque[Any] = deque()
 _freed_bytes = [0]
 FREED_BYTES = 1 << 24  # so much of it is kept from being handed out again
+_peak = [0]  # the most bytes at once
 _pooled: weakref.WeakSet[Any] = weakref.WeakSet()  # of them, those that CuPy's pool would hold
 
 
@@ -70,6 +71,7 @@ class Memory:
             _live[self.ptr] = size
             _device_of[self.ptr] = self.device_id
             bisect.insort(_addresses, self.ptr)
+            _peak[0] = max(_peak[0], used_bytes())
         weakref.finalize(self, _free, self.ptr, raw)
 
     @property
@@ -124,6 +126,15 @@ def require_current(ptr: int) -> None:
 
 def used_bytes() -> int:
     return sum(_live.values())
+
+
+def peak_bytes() -> int:
+    """Not in CuPy: the most bytes at once since `forget_peak`."""
+    return _peak[0]
+
+
+def forget_peak() -> None:
+    _peak[0] = used_bytes()
 
 
 def buffers() -> list[tuple[int, int]]:
