@@ -87,7 +87,7 @@ docs: $(VENV)/.ready-docs
 	@$(MAKE) --no-print-directory site
 
 site: $(VENV)/.ready-docs
-	@$(BIN)/python -m sphinx --quiet --fail-on-warning --nitpicky -c docs . build/docs
+	@$(BIN)/python -m sphinx --jobs auto --quiet --fail-on-warning --nitpicky -c docs . build/docs
 	@echo 'build/docs/index.html'
 
 # Without ARGS: both workloads as the README quotes them.
