@@ -221,17 +221,16 @@ def _values_like(array: Array, least: int | None) -> Array:
     return np.append(np.unique(array), array.dtype.type(1))
 
 
-def _profile_again(profiler: Any) -> None:
-    """Let the profiler that watched before go on.
+def _slot() -> tuple[Callable[[Any], None], Any]:
+    """The function of `sys` that has calls watched, and who watches now: it can be given back.
 
-    Of one in C, as cProfile's is before Python 3.12, `sys.getprofile` returns the object, which is
-    not a function that `sys.setprofile` could call: it takes its place itself.
+    A profiler in C, as cProfile's is before Python 3.12, cannot: `sys.getprofile` returns an object
+    that `sys.setprofile` could not call. It goes on, and calls are watched as a debugger does.
     """
+    profiler = sys.getprofile()
     if profiler is None or callable(profiler):
-        sys.setprofile(profiler)
-    else:
-        sys.setprofile(None)
-        profiler.enable()
+        return sys.setprofile, profiler
+    return sys.settrace, sys.gettrace()
 
 
 class Seen:
@@ -247,10 +246,10 @@ class Seen:
         self.reads_lengths = False
 
     def watch(self, run: Callable[[], BlockTrace]) -> BlockTrace:
-        """What `run` returns."""
+        """Run it."""
         codes: set[Any] = set()
 
-        def profile(frame: Any, event: str, argument: object) -> None:
+        def watcher(frame: Any, event: str, argument: object) -> None:
             if event != "call":
                 return
             if not is_inside(frame):
@@ -259,12 +258,12 @@ class Seen:
             elif frame.f_code in LENGTHS_READ and not is_inside(frame.f_back):
                 self.reads_lengths = True
 
-        before = sys.getprofile()
-        sys.setprofile(profile)
+        set_watcher, before = _slot()
         try:
+            set_watcher(watcher)
             trace = run()
         finally:
-            _profile_again(before)
+            set_watcher(before)
             self.names = {name for code in codes for name in code.co_names}
         return trace
 

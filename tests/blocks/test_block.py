@@ -1,7 +1,10 @@
 """Blocks are one node a sentence, and give what their functions give."""
 
 import cProfile
+import ctypes
 import itertools
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.generation.generate import generate
 from dynbatch.testing import load_graph
 
 WIDTH = 8
@@ -576,12 +580,58 @@ def after_the_block():
     """Nothing: its call shows that a profiler still runs."""
 
 
-def test_a_block_is_traced_while_a_profiler_runs_and_the_profiler_goes_on():
-    profiler = cProfile.Profile()
-    with db.Graph() as graph, profiler:
-        x = F.input(graph, np.ones((3, WIDTH)))
-        F.sum(db.block(lambda x: F.tanh(x) * x)(x)).value  # noqa: B018
+@contextmanager
+def profiled_in_c():
+    """The code whose calls a profiler in C has seen, whose object knows no way to go on."""
+    seen = set()
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.py_object] * 2, ctypes.c_int, ctypes.c_void_p)
+    def profile(_, frame, event, argument):
+        seen.add(frame.f_code)
+        return 0
+
+    watch = ctypes.PYFUNCTYPE(None, type(profile), ctypes.py_object)
+    before = sys.getprofile()
+    watch(("PyEval_SetProfile", ctypes.pythonapi))(profile, object())
+    try:
+        yield lambda: seen
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
+def profiled_by_the_library():
+    with cProfile.Profile() as profiler:
+        yield lambda: {entry.code for entry in profiler.getstats()}
+
+
+@contextmanager
+def profiled_in_python():
+    seen, before = set(), sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code))
+    try:
+        yield lambda: seen
+    finally:
+        sys.setprofile(before)
+
+
+@pytest.mark.parametrize(
+    "profiled",
+    [profiled_in_c, profiled_by_the_library, profiled_in_python],
+    ids=lambda f: f.__name__,
+)
+def test_a_block_is_traced_while_a_profiler_runs_and_the_profiler_goes_on(profiled):
+    tracer = sys.gettrace()
+    model = models.GPT(9, longest=16, width=4, layers=1, heads=1)
+    expected = generate(model, [[1, 2]], max_new_tokens=3)[0]
+    outcome = db.block(lambda x: F.tanh(x) * len(x))
+    with profiled() as seen:
+        for rows in (3, 5):  # which decide: that they are read is seen
+            with db.Graph(dtype="float64") as graph:
+                y = outcome(F.input(graph, np.ones((rows, WIDTH)))).value
+            np.testing.assert_array_equal(y, np.full((rows, WIDTH), np.tanh(1) * rows))
+            assert "inlined" not in graph.explain()
+        assert generate(model, [[1, 2]], max_new_tokens=3)[0] == expected
         after_the_block()
-        assert "inlined" not in graph.explain()
-    codes = [entry.code for entry in profiler.getstats()]
-    assert after_the_block.__code__ in codes
+        assert after_the_block.__code__ in seen()
+    assert sys.gettrace() is tracer
