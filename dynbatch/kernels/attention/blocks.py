@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -45,6 +45,16 @@ class Scoring(NamedTuple):
     p: float = 0.0
     streams: Array | None = None
     starts: Array | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal where the same sentences are scored alike, as by the layers of a model; None where
+        that is not known."""
+        first = self.masks[0]
+        is_plain = self.bias is None and self.streams is None and first.visible is None
+        if not (is_plain and all([mask is first for mask in self.masks])):
+            return None
+        return (self.heads, self.shared, first[:2], self.scales.tobytes(), self.starts is None)
 
     def mask(self, sentence: int) -> Mask:
         """The mask of a sentence, by the distance of key and query in their arrays."""

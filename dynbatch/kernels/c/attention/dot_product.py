@@ -103,10 +103,9 @@ def _call_of_pages(
     queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> AttentionCall:
     """The call; the layers of a model that score alike share what it knows of the sentences."""
-    table, first = paged.table, scoring.masks[0]
-    is_shared = scoring.bias is None and all([mask is first for mask in scoring.masks])
-    key = (scoring.heads, first[:2], scoring.scales.tobytes(), scoring.starts is None, paged.widths)
-    known = table.calls.get(key) if is_shared and first.visible is None else None
+    table, of_scoring = paged.table, scoring.key
+    key = of_scoring, paged.widths
+    known = table.calls.get(key)
     if known is not None:
         known.place(queries, out)
         known.arrays[6] = paged.addresses
@@ -119,7 +118,7 @@ def _call_of_pages(
         size = _bias_size(np.diff(query_offsets).tolist(), table.after.tolist(), scoring)
     call = AttentionCall(packed, scoring, out, None, np.empty(size, out.dtype))
     call.use_pages(paged.addresses, table)
-    if is_shared and first.visible is None:
+    if of_scoring is not None:
         table.calls[key] = call
     return call
 

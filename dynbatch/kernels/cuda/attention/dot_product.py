@@ -14,6 +14,7 @@ from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.kernels.cuda.runtime.launch import Dimensions
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segment import reduce_segments
@@ -83,19 +84,36 @@ def dot_attention(
 def dot_attention_of_pages(
     queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> None:
-    """`dot_attention` over keys and values where they lie in pages, in one launch."""
-    table, lengths = paged.table, np.diff(query_offsets)
+    """`dot_attention` over keys and values where they lie in pages, in one launch.
+
+    The layers of a model that score alike share the tables.
+    """
+    table, of_scoring = paged.table, scoring.key
+    key = of_scoring, paged.widths
+    known = table.calls.get(key)
+    if known is None:
+        known = _call_of_pages(queries, query_offsets, paged, scoring)
+        if of_scoring is not None:
+            table.calls[key] = known
+    name, blocks, block, of_pages, of_sentences = known
+    args = (queries, *of_pages, *paged.offsets, out, *of_sentences)
+    launch(out, name, (blocks, scoring.heads), block, args)
+
+
+def _call_of_pages(
+    queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring
+) -> tuple[str, int, Dimensions, Sequence[Argument], Sequence[Argument]]:
+    """Kernel, blocks, block, and the arguments that follow from pages and from sentences."""
+    table = paged.table
     log_rows = table.rows.bit_length() - 1
     assert table.rows == 1 << log_rows, f"pages of {table.rows} rows, which are no power of two"
     keys, values = [queries[:0].reshape(0, width) for width in paged.widths]  # for their widths
     packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
     form = _form(packed, scoring)
-    tiles, blocks = tile_table(lengths, form.side)
-    args = (
-        queries, table.bases, table.firsts, table.gaps, log_rows, *paged.offsets, out, tiles,
-        *_tables(packed, scoring), *form.forward,
-    )  # fmt: skip
-    launch(out, f"dot_attention_of_pages{form.kind}", (blocks, scoring.heads), form.block, args)
+    tiles, blocks = tile_table(np.diff(query_offsets), form.side)
+    of_pages = table.bases, table.firsts, table.gaps, log_rows
+    of_sentences = tiles, *_tables(packed, scoring), *form.forward
+    return f"dot_attention_of_pages{form.kind}", blocks, form.block, of_pages, of_sentences
 
 
 def dot_attention_backward(

@@ -88,3 +88,30 @@ def test_pages_on_a_gpu_have_a_power_of_two_of_rows(cupy):
     q, scoring = cupy.zeros((1, WIDTH), np.float32), Scoring(1, np.ones(1, np.float32), [NO_MASK])
     with pytest.raises(AssertionError, match="pages of 3 rows, which are no power of two"):
         dot_attention_of_pages(q, ends_of((1,)), of_pages, scoring, q)
+
+
+def test_layers_that_score_alike_bring_their_tables_up_once(cupy, dtype):
+    rng, lengths = np.random.default_rng(0), BEFORE + 1
+    rows = rng.standard_normal((lengths.sum(), HEADS // SHARED * WIDTH * 2)).astype(dtype)
+    of_pages, _held = paged(cupy, rows, lengths, 40)
+    q, new = cupy.asarray(rng.standard_normal((4, HEADS * WIDTH)).astype(dtype)), np.ones(4, int)
+    offsets = ends_of(new)
+
+    def attended(*layers):
+        """Bytes that come up for layers of some masks and scales, and their results."""
+        of_pages.table.calls.clear()
+        outs = [cupy.empty(q.shape, dtype) for _ in layers]
+        for out, (left, scale) in zip(outs, layers, strict=True):
+            scales, masks = np.full(4, scale, dtype), [Mask(left, 0)] * 4
+            scoring = Scoring(HEADS, scales, masks, SHARED, starts=BEFORE)
+            dot_attention_of_pages(q, offsets, of_pages, scoring, out)
+        before = queue().uploaded_bytes
+        queue().flush()
+        return queue().uploaded_bytes - before, [out.get().tobytes() for out in outs]
+
+    one, (result,) = attended((9, 0.3))
+    assert attended((9, 0.3), (9, 0.3), (9, 0.3)) == (one, [result] * 3)
+    for other in ((8, 0.3), (9, 0.4)):
+        _, (its,) = attended(other)
+        more, results = attended((9, 0.3), other, (9, 0.3))
+        assert more > one and results == [result, its, result] and its != result
