@@ -31,10 +31,12 @@ class Contender(ABC):
         is_bucketed:  runs on length-bucketed batches instead of the random ones.
         is_exact:     computes the loss of each sentence alone, whatever it is batched with.
         precision:    of its products: "float32", "tf32" or "bfloat16".
+        compile_seconds: that it took to compile before its first steps, which are not timed.
     """
 
     name: str
     precision: str = "float32"
+    compile_seconds: float = 0.0
     is_bucketed: bool = False
     is_exact: bool = True
 

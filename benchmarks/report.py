@@ -31,6 +31,7 @@ class Report:
         warning: why the times are not to be trusted, or nothing.
         words:   read by a mini-batch, on average.
         limit:   the product rate of the machine, where it is known.
+        compile_seconds: of the sides that compile before their first steps, by name.
     """
 
     workload: str
@@ -46,6 +47,7 @@ class Report:
     device: str = "cpu"
     words: float = 0.0
     limit: ProductRate | None = None
+    compile_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """One object; times are medians in ms per mini-batch, null for what did not run."""
@@ -72,6 +74,7 @@ class Report:
             "peak_bytes": int(self.costs["peak_bytes"]),
             "flops_per_second": round(self.costs["flops_per_second"]),
             "product_flops_per_second": round(self.limit.flops_per_second) if self.limit else 0,
+            "compile_seconds": {k: round(s, 1) for k, s in self.compile_seconds.items()},
         }
 
     def as_text(self) -> str:
@@ -82,12 +85,17 @@ class Report:
             f"{self.workload}: milliseconds per training step of {self.batch} sentences, "
             f"{self.threads} threads{'' if self.device == 'cpu' else f', on {self.device}'}",
             self.warning,
-            f"{'':{width}}{'median':>10}{'fastest':>10}{'slowest':>10}{'× dynbatch':>13}",
+            f"{'':{width}}{'median':>10}{'fastest':>10}{'slowest':>10}{'× dynbatch':>13}"
+            + (f"{'compiling, s':>14}" if self.compile_seconds else ""),
         ]
         for name, timing in self.timings.items():
             times = (timing.median_ms, timing.fastest_ms, timing.slowest_ms)
             columns = "".join(f"{time:>10.1f}" for time in times)
-            lines.append(f"{name:{width}}{columns}{timing.median_ms / base:>13.2f}")
+            if name in self.compile_seconds:
+                compiling = f"{self.compile_seconds[name]:>14.0f}"
+            else:
+                compiling = " " * 14 if self.compile_seconds else ""
+            lines.append(f"{name:{width}}{columns}{timing.median_ms / base:>13.2f}{compiling}")
         lines += [f"{name:{width}}not run: {reason}" for name, reason in self.skipped.items()]
         costs = self.costs
         cell = costs["host_us_per_cell"]

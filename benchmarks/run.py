@@ -47,8 +47,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peers",
         nargs="*",
-        choices=sorted({name for workload in WORKLOADS.values() for name in workload.peers}),
-        help="which peers to time beside it; all by default, none if nothing follows",
+        choices=sorted(
+            {name for each in WORKLOADS.values() for name in (*each.peers, *each.modes)}
+        ),
+        help="which peers to time beside it; by default all that compile nothing, none if nothing "
+        "follows",
     )
     parser.add_argument("--dynet-python", default="", help="an interpreter that has dynet")
     parser.add_argument(
@@ -130,13 +133,14 @@ def run(options: argparse.Namespace) -> Report:
         versions=environment.versions(peers),
         timings=timings,
         costs=costs,
-        peers=(*workload.peers, *[p.name for p in peers if isinstance(p, CheckoutContender)]),
+        peers=tuple(dict.fromkeys([*workload.peers, *[peer.name for peer in peers]])),
         skipped=skipped,
         notes=notes,
         warning=others.warning(),
         device=options.device,
         words=float(words),
         limit=rate,
+        compile_seconds={peer.name: peer.compile_seconds for peer in peers if peer.compile_seconds},
     )
 
 

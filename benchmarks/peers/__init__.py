@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from benchmarks.measure import Contender
 from benchmarks.networks import (
@@ -20,6 +21,9 @@ from benchmarks.peers.dynet_process import DynetContender
 from benchmarks.peers.tensorflow_process import TENSORFLOW_PEERS, TensorflowContender
 from benchmarks.peers.worker_process import PeerUnavailable
 
+if TYPE_CHECKING:
+    from benchmarks.peers.pytorch import PyTorchContender
+
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
 TAGGER_PEERS = (*PEERS, *TENSORFLOW_PEERS)
 LSTM_PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-bucketed")
@@ -28,6 +32,8 @@ TREE_PEERS = ("pytorch-levels", "pytorch-nodes", "dynet")
 TRANSFORMER_PEERS = (
     "pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-by-sentence",
 )  # fmt: skip
+MODES = ("compiled", "bfloat16", "compiled-bfloat16")
+"""Ways to run PyTorch on bucketed batches: `torch.compile`, autocast, and both."""
 _NAMES = {TaggerSizes: "tagger", Seq2SeqSizes: "seq2seq", TreeSizes: "tree"}
 
 
@@ -66,6 +72,12 @@ def build_peers(
     return built, skipped
 
 
+def modes_of(peers: Sequence[str]) -> tuple[str, ...]:
+    """The names of bucketed PyTorch in each of `MODES`, where it is among some peers."""
+    bucketed = "pytorch-bucketed"
+    return tuple([f"{bucketed}-{mode}" for mode in MODES]) if bucketed in peers else ()
+
+
 def _pytorch(
     name: str, sizes: Sizes, values: Mapping[str, Array], threads: int, device: str
 ) -> Contender:
@@ -86,15 +98,22 @@ def _pytorch(
         forms = _transformer_forms(sizes, values, device)
     else:
         forms = _seq2seq_forms(sizes, values, device)
-    make = forms.get(name)
+    form, _, mode = name.partition("bucketed-")
+    make = forms.get(f"{form}bucketed" if mode else name)
     if make is None:
         raise PeerUnavailable("this workload has no decoder whose rows could be dropped.")
-    return make()
+    contender = make()
+    if mode:
+        contender.name = name
+        contender.precision = "bfloat16" if mode.endswith("bfloat16") else "float32"
+        if mode.startswith("compiled"):
+            contender.compile()
+    return contender
 
 
 def _tagger_forms(
     sizes: TaggerSizes, values: Mapping[str, Array], device: str
-) -> dict[str, Callable[[], Contender]]:
+) -> dict[str, Callable[[], PyTorchContender]]:
     from benchmarks.peers.pytorch_tagger import PackedTagger, PaddedTagger
 
     return {
@@ -106,10 +125,10 @@ def _tagger_forms(
 
 def _seq2seq_forms(
     sizes: Seq2SeqSizes, values: Mapping[str, Array], device: str
-) -> dict[str, Callable[[], Contender]]:
+) -> dict[str, Callable[[], PyTorchContender]]:
     from benchmarks.peers.pytorch_seq2seq import Seq2SeqContender
 
-    def form(name: str, **settings: bool) -> Callable[[], Contender]:
+    def form(name: str, **settings: bool) -> Callable[[], PyTorchContender]:
         return lambda: Seq2SeqContender(name, sizes, values, **settings, device=device)
 
     # Of padded and packed encoders each form has the one that was faster in it.
@@ -123,7 +142,7 @@ def _seq2seq_forms(
 
 def _cnn_forms(
     sizes: CnnSizes, values: Mapping[str, Array], device: str
-) -> dict[str, Callable[[], Contender]]:
+) -> dict[str, Callable[[], PyTorchContender]]:
     from benchmarks.peers.pytorch_cnn import PaddedCnn
 
     return {
@@ -134,7 +153,7 @@ def _cnn_forms(
 
 def _tree_forms(
     sizes: TreeSizes, values: Mapping[str, Array], device: str
-) -> dict[str, Callable[[], Contender]]:
+) -> dict[str, Callable[[], PyTorchContender]]:
     from benchmarks.peers.pytorch_tree import LevelTree, NodeTree
 
     return {
@@ -145,7 +164,7 @@ def _tree_forms(
 
 def _transformer_forms(
     sizes: TransformerSizes | BertLayerSizes, values: Mapping[str, Array], device: str
-) -> dict[str, Callable[[], Contender]]:
+) -> dict[str, Callable[[], PyTorchContender]]:
     from benchmarks.peers.pytorch_transformer import (
         BySentence,
         NestedTransformer,
@@ -153,7 +172,7 @@ def _transformer_forms(
         VarlenTransformer,
     )
 
-    def varlen() -> Contender:
+    def varlen() -> PyTorchContender:
         if device == "cpu":
             raise PeerUnavailable("PyTorch has flash attention for varying lengths on a GPU only.")
         return VarlenTransformer(sizes, values, device)

@@ -29,6 +29,7 @@ from benchmarks.peers import (
     TRANSFORMER_PEERS,
     TREE_PEERS,
     build_peers,
+    modes_of,
 )
 from benchmarks.peers.worker_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
@@ -98,6 +99,11 @@ class Workload:
         """Names of all that may stand beside dynbatch, in the order of reports."""
         return (*self.frameworks, *self.rivals)
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Further ways to run a peer, which are timed on request alone."""
+        return modes_of(self.frameworks)
+
     def corpus(self, sigma: float) -> Corpus:
         """The sentences that fit the network."""
         sizes = self.sizes
@@ -129,13 +135,14 @@ class Workload:
         """dynbatch's side, its peers with the same values, and why the other peers do not run.
 
         Args:
-            wanted: names of peers; None is all.
+            wanted: names of `peers` and `modes`; None is all peers.
             device: "cpu" or "cuda", for all sides.
             dynet_python, tensorflow: interpreters that have these.
         """
         values = initial_values(self.sizes, rng)
         ours = self.ours(self.sizes, values, device)
-        names = [name for name in self.peers if wanted is None or name in wanted]
+        names = [name for name in self.modes if name in (wanted or ())]
+        names += [name for name in self.peers if wanted is None or name in wanted]
         frameworks = [name for name in names if name not in self.rivals]
         peers, skipped = build_peers(
             frameworks, self.sizes, values, threads, dynet_python, device, tensorflow

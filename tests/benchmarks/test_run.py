@@ -1,6 +1,7 @@
 """The command, on networks small enough for a test."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from benchmarks.networks import (
     TreeSizes,
     initial_values,
 )
-from benchmarks.peers import CNN_PEERS, TRANSFORMER_PEERS, TREE_PEERS
+from benchmarks.peers import CNN_PEERS, MODES, TRANSFORMER_PEERS, TREE_PEERS
 from benchmarks.workloads import WORKLOADS, Workload
 from benchmarks.workloads.cnn import DynbatchCnn
 from benchmarks.workloads.contender import StepCost, median_cost
@@ -72,6 +73,7 @@ KEYS += [
     "peak_bytes",
     "flops_per_second",
     "product_flops_per_second",
+    "compile_seconds",
 ]
 
 
@@ -99,6 +101,23 @@ def test_json_alone_goes_to_standard_output(small, capsys, workload):
     assert found["flops_per_second"] > 0 and found["product_flops_per_second"] > 0
     assert found["nodes_per_sentence"] > 1 and 8 * 3 <= found["tokens"] <= 8 * 80
     assert "checked with pytorch-packed, pytorch-bucketed" in printed.err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of its compiler
+def test_bucketed_pytorch_is_timed_compiled_and_under_autocast_on_request(
+    small, capsys, monkeypatch
+):
+    torch = pytest.importorskip("torch", reason="the peers are PyTorch's")
+    traced_only = partial(torch.compile, backend="eager")  # C++ of each shape takes long
+    monkeypatch.setattr(torch, "compile", traced_only)
+    modes = [f"pytorch-bucketed-{mode}" for mode in MODES]
+    assert run.main(["transformer", *QUICK, "--peers", "pytorch-bucketed", *modes]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].endswith("compiling, s")
+    rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
+    assert list(rows) == ["dynbatch", *modes, "pytorch-bucketed"]
+    is_compiled = [len(row) == 5 for row in rows.values()]
+    assert is_compiled == [False, True, False, True, False]
 
 
 def test_trees_report_what_the_host_takes_a_cell_and_the_fewest_batches(small, capsys):
