@@ -53,8 +53,8 @@ class GatherRows(Operation):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        of_elements = 0 if batch.has_one_width else INDEX_BYTES * batch.elements
-        return super().index_bytes(batch) + of_elements
+        ids = batch.rows if batch.has_one_width else batch.elements
+        return super().index_bytes(batch) + INDEX_BYTES * ids
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes

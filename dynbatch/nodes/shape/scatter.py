@@ -54,9 +54,9 @@ class ScatterRows(Operation):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        elements = sum([rows * width for rows, width in batch.input_shapes(0)])
-        of_elements = 0 if batch.has_one_width else INDEX_BYTES * elements
-        return super().index_bytes(batch) + of_elements
+        is_flat = not batch.has_one_width
+        ids = sum([rows * (width if is_flat else 1) for rows, width in batch.input_shapes(0)])
+        return super().index_bytes(batch) + INDEX_BYTES * ids
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes

@@ -3,6 +3,10 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.gather import GatherRows
+from dynbatch.nodes.shape.scatter import scattered
+from dynbatch.ragged import packed
 from tests.torch_parity import assert_equals_torch, import_torch
 
 SENTENCES = [(length, 4) for length in (3, 0, 1, 9, 2)]
@@ -48,3 +52,17 @@ def test_a_matrix_without_rows_is_transposed_whatever_it_was_cut_from(empty):
         graph.backward(F.sum(product) + F.sum(x) + F.sum(F.sum(y.T, dim=-1)))
         assert np.array_equal(product.value, np.zeros((3, 3)))
         assert np.array_equal(x.gradient, np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("widths", [(4, 4, 4), (4, 2, 7)], ids=["one width", "several widths"])
+def test_ids_of_rows_are_counted_among_the_tables(widths):
+    with db.Graph() as graph:
+        xs = [F.input(graph, np.ones((n, w))) for n, w in zip((3, 1, 5), widths, strict=True)]
+        ids = ([0, 2, 2, 1], [0], [4, 0])
+        ys = [F.gather_rows(x, rows) for x, rows in zip(xs, ids, strict=True)]
+        back = [scattered(y, rows, x.rows) for x, y, rows in zip(xs, ys, ids, strict=True)]
+        whole = packed(np.ones(sum(x.rows * x.width for x in xs)), xs)
+        for nodes in (ys, back):
+            batch = Batch(nodes, np.dtype("float32"))
+            told = type(nodes[0]).index_bytes(batch)
+            assert told == 8 * 4 + GatherRows.packed_ids(batch, whole).nbytes
