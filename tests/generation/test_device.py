@@ -11,7 +11,7 @@ from dynbatch.errors import NumericError
 from dynbatch.generation import engine as engine_module
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.cuda.runtime import replays
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.replays import Replays
 from tests.cuda import fake_cupy
 from tests.cuda.fake_cupy.memory import MemoryPointer
@@ -259,6 +259,23 @@ def test_replayed_steps_give_the_tokens_of_the_cpu(name, way, cuda, monkeypatch)
     before = queue().replays.replayed
     assert results(model.to("cuda"), settings, 12) == expected
     assert queue().replays.replayed > before
+
+
+@pytest.mark.parametrize("rows", [0, 64])
+def test_of_a_token_launches_that_depend_on_prompts_alone_are_found_out(rows, cuda, monkeypatch):
+    monkeypatch.setattr(replays, "MOST_ROWS", rows)
+    queued, launch = [], Queue.launch
+    monkeypatch.setattr(Queue, "launch", lambda self, *a: queued.append(a[1]) or launch(self, *a))
+    with Engine(tiny("gpt2").to("cuda")) as engine:
+        for _ in range(3):
+            engine.add([3, 4], max_new_tokens=9)
+        for _ in range(4):
+            engine.step()
+        queued.clear()
+        engine.step()
+    layer = ["write_rows", "write_rows", "dot_attention_of_pages"]
+    of_last_rows, chosen = ["gather_rows"], ["copy", "draw_rows", "softmax_loss"]
+    assert queued == ["gather_rows", "gather_rows", *layer, *layer, *of_last_rows, *chosen]
 
 
 def test_as_prompts_end_and_pages_are_added_the_graph_stays(cuda, monkeypatch):
