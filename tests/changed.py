@@ -27,8 +27,8 @@ BUDGET = 70
 """Seconds of processors, as the table has them, for tests and their collection."""
 FAR = 5
 """A distance from which on no test runs."""
-LITTLE = 0.5
-"""Seconds of a file that the table does not name."""
+USUAL = 0.8
+"""Seconds of a file that the table does not name: the mean of all files."""
 TABLE = Path("benchmarks/results/tests.json")
 PACKAGE = "dynbatch/__init__.py"
 NODE_CASES = "tests/node_cases.py"
@@ -119,7 +119,7 @@ def choose(
 
     def rank(file: str) -> tuple[float, ...]:
         distance = 0 if subject_of(file) in subjects else near[file]
-        return distance, -shared(file), seconds.get(file, LITTLE)
+        return distance, -shared(file), seconds.get(file, USUAL)
 
     choice, taken = Choice([], {}), 0.0
     for file in sorted(sorted(file for file in tests if file in near), key=rank):
@@ -195,7 +195,7 @@ class Changed:
         if of_cases := repository.users[NODE_CASES] & near.keys():
             self.cases, count = nearest_cases(near, root)
             for file in of_cases:
-                seconds[file] = seconds.get(file, LITTLE) * len(self.cases) / count
+                seconds[file] = seconds.get(file, USUAL) * len(self.cases) / count
         tests = files_with_tests(repository)
         tests = [file for file in tests if not f"{root / file}".startswith(ignored)]
         choice = choose(tests, changed, near, seconds, BUDGET)
