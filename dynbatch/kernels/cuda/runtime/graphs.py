@@ -201,16 +201,18 @@ def capture(cupy: CupyModule, launches: Sequence[GraphLaunch]) -> CudaGraph:
         for launch in launches:  # compiled and loaded before anything is captured
             launch.kernels.loaded(launch.name).allow(launch.shared)
     capturing = cupy.cuda.Stream(non_blocking=True)
-    with capturing:
-        capturing.begin_capture()
-        try:
-            for kernels, name, args, grid, block, shared in launches:
-                _launch(kernels, name, args, capturing.ptr, grid, block, shared)
-        finally:
-            graph = capturing.end_capture()
-    for kernels, before in counted.items():
-        kernels.launches.clear()
-        kernels.launches.update(before)
+    try:
+        with capturing:
+            capturing.begin_capture()
+            try:
+                for kernels, name, args, grid, block, shared in launches:
+                    _launch(kernels, name, args, capturing.ptr, grid, block, shared)
+            finally:
+                graph = capturing.end_capture()
+    finally:
+        for kernels, before in counted.items():
+            kernels.launches.clear()
+            kernels.launches.update(before)
     return graph
 
 

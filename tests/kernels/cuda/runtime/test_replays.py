@@ -250,3 +250,23 @@ def test_a_table_of_another_upload_is_refused(queue):
         queue.add_all(works)
     with pytest.raises(BackendError, match=r"a table of upload 1 is read in upload 2"):
         queue.flush()
+
+
+def test_a_capture_that_fails_counts_no_launch_and_is_tried_again(queue, monkeypatch):
+    Step(queue, 100).run()
+    kernels, before, calls = queue.kernels(queue.dtype), queue.launches, []
+    start = kernels.driver_launch
+
+    def fails_in_the_middle(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise RuntimeError("the driver's word")
+        start(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "driver_launch", fails_in_the_middle)
+        with pytest.raises(BackendError, match="a step as one CUDA graph failed on the GPU"):
+            Step(queue, 100).run()
+    assert queue.launches == before and not queue.waiting()
+    assert [Step(queue, 100, seed).run() for seed in range(2)] == [1, 1]
+    assert (queue.replays.captured, queue.replays.replayed) == (1, 2)
