@@ -229,7 +229,10 @@ def processor_seconds() -> float:
 
 
 def run_apart(page: Path) -> tuple[dict[str, Any], str | None]:
-    """Run a page in a process of its own and an empty folder: its report, and its failure."""
+    """Run a page in a process of its own and an empty folder: its report, and its failure.
+
+    As many pages run as there are processors, and more threads of PyTorch would spin beside them.
+    """
     expected = len(blocks_of(page.read_text("utf-8")))
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as work:
@@ -239,7 +242,7 @@ def run_apart(page: Path) -> tuple[dict[str, Any], str | None]:
             done = subprocess.run(
                 command,
                 cwd=work,
-                env={**os.environ, "PYTHONPATH": path},
+                env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
                 capture_output=True,
                 text=True,
                 timeout=LIMIT,
