@@ -174,10 +174,11 @@ class Continuation:
         is_kept = bool((new == 1).all())
         try:
             spare = self._spare_for(len(rows)) if is_kept else ()
-            new = np.append(new, np.ones(len(spare), np.int64))
+            if spare:
+                new = np.append(new, np.ones(len(spare), np.int64))
+                ids = np.append(ids, np.zeros(len(spare), ids.dtype))
             step = StepRows(caches, [*histories, *spare], new)
             if is_kept:
-                ids = np.append(ids, np.zeros(len(spare), ids.dtype))
                 logits = self._kept_for(step, new).logits(ids, step)[: len(rows)]
             else:
                 self._passing = self._prepared(new, step.memory_rows)
