@@ -193,7 +193,7 @@ class Continuation:
         return logits
 
     def _spare_for(self, count: int) -> Sequence[History]:
-        """What fills a step that is replayed up to as many sentences as a power of two."""
+        """Sentences that fill a step which is replayed up to a power of two."""
         most = replays.MOST_ROWS if self.device.is_cuda else 0
         if count > most:
             return ()

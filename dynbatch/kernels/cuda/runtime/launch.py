@@ -210,7 +210,7 @@ class Kernels:
         return self._generated.get(name) or source.home(name)
 
     def _compiled(self, name: str) -> CompiledKernel:
-        """What a thread has compiled ahead, or met while it did, once; else it is compiled now."""
+        """The kernel, or the error, of the thread that compiled it ahead; else compile it now."""
         ahead = self.ahead.pop(name, None)
         return self.compile(name) if ahead is None else ahead.result()
 

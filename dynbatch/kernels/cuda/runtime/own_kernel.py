@@ -145,7 +145,7 @@ def _origin(text: str) -> tuple[str, int]:
     frame, _ = users_frame()
     if frame is not None:
         file = frame.f_code.co_filename
-        before, found, _ = "".join(linecache.getlines(file, frame.f_globals)).partition(text)
-        if found:
+        before, match, _ = "".join(linecache.getlines(file, frame.f_globals)).partition(text)
+        if match:
             return file, before.count("\n") + 1
     return "the text of CudaKernel", 1
