@@ -33,7 +33,11 @@ from tests.cuda import nvrtc, simulator
 
 LITTLE = 0.5
 """Seconds; what took less is summed."""
-COMPILERS = {"C": (library, "build"), "g++": (simulator, "_compile"), "NVRTC": (nvrtc, "_log_of")}
+COMPILERS = {
+    "C": (library, "build"),
+    "g++": (simulator, "_compile"),
+    "NVRTC": (nvrtc, "compiled_log"),
+}
 
 
 class Durations:

@@ -81,7 +81,7 @@ def compile_kernels(
     made_of = [text, name, *given, path.name, str(path.stat().st_size)]
 
     def make(out: Path, _: Path) -> None:
-        out.write_text(_log_of(text, name, architecture, given))
+        out.write_text(compiled_log(text, name, architecture, given))
 
     return {
         kernel: Resources(int(registers), int(stack), int(stores) + int(loads), int(shared or 0))
@@ -100,7 +100,7 @@ def divisions(text: str, name: str, options: Sequence[str] = ()) -> dict[str, in
     return {entry.partition("(")[0]: len(_DIVISION.findall(entry)) for entry in entries}
 
 
-def _log_of(text: str, name: str, architecture: int, given: Sequence[str]) -> str:
+def compiled_log(text: str, name: str, architecture: int, given: Sequence[str]) -> str:
     """What the compiler says about a text that it accepts."""
     with _compiled(text, name, architecture, given) as (library, program):
         return _text_of(library, program, "ProgramLog")
