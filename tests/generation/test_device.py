@@ -202,7 +202,7 @@ LAUNCHES = {"gpt2": 33, "llama": 34, "seq2seq": 27, "t5": 41, "lstm": 23, "maria
 def steps_of(name, count, settings):
     """Launches and uploads of each step in which all sentences have one new row."""
     model = tiny(name).to("cuda")
-    engine = Engine(model)
+    engine = Engine(model, step_tokens=4096)  # the prompts in one step
     for k in range(count):
         engine.add(np.arange(3 + k) % 3 + 3, max_new_tokens=9, **settings)
     engine.step()  # which reads the prompts
