@@ -94,7 +94,7 @@ def test_values_and_gradients_equal_torch(kind):
 
 
 @each_model
-@pytest.mark.parametrize(("count", "most"), [(5, 5), exhaustive(1, 20), exhaustive(5, 20)])
+@pytest.mark.parametrize(("count", "most"), [(5, 3), exhaustive(1, 20), exhaustive(5, 20)])
 def test_gradients_equal_differences(kind, count, most):
     model = kind(INPUT, HIDDEN, rng=0)
 
