@@ -74,7 +74,8 @@ def view(what: str, value: Any) -> Array:
             f"{what}: {type(value).__name__} cannot be taken: {error}\n"
             "  fix:  a float32 or float64 tensor without gradient: tensor.detach(), tensor.float()"
         ) from error
-    require_aligned(what, array)
+    if not isinstance(array, np.ndarray):
+        require_aligned(what, array)
     return array
 
 
