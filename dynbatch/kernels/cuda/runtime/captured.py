@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.packing import POINTER, Tables
 
-if TYPE_CHECKING:
-    from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels
+Extents = tuple[int, ...]
 
 
 class NotCapturable(Exception):
@@ -18,16 +17,17 @@ class NotCapturable(Exception):
 class KernelLaunch(NamedTuple):
     """A launch as a CUDA graph takes it; see `source.of_steps`.
 
+    kernels: the `launch.Kernels` that have it; that module needs this one.
     grid:   as large as a graph's: the number of blocks is a power of two.
     row:    words: how many of the blocks have work, and the packed arguments, without the addresses
             of their tables.
     tables: which belong to the upload of that number.
     """
 
-    kernels: Kernels
+    kernels: Any
     name: str
-    grid: Dimensions
-    block: Dimensions
+    grid: Extents
+    block: Extents
     shared: int
     row: bytes
     tables: Tables
@@ -35,8 +35,8 @@ class KernelLaunch(NamedTuple):
 
     @classmethod
     def of(
-        cls, kernels: Kernels, name: str, grid: Dimensions, block: Dimensions, shared: int,
-        data: bytes, tables: Tables, upload: int,
+        cls, kernels: Any, name: str, grid: Extents, block: Extents, shared: int, data: bytes,
+        tables: Tables, upload: int,
     ) -> KernelLaunch:  # fmt: skip
         """A launch with packed arguments; grid and block have three dimensions.
 
