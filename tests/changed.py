@@ -23,7 +23,7 @@ import pytest
 
 from tests.uses import Repository, module_of, subject_of, without_ending
 
-BUDGET = 70
+BUDGET = 60
 """Seconds of processors, as the table has them, for tests and their collection."""
 FAR = 5
 """A distance from which on no test runs."""
