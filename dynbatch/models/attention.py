@@ -20,7 +20,7 @@ class Attention(Module):
     """
 
     def keys(self, memory: Node) -> Node:
-        """The keys and values of a memory, computed once for each sentence."""
+        """The keys of a memory, computed once for each sentence; here its rows as they are."""
         return memory
 
     def projected(self, query: Node) -> Node:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from dynbatch.arguments import refused
 from dynbatch.errors import EmptyBatchError, ShapeError
 
 
@@ -64,6 +65,7 @@ def error_rates(
     Raises:
         EmptyBatchError: there are no hypotheses, or one has no reference.
         ShapeError:      the two lists differ in length.
+        ArgumentError:   the references of a hypothesis are a text.
 
     Example:
         >>> error_rates([["K", "AE", "T"]], [[["K", "AH", "T"], ["K", "AE", "T", "S"]]])
@@ -78,6 +80,12 @@ def error_rates(
         raise EmptyBatchError("error_rates: no hypotheses; there is nothing to average over.")
     edits = tokens = wrong = 0
     for index, (hypothesis, right) in enumerate(zip(hypotheses, references, strict=True)):
+        if isinstance(right, str):
+            raise refused(
+                "error_rates", f"the references of hypothesis {index} are a text, {right[:40]!r}",
+                "for each hypothesis a list of references, each a sequence of tokens",
+                "[[target.split()] for target in targets]",
+            )  # fmt: skip
         if not right:
             raise EmptyBatchError(f"error_rates: hypothesis {index} has no reference.")
         distance, length = min(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dynbatch.arguments import refused
 from dynbatch.errors import DataError
 from dynbatch.text.lines import bad_line, numbered_lines
 
@@ -18,10 +19,21 @@ _RULE = "source<TAB>target on each line: one tab, with text before and after it"
 
 @dataclass(frozen=True, slots=True)
 class ParallelText:
-    """One source and its references: every target that is right, the first the most usual."""
+    """One source and its references: every target that is right, the first the most usual.
+
+    Raises:
+        ArgumentError: `references` is a text, whose characters would be targets.
+    """
 
     source: str
     references: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.references, str):
+            raise refused(
+                "ParallelText", f"references is a text, {self.references[:40]!r}",
+                "a tuple of targets, each of which is right", "ParallelText(source, (target,))",
+            )  # fmt: skip
 
 
 def read_pairs(path: str | Path) -> list[ParallelText]:

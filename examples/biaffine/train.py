@@ -15,7 +15,7 @@ from dynbatch import models, optim, train
 from dynbatch import nodes as F
 from dynbatch.text import Vocabulary
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+sys.path.insert(0, str(Path(__file__, "../../..").resolve()))  # finds `examples` from any folder
 from examples.corpora import petrogold
 from examples.parser.evaluation import PUBLISHED, neighbour, scores
 from examples.tagging.train import WordVectors

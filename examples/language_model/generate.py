@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dynbatch import train
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+sys.path.insert(0, str(Path(__file__, "../../..").resolve()))  # finds `examples` from any folder
 from examples.language_model.train import GPT, write
 
 

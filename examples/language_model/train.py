@@ -15,7 +15,7 @@ import dynbatch as db
 from dynbatch import models, optim, train
 from dynbatch import nodes as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+sys.path.insert(0, str(Path(__file__, "../../..").resolve()))  # finds `examples` from any folder
 from examples.corpora import texts
 
 MARK = 256  # stands around documents; the other tokens are bytes

@@ -15,7 +15,7 @@ from dynbatch import models, optim, train
 from dynbatch import nodes as F
 from dynbatch.text import Vocabulary, error_rates
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `examples` from any folder
+sys.path.insert(0, str(Path(__file__, "../../..").resolve()))  # finds `examples` from any folder
 from examples.corpora import pairs
 
 
@@ -93,7 +93,7 @@ def main(argv=None):
                 for s, t in known]  # fmt: skip
     batches = train.SentenceBatches(examples, options.batch_size)
     optimizer = optim.Adam(model, options.lr)
-    updates = options.epochs * len(batches)
+    updates = sum([batches.num_batches(epoch) for epoch in range(options.epochs)])
     schedule = optim.Cosine(optimizer, updates, warmup_steps=updates // 10)
     state, done = (model, optimizer, schedule), 0
     if options.resume:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.errors import ArgumentError, EmptyBatchError, ShapeError
 from dynbatch.text import metrics
 from dynbatch.text.metrics import (
     ErrorRates,
@@ -32,6 +32,11 @@ def distance_by_definition(a, b):
 @given(a=words, b=words)
 def test_edit_distance_equals_its_recursive_definition(a, b):
     assert edit_distance(a, b) == distance_by_definition(a, b)
+
+
+def test_a_text_in_place_of_references_is_refused():
+    with pytest.raises(ArgumentError, match="references of hypothesis 1 are a text"):
+        error_rates([["a"], ["b", "c"]], [[["a"]], "b c"])
 
 
 def test_tokens_are_compared_whole():

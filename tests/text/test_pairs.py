@@ -2,7 +2,7 @@
 
 import pytest
 
-from dynbatch.errors import DataError
+from dynbatch.errors import ArgumentError, DataError
 from dynbatch.text import ParallelText, read_pairs
 
 
@@ -60,3 +60,8 @@ def test_a_file_without_pairs_is_refused(write):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"none\.tsv: cannot be read: No such file"):
         read_pairs(tmp_path / "none.tsv")
+
+
+def test_a_text_in_place_of_its_tuple_is_refused():
+    with pytest.raises(ArgumentError, match=r"fix:  ParallelText\(source, \(target,\)\)"):
+        ParallelText("ein Haus", "a house")

@@ -195,5 +195,6 @@ def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:
     if reduction not in known:
         raise ArgumentError.at_caller(
             f"{what}: reduction {reduction!r}.\n  rule: one of {', '.join(known)}\n"
-            "  fix:  'none' does not exist here, since a sentence's loss is a scalar"
+            "  fix:  a sentence's loss is a scalar, so there is no 'none'; cross_entropy weighs\n"
+            "        each token by targets (T, V) of probabilities, a row times the token's weight"
         )

@@ -73,11 +73,10 @@ class OperatorMethods(Methods[N]):
         return FUNCTIONS["getitem"](self, rows)
 
     def __iter__(self) -> Iterator[N]:
-        raise DtypeError.at_caller(
-            f"{self!r} is not iterable.\n"
-            "  fix:  F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is "
-            "db.scan"
-        )
+        fix = "F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is db.scan"
+        if self.ndim == 1:
+            fix = "F.chunk(x, 2) cuts a vector; the state of an LSTM is a pair (h, c), of a GRU h"
+        raise DtypeError.at_caller(f"{self!r} is not iterable.\n  fix:  {fix}")
 
     def __bool__(self) -> bool:
         raise DtypeError.at_caller(
