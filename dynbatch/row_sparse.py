@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from dynbatch import backend
 from dynbatch.backend import Array, Device, device_of
+from dynbatch.kernels.choosing.results import start_kernels
 from dynbatch.kernels.rows import add_rows, scatter_rows
 from dynbatch.kernels.runtime import transfer
 
@@ -35,10 +36,17 @@ class RowSparse:
         """Bytes where the matrix is: on a GPU, those of the values."""
         return int(self.values.nbytes) + self.rows.nbytes * isinstance(self.values, np.ndarray)
 
-    def dense(self) -> Array:
-        """The gradient as one (num_rows, width) array."""
+    def dense(self, starts: bool = True) -> Array:
+        """The gradient as one (num_rows, width) array.
+
+        Args:
+            starts: on a GPU, start the kernels that fill it, so that CuPy and others may read it;
+                else only dynbatch's own kernels may.
+        """
         full = _empty(self.values, self.shape)
         scatter_rows(self.values, self.rows, full)
+        if starts:
+            start_kernels(full)
         return full
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -50,6 +58,12 @@ class RowSparse:
         return replace(self, values=transfer.to_device(self.values, backend.device(device)))
 
     def __add__(self, other: RowSparse) -> RowSparse:
+        total = self.plus(other)
+        start_kernels(total.values)
+        return total
+
+    def plus(self, other: RowSparse) -> RowSparse:
+        """The sum; on a GPU, for dynbatch's own kernels: those that fill it may wait."""
         rows = np.union1d(self.rows, other.rows)
         values = _empty(self.values, (rows.size, self.shape[1]))
         scatter_rows(self.values, np.searchsorted(rows, self.rows), values)

@@ -91,7 +91,7 @@ class ParameterState:
         if not every_row:
             return RowSparse(rows, values, shape)
         among = RowSparse(np.searchsorted(trained, rows), values, (trained.size, shape[1]))
-        return RowSparse(trained, among.dense(), shape)
+        return RowSparse(trained, among.dense(starts=False), shape)
 
     def begin_step(
         self, rule: Callable[[int], Rule], initial: Mapping[str, float], every_row: bool

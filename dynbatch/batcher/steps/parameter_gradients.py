@@ -275,6 +275,6 @@ def _add_sparse(parameter: Parameter, sparse: RowSparse) -> None:
     if grad is None:
         parameter.grad = sparse
     elif isinstance(grad, RowSparse):
-        parameter.grad = grad + sparse
+        parameter.grad = grad.plus(sparse)
     else:
         add_rows(sparse.values, sparse.rows, grad)
