@@ -93,6 +93,7 @@ class Executor:
         self._last: MemoryPlan | None = None
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
+        self._ending: list[StepRun] = []
         self._times: list[RunTimes] = []
         self._threads: list[ThreadSpan] | None = [] if profile else None
 
@@ -251,10 +252,11 @@ class Executor:
     def close(self) -> None:
         """Give the arenas back to the pool. Plans, statistics and the report stay."""
         self._run.claim.release()
-        self._ended += self.rows()
-        for step in self.steps:
+        # In one statement: after an interrupt below, a second call reads no forgotten step.
+        self._ended, self._ending, self.steps = self.rows(), [*self._ending, *self.steps], []
+        for step in self._ending:
             forget(step)
-        self.steps = []
+        self._ending = []
         self._differentiated = []
         self._last = None
         self._arenas.give_after(0)
