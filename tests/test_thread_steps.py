@@ -7,6 +7,8 @@ from tests import thread_steps, threads
 from tests.marks import exhaustive
 from tests.thread_steps import OWN, PERIOD, SHARED
 
+pytestmark = pytest.mark.slow
+
 
 def every_kind(seed):
     """A step of each kind in turn."""

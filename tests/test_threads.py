@@ -28,6 +28,8 @@ from dynbatch.recent import Recent
 from dynbatch.reporting import unbatched
 from tests.interruptions import interrupted
 
+pytestmark = pytest.mark.slow
+
 
 def weights(factor):
     return SimpleNamespace(W=db.Parameter(np.full((2, 2), factor, np.float32)))

@@ -46,7 +46,7 @@ def pairs(tmp_path):
     return reversals(tmp_path / "reverse.tsv", 80, 8)
 
 
-pytestmark = pytest.mark.usefixtures("same_threads")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("same_threads")]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,6 @@ def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, t
     assert (translator.source_units, len(translator.source)) == ("characters", 6)
 
 
-@pytest.mark.slow
 def test_it_learns(tmp_path, capsys):
     pairs = reversals(tmp_path / "reverse.tsv", 80, 5)
     options = ["--epochs", "16", "--batch-size", "8", "--hidden", "24", "--lr", "0.02"]
@@ -173,7 +172,6 @@ def test_an_interrupted_run_says_how_to_go_on_and_then_ends_as_if_never_interrup
     assert timeless[0] == timeless[1]
 
 
-@pytest.mark.slow
 def test_a_run_that_is_done_reports_again_when_resumed(pairs, tmp_path, capsys):
     output = tmp_path / "run"
     assert main(command(pairs, output)) == 0
@@ -198,7 +196,6 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(pairs, tmp_path,
         assert says in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_run_keeps_what_its_factors_are_rounded_to(pairs, tmp_path, capsys):
     losses = {}
     for matmul in ("float32", "bfloat16"):
@@ -273,7 +270,6 @@ def test_a_run_goes_on_with_other_data_on_purpose(done, tmp_path, capsys):
     assert "--data-changed is for runs that go on" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_run_that_is_done_can_be_extended(done, tmp_path, capsys):
     """Its learning rate goes on as that of a run of so many epochs, above where it ended."""
     (pairs, output), whole = done, tmp_path / "whole"
@@ -290,7 +286,6 @@ def test_a_run_that_is_done_can_be_extended(done, tmp_path, capsys):
     assert read_checkpoint(output / "model.safetensors").extra["settings"]["epochs"] == 3
 
 
-@pytest.mark.slow
 def test_a_run_that_ended_early_says_so_and_goes_on_with_more_patience(pairs, tmp_path, capsys):
     output = tmp_path / "run"
     options = ["--lr", "1e-9", "--epochs", "5", "--patience", "1"]  # learns nothing
@@ -447,7 +442,6 @@ def test_a_number_out_of_range_is_refused_with_the_usage(capsys, arguments):
     assert arguments[0] in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_file_too_small_to_hold_anything_out_still_trains(tmp_path, capsys):
     path = tmp_path / "pairs.tsv"
     path.write_text("padding\tx\naardvark\ty\n")

@@ -2,6 +2,8 @@ import pytest
 
 from docs import blocks
 
+pytestmark = pytest.mark.slow
+
 PAGE = """# A page
 
 ```python

@@ -18,6 +18,8 @@ from tests.generation.companies import (
 )
 from tests.generation.tiny_models import VOCAB, tiny
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = {"greedy": GREEDY, "samples": SAMPLES, "beams": BEAMS}
 
 

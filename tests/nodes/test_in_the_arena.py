@@ -16,6 +16,8 @@ from tests.cuda import devices
 from tests.cuda.fake_cupy import array as fake_array
 from tests.marks import exhaustive
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = [28 + 4 * (k % 5) for k in range(30)]
 NARROW, WIDE = 16, 144
 

@@ -17,6 +17,8 @@ from dynbatch.parallel.ending import end_with_process
 from dynbatch.parallel.environment import PlaceInRun, place_in_run
 from dynbatch.parallel.rendezvous import join, meet_by_torchrun
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "192.0.2.1"
 """An address that no machine has (RFC 5737)."""
 

@@ -19,6 +19,8 @@ from dynbatch.parallel import launcher
 from dynbatch.parallel.guard_process import state_of
 from dynbatch.parallel.launcher import ONE_MACHINE, Nodes, copy_lines, environment_of_ranks
 
+pytestmark = pytest.mark.slow
+
 BEAT = "0.1"
 """Seconds, so that failures are noticed within the second."""
 
@@ -81,7 +83,6 @@ def test_lines_are_printed_whole_and_bars_left_out():
     assert printed.getvalue() == "[1] one\n[1] twä\n"
 
 
-@pytest.mark.slow
 def test_a_call_that_holds_pythons_lock_is_no_failure(tmp_path):
     program = """
 import ctypes, sys
@@ -113,7 +114,6 @@ with parallel.connect() as communicator:
     assert (run.returncode, err) == (128 + 9, told)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leave", "told"),
     [
@@ -155,7 +155,6 @@ communicator.barrier()
     assert traceback and all([line.startswith("[1] ") for line in traceback])
 
 
-@pytest.mark.slow
 def test_a_rank_that_the_launcher_ended_is_not_taken_for_the_first(tmp_path, monkeypatch, capfd):
     """Whose guard tells of its end, while the first rank has closed its run before it failed."""
     program = """
@@ -196,7 +195,6 @@ trainer.fit(1000)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_trainer_that_one_rank_was_asked_to_end_says_which_without_a_traceback(number, tmp_path):
     run = launched(tmp_path, TRAINING, str(int(number)))
@@ -209,7 +207,6 @@ def test_a_trainer_that_one_rank_was_asked_to_end_says_which_without_a_traceback
     assert run.returncode == 128 + number
 
 
-@pytest.mark.slow
 def test_a_frozen_rank_ends_another_without_the_launcher(tmp_path):
     program = """
 import os, signal
@@ -253,7 +250,6 @@ def test_a_signal_that_comes_while_ranks_are_started_reaches_all(monkeypatch):
     assert launcher.launch(program, 2) == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_ranks_end_when_the_launcher_is_killed(tmp_path):
     program = """
 import os, time
@@ -285,7 +281,6 @@ finally:
     assert state_of(other) in ("", "Z")
 
 
-@pytest.mark.slow
 def test_sigterm_goes_to_all_ranks_and_is_waited_for(tmp_path):
     program = """
 import os, signal, sys, time

@@ -16,7 +16,10 @@ import torch._dynamo.testing as dynamo  # noqa: E402
 from dynbatch.torch import Batched  # noqa: E402
 
 # The compiler of PyTorch 2.13 asks tensors between two of its graphs for their gradients.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 class Tagger(nn.Module):

@@ -6,6 +6,8 @@ from dynbatch import random
 from tests.train import fuzz_checkpoints
 from tests.train.fuzz_checkpoints import DAMAGES, WITHOUT_DIGESTS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.usefixtures("same_threads")
 def test_damaged_checkpoints_are_refused_or_load_what_was_saved(tmp_path):

@@ -17,6 +17,8 @@ from tqdm import tqdm
 from dynbatch.kernels.c.runtime import cache as kept_files
 from dynbatch.kernels.c.runtime import compiler, library
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import numpy as np
 from dynbatch.kernels.c.runtime import library
