@@ -79,7 +79,7 @@ def main(argv=None):
     model = GPT(**sizes).to(options.device)
     optimizer = optim.AdamW(model, options.lr)
     updates = sum([batches.num_batches(epoch) for epoch in range(options.epochs)])
-    schedule = optim.Cosine(optimizer, updates, warmup_steps=updates // 10)
+    schedule = optim.Cosine(optimizer, updates, warmup_steps=min(200, updates // 5))
     state, done = (model, optimizer, schedule), 0
     if options.resume:
         info = train.load_checkpoint(options.checkpoint, *state)
