@@ -30,7 +30,7 @@ class Vocabulary:
 
     Attributes:
         begin, end, unknown: the ids of the marks, for a decoder's first input and last target:
-            [vocabulary.begin, *vocabulary.encode(words)].
+            vocabulary.encode(words, marks=True).
 
     Raises:
         DataError: a token appears twice or is a mark.
@@ -82,8 +82,12 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary({len(self)} tokens with {', '.join(MARKS)})"
 
-    def encode(self, tokens: Iterable[str]) -> Array:
-        """Ids of the tokens, (T,) int64; `unknown` for those not listed. Adds no marks.
+    def encode(self, tokens: Iterable[str], marks: bool = False) -> Array:
+        """Ids of the tokens, (T,) int64; `unknown` for those not listed.
+
+        Args:
+            marks: puts `begin` before them and `end` behind, (T + 2,): a decoder reads all but the
+                last and predicts all but the first.
 
         Raises:
             DtypeError: `tokens` is a string, whose letters would be tokens, but words are
@@ -95,7 +99,8 @@ class Vocabulary:
                 "  rule: a sentence is a list of tokens, as the vocabulary was built of\n"
                 "  fix:  encode(text.split()), or [text] for one token"
             )
-        return np.array([self._ids.get(token, self.unknown) for token in tokens], np.int64)
+        ids = [self._ids.get(token, self.unknown) for token in tokens]
+        return np.array([self.begin, *ids, self.end] if marks else ids, np.int64)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Tokens up to the first `</s>`, without `<s>`.

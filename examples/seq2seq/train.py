@@ -89,8 +89,7 @@ def main(argv=None):
     settings = {"source": source, "target": target, **sizes}
     db.seed(0)
     model = Translator(**settings).to(options.device)
-    examples = [(model.source.encode(s), [model.start, *model.target.encode(t), model.end])
-                for s, t in known]  # fmt: skip
+    examples = [(model.source.encode(s), model.target.encode(t, marks=True)) for s, t in known]
     batches = train.SentenceBatches(examples, options.batch_size)
     optimizer = optim.Adam(model, options.lr)
     updates = sum([batches.num_batches(epoch) for epoch in range(options.epochs)])

@@ -100,3 +100,10 @@ def test_a_truncated_or_foreign_file_is_refused(tmp_path, content):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
         Vocabulary.load(tmp_path / "none.json")
+
+
+def test_marks_stand_around_what_a_decoder_reads_and_predicts():
+    letters = Vocabulary("ab")
+    assert letters.encode("ba", marks=True).tolist() == [0, *letters.encode("ba"), 1]
+    assert letters.encode("", marks=True).tolist() == [letters.begin, letters.end]
+    assert letters.decode(letters.encode("ba", marks=True)) == ["b", "a"]
