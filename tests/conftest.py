@@ -44,7 +44,7 @@ try:
 except ImportError:  # then only the files that need hypothesis cannot run
     pass
 
-FEW_ELEMENTS = 8
+FEW_ELEMENTS = 16
 """Elements of an array whose gradient is compared with differences; with --all the usual 100."""
 
 
