@@ -149,8 +149,8 @@ struct PagedRows {
     int split, gap, log_rows, stride, width;
 
     __device__ __forceinline__ const REAL* row(int n) const {
-        const int place = n + (n >= split ? gap : 0), within = place & ((1 << log_rows) - 1);
-        return (const REAL*)(pages[place >> log_rows] + offset) + within * stride;
+        const int place = n + (n >= split ? gap : 0), page = place >> log_rows;
+        return (const REAL*)(pages[page] + offset) + (place - (page << log_rows)) * stride;
     }
     __device__ __forceinline__ From from(int n) const { return {*this, n, width}; }
 };
