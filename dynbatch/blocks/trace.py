@@ -246,7 +246,7 @@ class Seen:
         self.reads_lengths = False
 
     def watch(self, run: Callable[[], BlockTrace]) -> BlockTrace:
-        """Run it."""
+        """Run it, and note what its code does."""
         codes: set[Any] = set()
 
         def watcher(frame: Any, event: str, argument: object) -> None:

@@ -152,11 +152,11 @@ def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
 
 def in_few_launches(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
     """`in_few_calls` on a GPU: launches of actions that follow one another are kept together."""
-    found: list[Action] = []
+    joined: list[Action] = []
     for is_call, group in groupby(actions, itemgetter(1)):
         each = [action for action, _ in group]
-        found += [KeptLaunches(each)] if is_call else each
-    return found
+        joined += [KeptLaunches(each)] if is_call else each
+    return joined
 
 
 def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:

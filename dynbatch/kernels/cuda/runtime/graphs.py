@@ -165,8 +165,8 @@ class LoopGraphs:
         """
         kernels, place = table.kernels, self._place(stream)
         _launch(kernels, "begin_steps", (place, upload.base + table.place), stream)
-        for found in table.graphs:
-            self._graph(kernels, place, found, table.words, table.steps).launch()
+        for step_kernels in table.graphs:
+            self._graph(kernels, place, step_kernels, table.words, table.steps).launch()
             kernels.launches["graph"] += 1
 
     def _place(self, stream: int) -> int:
@@ -175,17 +175,27 @@ class LoopGraphs:
         return latest(self._places, stream, place, MOST_PLACES).ptr
 
     def _graph(
-        self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int, steps: int
+        self,
+        kernels: Kernels,
+        place: int,
+        step_kernels: tuple[StepKernel, ...],
+        words: int,
+        steps: int,
     ) -> CudaGraph:
         """The graph of so many steps with these kernels, captured when it is first wanted."""
-        key = (kernels, place, found, words, steps)
+        key = (kernels, place, step_kernels, words, steps)
         graph = self._graphs.get(key) or self._captured(*key)
         return latest(self._graphs, key, graph, MOST_GRAPHS)
 
     def _captured(
-        self, kernels: Kernels, place: int, found: tuple[StepKernel, ...], words: int, steps: int
+        self,
+        kernels: Kernels,
+        place: int,
+        step_kernels: tuple[StepKernel, ...],
+        words: int,
+        steps: int,
     ) -> CudaGraph:
-        each = [kernel.at(place, step, words) for step in range(steps) for kernel in found]
+        each = [kernel.at(place, step, words) for step in range(steps) for kernel in step_kernels]
         advance = GraphLaunch(kernels, "advance_steps", (place, steps))
         graph = capture(self._cupy, [*each, advance])
         self.captured += 1
