@@ -113,7 +113,9 @@ def test_places_never_overlap_and_the_peak_is_near_the_least_possible(random_gra
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Executor, "_allocate", allocate)
         with db.Graph(dtype="float64", seed=0) as graph:
-            graph.backward(random_graph.build(graph).loss)
+            loss = random_graph.build(graph).loss
+            graph.keep(loss)  # also a loss that no parameter is in has a gradient then
+            graph.backward(loss)
     for plan in found:
         assert_disjoint(plan.intervals)
         live, planned = live_peak(plan.intervals), plan.elements
