@@ -34,8 +34,8 @@ def exercise(kernels):
         tables = (first, *offsets, scales, None, None, 1, heads, heads, 33, 33)
         tiles = -(-queries // 32)
         kernels.launch("dot_attention", (tiles, heads), (256,), (q, k, v, out, log_sums, *tables))
-        place = fake_cupy.asarray(np.array([device_address(k)]))
-        pages = (place, fake_cupy.zeros(1, np.int32), None, keys, 0, 0)
+        page = fake_cupy.asarray(np.array([device_address(k)]))
+        pages = (page, fake_cupy.zeros(1, np.int32), None, keys.bit_length(), 0, 0)
         args = (q, *pages, out, *tables)
         kernels.launch("dot_attention_of_pages", (tiles, heads), (256,), args)
         for known in (out, None):
