@@ -17,6 +17,7 @@ from dynbatch.errors import CheckpointError, DataError
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.optim import Optimizer
+from dynbatch.reporting.backends import rounding
 from dynbatch.tasks.options import device_name, positive
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.settings import TaskSettings, saved_settings
@@ -175,6 +176,7 @@ def _speed(step: MeasuredStep) -> list[str]:
     record, statistics = step.graph._record(), step.graph.statistics
     threads = num_threads()
     where = "on a GPU" if record.is_cuda else f"{threads} thread{'s' * (threads > 1)}"
+    where = ", ".join(filter(None, [where, rounding(record.matmul, record.is_cuda)]))
     parts = {
         "making nodes": record.build_seconds, "planning": statistics.host_seconds,
         "kernels": statistics.kernel_seconds, "the update": step.update_seconds,

@@ -21,9 +21,11 @@ from dynbatch.errors import ArgumentError, DataError
 from dynbatch.generation.config import SAMPLING, GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.runtime.parallel import set_num_threads
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.reporting.backends import rounding
 from dynbatch.tasks.fine_tuning import FineTuning
-from dynbatch.tasks.options import device_name, positive
+from dynbatch.tasks.options import device_name, positive, precision_name
 from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import COLUMNS, tell_backend
@@ -111,6 +113,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=positive, default=64, metavar="N", help="most prompts side by side "
         "(%(default)s)")  # fmt: skip
     add("--memory-limit", metavar="SIZE", help='most bytes of caches, such as "2GB"')
+    add("--matmul", type=precision_name, default=FULL, metavar="NAME", help="what products' "
+        "factors are rounded to: tf32, bfloat16 (%(default)s)")  # fmt: skip
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where the model runs: "
         "cpu, cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
@@ -143,7 +147,9 @@ def run(options: argparse.Namespace) -> int:
         return _label(found, chain(first, prompts), options)
     config = changed(found.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
-    engine = Engine(found.model, config, tokenizer=found.tokenizer, memory_limit=limit)
+    engine = Engine(
+        found.model, config, tokenizer=found.tokenizer, memory_limit=limit, matmul=options.matmul
+    )
     is_alone = len(first) == 1 and config.num_return_sequences == 1
     is_alone = is_alone and not (options.json or options.scores)
     writing = Writing(engine, found.tokenizer, config, chain(first, prompts))
@@ -160,7 +166,9 @@ def run(options: argparse.Namespace) -> int:
             tqdm.write(as_seen(piece), end="")
             sys.stdout.flush()
     if not options.quiet:
-        print(writing.summary(time.perf_counter() - begin), file=sys.stderr)
+        how = rounding(options.matmul, options.device != "cpu")
+        said = writing.summary(time.perf_counter() - begin)
+        print(", ".join(filter(None, [said, how])), file=sys.stderr)
         tell_backend(found.model.parameters()[0])
     return 1 if writing.refused else 0
 
@@ -182,7 +190,7 @@ def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespac
             )
     as_seen = printable if sys.stdout.isatty() else str
     while batch := list(islice(lines, options.batch_size)):
-        for found in task.label(batch):
+        for found in task.label(batch, options.matmul):
             line = json.dumps(found, ensure_ascii=False) if options.json else task.line(found)
             print(as_seen(line))
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from dynbatch.arguments import size
 from dynbatch.backend import Array
 from dynbatch.data_set import DataSet, in_order
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.evaluating import evaluating
 from dynbatch.named_parameters import graph_dtype
 from dynbatch.nodes.node import Node
@@ -22,6 +23,7 @@ def predict(
     examples: Iterable[Any] | DataSet[Any],
     *,
     batch_size: int = 64,
+    matmul: str = FULL,
 ) -> list[Array]:
     """The value of function(graph, example) for each example, without gradients.
 
@@ -36,6 +38,8 @@ def predict(
         examples:   what the function takes: a list, a data set, or an iterator that ends, of which
                     one mini-batch is read at a time.
         batch_size: examples in a graph. The memory of their values is freed before the next.
+        matmul:     what factors of products with weights are rounded to: "float32", "tf32" or
+                    "bfloat16", as in `Graph`, which raises what it refuses.
 
     Raises:
         ArgumentError: `function` is not one, or takes other arguments; `examples` has keys or is
@@ -55,7 +59,7 @@ def predict(
     require_function("predict", "function", function, "function(graph, example)")
     rest = in_order("predict", "examples", examples)
     batch_size = size("predict", "batch_size", batch_size)
-    settings: dict[str, Any] = {"grad": False}
+    settings: dict[str, Any] = {"grad": False, "matmul": matmul}
     if parameters := model.parameters():
         settings |= {"device": parameters[0].device, "dtype": graph_dtype(parameters)}
     found: list[Array] = []

@@ -114,6 +114,7 @@ class MatMul(Operation):
 
     __slots__ = ()
     any_length = True
+    multiplies_values = True
     retains = Retain(inputs=True)
 
     def infer_ragged(self) -> int:

@@ -93,6 +93,8 @@ class Operation(Recorded):
         moves_all: True if every element of every input is moved exactly once, so that its gradient
             is written rather than added to; for `Structural` types.
         only_moves: True if values are copied, taken apart or joined, and nothing is computed.
+        multiplies_values: True if its matrix products are of two values, whose factors
+            `Graph(matmul=...)` leaves in float32.
         given_attributes: attributes that follow from one array of the sentence, and from nothing
             else of it; see `given`. The number of rows then follows from that array's shape and the
             inputs' sizes.
@@ -131,6 +133,7 @@ class Operation(Recorded):
     is_alias: ClassVar[bool] = False
     moves_all: ClassVar[bool] = False
     only_moves: ClassVar[bool] = False
+    multiplies_values: ClassVar[bool] = False
     cache_type: ClassVar[type[ScanCache]] = ScanCache
     accumulates: ClassVar[tuple[int, ...]] = ()
     given_attributes: ClassVar[tuple[str, ...]] = ()

@@ -8,6 +8,7 @@ from dynbatch import backend
 from dynbatch.errors import BackendError
 from dynbatch.kernels.c.runtime import cache, library
 from dynbatch.kernels.c.runtime.compiler import compiler
+from dynbatch.kernels.runtime.precision import FULL
 
 
 def backends() -> dict[str, str]:
@@ -28,6 +29,23 @@ def without_c() -> str:
     """A line that says why NumPy runs in place of C, or "" if C runs."""
     why = library.reason()
     return f"NumPy runs in place of C kernels, which are faster: {why}" if why else ""
+
+
+def rounding(matmul: str, on_gpu: bool = False) -> str:
+    """What factors of products with weights are rounded to, and by what; "" if they are not.
+
+    Example:
+        >>> rounding("float32"), rounding("tf32", on_gpu=True)
+        ('', 'factors of tf32 by tensor cores')
+    """
+    if matmul == FULL:
+        return ""
+    by = "emulated in C"
+    if on_gpu:
+        by = "by tensor cores"
+    elif library.reason():
+        by = "emulated by NumPy"
+    return f"factors of {matmul} {by}"
 
 
 def _c() -> str:

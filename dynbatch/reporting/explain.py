@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.reporting.advice import standing_out
+from dynbatch.reporting.backends import rounding
 from dynbatch.reporting.profile import TypeProfile, together
 from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
 from dynbatch.reporting.rules import FIXED, Observed
@@ -55,6 +56,7 @@ def report(record: RunRecord, observed: Observed, full: bool = False) -> str:
             f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}),"
             f" mean batch {record.mean_batch:.1f} nodes"
         ),
+        *_products(record),
         *_compiling(record),
         *_table(record.rows, full),
         *_apart(record, full),
@@ -69,6 +71,17 @@ def _standing_out(record: RunRecord, observed: Observed) -> Iterator[str]:
     for one in standing_out(record, observed)[:MOST_MISTAKES]:
         yield from _wrapped(f"stands out: {one.problem}".replace(FIXED, " "))
         yield from _wrapped(f"{INDENT}fix:  {one.fix}")
+
+
+def _products(record: RunRecord) -> Iterator[str]:
+    """Which types' products have rounded factors, and which are in float32, if any are rounded."""
+    if how := rounding(record.matmul, record.is_cuda):
+        products = dict.fromkeys([each for row in record.rows for each in row.products])
+        rounded, whole = [
+            ", ".join([name for name, of_values in products if of_values is wanted]) or "nothing"
+            for wanted in (False, True)
+        ]
+        yield from _wrapped(f"products: {how} in {rounded}; float32 in {whole}")
 
 
 def _compiling(record: RunRecord) -> Iterator[str]:

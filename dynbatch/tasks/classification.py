@@ -12,6 +12,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.backend import Array
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.tasks.options import above_zero, option, passes
@@ -111,9 +112,10 @@ class Classification(TextLabelling):
     def loss(self, graph: Graph, model: TextClassifier, example: LabelledIds) -> Node:
         return F.cross_entropy(model(graph, example.ids), example.label)
 
-    def scores(self, texts: Sequence[str]) -> list[Array]:
+    def scores(self, texts: Sequence[str], matmul: str = FULL) -> list[Array]:
         """Scores of the labels of each text, (K,)."""
-        return predict(self.model, self.model, [self.ids(text) for text in texts])
+        ids = [self.ids(text) for text in texts]
+        return predict(self.model, self.model, ids, matmul=matmul)
 
     def differences(self, other: Self) -> list[str]:
         """What words and labels differ."""

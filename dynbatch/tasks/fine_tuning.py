@@ -16,6 +16,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.errors import DataError
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.predict import predict
 from dynbatch.models.pretrained import (
     BertForClassification,
@@ -134,11 +135,12 @@ class FineTuning(TextLabelling):
         """AdamW, as BERT was fine-tuned."""
         return AdamW(self.model, lr=settings.lr)
 
-    def scores(self, texts: Sequence[str]) -> list[Array]:
+    def scores(self, texts: Sequence[str], matmul: str = FULL) -> list[Array]:
         """Scores of the labels of each text, (K,)."""
-        return predict(self.model, self.model.logits, [self.ids(text) for text in texts])
+        ids = [self.ids(text) for text in texts]
+        return predict(self.model, self.model.logits, ids, matmul=matmul)
 
-    def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+    def label(self, lines: Sequence[str], matmul: str = FULL) -> list[dict[str, Any]]:
         """The label of each line, its probability, and those of all labels; a warning names lines
         that are longer than the model reads."""
         most = self.model.positions
@@ -149,7 +151,7 @@ class FineTuning(TextLabelling):
                     f"{most - 1} and the last",
                     file=sys.stderr,
                 )
-        return super().label(lines)
+        return super().label(lines, matmul)
 
     def differences(self, other: Self) -> list[str]:
         """What labels differ."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from dynbatch.kernels.runtime.precision import MANTISSA_BITS
+
 Settings = TypeVar("Settings")
 
 MOST_EPOCHS = 1_000_000
@@ -65,6 +67,10 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return chosen
+
+
+precision_name = one_of(*MANTISSA_BITS)
+"""The kind of an option that says what factors of products are rounded to."""
 
 
 def device_name(text: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dynbatch.errors import CheckpointError, problem_of
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.tasks.options import (
     above_zero,
     device_name,
@@ -16,6 +17,7 @@ from dynbatch.tasks.options import (
     not_negative,
     option,
     passes,
+    precision_name,
     share,
 )
 from dynbatch.train import read_checkpoint
@@ -33,7 +35,9 @@ class TrainingSettings:
     lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)
     warmup: int = option(200, "updates until the peak; then the rate falls as a cosine")
     clip: float = option(5.0, "largest norm of the gradient", above_zero)
-    matmul: str = option("float32", "what products' factors are rounded to: tf32, bfloat16", str)
+    matmul: str = option(
+        FULL, "what products' factors are rounded to: tf32, bfloat16", precision_name
+    )
     seed: int = option(0, "of all that is drawn", not_negative)
     threads: int | None = option(None, "threads (one a processor)", is_kept=False)
     device: str = option("cpu", "cpu, cuda or cuda:N", device_name, is_kept=False)

@@ -14,6 +14,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.backend import Array
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
 from dynbatch.tasks.baselines import MostFrequentTag
@@ -158,10 +159,10 @@ class Tagging(LabellingTask):
     def num_tokens(self, example: TaggedIds) -> int:
         return int(example.tags.size)
 
-    def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    def tag(self, sentences: Sequence[Sequence[str]], matmul: str = FULL) -> list[list[str]]:
         """The best tags of each sentence."""
         ids = [self.lexicon.encode(words) for words in sentences]
-        best = predict(self.model, self.model.best, ids)
+        best = predict(self.model, self.model.best, ids, matmul=matmul)
         return [[self.tags[int(number)] for number in column[:, 0]] for column in best]
 
     def evaluate(self, texts: Sequence[TaggedSentence]) -> dict[str, float]:
@@ -230,12 +231,12 @@ class Tagging(LabellingTask):
             lines += wrap(shorten(" ".join(marked), 2 * COLUMNS, placeholder=" …"), COLUMNS)
         return lines
 
-    def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+    def label(self, lines: Sequence[str], matmul: str = FULL) -> list[dict[str, Any]]:
         """Words and tags of each line, whose words stand between blanks; see `words_of`."""
         sentences = [self.words_of(line) for line in lines]
         return [
             {"text": line, "words": words, "tags": tags}
-            for line, words, tags in zip(lines, sentences, self.tag(sentences), strict=True)
+            for line, words, tags in zip(lines, sentences, self.tag(sentences, matmul), strict=True)
         ]
 
     @staticmethod

@@ -16,6 +16,7 @@ from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.graph import Graph
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Adam, Optimizer
 from dynbatch.tasks.settings import TaskSettings
@@ -215,8 +216,8 @@ class LabellingTask(Task):
     """A task whose model gives labels to a line of text: to the whole, or to each of its words."""
 
     @abstractmethod
-    def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
-        """What the model finds for each line of text: objects of JSON."""
+    def label(self, lines: Sequence[str], matmul: str = FULL) -> list[dict[str, Any]]:
+        """What the model finds for each line of text: objects of JSON; `matmul` as in `Graph`."""
 
     @staticmethod
     @abstractmethod

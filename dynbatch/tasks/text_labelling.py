@@ -13,6 +13,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DataError, NumericError
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.tasks.baselines import NaiveBayes, most_frequent
 from dynbatch.tasks.learning import COLUMNS
 from dynbatch.tasks.settings import TaskSettings
@@ -60,7 +61,7 @@ class TextLabelling(LabellingTask):
         """What the model reads of a text, (T,)."""
 
     @abstractmethod
-    def scores(self, texts: Sequence[str]) -> list[Array]:
+    def scores(self, texts: Sequence[str], matmul: str = FULL) -> list[Array]:
         """Scores of the labels of each text, (K,)."""
 
     @classmethod
@@ -149,9 +150,9 @@ class TextLabelling(LabellingTask):
 
     # Labels of lines, and checkpoints -------------------------------------------------------------
 
-    def label(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+    def label(self, lines: Sequence[str], matmul: str = FULL) -> list[dict[str, Any]]:
         """The label of each line, its probability, and those of all labels."""
-        return labelled(lines, self.scores(lines), self.labels)
+        return labelled(lines, self.scores(lines, matmul), self.labels)
 
     @staticmethod
     def line(found: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
 from dynbatch.parallel.environment import place_in_run
 from dynbatch.random import seed
+from dynbatch.reporting.backends import rounding
 from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
 from dynbatch.train import (
     PreparedBatches,
@@ -173,4 +174,5 @@ def place(settings: TrainingSettings) -> str:
     on_gpu = backend.device(settings.device).is_cuda
     processes = place_in_run().size
     on = "on a GPU" if on_gpu else f"{num_threads()} threads"
+    on = ", ".join(filter(None, [on, rounding(settings.matmul, on_gpu)]))
     return on if processes == 1 else f"{processes} processes, each {on}"

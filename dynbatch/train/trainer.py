@@ -194,8 +194,8 @@ class Trainer(TrainerSettings):
         `TokenBatches` keep a digest of their examples in the checkpoint, others their number.
 
         Parameters, the optimizer's and the schedule's rates and random states are the checkpoint's;
-        settings such as `clip_norm`, or what the loss computes, are this trainer's, and not
-        compared.
+        settings such as `clip_norm`, or what the loss computes and in which precision, are this
+        trainer's, and not compared.
 
         Args:
             data_changed: go on with other ones. The epoch that was running begins anew with them;

@@ -258,6 +258,23 @@ def test_blank_lines_between_prompts_are_told(tmp_path, capsys):
         assert capsys.readouterr().err == said
 
 
+def test_factors_are_rounded_as_matmul_says(folder, capsys):
+    found = {}
+    for matmul in ("float32", "bfloat16"):
+        assert run(folder, *PROMPTS, "--matmul", matmul, "--json") == 0
+        out, err = capsys.readouterr()
+        config = db.GenerationConfig.from_pretrained(folder, seed=0)
+        model = GPT2.from_pretrained(folder)
+        expected = db.generate(model, PROMPTS, config, tokenizer=ByteTokenizer(), matmul=matmul)
+        found[matmul] = [json.loads(line)["results"][0]["log_probs"] for line in out.splitlines()]
+        assert found[matmul] == [list(one.log_probs) for (one,) in expected]
+        assert ("factors of bfloat16" in err) == (matmul == "bfloat16")
+    assert found["float32"] != found["bfloat16"]
+    with pytest.raises(SystemExit):
+        run(folder, "Once", "--matmul", "half")
+    assert "'half' is not one of float32, tf32, bfloat16" in capsys.readouterr().err
+
+
 def saved(task, path):
     """The checkpoint of a task that has learned nothing."""
     extra = {"task": task.name, "description": task.description()}
@@ -285,6 +302,10 @@ def test_a_classifier_writes_labels(tmp_path, capsys):
     assert main(["generate", model, "You!", "", "See.", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == json.loads(json.dumps(task.label(["You!", "", "See."])))
+    assert main(["generate", model, "You!", "", "See.", "--json", "--matmul", "bfloat16"]) == 0
+    rounded = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rounded == json.loads(json.dumps(task.label(["You!", "", "See."], "bfloat16")))
+    assert rounded != found
     assert main(["generate", model, "You!"]) == 0
     assert capsys.readouterr().out == f"{found[0]['label']}\n"
 

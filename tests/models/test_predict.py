@@ -53,6 +53,19 @@ def test_the_model_is_in_evaluation_mode_meanwhile_also_after_an_error():
     assert not model.training
 
 
+def test_factors_are_rounded_as_matmul_says():
+    project, x = models.Linear(3, 2, rng=0), np.ones((2, 3), np.float32)
+    for matmul in ("float32", "bfloat16"):
+        with db.Graph(matmul=matmul) as graph:
+            expected = project(F.input(graph, x)).value
+        (found,) = db.predict(
+            project, lambda graph, x: project(F.input(graph, x)), [x], matmul=matmul
+        )
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ArgumentError, match="half"):
+        db.predict(project, lambda graph, x: project(F.input(graph, x)), [x], matmul="half")
+
+
 def test_values_have_the_models_dtype():
     model = Mean().astype("float64")
     assert db.predict(model, model.vector, EXAMPLES)[0].dtype == np.float64

@@ -11,6 +11,7 @@ from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import compiling
 from dynbatch.memory import Pool
 from dynbatch.reporting import explain
+from dynbatch.reporting.backends import rounding
 from dynbatch.reporting.reasons import apart
 
 
@@ -37,6 +38,26 @@ def test_the_report_lists_what_ran_together():
         "Tanh": ["2", "5", "2"],
         "Exp": ["1", "1", "1"],
     }
+
+
+def test_rounded_products_are_told_apart_from_those_in_float32():
+    @db.cell
+    def attending(x, h, p, memory):
+        h = F.tanh(p(x) + F.attention(h, memory, memory))
+        return h, h
+
+    layer, told = models.Linear(4, 4, rng=0), {}
+    for matmul in ("float32", "bfloat16"):
+        with db.Graph(matmul=matmul) as graph:
+            x = F.input(graph, np.ones((3, 4), np.float32))
+            outputs, _ = db.scan(attending, x, 4, layer, memory=x)
+            y = layer(outputs)
+            graph.backward(F.sum(y @ F.transpose(y)))
+            told[matmul] = graph.explain()
+    how = rounding("bfloat16")
+    line = f"products: {how} in Scan, LinearMap; float32 in DotProductAttention, MatMul step"
+    assert line in " ".join(told["bfloat16"].split())
+    assert "products:" not in told["float32"]
 
 
 def test_a_cell_with_dropout_is_inlined_and_its_operators_are_listed():

@@ -55,8 +55,9 @@ def test_factors_are_rounded_as_the_settings_say(output, capsys):
     assert example("--output", f"{output}-whole") == 0
     whole = [record["loss"] for record in read_metrics(f"{output}-whole/metrics.jsonl")]
     assert whole != rounded and whole == pytest.approx(rounded, rel=1e-2)
-    assert example("--matmul", "half") == 1
-    assert "matmul is 'half'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        example("--matmul", "half")
+    assert "'half' is not one of float32, tf32, bfloat16" in capsys.readouterr().err
 
 
 def test_a_run_is_resumed_and_can_be_extended(output, tmp_path):

@@ -247,6 +247,7 @@ class Executor:
             built_from,
             self._device.is_cuda,
             self._threads,
+            self._matmul,
         )
 
     def close(self) -> None:

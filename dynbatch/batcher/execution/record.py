@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.kernels.runtime.compiling import seconds_compiling
+from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.operation import Operation
@@ -99,6 +100,8 @@ class StepRecord(NamedTuple):
     `padded_rows` are those at the ends of sentences that look like padding, of what is given.
 
     `bytes` are those of the values and parameters that forward reads, and of those that it writes.
+    `products` are the names of what multiplies, the type or operators of its loops, each with
+    whether the factors are two values.
     `node_names` are the names that were given to its nodes, in their order.
     """
 
@@ -123,6 +126,7 @@ class StepRecord(NamedTuple):
     flops_backward: Flops
     padded_rows: int
     bytes: int
+    products: Sequence[tuple[str, bool]]
     node_names: Sequence[str]
 
     @property
@@ -163,7 +167,8 @@ class RunRecord(NamedTuple):
 
     `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
     the launches and does not wait for the GPU. `threads` are what they did in work that was shared;
-    None if nobody asked (`Graph(profile=True)`).
+    None if nobody asked (`Graph(profile=True)`). `matmul` is what factors of products with weights
+    are rounded to.
     """
 
     statistics: GraphStatistics
@@ -174,6 +179,7 @@ class RunRecord(NamedTuple):
     begin: float
     is_cuda: bool
     threads: Sequence[ThreadSpan] | None = None
+    matmul: str = FULL
 
     def rows_with(self, signatures: Iterable[int]) -> list[StepRecord]:
         """The rows of nodes that have these signatures in plans."""
@@ -310,8 +316,20 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
         flops_backward,
         padded_rows(step) if step.node_type in TYPES else 0,
         _bytes_of(step, parameters),
+        [*_products(step, flops)],
         [name for index in step_indices(step) for name in given.get(index, ())] if given else (),
     )
+
+
+def _products(step: StepRun, flops: Flops) -> Iterator[tuple[str, bool]]:
+    """The names of what multiplies in a step, and whether the factors are two values."""
+    first = step.nodes[0]
+    if flops.products:
+        name = first.label() if isinstance(first, RegionNode) else step.node_type.__name__
+        yield name, step.node_type.multiplies_values
+    for operator in [op.node for loop in _loops(first) for op in loop.generic.values()]:
+        if operator.multiplies_values:
+            yield type(operator).__name__, True
 
 
 def step_indices(step: StepRun) -> list[int]:

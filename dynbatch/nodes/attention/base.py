@@ -83,6 +83,7 @@ class AttentionBase(Operation):
     accumulates = (1, 2)
     given_attributes = ("mask",)
     cache_type = AttentionCache
+    multiplies_values = True
     vector: Any = None
     mask: Mask
 

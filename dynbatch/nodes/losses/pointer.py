@@ -29,6 +29,7 @@ class PointerLoss(Operation):
     __slots__ = ("ids", "rule", "weights")
     retains = Retain(inputs=True)
     given_attributes = ("ids", "weights")
+    multiplies_values = True
     ids: Array
     weights: Array
     rule: TargetRule
