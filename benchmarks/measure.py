@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lengths import Batch
+from dynbatch.kernels.runtime.precision import FULL
 
 # OpenMP's threads spin for some milliseconds after the last parallel region; the next contender's
 # step must not share the cores with them.
@@ -21,6 +22,14 @@ SETTLE_SECONDS = 0.02
 TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
 """Relative differences of losses by the precision of products. What an update takes off a loss may
 differ by a hundred times as much, but by no more than a half."""
+
+
+OURS = "dynbatch"
+
+
+def in_precision(name: str, precision: str) -> str:
+    """The name of a side whose products have a precision."""
+    return name if precision == FULL else f"{name}-{precision}"
 
 
 class Contender(ABC):
@@ -35,7 +44,7 @@ class Contender(ABC):
     """
 
     name: str
-    precision: str = "float32"
+    precision: str = FULL
     compile_seconds: float = 0.0
     is_bucketed: bool = False
     is_exact: bool = True

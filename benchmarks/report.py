@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.limit import ProductRate
+from benchmarks.limit import Limits, ProductRate
 from benchmarks.measure import Timing
+from dynbatch.kernels.runtime.precision import FULL
 
 
 def show(text: str, found: Any, as_json: bool) -> None:
@@ -30,7 +31,8 @@ class Report:
         notes:   lines about data, kernels and settings.
         warning: why the times are not to be trusted, or nothing.
         words:   read by a mini-batch, on average.
-        limit:   the product rate of the machine, where it is known.
+        limits:  the rates of the machine, where they are known.
+        precisions: of the products of those sides whose are not of float32, by name.
         compile_seconds: of the sides that compile before their first steps, by name.
     """
 
@@ -46,7 +48,8 @@ class Report:
     warning: str = ""
     device: str = "cpu"
     words: float = 0.0
-    limit: ProductRate | None = None
+    limits: Limits | None = None
+    precisions: Mapping[str, str] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +76,15 @@ class Report:
             "copied_bytes": int(self.costs["copied_bytes"]),
             "peak_bytes": int(self.costs["peak_bytes"]),
             "flops_per_second": round(self.costs["flops_per_second"]),
-            "product_flops_per_second": round(self.limit.flops_per_second) if self.limit else 0,
+            "product_flops_per_second": {
+                name: round(rate.flops_per_second) for name, rate in self._products().items()
+            },
+            "copied_bytes_per_second": (
+                round(self.limits.copied_bytes_per_second) if self.limits else 0
+            ),
+            "shares_of_limit": {
+                name: float(f"{self.share_of_limit(name):.4g}") for name in timings if self.limits
+            },
             "compile_seconds": {k: round(s, 1) for k, s in self.compile_seconds.items()},
         }
 
@@ -86,6 +97,7 @@ class Report:
             f"{self.threads} threads{'' if self.device == 'cpu' else f', on {self.device}'}",
             self.warning,
             f"{'':{width}}{'median':>10}{'fastest':>10}{'slowest':>10}{'× dynbatch':>13}"
+            + (f"{'of limit':>11}" if self.limits else "")
             + (f"{'compiling, s':>14}" if self.compile_seconds else ""),
         ]
         for name, timing in self.timings.items():
@@ -95,7 +107,9 @@ class Report:
                 compiling = f"{self.compile_seconds[name]:>14.0f}"
             else:
                 compiling = " " * 14 if self.compile_seconds else ""
-            lines.append(f"{name:{width}}{columns}{timing.median_ms / base:>13.2f}{compiling}")
+            share = f"{100 * self.share_of_limit(name):>9.0f} %" if self.limits else ""
+            ratio = f"{timing.median_ms / base:>13.2f}"
+            lines.append(f"{name:{width}}{columns}{ratio}{share}{compiling}")
         lines += [f"{name:{width}}not run: {reason}" for name, reason in self.skipped.items()]
         costs = self.costs
         cell = costs["host_us_per_cell"]
@@ -107,18 +121,20 @@ class Report:
             f"in {costs['batches']:.0f} batches (lower bound {costs['lower_bound']:.0f}), "
             f"{costs['copied_bytes'] / 1e6:.1f} MB copied, "
             f"{costs['peak_bytes'] / 1e6:.1f} MB peak",
-            *self._share_of_limit(),
+            *([] if self.limits is None else [f"limit      {self.limits}"]),
             "versions   " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
             *self.notes,
         ]
         return "\n".join(lines)
 
-    def _share_of_limit(self) -> list[str]:
-        """A line that says how near the step comes to the machine's product rate."""
-        if self.limit is None:
-            return []
-        reached = self.costs["flops_per_second"]
-        return [
-            f"limit      {self.limit}; the step reaches {reached / 1e9:.0f}, "
-            f"{100 * reached / self.limit.flops_per_second:.0f} %"
-        ]
+    def share_of_limit(self, name: str) -> float:
+        """How near a side comes to the machine's product rate in its precision.
+
+        Counted are the floating-point operations that a step of dynbatch's takes: no padding.
+        """
+        rate = self._products()[self.precisions.get(name, FULL)]
+        seconds = 1e-3 * self.timings[name].median_ms
+        return self.costs["flops"] / seconds / rate.flops_per_second
+
+    def _products(self) -> Mapping[str, ProductRate]:
+        return self.limits.products if self.limits else {}

@@ -24,6 +24,7 @@ from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender, median_cost
 from dynbatch.backend import NAMES
 from dynbatch.errors import BackendError
+from dynbatch.kernels.runtime.precision import FULL
 
 ALL = "all"
 _GUARD_SENTENCES = 8
@@ -113,7 +114,7 @@ def run(options: argparse.Namespace) -> Report:
             data += f" ({mean_padding_ratio(bucketed):.2f} bucketed)"
         ours.costs.clear()
         timings = interleave([ours, *peers], random, bucketed, options.rounds, rng)
-        rate = None if ours.device.is_cuda else limit.product_rate()
+        limits = None if ours.device.is_cuda else limit.of_machine(options.threads)
     finally:
         for peer in peers:
             peer.close()
@@ -139,7 +140,8 @@ def run(options: argparse.Namespace) -> Report:
         warning=others.warning(),
         device=options.device,
         words=float(words),
-        limit=rate,
+        limits=limits,
+        precisions={side.name: side.precision for side in peers if side.precision != FULL},
         compile_seconds={peer.name: peer.compile_seconds for peer in peers if peer.compile_seconds},
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lengths import Batch, Corpus
-from benchmarks.measure import Contender
+from benchmarks.measure import OURS, Contender, in_precision
 from benchmarks.networks import initial_values
 from benchmarks.peers import build_peers
 from benchmarks.workloads import WORKLOADS, Workload
@@ -18,7 +18,6 @@ from benchmarks.workloads.contender import DynbatchContender
 from dynbatch import backend
 from dynbatch.kernels.runtime.precision import FULL, LEAST_CAPABILITY, MANTISSA_BITS
 
-OURS = "dynbatch"
 ROUNDED = tuple(name for name in MANTISSA_BITS if name != FULL)  # precisions of tensor cores
 TRANSFORMERS = ("pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-varlen")
 PEERS = {
@@ -107,11 +106,6 @@ class Case:
 
     def _values(self) -> Any:
         return initial_values(self.model.sizes, np.random.default_rng(SEED))
-
-
-def in_precision(name: str, precision: str) -> str:
-    """What a side is called whose products have a precision."""
-    return name if precision == FULL else f"{name}-{precision}"
 
 
 def precisions() -> tuple[str, ...]:

@@ -34,9 +34,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from benchmarks.gpu.cases import CASES, OURS, PEERS, Case
+from benchmarks.gpu.cases import CASES, PEERS, Case
 from benchmarks.gpu.job import ROOT, Job, Outcome, module, replace_whole, run
 from benchmarks.gpu.table import as_text
+from benchmarks.measure import OURS
 from dynbatch.kernels.runtime.parallel import num_processors
 
 CALLS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.gpu.cases import OURS
+from benchmarks.measure import OURS
 
 Parts = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.gpu.cases import OURS, PEERS, Case, case_of, parser
-from benchmarks.measure import Contender
+from benchmarks.gpu.cases import PEERS, Case, case_of, parser
+from benchmarks.measure import OURS, Contender
 from dynbatch import backend
 from dynbatch.memory.pool import pool_of
 

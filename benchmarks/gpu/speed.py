@@ -18,18 +18,16 @@ import numpy as np
 
 from benchmarks.gpu import timeline
 from benchmarks.gpu.cases import (
-    OURS,
     PEERS,
     ROUNDED_PEERS,
     Case,
     case_of,
-    in_precision,
     parser,
     precisions,
 )
 from benchmarks.gpu.job import tell
 from benchmarks.lengths import mean_padding_ratio
-from benchmarks.measure import Contender, Disagreement, interleave
+from benchmarks.measure import OURS, Contender, Disagreement, in_precision, interleave
 from benchmarks.run import guard
 from benchmarks.workloads.contender import DynbatchContender, median_cost
 from dynbatch.kernels.runtime.precision import FULL

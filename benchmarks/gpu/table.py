@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.gpu import machine
-from benchmarks.gpu.cases import OURS
 from benchmarks.gpu.goals import goals
+from benchmarks.measure import OURS
 from dynbatch.kernels.runtime.precision import FULL
 
 Report = Mapping[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lengths import KINDS, ONE_LONG, REAL_TEXT_SIGMA, ClassCorpus, Corpus
-from benchmarks.measure import Contender
+from benchmarks.measure import OURS, Contender, in_precision
 from benchmarks.networks import (
     Array,
     BertLayerSizes,
@@ -56,6 +56,9 @@ REVIEWS_SIGMA = 0.48
 
 ALL_FULL = {"mean": 512.0}
 
+# dynbatch's side with rounded factors, timed on request beside the one without.
+OUR_MODES = {in_precision(OURS, precision): precision for precision in ("bfloat16",)}
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -101,8 +104,8 @@ class Workload:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Further ways to run a peer, which are timed on request alone."""
-        return modes_of(self.frameworks)
+        """Further ways to run dynbatch and a peer, which are timed on request alone."""
+        return (*OUR_MODES, *modes_of(self.frameworks))
 
     def corpus(self, sigma: float) -> Corpus:
         """The sentences that fit the network."""
@@ -141,12 +144,17 @@ class Workload:
         """
         values = initial_values(self.sizes, rng)
         ours = self.ours(self.sizes, values, device)
-        names = [name for name in self.modes if name in (wanted or ())]
+        peers: list[Contender] = []
+        for name in [name for name in OUR_MODES if name in (wanted or ())]:
+            peers.append(self.ours(self.sizes, values, device))
+            peers[-1].name, peers[-1].precision = name, OUR_MODES[name]
+        names = [name for name in modes_of(self.frameworks) if name in (wanted or ())]
         names += [name for name in self.peers if wanted is None or name in wanted]
         frameworks = [name for name in names if name not in self.rivals]
-        peers, skipped = build_peers(
+        built, skipped = build_peers(
             frameworks, self.sizes, values, threads, dynet_python, device, tensorflow
         )
+        peers += built
         for name in names[len(frameworks) :]:
             try:
                 rival = self.rivals[name](self.sizes, values, device)

@@ -75,7 +75,7 @@ class StepCost:
 def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
     """Median of each counter that reports show."""
     names = ("host_share", "host_us_per_cell", "launches", "batches", "lower_bound")
-    names += ("copied_bytes", "peak_bytes", "uploads", "nodes", "flops_per_second")
+    names += ("copied_bytes", "peak_bytes", "uploads", "nodes", "flops", "flops_per_second")
     return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
 
 

@@ -1,7 +1,7 @@
 import json
 from dataclasses import replace
 
-from benchmarks.limit import ProductRate
+from benchmarks.limit import Limits, ProductRate
 from benchmarks.measure import Timing
 from benchmarks.report import Report
 
@@ -10,7 +10,11 @@ REPORT = Report(
     batch=64,
     threads=2,
     versions={"python": "3.11.7", "numpy": "2.4.6"},
-    timings={"dynbatch": Timing((0.04, 0.05, 0.06)), "pytorch-padded": Timing((0.2,))},
+    timings={
+        "dynbatch": Timing((0.04, 0.05, 0.06)),
+        "pytorch-padded": Timing((0.2,)),
+        "rounded": Timing((0.025,)),
+    },
     costs={
         "host_share": 0.081,
         "launches": 40.0,
@@ -20,13 +24,17 @@ REPORT = Report(
         "host_us_per_cell": 1.5,
         "copied_bytes": 1024.0,
         "peak_bytes": 5e7,
+        "flops": 4.5e9,
         "flops_per_second": 9e10,
     },
-    peers=("pytorch-padded", "dynet"),
+    peers=("pytorch-padded", "rounded", "dynet"),
     skipped={"dynet": "not installed"},
     words=1415.25,
     notes=("numpy      OpenBLAS",),
-    limit=ProductRate(1.2e11, "dynbatch"),
+    limits=Limits(
+        {"float32": ProductRate(1.2e11, "dynbatch"), "bfloat16": ProductRate(2e11, "PyTorch")}, 2e10
+    ),
+    precisions={"rounded": "bfloat16"},
 )
 
 
@@ -39,7 +47,7 @@ def test_json_has_exactly_the_promised_keys():
         "device": "cpu",
         "versions": {"python": "3.11.7", "numpy": "2.4.6"},
         "dynbatch_ms": 50.0,
-        "peers_ms": {"pytorch-padded": 200.0, "dynet": None},
+        "peers_ms": {"pytorch-padded": 200.0, "rounded": 25.0, "dynet": None},
         "host_share": 0.081,
         "launches": 40,
         "nodes_per_sentence": 10.0,
@@ -50,7 +58,9 @@ def test_json_has_exactly_the_promised_keys():
         "copied_bytes": 1024,
         "peak_bytes": 50_000_000,
         "flops_per_second": 90_000_000_000,
-        "product_flops_per_second": 120_000_000_000,
+        "product_flops_per_second": {"float32": 120_000_000_000, "bfloat16": 200_000_000_000},
+        "copied_bytes_per_second": 20_000_000_000,
+        "shares_of_limit": {"dynbatch": 0.75, "pytorch-padded": 0.1875, "rounded": 0.9},
         "compile_seconds": {},
     }
 
@@ -59,17 +69,22 @@ def test_the_table_is_aligned_and_shows_the_ratio():
     lines = REPORT.as_text().splitlines()
     header, ours, theirs = lines[2:5]
     assert len(header) == len(ours) == len(theirs)
-    assert ours.split() == ["dynbatch", "50.0", "40.0", "60.0", "1.00"]
-    assert theirs.split() == ["pytorch-padded", "200.0", "200.0", "200.0", "4.00"]
+    assert ours.split() == ["dynbatch", "50.0", "40.0", "60.0", "1.00", "75", "%"]
+    assert theirs.split() == ["pytorch-padded", "200.0", "200.0", "200.0", "4.00", "19", "%"]
 
 
-def test_the_share_of_the_machines_product_rate_is_shown_where_it_is_known():
-    (line,) = [line for line in REPORT.as_text().splitlines() if line.startswith("limit")]
-    assert line == (
-        "limit      120 GFLOP/s in a product of 1324 × 384 × 1024 (dynbatch); "
-        "the step reaches 90, 75 %"
-    )
-    assert "limit" not in replace(REPORT, limit=None).as_text()
+def test_a_side_is_held_to_the_rate_of_its_own_precision():
+    lines = REPORT.as_text().splitlines()
+    (rounded,) = [line for line in lines if line.startswith("rounded")]
+    assert rounded.endswith("0.50       90 %")
+    (limit,) = [line for line in lines if line.startswith("limit")]
+    assert limit == f"limit      {REPORT.limits}"
+
+
+def test_without_rates_no_share_is_shown():
+    report = replace(REPORT, limits=None)
+    assert "limit" not in report.as_text() and "%" not in report.as_text().split("host")[0]
+    assert report.as_json()["shares_of_limit"] == {}
 
 
 def test_what_did_not_run_is_said_with_the_reason():

@@ -73,6 +73,8 @@ KEYS += [
     "peak_bytes",
     "flops_per_second",
     "product_flops_per_second",
+    "copied_bytes_per_second",
+    "shares_of_limit",
     "compile_seconds",
 ]
 
@@ -98,7 +100,8 @@ def test_json_alone_goes_to_standard_output(small, capsys, workload):
     assert ran == {"pytorch-packed", "pytorch-bucketed"}
     assert found["dynbatch_ms"] > 0 and 0 < found["host_share"] < 1
     assert found["launches"] >= found["batches"] > 0
-    assert found["flops_per_second"] > 0 and found["product_flops_per_second"] > 0
+    assert found["flops_per_second"] > 0 and all(found["product_flops_per_second"].values())
+    assert found["shares_of_limit"].keys() == ran | {"dynbatch"}
     assert found["nodes_per_sentence"] > 1 and 8 * 3 <= found["tokens"] <= 8 * 80
     assert "checked with pytorch-packed, pytorch-bucketed" in printed.err
 
@@ -116,7 +119,7 @@ def test_bucketed_pytorch_is_timed_compiled_and_under_autocast_on_request(
     assert lines[2].endswith("compiling, s")
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:8]}
     assert list(rows) == ["dynbatch", *modes, "pytorch-bucketed"]
-    is_compiled = [len(row) == 5 for row in rows.values()]
+    is_compiled = [len(row) == 7 for row in rows.values()]
     assert is_compiled == [False, True, False, True, False]
 
 
@@ -155,6 +158,21 @@ def test_the_cnn_runs_beside_padded_and_bucketed_pytorch(small, capsys):
     assert all(ms > 0 for ms in found["peers_ms"].values())
     assert "checked with pytorch-padded, pytorch-bucketed" in printed.err
     assert found["nodes_per_sentence"] > 10 and "(1." in printed.err  # cells a token, bucketed
+
+
+def test_dynbatch_with_rounded_factors_stands_beside_itself(small, capsys):
+    assert run.main(["tagger", "--json", *QUICK, "--peers", "dynbatch-bfloat16"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["peers_ms"]["dynbatch-bfloat16"] > 0
+    rates, shares = found["product_flops_per_second"], found["shares_of_limit"]
+    for name, ms, precision in (
+        ("dynbatch", found["dynbatch_ms"], "float32"),
+        ("dynbatch-bfloat16", found["peers_ms"]["dynbatch-bfloat16"], "bfloat16"),
+    ):
+        flops = shares[name] * ms * rates[precision]
+        assert flops == pytest.approx(
+            shares["dynbatch"] * found["dynbatch_ms"] * rates["float32"], rel=0.05
+        )
 
 
 def test_the_table_needs_no_peer(small, capsys):
