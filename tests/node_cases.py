@@ -570,7 +570,8 @@ CASES = [
     Case("windows as a convolution",
          lambda graph, x, w: F.linear(F.windows(x, 3, padding=2), w), at_least(1), [(2, 12)],
          lambda torch, x, w: torch.conv1d(
-             x.T[None], w.reshape(2, 3, 4).transpose(1, 2), padding=2)[0].T, {"Windows": 1}),
+             x.T[None], w.reshape(2, 3, 4).transpose(1, 2), padding=2)[0].T,
+         {"LinearOfWindows": 1}),
     # Images
     Case("conv2d", lambda graph, x, w, b: F.conv2d(x, w, b, (1, 2), (2, 1), (2, 1)), image,
          [(3, 4, 2, 3), (3,)], lambda torch, x, w, b: last(torch.conv2d(

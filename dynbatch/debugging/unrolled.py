@@ -9,14 +9,28 @@ from typing import Any
 from dynbatch.batcher.steps.block_batch import BlockBatch
 from dynbatch.batcher.steps.members import Members
 from dynbatch.blocks.call import BlockCall, BlockResult
+from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.linear_of_windows import LinearOfWindows
 from dynbatch.nodes.losses.cross_entropy import CrossEntropy, LinearCrossEntropy
 from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.windows import Windows
+
+FOLDED: dict[type[Operation], tuple[type[Operation], type[Operation]]] = {
+    LinearCrossEntropy: (LinearMap, CrossEntropy),
+    LinearOfWindows: (Windows, LinearMap),
+}
+"""Of each folded type, the types of the input that it leaves out and of the reader."""
 
 
 @contextmanager
-def unrolled(nodes: Sequence[Node]) -> Iterator[tuple[list[Node], dict[int, int]]]:
+def unrolled(
+    nodes: Sequence[Node],
+) -> Iterator[tuple[list[Node], dict[int, int], list[tuple[int, int]]]]:
     """The nodes of a graph without blocks that computes the same, and their places by index.
+
+    And the places of each input that was folded inside of a block, and of its reader.
 
     Inside the context each node's index is its place there; afterwards they are as before. The
     place of a call, or of a further result, is that of the operator that computes it.
@@ -24,6 +38,7 @@ def unrolled(nodes: Sequence[Node]) -> Iterator[tuple[list[Node], dict[int, int]
     found: list[Node] = []
     stands_for: dict[Node, Node] = {}
     results: dict[Node, Sequence[Node]] = {}
+    folded: list[list[Any]] = []
     for node in nodes:
         if isinstance(node, BlockCall):
             operators = _operators(node)
@@ -32,6 +47,7 @@ def unrolled(nodes: Sequence[Node]) -> Iterator[tuple[list[Node], dict[int, int]
             ]
             stands_for[node] = results[node][node.program.main]
             found += [x for of_operator in operators for x in of_operator]
+            folded += [of_operator for of_operator in operators if len(of_operator) > 1]
         elif isinstance(node, BlockResult):
             stands_for[node] = results[node.inputs[0]][node.number]
         else:
@@ -42,7 +58,8 @@ def unrolled(nodes: Sequence[Node]) -> Iterator[tuple[list[Node], dict[int, int]
             node.index = place
         for node, other in stands_for.items():
             node.index = other.index
-        yield found, {index: node.index for index, node in zip(own, nodes, strict=True)}
+        places = {index: node.index for index, node in zip(own, nodes, strict=True)}
+        yield found, places, [(node.index, reader.index) for node, reader in folded]
     finally:
         for index, node in zip(own, nodes, strict=True):
             node.index = index
@@ -57,18 +74,18 @@ def _operators(call: BlockCall) -> list[list[Any]]:
         node.inputs = tuple(
             [nodes[x][-1] if x >= 0 else call.inputs[-1 - x] for x in operator.inputs]
         )
-        nodes.append(_unfolded(node) if isinstance(node, LinearCrossEntropy) else [node])
+        nodes.append(_unfolded(node) if isinstance(node, Folded) else [node])
     return nodes
 
 
-def _unfolded(node: LinearCrossEntropy) -> list[Any]:
-    """The projection and the loss that a folded loss stands for."""
+def _unfolded(node: Folded) -> list[Any]:
+    """The nodes that a folded one stands for: its input, which it leaves out, and the reader."""
     attributes = node.attributes()
-    projection, loss = object.__new__(LinearMap), object.__new__(CrossEntropy)
-    for name in LinearMap.static:
-        setattr(projection, name, attributes[name])
-    for name in CrossEntropy.__slots__:
-        setattr(loss, name, attributes[name])
-    projection.graph = loss.graph = node.graph
-    projection.inputs, loss.inputs = node.inputs, (projection,)
-    return [projection, loss]
+    parts: list[Any] = [object.__new__(node_type) for node_type in FOLDED[type(node)]]
+    for part in parts:
+        for name, value in attributes.items():
+            if hasattr(type(part), name):
+                setattr(part, name, value)
+        part.graph = node.graph
+    parts[0].inputs, parts[1].inputs = node.inputs, (parts[0],)
+    return parts

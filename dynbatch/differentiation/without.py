@@ -25,6 +25,7 @@ WITHOUT_A_RULE = MappingProxyType(
         ),
         "ResumedCall": "it is in programs that generate alone, which take no gradients",
         "LinearCrossEntropy": "it stands for a CrossEntropy during a run, and is not a node",
+        "LinearOfWindows": "it stands for a LinearMap during a run, and is not a node",
         "Input": "it reads no node",
         **dict.fromkeys(
             ("Placeholder", "BlockArgument"), "it stands for an argument while one is traced"

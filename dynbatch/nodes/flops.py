@@ -55,3 +55,19 @@ class BatchSizes(NamedTuple):
         """Operations of a product of all rows with each of the parameters that is a matrix."""
         factors: int = sum([p.size for p in parameters if p.value.ndim > 1])
         return 2 * factors * self.rows
+
+
+def map_flops(sizes: BatchSizes) -> Flops:
+    """Operations of a linear map of all rows."""
+    node = sizes.batch.first
+    biases = 0 if node.bias is None else sizes.elements
+    return Flops(2 * node.weight.value.size * sizes.rows, biases)
+
+
+def map_flops_backward(sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
+    """Operations of the gradients of a linear map's input, weight and bias."""
+    node = sizes.batch.first
+    count = wanted[0] + (not node.weight.frozen)
+    has_bias = node.bias is not None and not node.bias.frozen
+    products = 2 * count * node.weight.value.size * sizes.rows
+    return Flops(products, sizes.elements if has_bias else 0)

@@ -8,12 +8,14 @@ from dynbatch.kernels import arrays, blas
 from dynbatch.nodes.arguments import check_parameter, node_of, nodes_of
 from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.flops import BatchSizes, Flops
+from dynbatch.nodes.flops import BatchSizes, Flops, map_flops, map_flops_backward
+from dynbatch.nodes.linear_of_windows import LinearOfWindows
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.recorded import LENGTH
 from dynbatch.nodes.reductions.reduce import sum as sum_elements
 from dynbatch.nodes.shape.reshape import squeeze, unsqueeze
+from dynbatch.nodes.shape.windows import Windows
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -67,19 +69,22 @@ class LinearMap(Operation):
                 f"make the bias of {out} elements",
             )
 
+    def folded(self) -> Operation:
+        """The map on what the windows slide over; these are never stored."""
+        (windows,) = self.inputs
+        assert isinstance(windows, Windows)
+        return LinearOfWindows(
+            self, *windows.inputs, weight=self.weight, bias=self.bias, span=windows.span,
+            stride=windows.stride, padding=windows.padding,
+        )  # fmt: skip
+
     @classmethod
     def flops(cls, sizes: BatchSizes) -> Flops:
-        node = sizes.batch.first
-        biases = 0 if node.bias is None else sizes.elements
-        return Flops(2 * node.weight.value.size * sizes.rows, biases)
+        return map_flops(sizes)
 
     @classmethod
     def flops_backward(cls, sizes: BatchSizes, wanted: Sequence[bool]) -> Flops:
-        node = sizes.batch.first
-        count = wanted[0] + (not node.weight.frozen)
-        has_bias = node.bias is not None and not node.bias.frozen
-        products = 2 * count * node.weight.value.size * sizes.rows
-        return Flops(products, sizes.elements if has_bias else 0)
+        return map_flops_backward(sizes, wanted)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -188,10 +193,13 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     width, ndim = weight._value.shape[0], x.ndim
     sig = graph.signatures.get((LinearMap, (weight, bias), width, x.width))
     if sig is None or not 0 < ndim < 3:
-        return LinearMap(x, weight=weight, bias=bias)
-    node = LinearMap.__new__(LinearMap)
-    node.weight, node.bias = weight, bias
-    node.complete_as((x,), graph, ndim, x.rows, width, ROWS, sig)
+        node = LinearMap(x, weight=weight, bias=bias)
+    else:
+        node = LinearMap.__new__(LinearMap)
+        node.weight, node.bias = weight, bias
+        node.complete_as((x,), graph, ndim, x.rows, width, ROWS, sig)
+    if type(x) is Windows:
+        graph.absorb(x, node)
     return node
 
 

@@ -243,7 +243,7 @@ backward=Flops(products=120, elementwise=15))
         self._require_open("dump")
         writer = Writer(self.tables)
         runs = runs_of(self._executor.plans, self._executor.steps, self._backwards)
-        with unrolled(self._nodes) as (nodes, places):
+        with unrolled(self._nodes) as (nodes, places, folded):
             named: dict[int, str] = {}  # by place: results of a block may be one node there
             for index, name in self.names.items():
                 named.setdefault(places[index], name)
@@ -256,7 +256,10 @@ backward=Flops(products=120, elementwise=15))
                 "grad": self.grad,
                 "seed": self.seed,
                 "matmul": self.matmul,
-                "folds": [[places[node], places[reader]] for node, reader in self._folds.pairs()],
+                "folds": [
+                    *[[places[node], places[reader]] for node, reader in self._folds.pairs()],
+                    *map(list, folded),
+                ],
                 "names": [[place, name] for place, name in named.items()],
                 "kept": sorted([places[index] for index in self._kept]),
                 "runs": [

@@ -41,7 +41,7 @@ def test_sentences_of_all_lengths_batch():
         graph.forward()
         (plan,) = graph.plans
     kinds = [signature_type(step.signature).__name__ for step in plan.steps]
-    assert kinds.count("Windows") == 3 and kinds.count("LinearMap") == 4  # one for each size
+    assert kinds.count("LinearOfWindows") == 3 and kinds.count("LinearMap") == 1  # for each size
 
 
 def test_a_phrase_is_found_wherever_it_stands():

@@ -46,13 +46,18 @@ def _over_patches(name: str, x: Array, patches: Patches, out: Array, *more: floa
     functions = _library.functions(x.dtype)
     if functions is None or not has_rows(x, out):
         return NotImplemented
-    sides = np.zeros((len(patches.sides) + 1, 4), np.int64)
-    sides[:-1] = patches.sides
-    images = np.column_stack((patches.reads, sides[:, :2], patches.offsets, sides[:, 3]))
-    how = np.array(patches[1:], np.int64)
+    images, how = patch_tables(patches)
     work = patches.positions * x.shape[1]
     share_rows(
         getattr(functions, name), len(out), work, x.shape[1], address(images), address(how),
         address(x), row_stride(x), address(out), row_stride(out), *more, alive=(images, how),
     )  # fmt: skip
     return None
+
+
+def patch_tables(patches: Patches) -> tuple[Array, Array]:
+    """The images and the formula of patches, as patches.h reads them."""
+    sides = np.zeros((len(patches.sides) + 1, 4), np.int64)
+    sides[:-1] = patches.sides
+    images = np.column_stack((patches.reads, sides[:, :2], patches.offsets, sides[:, 3]))
+    return images, np.array(patches[1:], np.int64)

@@ -144,6 +144,7 @@ def windows(x: Node, size: int, stride: int = 1, padding: int = 0) -> Node:
 
     A linear map of it is a convolution over the sentence: `F.linear(F.windows(x, 3, padding=2), W)`
     with W (O, 3 · D) is `torch.nn.functional.conv1d` of W as (O, 3, D), its last two axes swapped.
+    Where nothing but such maps reads the windows they are never stored, unless they are kept.
 
     Args:
         padding: tokens of zeros on either side, at most size - 1. With size - 1 even a sentence of

@@ -76,13 +76,16 @@ def test_swapping(cupy, dtype):
 
 @HOW
 @pytest.mark.parametrize("groups", [1, 3])
-def test_convolutions_in_chunks(cupy, dtype, how, groups, monkeypatch):
+@pytest.mark.parametrize("by_position", [True, False])
+def test_convolutions_in_chunks(cupy, dtype, how, groups, by_position, monkeypatch):
     """All of a convolution, whose kernels are those above and products."""
     monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
     monkeypatch.setattr(convolution, "LEAST_ROWS", 50)
     patches, rows, count = patches_of(SIDES["uneven"], how)
     x, dy = normal(dtype, rows, 3), normal(dtype, count, 6)
     shape = (6, 3 // groups, *how[0])
+    if by_position:
+        shape = (6, 3 // groups * patches.positions)
     weight = Values(np.random.default_rng(3).normal(size=shape).astype(dtype))
     assert count > 50
     scratch = Values(np.zeros(convolution.workspace(weight.array, patches, groups), dtype))
