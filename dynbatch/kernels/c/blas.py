@@ -50,7 +50,8 @@ def _multiply(
         is_shared: between threads, where that pays.
         base:  a row, `out` itself, or None, which is zero.
     """
-    functions, size = _libraries[of_products()].functions(out.dtype), out.itemsize
+    precision, size = of_products(), out.itemsize
+    functions = _libraries[precision].functions(out.dtype)
     (rows, columns), inner = out.shape, a.shape[1]
     side_by_side = out.strides[-1] == size or columns < 2
     fits = base is None or base is out or (base.flags.c_contiguous and base.dtype == out.dtype)
@@ -58,8 +59,8 @@ def _multiply(
     if functions is None or not fits:
         return NotImplemented
     work = rows * inner * columns
-    if work > LARGE_PRODUCT and not is_batch_invariant():
-        return NotImplemented
+    if work > LARGE_PRODUCT and not is_batch_invariant() and precision == FULL:
+        return NotImplemented  # BLAS has no product of rounded factors
     (row_a, term_a), (term_b, column_b), (row_out, _) = (
         (array.strides[0] // size, array.strides[1] // size) for array in (a, b, out)
     )

@@ -73,6 +73,8 @@ def test_bfloat16_is_that_of_pytorch():
 def test_c_rounds_each_factor_to_the_same_bits(precision, rows):
     x = numbers()
     x = x[np.abs(x) < 1e30]
+    if precision == "bfloat16":  # whose instruction takes subnormal numbers as 0
+        x = x[np.abs(x) >= np.finfo(np.float32).tiny]
     x = x[: len(x) // (64 * rows) * 64 * rows].reshape(-1, rows, 64)
     eye, out, turned = [np.zeros(s, np.float32) for s in ((64, 64), (rows, 64), (64, rows))]
     np.fill_diagonal(eye, 1)

@@ -38,10 +38,8 @@ EXPORT void pack_weight(
 EXPORT void pack_terms(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t N,
     const REAL* weight, ptrdiff_t stride, REAL* panels) {
     for (ptrdiff_t j = 0; j < N; j += PANEL) {
-        ptrdiff_t columns = least(N - j, PANEL), width = (columns + LANES - 1) & -LANES;
-        REAL* panel = panels + terms * j + first * width;
-        for (ptrdiff_t k = 0; k < K; k++, panel += width) EACH_VECTOR(i, n, columns)
-        store(panel + i, get(weight + k * stride + j + i, n));
+        ptrdiff_t columns = least(N - j, PANEL);
+        pack_rows(terms, first, K, columns, weight + j, stride, panels + WORDS(terms) * j);
     }
 }
 

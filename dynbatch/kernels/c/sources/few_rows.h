@@ -8,30 +8,34 @@
 #define TURNED_ROWS 12
 #define MOST_TURNED 32
 #define TURNED_ELEMENTS (1 << 17)
-#define TURNED_TERMS 64  // a power of two below PART
+#define TURNED_WORDS 64  // a power of two below PART_WORDS
 
-// LANES terms, or fewer, of LANES rows of b, turned. What is beyond them is zero.
+// LANES words, or fewer, of LANES rows of b, turned. What is beyond them is zero.
 INLINE void turn(ptrdiff_t terms, const REAL* b, ptrdiff_t b_column, vector* x) {
 #pragma GCC unroll 16
     for (int s = 0; s < LANE_COUNT; s++) {
         const REAL* from = b + s * b_column;
-        x[s] = terms == LANES ? load(from) : get(from, terms);
+        x[s] = side_by_side(from, terms);
         __builtin_prefetch(from + LANES * b_column, 0, 2);  // of the next columns
+        if (TERMS > 1) __builtin_prefetch(from + LANES * b_column + LANES, 0, 2);
     }
     transpose(x);
 }
 
-// sums += a panel, for `a` with its rows' first terms side by side, then their second ones.
-INLINE void add_terms(
-    const int rows, ptrdiff_t terms, const REAL* a, const REAL* panel, REAL* sums) {
+// sums += a panel, for `a` with its rows' first words side by side, then their second ones.
+INLINE void add_words(
+    const int rows, ptrdiff_t words, const REAL* a, const REAL* panel, REAL* sums) {
     vector sum[TURNED_ROWS];
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) sum[i] = load(sums + i * LANES);
 #pragma GCC unroll 4
-    for (ptrdiff_t s = 0; s < terms; s++, a += rows) {
-        vector x = factor(load(panel + s * LANES));
+    for (ptrdiff_t w = 0; w < words; w++, a += rows) {
+#pragma GCC unroll 2
+        for (int s = 0; s < STEPS; s++) {
+            vector x = factor(load(panel + w * LANES), s);
 #pragma GCC unroll 12
-        for (int i = 0; i < rows; i++) sum[i] = multiply_add(factor(splat(a[i])), x, sum[i]);
+            for (int i = 0; i < rows; i++) sum[i] = add_product(factor(word(a + i), s), x, sum[i]);
+        }
     }
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) store(sums + i * LANES, sum[i]);
@@ -44,33 +48,33 @@ static ptrdiff_t turned_height(ptrdiff_t rows) {
     return rows > 8 ? 12 : rows > 4 ? 8 : rows > 2 ? 4 : rows;
 }
 
-// LANES columns of a product.
+// LANES columns of a product; `a` is what `turned_product` has made of it.
 static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, const REAL* a,
     const REAL* b, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c,
     ptrdiff_t ldc) {
-    REAL panel[TURNED_TERMS * LANE_COUNT] __attribute__((aligned(64)));
+    REAL panel[TURNED_WORDS * LANE_COUNT] __attribute__((aligned(64)));
     REAL sums[MOST_TURNED * LANE_COUNT] __attribute__((aligned(64)));
     ptrdiff_t k = 0;
     do {
         ptrdiff_t end = least(K, k + PART);
         memset(sums, 0, sizeof sums);
         for (ptrdiff_t terms; k < end; k += terms) {
-            terms = least(TURNED_TERMS, end - k);
-            for (ptrdiff_t t = 0; t < terms; t += LANES) {
+            terms = least(TURNED_WORDS * TERMS, end - k);
+            for (ptrdiff_t t = 0; t < terms; t += LANES * TERMS) {
                 vector x[LANE_COUNT];
-                turn(least(LANES, terms - t), b + k + t, b_column, x);
+                turn(least(LANES * TERMS, terms - t), b + k + t, b_column, x);
 #pragma GCC unroll 16
-                for (int s = 0; s < LANE_COUNT; s++) store(panel + (t + s) * LANES, x[s]);
+                for (int s = 0; s < LANE_COUNT; s++) store(panel + (t / TERMS + s) * LANES, x[s]);
             }
             for (ptrdiff_t i = 0, height; i < M; i += height) {
                 height = turned_height(M - i);
-                const REAL* at = a + i * K + k * height;
+                const REAL* at = a + i * WORDS(K) + k / TERMS * height;
                 REAL* to = sums + i * LANES;
-                if (height == 12) add_terms(12, terms, at, panel, to);
-                else if (height == 8) add_terms(8, terms, at, panel, to);
-                else if (height == 4) add_terms(4, terms, at, panel, to);
-                else if (height == 2) add_terms(2, terms, at, panel, to);
-                else add_terms(1, terms, at, panel, to);
+                if (height == 12) add_words(12, WORDS(terms), at, panel, to);
+                else if (height == 8) add_words(8, WORDS(terms), at, panel, to);
+                else if (height == 4) add_words(4, WORDS(terms), at, panel, to);
+                else if (height == 2) add_words(2, WORDS(terms), at, panel, to);
+                else add_words(1, WORDS(terms), at, panel, to);
             }
         }
         for (ptrdiff_t i = 0; i < M; i++) {
@@ -82,23 +86,28 @@ static __attribute__((noinline)) void turned_columns(ptrdiff_t M, ptrdiff_t K, c
     } while (k < K);
 }
 
+INLINE vector add_word(const REAL* a, vector b, vector sum) {
+#pragma GCC unroll 2
+    for (int s = 0; s < STEPS; s++) sum = add_product(factor(word(a), s), factor(b, s), sum);
+    return sum;
+}
+
 // The same of one row, with what is turned in registers.
 static __attribute__((noinline)) void turned_row(
     ptrdiff_t K, const REAL* a, const REAL* b, ptrdiff_t b_column, const REAL* base, REAL* c) {
     ptrdiff_t k = 0;
     do {
         vector sum = {0};
-        for (ptrdiff_t end = least(K, k + PART); k < end; k += LANES) {
+        for (ptrdiff_t end = least(K, k + PART); k < end; k += LANES * TERMS) {
             vector x[LANE_COUNT];
-            ptrdiff_t terms = least(LANES, end - k);
+            ptrdiff_t terms = least(LANES * TERMS, end - k);
             turn(terms, b + k, b_column, x);
-            if (terms == LANES) {
+            if (terms == LANES * TERMS) {
 #pragma GCC unroll 16
-                for (int s = 0; s < LANE_COUNT; s++)
-                    sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);
+                for (int w = 0; w < LANE_COUNT; w++) sum = add_word(a + k / TERMS + w, x[w], sum);
             } else
-                for (ptrdiff_t s = 0; s < terms; s++)
-                    sum = multiply_add(factor(splat(a[k + s])), factor(x[s]), sum);
+                for (ptrdiff_t w = 0; w < WORDS(terms); w++)
+                    sum = add_word(a + k / TERMS + w, x[w], sum);
         }
         if (base) sum += load(base);
         store(c, sum);
@@ -112,23 +121,27 @@ static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REA
     ptrdiff_t a_row, const REAL* b, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride,
     REAL* c, ptrdiff_t ldc) {
     static _Thread_local REAL turned[TURNED_ELEMENTS];
-    const REAL* rows = a;
+    ptrdiff_t words = WORDS(K), size = (M > 1 ? M + 3 : 0) * words;
+    if (size + (TERMS > 1 ? M * words : 0) > TURNED_ELEMENTS) return 0;
+    ptrdiff_t a_word = 1;
+    const REAL* rows = rows_of_words(M, K, a, &a_row, &a_word, turned + size);
     if (M > 1) {
-        if ((M + 3) * K > TURNED_ELEMENTS) return 0;
         REAL* to = turned;
         for (ptrdiff_t i = 0, height; i < M; i += height) {
             height = turned_height(M - i);
-            for (ptrdiff_t k = 0; k < K; k++)
-                for (ptrdiff_t r = i; r < i + height; r++) *to++ = r < M ? a[r * a_row + k] : 0;
+            for (ptrdiff_t w = 0; w < words; w++)
+                for (ptrdiff_t r = i; r < i + height; r++) *to++ = r < M ? rows[r * a_row + w] : 0;
         }
         rows = turned;
     }
+    unsigned long mode = begin_product();
     ptrdiff_t j = 0;
     if (M == 1)
         for (; j + LANES <= N; j += LANES)
-            turned_row(K, a, b + j * b_column, b_column, base ? base + j : NULL, c + j);
+            turned_row(K, rows, b + j * b_column, b_column, base ? base + j : NULL, c + j);
     for (; j + LANES <= N; j += LANES)
         turned_columns(M, K, rows, b + j * b_column, b_column, base ? base + j : NULL, base_stride,
             c + j, ldc);
+    end_product(mode);
     return j;
 }

@@ -10,6 +10,15 @@ typedef struct {
     int adds;
 } packed_columns;
 
+// Pack the rows of a panel of `terms` terms that are behind `skip`, which are zeros. Whole words of
+// them are left out: a word holds the same rows however many are zeros.
+static void pack_last_rows(
+    ptrdiff_t terms, ptrdiff_t skip, ptrdiff_t columns, const REAL* x, ptrdiff_t row, REAL* panel) {
+    ptrdiff_t first = skip % TERMS;
+    if (first) memset(panel, 0, PANEL * sizeof(REAL));
+    pack_rows(terms - skip + first, first, terms - skip, columns, x, row, panel);
+}
+
 // Pack columns of inputs, from those that *input and *left name, which move on; returns how many
 // panels these are.
 static ptrdiff_t pack_inputs(ptrdiff_t k, ptrdiff_t terms, int adds, ptrdiff_t inputs,
@@ -20,7 +29,7 @@ static ptrdiff_t pack_inputs(ptrdiff_t k, ptrdiff_t terms, int adds, ptrdiff_t i
         ptrdiff_t zeros = x[3], skip = most(zeros - k, 0), columns = least(x[2] - *left, PANEL);
         if (skip < terms) {
             const REAL* from = (const REAL*)(intptr_t)x[0] + (k + skip - zeros) * x[1] + *left;
-            pack_panel(terms - skip, columns, from, x[1], 1, room + count * PART * PANEL);
+            pack_last_rows(terms, skip, columns, from, x[1], room + count * PART_WORDS * PANEL);
             int more = adds || k > zeros / PART * PART;
             packed[count++] = (packed_columns){*input, *left, columns, skip, more};
         }
@@ -30,13 +39,14 @@ static ptrdiff_t pack_inputs(ptrdiff_t k, ptrdiff_t terms, int adds, ptrdiff_t i
     return count;
 }
 
-// Add up columns of dy over some rows, which lie in `block`, `columns` apart.
-static void add_up(ptrdiff_t rows, ptrdiff_t columns, const REAL* block, int adds, REAL* sums) {
+// Add up columns of dy over some rows, which lie `stride` apart.
+static void add_up(
+    ptrdiff_t rows, ptrdiff_t columns, const REAL* dy, ptrdiff_t stride, int adds, REAL* sums) {
     for (ptrdiff_t first = 0; first < rows; first += TOGETHER, adds = 1)
         EACH_VECTOR(j, n, columns) {
             vector sum = {0};
             for (ptrdiff_t i = first; i < least(first + TOGETHER, rows); i++)
-                sum += get(block + i * columns + j, n);
+                sum += get(dy + i * stride + j, n);
             put(sums + j, adds ? sum + get(sums + j, n) : sum, n);
         }
 }
@@ -64,8 +74,8 @@ static void clear(const int64_t* map, ptrdiff_t low, ptrdiff_t high, ptrdiff_t r
 // goes through parts of PART rows in order, so it does not depend on how threads share them.
 EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, ptrdiff_t inputs,
     const int64_t* xs, ptrdiff_t maps, const int64_t* dys, int adds) {
-    static _Thread_local REAL room[PART * PANEL * PACKED] __attribute__((aligned(64)));
-    static _Thread_local REAL block[PART * ROW_BLOCK] __attribute__((aligned(64)));
+    static _Thread_local REAL room[PART_WORDS * PANEL * PACKED] __attribute__((aligned(64)));
+    static _Thread_local REAL block[PART_WORDS * ROW_BLOCK] __attribute__((aligned(64)));
     packed_columns packed[PACKED];
     ptrdiff_t size = 4 + 2 * inputs, start = 0;
     const int64_t* end = dys + maps * size;
@@ -82,21 +92,24 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
                 REAL* sums = (REAL*)(intptr_t)map[3];
                 ptrdiff_t low = most(first - start, 0), high = least(last - start, map[2]);
                 for (ptrdiff_t o = low; o < high; o += ROW_BLOCK) {
-                    ptrdiff_t width = least(high - o, ROW_BLOCK);
-                    for (ptrdiff_t i = 0; i < terms; i++)
-                        memcpy(
-                            block + i * width, dy + i * map[1] + o, (size_t)width * sizeof(REAL));
-                    if (makes_sums && sums) add_up(terms, width, block, adds || k, sums + o);
+                    ptrdiff_t width = least(high - o, ROW_BLOCK), row = 1, word = map[1];
+                    const REAL* turned = rows_of_words(width, terms, dy + o, &row, &word, block);
+                    if (makes_sums && sums)
+                        add_up(terms, width, dy + o, map[1], adds || k, sums + o);
+                    unsigned long mode = begin_product();
                     for (ptrdiff_t n = 0; n < count; n++) {
                         packed_columns x = packed[n];
                         REAL* out = (REAL*)(intptr_t)map[4 + 2 * x.input];
                         ptrdiff_t stride = map[5 + 2 * x.input];
                         if (!out) continue;
                         out += o * stride + x.left;
-                        rows_by_panel(width, x.columns, terms - x.skip, block + x.skip * width, 1,
-                            width, room + n * PART * PANEL, (x.columns + LANES - 1) & -LANES,
-                            x.adds ? out : NULL, stride, out, stride);
+                        ptrdiff_t skipped = x.skip / TERMS;
+                        rows_by_panel(0, width, x.columns, WORDS(terms) - skipped,
+                            turned + skipped * word, row, word, room + n * PART_WORDS * PANEL,
+                            (x.columns + LANES - 1) & -LANES, x.adds ? out : NULL, stride, out,
+                            stride);
                     }
+                    end_product(mode);
                 }
             }
             makes_sums = 0;
