@@ -27,6 +27,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each processor has a worker: PyTorch 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 import dynbatch as db
 import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
@@ -126,6 +127,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(map(id, chosen))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = chosen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Tell xdist's first process of each test what it came to, and no more.
+
+    Six messages a test, of which five say that it begins, ends or is set up, cost as much
+    as a short test itself.
+    """
+    if not hasattr(item.config, "workerinput") or item.config.option.durations is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
