@@ -3,7 +3,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.testing import check_gradient
+from dynbatch.testing import check_gradient, gradient
 
 
 class Cube(db.Node):
@@ -121,3 +121,44 @@ def test_large_arrays_are_sampled():
     check_gradient(lambda graph, x: F.tanh(x), shapes=[(100, 100)], most=3)
     with pytest.raises(AssertionError, match="3 of 3 elements checked"):
         check_gradient(lambda graph, x: Cube(x, slope=without_dy), shapes=[(100, 100)], most=3)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """How many graphs a check has made."""
+    made = []
+    monkeypatch.setattr(
+        gradient, "Graph", lambda *_, **options: made.append(0) or db.Graph(**options)
+    )
+    return made
+
+
+def test_one_graph_serves_all_differences(graphs):
+    weight = db.Parameter(np.ones((3, 4), np.float32))
+    check_gradient(lambda graph, x: F.linear(x, weight), shapes=[(2, 4)], parameters=[weight])
+    assert len(graphs) == 4  # for finite values, for backward, for all losses, and to compare them
+
+
+@pytest.mark.parametrize(
+    ("build", "compared"),
+    [
+        (lambda graph, x: x * float(x.value[0]), 0),  # its graph runs in two parts
+        (lambda graph, x: x * float(x.array[0]), 1),
+        (lambda graph, x: F.input(graph, x.array * 2.0) * x, 1),
+    ],
+    ids=["a value", "a number of an array", "an array"],
+)
+def test_what_is_made_of_numbers_is_made_anew_for_each_difference(build, compared, graphs):
+    """Its gradient lacks what flows through these numbers, and the differences have it."""
+    with pytest.raises(AssertionError, match="input 0 of shape"):
+        check_gradient(build, inputs=[np.array([2.0, 3.0])])
+    assert len(graphs) == 3 + compared + 2 * 2
+
+
+def test_a_parameter_that_is_read_as_numbers_is_wrong_too(graphs):
+    weight = db.Parameter(np.ones((3, 4)), "weight")
+    with pytest.raises(AssertionError, match="parameter 'weight'"):
+        check_gradient(
+            lambda graph, x: F.linear(x, weight) * float(weight.value.sum()),
+            shapes=[(2, 4)], parameters=[weight],
+        )  # fmt: skip
