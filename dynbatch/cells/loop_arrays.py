@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dynbatch.backend import Array, DType
@@ -27,14 +27,16 @@ class LoopArrays:
         saved:   what forward makes for backward, (N, width) by name; None if it has no rows that
             are kept from one pass to the other.
         backward, recomputes: which pass it is, and whether backward runs forward again.
+        views:   streams whose rows lie elsewhere.
     """
 
     def __init__(
         self, cell: CompiledLoop, rows: int, running: Sequence[int], scratch: Scratch,
         tasks: Tasks, saved: Mapping[str, Array] | None, backward: bool, recomputes: bool = False,
+        views: Collection[int] = (),
     ) -> None:  # fmt: skip
         self._shared: Arrays = {}
-        wide, groups = [*cell.stream_rows], []
+        wide, groups = _stream_rows(cell, views), []
         if recomputes or not backward:
             self._shared |= packed_weights(cell, 0, scratch, not recomputes, tasks)
             groups.append(cell.storage.temporary)
@@ -78,15 +80,16 @@ class LoopArrays:
 
 def loop_elements(
     cell: CompiledLoop, rows: int, running: int, dtype: DType, keeps: bool,
-    backward: bool, recomputes: bool = False,
+    backward: bool, recomputes: bool = False, views: Collection[int] = (),
 ) -> int:  # fmt: skip
     """Scratch elements of a loop's arrays in one pass.
 
     Args:
         rows, running: rows of all shards, and of all shards' largest steps.
         keeps: whether what forward makes for backward has memory of its own.
+        views: streams whose rows lie elsewhere.
     """
-    total, per_row, temporary = 0, _width(cell.stream_rows), 0
+    total, per_row, temporary = 0, _width(_stream_rows(cell, views)), 0
     if recomputes or not backward:
         total += weight_elements(cell, 0, not recomputes, dtype)
         temporary = _width(cell.storage.temporary)
@@ -96,6 +99,11 @@ def loop_elements(
         temporary = max(temporary, _width(cell.gradients.temporary))
     per_row += 0 if keeps else _width(cell.storage.packed)
     return total + rows * per_row + running * temporary
+
+
+def _stream_rows(cell: CompiledLoop, views: Collection[int]) -> list[ProgramBuffer]:
+    names = {f"X{k}" for k in views}
+    return [buffer for buffer in cell.stream_rows if buffer.name not in names]
 
 
 def _width(wide: Iterable[Any]) -> int:

@@ -25,6 +25,14 @@ class GatherTable(NamedTuple):
     of: Array | None = None
     starts: Array | None = None
 
+    def view(self) -> slice | None:
+        """The rows of an array that all of them are, in its order; None where they are not."""
+        rows = self.rows
+        if self.of is not None or self.starts is not None or not rows.size:
+            return None
+        first, end = int(rows[0]), int(rows[0]) + rows.size
+        return slice(first, end) if (rows == np.arange(first, end)).all() else None
+
 
 @has_cuda(4)
 @has_c

@@ -40,8 +40,10 @@ class ArgumentGather(NamedTuple):
 
     def of_leaf(self, leaf: int, width: int, gathers: Gathers) -> StreamGather:
         """The gather of one leaf."""
-        spaces = [gathers.space(space(leaf, width)) for space in self.spaces]
-        return StreamGather(spaces, self.table, self.ahead)
+        spaces = [space(leaf, width) for space in self.spaces]
+        lies_so = len(spaces) == 1 and isinstance(spaces[0], PackedRows)
+        view = self.table.view() if lies_so else None
+        return StreamGather([*map(gathers.space, spaces)], self.table, self.ahead, view)
 
 
 class Gathers:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.cells.calls.region import CallRegion
+from dynbatch.cells.calls.region import CallRegion, PackedRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS, OUTPUTS
 from dynbatch.kernels.c.gathers import (
     ROWS,
     BoundBatches,
@@ -33,10 +35,13 @@ def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> i
     """Scratch elements that one pass over a region needs."""
     return sum(
         [
-            loop_elements(group.cell, group.calls, region.most(number), dtype, keeps, backward)
+            loop_elements(
+                group.cell, group.calls, region.most(number), dtype, keeps, backward,
+                views=group.views,
+            )
             for number, group in enumerate(region.groups)
         ]
-    )
+    )  # fmt: skip
 
 
 class GroupRun:
@@ -44,8 +49,12 @@ class GroupRun:
 
     Attributes:
         is_in_c: whether batches run in C, gathers and all.
+        at_once: whether all calls are one batch in C, so that what is known ahead is gathered in it
+            too, and its maps are made there, while their rows lie in the cache.
         arrays:  by name, as generated code wants them.
         results: in backward, gradients of what the calls returned, (count, width).
+        written: in backward, the streams whose gradients are written where those of the inputs lie,
+            as nothing else reads these, with the numbers of the inputs.
     """
 
     def __init__(self, region: CallRegion, number: int, batch: Batch) -> None:
@@ -58,12 +67,14 @@ class GroupRun:
         self._native = self.cell.in_c.functions(batch.dtype)
         self._loop = self._native or self.cell.numpy
         self.is_in_c = self._native is not None and not self.cell.generic
+        self.at_once = self.is_in_c and region.is_at_once(number)
         self.arrays: Arrays = {}
+        self.written: dict[int, int] = {}
         self._returns_ahead: list[BoundTable] = []
         self._returns: list[BoundTable] = []
         self._generic: dict[str, GenericStep] = {}
 
-    def begin(self, scratch: Scratch, tasks: Tasks, xs: Sequence[Ragged]) -> None:
+    def begin(self, scratch: Scratch, tasks: Tasks, y: Array, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""
         memories = [xs[source] for source in self.group.memories]
         chosen = self._region.chosen_memories(self._number) if memories else {}
@@ -71,7 +82,8 @@ class GroupRun:
             self._generic[f"G{number}"] = GenericStep(
                 op, memories, self._most, self._batch.dtype, self._batch.keeps, chosen=chosen
             )
-        self._take_arrays(scratch, tasks, backward=False)
+        self._take_arrays(scratch, tasks, xs, backward=False)
+        self.arrays[OUTPUTS] = self.group.results.of(y)
         self._batch.launches += len(self.cell.stream_maps)
 
     def begin_backward(
@@ -87,17 +99,44 @@ class GroupRun:
         for step in self._generic.values():
             step.give_gradients_to(self._sink)
             step.memories, step.memory_gradients = memories, gradients
-        self._take_arrays(scratch, tasks, backward=True)
+        self._take_arrays(scratch, tasks, xs, backward=True)
+        self.arrays[OUTPUT_GRADIENTS] = self.results
+        for k in self.group.views:
+            source = self._input_of(k).source
+            dx = dxs[source]
+            if dx is None or k not in self.cell.reached or source not in self._region.read_once():
+                continue
+            rows = self._view(k, dxs)
+            if rows.size == dx.values.size:
+                self.arrays[f"dX{k}"] = rows
+                self.written[k] = source
 
-    def _take_arrays(self, scratch: Scratch, tasks: Tasks, backward: bool) -> None:
+    def _take_arrays(
+        self, scratch: Scratch, tasks: Tasks, xs: Sequence[Ragged], backward: bool
+    ) -> None:
         saved = None
         if self._batch.keeps or backward:
             names = [b.name for b in self.cell.storage.packed]
             saved = {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
         rows, count = slice(0, self.group.calls), self.group.calls
-        arrays = LoopArrays(self.cell, count, [self._most], scratch, tasks, saved, backward)
+        views = self.group.views
+        arrays = LoopArrays(
+            self.cell, count, [self._most], scratch, tasks, saved, backward, views=views
+        )
         self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
-        self.arrays |= self._generic | {"given": False}
+        self.arrays |= {f"X{k}": self._view(k, xs) for k in views}
+        self.arrays |= self._generic | {"given": False, ORDER: np.arange(count)}
+
+    def _input_of(self, stream: int) -> PackedRows:
+        """The rows among which those of a view lie."""
+        space = self._region.spaces[self.group.streams[stream].spaces[0]]
+        assert isinstance(space, PackedRows)
+        return space
+
+    def _view(self, stream: int, inputs: Sequence[Any]) -> Array:
+        """The rows of an input, or of its gradient, that a stream is."""
+        space = self._input_of(stream)
+        return space.of(inputs[space.source])[self.group.views[stream]]
 
     # Around the batches ---------------------------------------------------------------------------
 
@@ -105,52 +144,62 @@ class GroupRun:
         self, values: Sequence[Array], gradients: Sequence[Array | None] | None = None
     ) -> None:
         """Set the arrays behind the region's spaces, and in backward their gradients' arrays."""
-        self._ahead, self._gathers = self._tables("X", values)
+        views, reached = self.group.views, self.cell.reached
+        gathered = [k for k in range(len(self.group.streams)) if k not in views]
+        self._ahead, self._gathers = self._tables("X", gathered, values)
+        if self.at_once:
+            self._ahead, self._gathers = [], [*self._ahead, *self._gathers]
         if gradients is not None:
-            whole = GatherTable(np.arange(self.group.calls))
-            self._gathers.append((self.arrays["dY"], whole, [self.results]))
-            self._returns_ahead, self._returns = self._tables("dX", gradients)
+            returned = sorted(
+                reached.intersection(range(len(self.group.streams))) - {*self.written}
+            )
+            self._returns_ahead, self._returns = self._tables("dX", returned, gradients)
+            if self._native is None:
+                whole = GatherTable(self.arrays[ORDER])
+                self._gathers.append((self.arrays["dY"], whole, [self.results]))
         if not self.is_in_c:
             self._run = self._loop.bind(gradients is not None, self.arrays)
 
     def _tables(
-        self, letter: str, spaces: Sequence[Array | None]
+        self, letter: str, streams: Iterable[int], spaces: Sequence[Array | None]
     ) -> tuple[list[BoundTable], list[BoundTable]]:
         """The tables of streams, of their values (X) or gradients (dX), and all that these meet.
 
         First of what is known before the first batch, then of the rest.
         """
         tables: tuple[list[BoundTable], list[BoundTable]] = [], []
-        for k, stream in enumerate(self.group.streams):
-            if letter == "X" or k in self.cell.reached:
-                sources = [spaces[space] for space in stream.spaces]
-                tables[not stream.ahead].append(
-                    (self.arrays[f"{letter}{k}"], stream.table, sources)
-                )
+        for k in streams:
+            stream = self.group.streams[k]
+            sources = [spaces[space] for space in stream.spaces]
+            tables[not stream.ahead].append((self.arrays[f"{letter}{k}"], stream.table, sources))
         return tables
 
     def ahead(self, tasks: Tasks, maps: bool) -> None:
-        """Gather what is known before the first batch.
+        """Gather what is known before the first batch, where it is not gathered in the batch.
 
         Args:
             maps: whether to make its maps too, for all calls at once.
         """
         count = self.group.calls
-        tasks.then(*[[each] for each in gather_tasks(self._ahead, count)])
+        tasks.then(*[[each] for table in self._ahead for each in gather_tasks(table, 0, count)])
         self._batch.launches += len(self._ahead)
-        if maps and self.cell.stream_maps and self._native is not None:
-            tasks.then([self._native.steps(0, self.arrays, [(0, count, 0, -1)])])
-        elif maps and self.cell.stream_maps:
+        if not maps or not self.cell.stream_maps or self.at_once:
+            return
+        if self._native is None:
             tasks.then([partial(self.cell.numpy.ahead, self.arrays)])
+            return
+        steps = [[(*span, 0, -1)] for span in parallel.shards(count, ROWS)]
+        tasks.then(*[[self._native.steps(0, self.arrays, each)] for each in steps])
 
     def write_outputs(self, y: Array, tasks: Tasks) -> None:
-        """Write what the calls returned into the region's value."""
-        results, whole = self.group.results, GatherTable(np.arange(self.group.calls))
-        for leaf, columns in enumerate(self.cell.exports):
-            values = columns_of(self.arrays, columns)
-            table: BoundTable = (results.values(y, leaf), whole, [values])
-            tasks.then(gather_tasks([table], self.group.calls))
+        """Write what the calls returned into the region's value; C does so in its batches."""
         self._batch.launches += len(self.cell.columns)
+        if self._native is not None:
+            return
+        results, whole = self.group.results, GatherTable(self.arrays[ORDER])
+        for leaf, columns in enumerate(self.cell.exports):
+            table = results.values(y, leaf), whole, [columns_of(self.arrays, columns)]
+            tasks.then(*[[each] for each in gather_tasks(table, 0, self.group.calls)])
 
     def finish(self, tasks: Tasks) -> WeightGradients:
         """The gradients of weights, and of what was known before the first batch."""
@@ -167,7 +216,8 @@ class GroupRun:
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
-        tasks.then(give_back_tasks(self._returns_ahead, count))
+        for table in self._returns_ahead:
+            tasks.then(*[[each] for each in give_back_tasks(table, 0, count)])
         around = len(cell.stream_maps) + len(self._returns_ahead)
         self._batch.launches += len(cell.maps) + around
         return weights
@@ -191,7 +241,8 @@ class GroupRun:
             places.append(each)
         elements = sum([p.size for p in self.cell.parameters])
         tables = GatherTables(self._gathers), GatherTables(self._returns)
-        return BoundBatches(run, np.stack(places), product, *tables, elements)
+        ahead = self.at_once and not is_backward
+        return BoundBatches(run, np.stack(places), product, *tables, elements, ahead)
 
     def _of_threads(self, is_backward: bool) -> Iterator[Arrays]:
         """The arrays of each thread that may run a part of a batch: temporary values are its own.
@@ -205,10 +256,11 @@ class GroupRun:
 
     def launches(self, is_backward: bool) -> int:
         """Kernels of a batch."""
-        gathers = sum([not x.ahead for x in self.group.streams])
+        gathers = len(self._gathers) + len(self._returns)
         if not is_backward:
             return gathers + self.cell.launches
-        return 2 * gathers + 1 + self.cell.launches_backward
+        of_results = self._native is not None  # gathered by the loop itself
+        return gathers + of_results + self.cell.launches_backward
 
     def argument(self, stream: int) -> Array:
         """The rows of a stream."""

@@ -6,6 +6,7 @@ makes it and `region_node` carries it out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,11 +79,14 @@ class StreamGather(NamedTuple):
 
     spaces: of each array that the table reads, its place in the region's `spaces`.
     ahead:  whether all of it is known before the first batch.
+    view:   the rows of an input that they are, where these lie in the order of the calls: then
+        nothing is gathered.
     """
 
     spaces: list[int]
     table: GatherTable
     ahead: bool
+    view: slice | None = None
 
 
 class CallGroup(NamedTuple):
@@ -111,6 +115,11 @@ class CallGroup(NamedTuple):
     def calls(self) -> int:
         """Number of calls."""
         return self.results.calls
+
+    @property
+    def views(self) -> dict[int, slice]:
+        """The streams that are rows of an input, where these lie."""
+        return {k: x.view for k, x in enumerate(self.streams) if x.view is not None}
 
 
 class CallBatch(NamedTuple):
@@ -143,6 +152,17 @@ class CallRegion:
     def size(self) -> int:
         """Elements of the value."""
         return sum([group.calls * group.cell.width for group in self.groups])
+
+    def is_at_once(self, group: int) -> bool:
+        """Whether all of a group's calls are one batch."""
+        return self.most(group) == self.groups[group].calls
+
+    def read_once(self) -> set[int]:
+        """The inputs that one stream of one group reads, and nothing else."""
+        spaces = [self.spaces[k] for g in self.groups for x in g.streams for k in x.spaces]
+        read = [space.source for space in spaces if not isinstance(space, Inner)]
+        count = Counter([*read, *[source for group in self.groups for source in group.memories]])
+        return {source for source, times in count.items() if times == 1}
 
     def most(self, group: int) -> int:
         """Calls of a group's largest batch."""

@@ -200,7 +200,7 @@ class RegionRun:
         """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch, tasks = Scratch(self.batch.scratch), Tasks()
         for group in self.groups:
-            group.begin(scratch, tasks, xs)
+            group.begin(scratch, tasks, y, xs)
         values = list(self._values(xs))
         for group in self.groups:
             group.bind(values)
@@ -213,12 +213,13 @@ class RegionRun:
     def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
         """Run the batches in reverse; then the gradients of weights and outside values."""
         xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
-        for dx in dxs:
-            if dx is not None:
-                dx.values[...] = 0
         scratch, tasks = Scratch(self.batch.scratch), Tasks()
         for group in self.groups:
             group.begin_backward(scratch, tasks, dy, xs, dxs)
+        written = {source for group in self.groups for source in group.written.values()}
+        for source, dx in enumerate(dxs):
+            if dx is not None and source not in written:
+                dx.values[...] = 0
         values, gradients = list(self._values(xs)), list(self._gradients(dy, dxs))
         for group in self.groups:
             group.bind(values, gradients)

@@ -12,7 +12,8 @@ from dynbatch.backend import Array, DType
 from dynbatch.kernels import gathers as kernels
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import NativeTask, Task, task
+from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD as WORTH_MOVING
+from dynbatch.kernels.c.runtime.tasks import NativeTask, Task, Tasks, task
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.kernels.runtime import parallel
 
@@ -27,28 +28,21 @@ _library = Library("gathers.c")
 
 
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> Any:
-    return _call("gather", sources, table, first, end, out)
+    return _run(gather_tasks((out, table, sources), first, end))
 
 
 def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
 ) -> Any:
-    return _call("give_back", gradients, table, first, end, dy)
+    return _run(give_back_tasks((dy, table, gradients), first, end))
 
 
-def _call(
-    name: str,
-    sources: Sequence[Array | None],
-    table: GatherTable,
-    first: int,
-    end: int,
-    array: Array,
-) -> Any:
-    functions = _library.functions(array.dtype)
-    if functions is None or not has_rows(array, *sources):
+def _run(tasks: Sequence[Task]) -> Any:
+    if any(map(callable, tasks)):
         return NotImplemented
-    tables = GatherTables([(array, table, sources)])
-    getattr(functions, name)(first, end, tables.address)
+    todo = Tasks()
+    todo.then(*[[each] for each in tasks])
+    todo.run()
     return None
 
 
@@ -56,30 +50,34 @@ BoundTable = tuple[Array, GatherTable, Sequence[Any]]
 """The array that a table fills, or whose rows it gives back; the table; its sources, or None."""
 
 
-def gather_tasks(tables: Sequence[BoundTable], rows: int) -> list[Task]:
-    """The tasks of `gather` for the first rows; they may run at the same time."""
-    return [
-        _task("gather", bound, rows)
-        or partial(kernels.gather, bound[2], bound[1], 0, rows, bound[0])
-        for bound in tables
+def gather_tasks(bound: BoundTable, first: int, end: int) -> list[Task]:
+    """The tasks of `gather`, which may run at the same time."""
+    out, table, sources = bound
+    spans = parallel.shards(end - first, -(-WORTH_MOVING // max(1, out.shape[1])))
+    rows = [(first + low, first + high) for low, high in spans]
+    return _tasks("gather", rows, bound) or [
+        partial(kernels.gather, sources, table, first, end, out)
     ]
 
 
-def give_back_tasks(tables: Sequence[BoundTable], rows: int) -> list[Task]:
-    """The tasks of `give_back`, which run one after the other."""
-    return [
-        _task("give_back", each, rows) or partial(kernels.give_back, *each[:2], 0, rows, each[2])
-        for each in tables
+def give_back_tasks(bound: BoundTable, first: int, end: int) -> list[Task]:
+    """The tasks of `give_back`, which may run at the same time: each has columns of its own."""
+    dy, table, gradients = bound
+    parts = len(parallel.shards(dy.shape[1], -(-WORTH_MOVING // max(1, end - first))))
+    each = [(first, end, part, parts) for part in range(parts)]
+    return _tasks("give_back", each, bound) or [
+        partial(kernels.give_back, dy, table, first, end, gradients)
     ]
 
 
-def _task(name: str, bound: BoundTable, rows: int) -> NativeTask | None:
-    """None where no C is used."""
-    functions = _library.functions(bound[0].dtype)
-    if functions is None or not has_rows(bound[0], *bound[2]):
-        return None
+def _tasks(name: str, parts: Sequence[tuple[int, ...]], bound: BoundTable) -> list[Task]:
+    """A task for each part, its numbers before the table; none where no C is used."""
+    array, _, sources = bound
+    functions = _library.functions(array.dtype)
+    if functions is None or not has_rows(array, *sources):
+        return []
     tables = GatherTables([bound])
-    return task(getattr(functions, name), (0, rows, tables.address), tables)
+    return [task(getattr(functions, name), (*part, tables.address), tables) for part in parts]
 
 
 class GatherTables:
@@ -117,6 +115,7 @@ class BoundBatches(NamedTuple):
         multiplies with.
     gathers, returns: what is gathered before a batch, and given back after it.
     elements: multiply-adds of a row.
+    ahead: whether the maps of streams are made too.
     """
 
     run: int
@@ -125,6 +124,7 @@ class BoundBatches(NamedTuple):
     gathers: GatherTables
     returns: GatherTables
     elements: int
+    ahead: bool
 
 
 class BatchPass:
@@ -138,8 +138,8 @@ class BatchPass:
         self._loops = loops
         self._numbers = np.array(
             [
-                [0] * 10 if loop is None else [
-                    loop.run, address(loop.places), loop.product,
+                [0] * 11 if loop is None else [
+                    loop.run, address(loop.places), loop.product, loop.ahead,
                     loop.gathers.address, loop.gathers.count,
                     loop.returns.address, loop.returns.count,
                     *loop.places.shape, least_rows(loop.elements),

@@ -44,15 +44,21 @@ EXPORT void gather(ptrdiff_t first, ptrdiff_t end, const void* table) {
     }
 }
 
-EXPORT void give_back(ptrdiff_t first, ptrdiff_t end, const void* table) {
+// Give back one of `parts` parts of the columns. Rows meet in those that they are added to, columns
+// do not: threads that take parts add the rows to each element in their order.
+EXPORT void give_back(
+    ptrdiff_t first, ptrdiff_t end, ptrdiff_t part, ptrdiff_t parts, const void* table) {
     const gather_table* t = table;
     const int64_t* starts = AT(int64_t, t->starts);
+    const ptrdiff_t vectors = (t->width + LANES - 1) / LANES;
+    const ptrdiff_t left = vectors * part / parts * LANES;
+    const ptrdiff_t width = least(vectors * (part + 1) / parts * LANES, t->width) - left;
     for (ptrdiff_t n = first; n < end; n++) {
-        const REAL* from = AT(REAL, t->array) + n * t->stride;
+        const REAL* from = AT(REAL, t->array) + n * t->stride + left;
         const ptrdiff_t low = starts ? starts[n] : n, high = starts ? starts[n + 1] : n + 1;
         for (ptrdiff_t m = low; m < high; m++) {
             REAL* to = term(t, m);
-            if (to) add_row(to, from, t->width);
+            if (to) add_row(to + left, from, width);
         }
     }
 }
@@ -62,12 +68,14 @@ typedef void pass(ptrdiff_t count, const int64_t* steps, int given, int ahead, i
     const int64_t* at, const void* product);
 
 // What batches of calls of one loop need: a pass, its arrays and the function it multiplies with,
-// and the tables of what is gathered before a batch and given back after it.
+// whether it makes the maps of streams too, and the tables of what is gathered before a batch and
+// given back after it.
 //
 // `slots` times `num_places` numbers lie at `at`: threads that run at the same time have temporary
 // values of their own. `least`: rows that are worth a thread.
 typedef struct {
-    int64_t run, at, product, gathers, num_gathers, returns, num_returns, slots, num_places, least;
+    int64_t run, at, product, ahead, gathers, num_gathers, returns, num_returns, slots, num_places,
+        least;
 } bound_batches;
 
 // Rows of a batch that run together: what they make stays in the second-level cache.
@@ -80,7 +88,7 @@ static void run_rows(const bound_batches* loop, int slot, ptrdiff_t first, ptrdi
         for (ptrdiff_t k = 0; k < loop->num_gathers; k++)
             gather(top, bottom, AT(gather_table, loop->gathers) + k);
         const int64_t step[] = {top, bottom, bottom - top, -1};
-        AT(pass, loop->run)(1, step, 0, 0, 0, at, AT(void, loop->product));
+        AT(pass, loop->run)(1, step, 0, (int)loop->ahead, 0, at, AT(void, loop->product));
     }
 }
 
@@ -99,7 +107,6 @@ static void wait_for(ptrdiff_t parts, const int64_t* progress) {
 
 // Runs batches, (loop, first row, end row) each, in order. `threads` threads call it, each with its
 // own number, and take parts of a batch from each other; those of the next wait for all of them.
-// Rows are given back by one thread, in order.
 EXPORT void run_batches(int thread, int threads, ptrdiff_t count, const int64_t* batches,
     const void* loops, int64_t* progress) {
     ptrdiff_t mine = take(progress), before = 0;
@@ -118,12 +125,13 @@ EXPORT void run_batches(int thread, int threads, ptrdiff_t count, const int64_t*
         }
         before += parts;
         if (!loop->num_returns) continue;
-        for (; mine < before + 1; mine = take(progress)) {
+        const ptrdiff_t returns = is_shared ? threads : 1;
+        for (; mine < before + returns; mine = take(progress)) {
             wait_for(before, progress);
             for (ptrdiff_t k = 0; k < loop->num_returns; k++)
-                give_back(first, end, AT(gather_table, loop->returns) + k);
+                give_back(first, end, mine - before, returns, AT(gather_table, loop->returns) + k);
             finish(progress);
         }
-        before++;
+        before += returns;
     }
 }
