@@ -19,6 +19,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.compiler.recorder import is_leaf, recorded
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError, problem_of
+from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import parameter
@@ -88,7 +89,8 @@ class TraceGraph:
     add_light = add
 
     def absorb(self, node: Node, reader: Node) -> None:
-        raise GraphError("a loss cannot be part of a cell; compute it from the scan's outputs.")
+        if not isinstance(reader, LinearMap):  # whose windows a cell has as they are written
+            raise GraphError("a loss cannot be part of a cell; compute it from the scan's outputs.")
 
     def value(self, node: Node) -> Array:
         raise GraphError.at_caller(

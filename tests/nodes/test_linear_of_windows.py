@@ -134,3 +134,21 @@ def test_the_peak_does_not_hold_the_windows():
             return graph.statistics.peak_bytes
 
     assert peak(False) < 0.8 * peak(True)
+
+
+def test_a_cell_maps_windows_of_its_memory():
+    weight, _ = parameters(3, 6)
+
+    @db.cell
+    def cell(x, state, params, memory):
+        y = F.tanh(x + state + F.max(F.linear(F.windows(memory, 2), weight), dim=0))
+        return y, y
+
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.ones((1, 3)))
+        memory = np.random.default_rng(2).standard_normal((5, 3))
+        zeros = F.constant(graph, 0.0, (3,))
+        y, _ = db.scan(cell, x, zeros, memory=F.input(graph, memory))
+        windows = np.concatenate((memory[:-1], memory[1:]), axis=1)
+        expected = np.tanh(1 + (windows @ weight.value.T).max(axis=0))
+        np.testing.assert_allclose(y.value[0], expected, rtol=1e-12)
