@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +35,15 @@ loads and starts kernels, or cuBLAS did not get."""
 Made = TypeVar("Made")
 
 _stand_in: list[ArrayModule] = []
+
+
+class OfThread(threading.local):
+    """The module that stands in for CuPy in one thread."""
+
+    module: ArrayModule | None = None
+
+
+of_thread = OfThread()
 
 
 class Device:
@@ -175,6 +185,8 @@ def gpu(index: int) -> Device:
 
 
 def _gpu(module: ArrayModule, index: int) -> Device:
+    if module is of_thread.module:
+        return Device(module, True, index)
     found = _gpus.get(index)
     if found is None or found._module is not module:
         found = _gpus[index] = Device(module, True, index)
@@ -183,7 +195,7 @@ def _gpu(module: ArrayModule, index: int) -> Device:
 
 def is_device_array(value: object) -> bool:
     """Whether a value is an array of CuPy or its stand-in. Imports nothing."""
-    module = _stand_in[-1] if _stand_in else sys.modules.get("cupy")
+    module = _standing_in() or sys.modules.get("cupy")
     return module is not None and isinstance(value, module.ndarray)
 
 
@@ -193,8 +205,9 @@ def cupy() -> ArrayModule:
     Raises:
         BackendError: CuPy is not installed.
     """
-    if _stand_in:
-        return _stand_in[-1]
+    module = _standing_in()
+    if module is not None:
+        return module
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -299,6 +312,10 @@ def with_memory_of_cupy(make: Callable[[], Made]) -> Made:
     return make()
 
 
+def _standing_in() -> ArrayModule | None:
+    return of_thread.module or (_stand_in[-1] if _stand_in else None)
+
+
 @contextmanager
 def stand_in(module: ArrayModule) -> Iterator[None]:
     """Use `module` in place of CuPy inside the block: for tests on machines without a GPU."""
@@ -307,3 +324,13 @@ def stand_in(module: ArrayModule) -> Iterator[None]:
         yield
     finally:
         _stand_in.pop()
+
+
+@contextmanager
+def stand_in_here(module: ArrayModule) -> Iterator[None]:
+    """Use `module` in place of CuPy inside the block, in this thread alone."""
+    before, of_thread.module = of_thread.module, module
+    try:
+        yield
+    finally:
+        of_thread.module = before

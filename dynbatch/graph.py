@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 from dynbatch import backend, gc_pause, random
 from dynbatch.arguments import float_dtype, integer, listed, refused, shown, switch
 from dynbatch.backend import Array
+from dynbatch.batcher.execution.estimate import estimate
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.planning.memory_use import MemoryUse
@@ -288,6 +289,7 @@ class Graph(Runs, Introspection, NamesChecked):
             loss, memory_limit, gradient: as in `backward`.
             device: plan for another device, "cuda" say: what this mini-batch would take there, in a
                 graph of that device. It is planned as there, and need not be there; nor need CuPy.
+                For a GPU kernels are called without memory, so that their tables are counted.
 
         Raises:
             ShapeError, GraphError, OutOfMemory, ValueError: as in `backward`.
@@ -323,11 +325,12 @@ class Graph(Runs, Introspection, NamesChecked):
     ) -> MemoryUse:
         if loss is None:
             parts = [PartNodes(self._ancestors(self._waiting()))]
-            return self._executor.estimate(Request(lambda count: parts), device)
+            return estimate(self._executor, Request(lambda count: parts), device)
         count = len(self._nodes)
         start, outputs = self._start(loss, gradient)
         try:
-            return self._executor.estimate(self._request(start, memory_limit, outputs), device)
+            request = self._request(start, memory_limit, outputs)
+            return estimate(self._executor, request, device)
         finally:
             if outputs:
                 self._forget(start, count)

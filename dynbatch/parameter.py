@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.arguments import row_mask
-from dynbatch.backend import Array, Device, DType, device_of
+from dynbatch.backend import Array, Device, DType, device_of, of_thread
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import copy, download
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -120,7 +120,7 @@ class Parameter(ParameterHabits):
             DtypeError:   it is not an array, or of another dtype.
             BackendError: it is on another device.
         """
-        return self._value
+        return self._value if of_thread.module is None else self.here._value
 
     @value.setter
     def value(self, array: Array) -> None:
@@ -189,6 +189,17 @@ class Parameter(ParameterHabits):
     def trained_rows(self) -> Array | None:
         """The numbers of the rows that are not frozen, increasing; None if no row is frozen."""
         return None if self.row_is_frozen is None else np.flatnonzero(~self.row_is_frozen)
+
+    @property
+    def here(self) -> Parameter:
+        """The parameter itself; during a dry run in this thread, one on the planned device."""
+        cupy = of_thread.module
+        if cupy is None:
+            return self
+        twin: Parameter | None = cupy.parameters.get(self.uid)
+        if twin is None:
+            twin = cupy.parameters[self.uid] = _DryParameter(self, cupy)
+        return twin
 
     def replace(self, array: Array) -> None:
         """Take an array of any dtype and device for the value, as `Module.astype` does.
@@ -329,7 +340,7 @@ class Parameter(ParameterHabits):
 
     def empty_like(self) -> Array:
         """An uninitialised array of the parameter's shape, dtype and device."""
-        array: Array = device_of(self._value).xp.empty(self.shape, self.dtype)
+        array: Array = device_of(self.value).xp.empty(self.shape, self.dtype)
         return array
 
     def __repr__(self) -> str:
@@ -342,6 +353,29 @@ class Parameter(ParameterHabits):
             return f"{before}frozen"
         rows = self.frozen_rows
         return "" if rows is None else f"{before}{rows.size:,} row{'s' * (rows.size > 1)} frozen"
+
+
+class _DryParameter(Parameter):
+    """A parameter in a dry run: what the run leaves for it is no gradient of the parameter itself.
+
+    Args:
+        origin: the parameter, which stays as it is.
+        cupy:   a `DryCupy`.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, origin: Parameter, cupy: Any) -> None:
+        self.uid, self.name, self.norm = origin.uid, origin.name, None
+        self.frozen, self.row_is_frozen = origin.frozen, origin.row_is_frozen
+        self._value, self._buffer, self._is_fresh = cupy.asarray(origin._value), None, False
+        self.grad = moved_gradient(origin.grad, cupy.device)
+
+    def gradient_buffer(self) -> Array:
+        """An array that the step before has left."""
+        if self._buffer is None:
+            self._buffer = device_of(self.value).xp.empty(self.shape, self.dtype, stands=True)
+        return self._buffer
 
 
 class ModelBuffer(Parameter):

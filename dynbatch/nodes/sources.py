@@ -62,15 +62,6 @@ class Input(Operation):
         return array.tobytes() if isinstance(array, np.ndarray) else str(array.shape).encode()
 
     @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        """On a GPU with the arrays of the host, which are brought up as a table."""
-        offsets = super().index_bytes(batch)
-        if not batch.device.is_cuda:
-            return offsets
-        host = [array.size for array in batch.column("array") if isinstance(array, np.ndarray)]
-        return offsets + int(batch.dtype.itemsize) * sum(host)
-
-    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         arrays.upload(y.flat, batch.column("array"))
 

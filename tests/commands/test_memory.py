@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dynbatch import backend
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.commands import memory as command
 from dynbatch.commands.main import main
@@ -300,9 +299,9 @@ def test_a_gpu_is_planned_for_without_one_and_without_running_a_step(
     pairs: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     def refuse(*_: Any) -> Any:
-        raise AssertionError("a plan ran a step, or asked for CuPy")
+        raise AssertionError("a plan ran a step")
 
-    monkeypatch.setattr(backend, "cupy", refuse)
+    monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(Executor, "run", refuse)
     out = str(tmp_path / "found.json")
     assert memory([pairs, *SMALL, "--device", "cuda", "--plan", "--json", out]) == 0
@@ -312,6 +311,8 @@ def test_a_gpu_is_planned_for_without_one_and_without_running_a_step(
     assert "tokens per second" not in printed and "pool" not in printed.partition("how to")[0]
     found = json.loads(Path(out).read_text())
     assert found["losses"] is None and found["forms"]["unpadded, random"]["peak_bytes"] > 0
+    assert memory([pairs, *SMALL, "--device", "cuda:1", "--plan"]) == 0
+    assert "float32 planned for cuda:1\n" in capsys.readouterr().out
     assert memory([pairs, *SMALL, "--plan"]) == 0
     assert "planned for cpu" in capsys.readouterr().out
 

@@ -72,7 +72,7 @@ def tables_end_with_their_flush() -> Iterator[None]:
 
     def upload_anew(self: Staging) -> Upload:
         found = upload(self)
-        if found.copied:
+        if found.copied and self._cupy is fake_cupy:  # and of no dry run
             memory.revive(found.base)
             slots[self] = (found.base, found.copied)
         return found

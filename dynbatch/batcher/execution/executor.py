@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -81,6 +81,7 @@ class Executor:
         self._policy = policy
         self._maker = StepMaker(dtype, device, policy)
         self.is_observed = bool(observers)
+        self._trains = trains
         self._planner = RunPlanner(trains, itemsize, not observers)
         self._actions = StepActions(device, self.statistics)
         for wrap in observers:
@@ -89,7 +90,7 @@ class Executor:
         self._arenas = Arenas(pool, dtype)
         self._differentiated: list[StepRun] = []
         self._commits = Commits(self._actions)
-        self._run = Run(0, 0, 0)
+        self._run = self._fullest = Run(0, 0, 0)
         self._last: MemoryPlan | None = None
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
@@ -124,14 +125,17 @@ class Executor:
             self._try(request)
         except OutOfMemory as error:
             room = self._pool.room_bytes
-            raise advised(error, request, self.estimate, room) from error
+            raise advised(error, request, self._planned_use, room) from error
         except MemoryError as error:
             if self._queue is None:
                 raise
             raise refused(error, "what it computes with", self._queue.label) from error
 
-    def estimate(self, request: Request, device: Device | None = None) -> MemoryUse:
-        """The memory that the same `run` would hold. No kernel runs; the graph does not change.
+    @contextmanager
+    def planned(
+        self, request: Request, device: Device | None = None
+    ) -> Iterator[tuple[RunPlan, MemoryUse]]:
+        """The plan of the same `run`, and the memory that it would hold. The graph does not change.
 
         Args:
             device: to run on; None for the graph's own. It need not be there.
@@ -139,23 +143,31 @@ class Executor:
         plan = self._plan(request, device)
         try:
             require_gradients(request, plan.memory.graph)
-            return replace(
-                plan.use(self._dtype.itemsize, self._arenas.num_bytes)(),
-                parameter_bytes=parameter_bytes(plan.preparation.steps),
-                gradient_bytes=gradient_bytes(plan.memory.backward, device or self._device),
+            yield (
+                plan,
+                replace(
+                    plan.use(self._dtype.itemsize, self._arenas.num_bytes)(),
+                    parameter_bytes=parameter_bytes(plan.preparation.steps),
+                    gradient_bytes=gradient_bytes(plan.memory.backward, device or self._device),
+                ),
             )
         finally:
             plan.preparation.forget()
 
-    def _try(self, request: Request) -> None:
+    def _planned_use(self, request: Request) -> MemoryUse:
+        with self.planned(request) as (_, use):
+            return use
+
+    def _try(self, request: Request, plan: RunPlan | None = None) -> None:
         begin = time.perf_counter()
         self._device.use()
         loss = request.loss
         self._run = run = Run(len(self.steps), len(self.plans), len(self._arenas))
         run.first = run.steps if loss is None else 0
+        run.uploaded_before = self._uploaded_bytes
         self._actions.begin()
         try:
-            plan = self._plan(request)
+            plan = plan or self._plan(request)
             run.preparation, stages = plan.preparation, plan.memory.stages
             require_gradients(request, plan.memory.graph)
             if loss is not None:
@@ -192,7 +204,10 @@ class Executor:
 
     def memory_use(self) -> MemoryUse:
         """The memory of the run that held most so far."""
-        return self._memory_use()
+        use = self._memory_use()
+        if self._device.is_cuda:
+            use = replace(use, tables_bytes=self._fullest.uploaded_bytes)
+        return use
 
     def finish(self, add_gradients: bool = False) -> None:
         """End a run: start queued work for the GPU, and free blocks that will not be read.
@@ -206,12 +221,7 @@ class Executor:
         """
         self._device.use()
         try:
-            if add_gradients:
-                begin = time.perf_counter()
-                with multiplying(self._matmul):
-                    self._commits.add_last(self._differentiated, self._run.stashed)
-                self.statistics.kernel_seconds += _seconds_since(begin)
-            self.flush()
+            self._end(add_gradients)
         except BaseException:
             self._commits.forget_touched()
             self.undo()
@@ -222,6 +232,19 @@ class Executor:
             self._run.stashed.put_back()
         self._run.claim.release()
         self._settle()
+
+    def _end(self, add_gradients: bool) -> None:
+        if add_gradients:
+            begin = time.perf_counter()
+            with multiplying(self._matmul):
+                self._commits.add_last(self._differentiated, self._run.stashed)
+            self.statistics.kernel_seconds += _seconds_since(begin)
+        self.flush()
+        self._run.uploaded_bytes = self._uploaded_bytes - self._run.uploaded_before
+
+    @property
+    def _uploaded_bytes(self) -> int:
+        return 0 if self._queue is None else self._queue.uploaded_bytes
 
     def flush(self) -> None:
         """Start queued work for the GPU, if there is one."""
@@ -268,7 +291,7 @@ class Executor:
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
         kept = {node.index for node in request.kept}
         maker = self._maker
-        if device not in (None, self._device):
+        if device is not None and device is not self._device:
             maker = StepMaker(self._dtype, device, self._policy)
         return self._planner.plan(
             lambda count: maker.prepare(request.parts(count), kept),
@@ -283,7 +306,7 @@ class Executor:
             run.scratch = arenas.take(memory.scratch_elements)
         self.statistics.peak_bytes = arenas.peak_bytes
         if arenas.num_bytes == arenas.peak_bytes:
-            self._memory_use = plan.use(self._dtype.itemsize, held)
+            self._memory_use, self._fullest = plan.use(self._dtype.itemsize, held), run
         run.memory = memory
         apply(memory, arena, run.scratch)
         return arena

@@ -34,6 +34,7 @@ class Run:
     first:       the first step that it changes: its own, or with a backward perhaps any.
     stashed:     gradients of parameters from before a run in parts.
     claim:       of the parameters whose gradients it adds to.
+    uploaded_bytes: of tables that were brought up to a GPU, `uploaded_before` it and in it.
     """
 
     steps: int
@@ -49,6 +50,8 @@ class Run:
     stashed: StashedGradients = field(default_factory=StashedGradients)
     gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
     claim: Claim = field(default_factory=Claim)
+    uploaded_before: int = 0
+    uploaded_bytes: int = 0
 
     def stash_gradients(self) -> None:
         """Stash gradients if a mini-batch runs in parts, which add before the loss is known."""

@@ -29,7 +29,8 @@ class MemoryUse:
         stages:       of each stage of the run, in order, its label and the bytes alive by cause. A
             label is "forward", "backward", "recompute" or "accumulate" with node types; "early
             backward Total" comes before forward, as the gradient of a mean needs no value.
-        tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena.
+        tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena;
+            on a GPU all that a run brings up: tables of kernels, and inputs of the host.
         blocks_bytes: sum of all blocks, as if none took the room of another.
         saving:       what the run does to stay within a `memory_limit`.
         limit:        that limit in bytes, or None.
@@ -38,6 +39,10 @@ class MemoryUse:
         parameter_bytes, gradient_bytes: of an estimate, bytes of the parameters that the run reads
             and of the gradients that backward leaves for them, which lie outside of the arena;
             None after a run, when the parameters tell.
+        device_bytes: of an estimate for a GPU, the most bytes of its memory at once in a step after
+            the first: arena, parameters, gradients, the buffer that tables come up to, what the
+            pool rounds up and what kernels take for themselves. An optimizer's state and what
+            CUDA and cuBLAS hold for themselves come on top.
     """
 
     peak_bytes: int
@@ -52,6 +57,7 @@ class MemoryUse:
     recompute_share: float = 0.0
     parameter_bytes: int | None = field(default=None, compare=False)
     gradient_bytes: int | None = field(default=None, compare=False)
+    device_bytes: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -132,7 +138,8 @@ class MemoryUse:
         text = f"{head}\n  by cause: {causes}\n  by type:  {types}"
         if self.parameter_bytes is None:
             return text
-        return (
-            f"{text}\n  beside it: parameters {self.parameter_bytes:,}; their gradients "
+        text += (
+            f"\n  beside it: parameters {self.parameter_bytes:,}; their gradients "
             f"{self.gradient_bytes:,}; index tables {self.tables_bytes:,}"
         )
+        return text + ("" if self.device_bytes is None else f"; in all {self.device_bytes:,}")

@@ -77,12 +77,17 @@ class RunPlan(NamedTuple):
             itemsize,
             held_bytes=held_bytes,
             arena_bytes=(memory.elements + memory.scratch_elements) * itemsize,
-            tables_bytes=sum([s.node_type.index_bytes(s.batch) for s in self.preparation.steps]),
+            tables_bytes=self._tables_bytes(),
             block_elements=sum(memory.blocks.sizes),
             saving=self.saving,
             limit=self.limit,
             recompute_share=self.recompute_share,
         )
+
+    def _tables_bytes(self) -> int:
+        """Bytes of index tables on the host; those of a GPU are counted as they are brought up."""
+        steps = [step for step in self.preparation.steps if not step.batch.device.is_cuda]
+        return sum([step.node_type.index_bytes(step.batch) for step in steps])
 
 
 Prepare = Callable[[int], Preparation]

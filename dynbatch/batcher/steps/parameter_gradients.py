@@ -49,7 +49,7 @@ class StepGradients:
         if parameter.frozen:
             return
         if parameter.uid in self._deferred:
-            self.products.append((parameter, x, dy))
+            self.products.append((parameter.here, x, dy))
         else:
             blas.matmul_outer(x, dy, self.buffer(parameter))
 
@@ -67,10 +67,11 @@ class StepGradients:
             ids, dy = ids[trained], taken_rows(dy, trained)
         rows, values = sum_rows_by_id(ids, dy)
         shape = (parameter.shape[0], parameter.shape[1])
-        self.sparse.append((parameter, RowSparse(rows, values, shape)))
+        self.sparse.append((parameter.here, RowSparse(rows, values, shape)))
 
     def buffer(self, parameter: Parameter) -> Array:
         """An array of the parameter's shape that the caller overwrites with its gradient."""
+        parameter = parameter.here
         if parameter.uid in self._owned:
             self._owned.discard(parameter.uid)
             if parameter.grad is not None:  # since the run was planned
@@ -90,12 +91,12 @@ class Claim:
         self._self = ref(self)
 
     def take(self, parameters: Iterable[Parameter]) -> None:
-        """Claim parameters, all or none.
+        """Claim parameters, all or none; in a dry run, which leaves them alone, none.
 
         Raises:
             GraphError: a backward in another thread has not finished with one of them.
         """
-        distinct = {parameter.uid: parameter for parameter in parameters}
+        distinct = {p.uid: p for p in parameters if p.here is p}
         with _claiming:
             for uid, parameter in distinct.items():
                 held = _claims.get(uid)  # which its owner may give up at any moment
@@ -137,7 +138,7 @@ class StashedGradients:
 
     def put(self, parameters: Iterable[Parameter]) -> None:
         """Stash the gradients of parameters, each once."""
-        distinct = {parameter.uid: parameter for parameter in parameters}
+        distinct = {parameter.uid: parameter.here for parameter in parameters}
         self._states = [(p, p.gradient_state) for p in distinct.values()]
         for parameter, _ in self._states:
             parameter.put_aside()

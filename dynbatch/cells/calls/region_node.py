@@ -147,8 +147,7 @@ class RegionNode(Operation):
         region: CallRegion = batch.first.region
         tables = [table for g in region.groups for stream in g.streams for table in stream.table]
         tables += [group.rows for group in region.groups]
-        size = sum({id(table): table.nbytes for table in tables if table is not None}.values())
-        return 2 * size if batch.device.is_cuda else size  # and read the other way, for gradients
+        return sum({id(table): table.nbytes for table in tables if table is not None}.values())
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

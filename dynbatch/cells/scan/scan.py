@@ -34,8 +34,6 @@ from dynbatch.ragged import Ragged
 
 # Of the prefix layout: the order; a sentence's number and length.
 TABLES_A_TOKEN, TABLES_A_SENTENCE = 1, 2
-# On a GPU the order once more, for results, and the step before.
-MORE_A_TOKEN = 2
 
 
 class Scan(Operation):
@@ -128,8 +126,7 @@ class Scan(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         tokens = int(lengths_of(batch).sum())
-        a_token = TABLES_A_TOKEN + (MORE_A_TOKEN if batch.device.is_cuda else 0)
-        return INDEX_BYTES * (a_token * tokens + TABLES_A_SENTENCE * len(batch.nodes))
+        return INDEX_BYTES * (TABLES_A_TOKEN * tokens + TABLES_A_SENTENCE * len(batch.nodes))
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -344,6 +344,18 @@ def queue() -> Queue:
     return queues[key]
 
 
+@contextmanager
+def queue_is(queue: Queue) -> Iterator[None]:
+    """Have `queue` take this thread's launches for its module and device inside the block."""
+    key = (id(queue.cupy), queue.cupy.cuda.runtime.getDevice())
+    queues = _local.__dict__.setdefault("queues", {})
+    queues[key] = queue
+    try:
+        yield
+    finally:
+        del queues[key]
+
+
 def launch(
     like: Array,
     name: str,
