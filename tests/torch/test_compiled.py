@@ -11,8 +11,6 @@ from dynbatch import models
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-import torch._dynamo.testing as dynamo  # noqa: E402
-
 from dynbatch.torch import Batched  # noqa: E402
 
 # The compiler of PyTorch 2.13 asks tensors between two of its graphs for their gradients.
@@ -38,8 +36,10 @@ class Tagger(nn.Module):
 
 @pytest.fixture
 def compiler():
+    from torch._dynamo.testing import CompileCounter  # which takes a second
+
     torch._dynamo.reset()
-    yield dynamo.CompileCounter()
+    yield CompileCounter()
     torch._dynamo.reset()
 
 
