@@ -11,11 +11,22 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 VARIABLE = "DYNBATCH_CACHE"
+WAIT = 60
+"""Seconds after which a process no longer waits for what another one makes."""
 
 
 @cache
@@ -77,6 +88,33 @@ def find(name: str, key: str) -> Path | None:
         except OSError:
             continue
     return None
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let one process at a time make what all need, while the others wait and then find it.
+
+    Where the folder's file system has no locks, or the one that makes it stands still, they make it
+    too, as `keep` allows.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle, end = os.open(folder(), os.O_RDONLY), time.monotonic() + WAIT
+    try:
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:
+                break
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # for a child, too, that was forked meanwhile
+        os.close(handle)
 
 
 def keep(name: str, key: str, write: Callable[[Path], None]) -> Path:

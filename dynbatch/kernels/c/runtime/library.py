@@ -172,11 +172,18 @@ class Unit(NamedTuple):
 def build(units: Sequence[Unit]) -> None:
     """Compile what is not kept yet, as many units at a time as there are processors.
 
+    Processes that start together compile many of them once.
+
     Raises:
         BackendError: the compiler fails.
         OSError:      the libraries cannot be kept.
     """
-    missing = [unit for unit in units if unit.kept() is None]
+    with cache.alone() if len(units) >= WORTH_A_HEADER else nullcontext():
+        if missing := [unit for unit in units if unit.kept() is None]:
+            _make(missing)
+
+
+def _make(missing: Sequence[Unit]) -> None:
     files = f"{len(missing)} C file{'s' * (len(missing) > 1)}"
     dtype = "float64" if "-double" in missing[0].label else "float32"
     progress = sys.modules.get("tqdm")  # whose bars make room for a line, where there are any

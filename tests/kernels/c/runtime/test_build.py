@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -30,6 +31,12 @@ if functions is not None:
     functions.add(2, address(out))
 assert out[0] == (1 if functions is None else 3)
 print(repr(library.reason()))
+"""
+
+SEVERAL = """
+from dynbatch.kernels.c.runtime.library import WORTH_A_HEADER, Unit, build
+body = '#include "common.h"\\nEXPORT void add(double x, REAL* out) { *out += x; }\\n'
+build([Unit.of(f"example{k}.c", body, "float") for k in range(WORTH_A_HEADER)])
 """
 
 
@@ -197,13 +204,40 @@ def test_a_switch_turns_c_off(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_two_processes_at_once_keep_one_good_file(tmp_path: Path) -> None:
-    environment = {**os.environ, "DYNBATCH_CACHE": str(tmp_path)}
-    command = [sys.executable, "-c", PROGRAM]
+def told_by_two(cache: Path, program: str) -> list[bytes]:
+    """The messages of two processes that do the same at once."""
+    environment = {**os.environ, "DYNBATCH_CACHE": str(cache)}
+    command = [sys.executable, "-c", program]
     both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
     told = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
+    return told
+
+
+def test_two_processes_at_once_keep_one_good_file(tmp_path: Path) -> None:
+    told = told_by_two(tmp_path, PROGRAM)
     assert all(b"NumPy runs" not in text for text in told)
     kept = list(tmp_path.iterdir())
     assert kept and all(path.match("example-float-*.so") for path in kept)
     assert run(tmp_path) == ("''", "")
+
+
+def test_of_two_processes_at_once_one_compiles_what_both_need(tmp_path: Path) -> None:
+    told = told_by_two(tmp_path, SEVERAL)
+    assert sorted(text.count(b"compiling 8 C files") for text in told) == [0, 1]
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+@pytest.mark.parametrize("failure", [BlockingIOError, OSError(errno.ENOLCK, "no locks")])
+def test_where_no_lock_is_had_it_is_compiled_all_the_same(
+    tmp_path: Path, use: Any, monkeypatch: pytest.MonkeyPatch, failure: Any
+) -> None:
+    """The other process stands still, or the file system has no locks."""
+
+    def flock(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(kept_files, "WAIT", 0.05)
+    monkeypatch.setattr(kept_files.fcntl, "flock", flock)
+    monkeypatch.setattr(library, "WORTH_A_HEADER", 1)
+    assert "compiling 1 C file," in use(tmp_path)[1]
