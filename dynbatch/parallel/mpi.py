@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import stat
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ TAGS = (1 << 15) - 2
 
 LAST_WORDS_SECONDS = 5.0
 """How long a rank that failed waits for the others to have read why; then MPI ends them."""
+
+READING_SECONDS = 1.0
+"""How long a rank that ends all others waits for the launcher to read what it printed."""
 
 SPIN_SECONDS = 1e-4
 LONGEST_SLEEP = 1e-3
@@ -168,8 +172,25 @@ class MpiTransport:
             traceback.print_exc()  # nothing is printed after MPI ends this process
         sys.stdout.flush()
         sys.stderr.flush()
+        for descriptor in (1, 2):
+            wait_until_read(descriptor)
         self._mpi.COMM_WORLD.Abort(1)
         os._exit(1)  # MPICH's returns while the launcher ends the others
+
+
+def wait_until_read(descriptor: int) -> None:
+    """Wait until nothing is left in a pipe: the launcher drops that when MPI ends the ranks."""
+    try:
+        import fcntl
+        import termios
+    except ImportError:  # Windows
+        return
+    end = time.monotonic() + READING_SECONDS
+    with suppress(OSError):  # it is closed
+        while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < end:
+            if not any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))):
+                break
+            time.sleep(LONGEST_SLEEP)
 
 
 def joined_by_mpi(place: PlaceInRun) -> MpiTransport:

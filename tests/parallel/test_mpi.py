@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dynbatch import parallel
 from dynbatch.errors import ParallelError
+from dynbatch.parallel import mpi
 from dynbatch.parallel.environment import PlaceInRun
 from dynbatch.parallel.mpi import joined_by_mpi
 from tests.parallel.ranks import digest, on_ranks
@@ -66,6 +68,35 @@ def test_ranks_that_differ_are_told_so_and_end_one_that_is_busy():
     assert "and this rank expected" in ended.stderr
 
 
+def test_what_is_printed_is_read_before_mpi_ends_the_ranks(monkeypatch):
+    monkeypatch.setattr(mpi.time, "sleep", lambda _: told.append(os.read(source, 3)))
+    for text in (b"", b"abc", b"abcdefgh"):
+        told, (source, descriptor) = [], os.pipe()
+        os.write(descriptor, text)
+        mpi.wait_until_read(descriptor)
+        assert b"".join(told) == text
+        os.close(source)
+        os.close(descriptor)
+
+
+def test_a_launcher_that_reads_nothing_is_not_waited_for_long(monkeypatch, tmp_path):
+    slept = []
+    monkeypatch.setattr(
+        mpi, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    )
+    source, descriptor = os.pipe()
+    os.write(descriptor, b"abc")
+    mpi.wait_until_read(descriptor)
+    os.close(source)
+    os.close(descriptor)
+    assert sum(slept) == pytest.approx(mpi.READING_SECONDS, rel=0.01)
+    with open(tmp_path / "log", "w+b", buffering=0) as file:
+        file.write(b"abc")
+        mpi.wait_until_read(file.fileno())
+    mpi.wait_until_read(descriptor)  # which is closed
+    assert sum(slept) == pytest.approx(mpi.READING_SECONDS, rel=0.01)
+
+
 @needs_mpi
 def test_nothing_is_exchanged_after_an_exchange_that_was_cut_off(monkeypatch):
     """MPI goes on with its messages, whose memory must stay."""
@@ -85,8 +116,8 @@ def test_nothing_is_exchanged_after_an_exchange_that_was_cut_off(monkeypatch):
 
 @needs_mpi
 def test_an_mpi_without_the_other_processes_is_refused():
-    mpi = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
-    assert mpi.COMM_WORLD.Get_size() == 1
+    theirs = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    assert theirs.COMM_WORLD.Get_size() == 1
     with pytest.raises(ParallelError, match="tells of 2 processes, and the MPI of mpi4py of 1"):
         joined_by_mpi(PlaceInRun(0, 2, 0, True))
 
