@@ -171,8 +171,12 @@ def test_wrong_arguments_are_refused():
         raised(ShapeError, lambda: F.rotary(x, positions=[1, 2]), "2 positions for 3 tokens")
         raised(ShapeError, lambda: F.rotary(x, positions=[0.5] * 3), "sequence of integers")
         raised(VocabularyError, lambda: F.rotary(x, positions=[1, -2, 5]), "position -2", "0 <=")
+        assert F.rotary(x, offset=(1 << 20) - 3).shape == (3, 12)  # up to the last position
         raised(
-            VocabularyError, lambda: F.rotary(x, offset=1 << 20), "position 1048578", "< 1048576"
+            VocabularyError,
+            lambda: F.rotary(x, offset=(1 << 20) - 2),
+            "position 1048576",
+            "< 1048576",
         )
         raised(ArgumentError, lambda: F.rotary(x, offset=-1), "offset is -1")
         raised(
