@@ -6,6 +6,7 @@ import pytest
 from dynbatch.kernels import convolution as kernels
 from dynbatch.kernels.images import window_patches
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import multiplying
 from tests.kernels.c.compare import Scratch, assert_same
 
 SIDES = np.array([(4, 5), (9, 3), (3, 3), (3, 17), (12, 40)])
@@ -46,15 +47,33 @@ def test_products_of_patches_are_numpys(how, by_position, inputs, outputs, dtype
         assert_same(kernels.weight_gradient, x, patches, y * scale, scratch, weight)
 
 
-def test_any_threads_leave_the_same_bits(monkeypatch):
+@pytest.mark.parametrize("by_position", [True, False])
+@pytest.mark.parametrize(("inputs", "outputs"), [(3, 5), (70, 100), (117, 65)])
+def test_products_of_rounded_factors_are_numpys(by_position, inputs, outputs):
+    """Positions of odd widths, whose pairs are of two positions; several parts of terms."""
+    for how in HOW:
+        patches, x, dy, weight = case(how, inputs, outputs, "float32", by_position)
+        scratch = Scratch(kernels.workspace(weight, patches), "float32")
+        back = Scratch(kernels.workspace_backward(weight, patches.reversed()), "float32")
+        weight *= np.float32(0.01)
+        with multiplying("bfloat16"):
+            assert_same(kernels.convolve, x, patches, weight, None, scratch, dy)
+            assert_same(kernels.convolve_backward, dy, patches.reversed(), weight, back, x)
+            small = dy * np.float32(0.01)
+            assert_same(kernels.weight_gradient, x, patches, small, scratch, weight)
+
+
+@pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
+def test_any_threads_leave_the_same_bits(monkeypatch, matmul):
     monkeypatch.setattr(kernels, "CHUNK_BYTES", 1)
     patches, x, dy, weight = case(HOW[-1], 70, 100, "float32", True)
 
     def results():
         scratch = np.empty(kernels.workspace(weight, patches), np.float32)
         y, gradient = np.empty_like(dy), np.empty_like(weight)
-        kernels.convolve(x, patches, weight, None, scratch, y)
-        kernels.weight_gradient(x, patches, dy, scratch, gradient)
+        with multiplying(matmul):
+            kernels.convolve(x, patches, weight, None, scratch, y)
+            kernels.weight_gradient(x, patches, dy, scratch, gradient)
         return y.tobytes(), gradient.tobytes()
 
     alone = []

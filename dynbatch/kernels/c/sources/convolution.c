@@ -26,22 +26,41 @@ static void unfold_terms(ptrdiff_t first, ptrdiff_t rows, ptrdiff_t k, ptrdiff_t
     }
 }
 
+// Write the columns of b (K, columns) as terms `first` to `first` + K - 1 of a panel of `terms` terms.
+// They may begin or end in the middle of a word.
+static void pack_part(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t columns,
+    const REAL* b, ptrdiff_t row, ptrdiff_t column, REAL* panel) {
+    static _Thread_local REAL lines[PART * PANEL];
+    const ptrdiff_t width = (columns + LANES - 1) & -LANES;
+    const int has_whole_words = first % TERMS == 0 && (K % TERMS == 0 || first + K == terms);
+    if (column == 1) {
+        pack_rows(terms, first, K, columns, b, row, panel);
+    } else if (has_whole_words) {
+        pack_panel(K, columns, b, row, column, panel + first / TERMS * width);
+    } else {
+        for (ptrdiff_t k = 0; k < K; k++)
+            for (ptrdiff_t j = 0; j < columns; j++)
+                lines[k * columns + j] = b[k * row + j * column];
+        pack_rows(terms, first, K, columns, lines, columns, panel);
+    }
+}
+
 // Pack columns left, …, right - 1 of a weight of N columns, part by part of its terms, for `convolve`.
 // Its positions, the terms of a position, and its columns lie the given numbers of elements apart.
 EXPORT void pack_positions(ptrdiff_t left, ptrdiff_t right, ptrdiff_t positions, ptrdiff_t width,
     ptrdiff_t N, const REAL* weight, ptrdiff_t position, ptrdiff_t term, ptrdiff_t column,
     REAL* panels) {
     const ptrdiff_t K = positions * width, padded = (N + LANES - 1) & -LANES;
-    for (ptrdiff_t k = 0, terms; k < K; k += terms, panels += terms * padded) {
+    for (ptrdiff_t k = 0, terms; k < K; k += terms, panels += WORDS(terms) * padded) {
         terms = least(K - k, PART);
         for (ptrdiff_t j = left; j < right; j += PANEL) {
-            const ptrdiff_t columns = least(right - j, PANEL),
-                            step = (columns + LANES - 1) & -LANES;
+            const ptrdiff_t columns = least(right - j, PANEL);
             for (ptrdiff_t t = k, count; t < k + terms; t += count) {
                 const ptrdiff_t within = t % width;
                 const REAL* from = weight + t / width * position + within * term + j * column;
                 count = least(width - within, k + terms - t);
-                pack_panel(count, columns, from, term, column, panels + terms * j + (t - k) * step);
+                pack_part(
+                    terms, t - k, count, columns, from, term, column, panels + WORDS(terms) * j);
             }
         }
     }
@@ -64,7 +83,7 @@ EXPORT void convolve(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int
             product(
                 rows, terms, N, block, terms, panels, k ? to : bias, k ? out_row : 0, to, out_row);
         }
-        k += terms, panels += terms * padded;
+        k += terms, panels += WORDS(terms) * padded;
     } while (k < K);
 }
 
