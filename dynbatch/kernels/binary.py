@@ -22,11 +22,11 @@ from dynbatch.kernels.elementwise import (
     write_over,
 )
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
-from dynbatch.kernels.unary.arithmetic import negate
+from dynbatch.kernels.unary.arithmetic import negative
 
 
 class BinaryExpression(NamedTuple):
-    """CUDA expressions of y = f(a, b), each a REAL; see `unary.UnaryFunction`.
+    """CUDA expressions of y = f(a, b), each a REAL; see `kernels/cuda/expressions.py`.
 
     forward:    over a and b.
     backward_a: over dy, a and b; reads a and b only where the NumPy code does.
@@ -81,7 +81,7 @@ def _divide_backward_b(dy: Array, a: Any, b: Any, out: Array) -> None:
     np.divide(a, b, out=out)
     np.divide(out, b, out=out)
     np.multiply(out, dy, out=out)
-    negate(out, out)
+    negative.forward(out, out)
 
 
 def _pass_to_winner(dy: Array, wins: Any, ties: Any, out: Array) -> None:
@@ -122,7 +122,7 @@ subtract = BinaryFunction(
     "subtract",
     np.subtract,
     _pass_on,
-    lambda dy, a, b, out: negate(dy, out),
+    lambda dy, a, b, out: negative.forward(dy, out),
     BinaryExpression("a - b", "dy", "-dy"),
     False, False,
 )  # fmt: skip

@@ -13,12 +13,12 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels import segment
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
-from dynbatch.kernels.unary import Argument, UnaryFunction
+from dynbatch.kernels.unary import Argument, Function
 
 
 @has_cuda(1)
 @has_c
-def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argument) -> None:
+def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
     if out.size <= segment.WORTH_A_THREAD:
         kernel.forward(x, out, *arguments)
@@ -29,7 +29,7 @@ def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argumen
 @has_cuda(1)
 @has_c
 def apply_backward(
-    kernel: type[UnaryFunction], dy: Array, saved: Array, out: Array, *arguments: Argument
+    kernel: Function, dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> None:
     """out = dy ⊙ f'(saved; arguments), with saved as `kernel.reads` says.
 

@@ -12,19 +12,22 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.elementwise import share_blocks_of
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
-from dynbatch.kernels.unary import Argument, UnaryFunction
+from dynbatch.kernels.unary import Argument, Function, activations
+
+GATES = activations.sigmoid, activations.relu, activations.silu, activations.gelu
+"""The functions of gates that have kernels in C and CUDA."""
 
 
 @has_cuda(4)
 @has_c
 def gated(
-    function: type[UnaryFunction], arguments: tuple[Argument, ...], xs: tuple[Array, ...],
+    function: Function, arguments: tuple[Argument, ...], xs: tuple[Array, ...],
     value_first: bool, out: Array,
 ) -> None:  # fmt: skip
     """out = f(gate) ⊙ value.
 
     Args:
-        function:    f, one that has `with_slope`.
+        function:    f.
         arguments:   its static arguments.
         xs:          gate and value, of the shape of `out`; or one array (N, 2D), its halves.
         value_first: whether the first half is the value.
@@ -43,7 +46,7 @@ def gated(
 @has_cuda(2)
 @has_c
 def gated_backward(
-    function: type[UnaryFunction], arguments: tuple[Argument, ...], dy: Array,
+    function: Function, arguments: tuple[Argument, ...], dy: Array,
     xs: tuple[Array, ...], value_first: bool, dxs: tuple[Array | None, ...],
 ) -> None:  # fmt: skip
     """dgate = dy ⊙ value ⊙ f'(gate) and dvalue = dy ⊙ f(gate).

@@ -10,7 +10,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks
-from dynbatch.kernels.unary.arithmetic import negate
+from dynbatch.kernels.unary.arithmetic import negative
 from dynbatch.recent import Recent
 
 MOST_POSITIONS = 1 << 20
@@ -101,7 +101,7 @@ def rotary(
         turns = table[positions[part]]
         cos, sin = turns[:, :1], turns[:, 1:]
         if is_inverse:
-            negate(sin, sin)
+            negative.forward(sin, sin)
         given, made = [
             array[part].reshape(len(turns), heads, x.shape[1] // heads) for array in (x, out)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from dynbatch.kernels import gated as kernels
-from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction, activations
+from dynbatch.kernels.unary import FUNCTIONS, Argument, Function, activations
 from dynbatch.nodes.arguments import node_of, nodes_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
@@ -26,7 +26,7 @@ class Gated(Operation):
     arguments: tuple[Argument, ...]
 
     @classmethod
-    def gate(cls, batch: Batch) -> tuple[type[UnaryFunction], tuple[Argument, ...]]:
+    def gate(cls, batch: Batch) -> tuple[Function, tuple[Argument, ...]]:
         """The function of the gate, and its arguments."""
         return FUNCTIONS[batch.first.function], batch.first.arguments
 
@@ -100,9 +100,7 @@ class GatedHalves(Gated):
             kernels.gated_backward(*cls.gate(batch), dy.values, (x,), value_first, (dx,))
 
 
-def _gated(
-    what: str, f: type[UnaryFunction], gate: Node, value: Node | None, *arguments: str
-) -> Node:
+def _gated(what: str, f: Function, gate: Node, value: Node | None, *arguments: str) -> Node:
     if value is None:
         gate = node_of(what, gate)
         return GatedHalves(gate, function=f.name, arguments=arguments, value_first=False)

@@ -11,7 +11,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.differentiation.table import RULES
 from dynbatch.kernels.c.runtime import library
-from dynbatch.kernels.unary import FUNCTIONS, activations, arithmetic
+from dynbatch.kernels.unary import FUNCTIONS
 from dynbatch.nodes import arithmetic as arithmetic_nodes
 from dynbatch.nodes import gated, selection
 from dynbatch.nodes.inner_product import seed
@@ -20,6 +20,7 @@ from dynbatch.nodes.reductions.reduce import Reduction
 from dynbatch.nodes.softmax import LogSoftmax, Softmax, Sparsemax
 from dynbatch.nodes.unary.node_types import NODE_TYPES
 from dynbatch.testing.probe import backward, gradient_of
+from tests.kernels.unary.cases import EVERY_CHOICE
 
 Array = np.ndarray
 TOLERANCE = {"f": 3e-5, "d": 1e-12}
@@ -37,21 +38,12 @@ def borders(dtype: str) -> Array:
     return both.astype(dtype)
 
 
-# By the type of node: functions of it that between them have each of its rule's branches.
-UNARY = {
-    arithmetic.power: [(e,) for e in (3.0, 2.0, 1.0, 0.0, -1.0, -2.0, 0.5, -0.5, 2.5)],
-    arithmetic.clip: [(-2.0, 3.0), (-np.inf, 0.5)],
-    activations.leaky_relu: [(0.25,)],
-    activations.elu: [(0.25,)],
-    activations.gelu: [("none",), ("tanh",)],
-}
 OF_ONE: dict[str, Callable[[db.Node], db.Node]] = {
     f"{kernel.name} {arguments or ''}".strip(): partial(
         NODE_TYPES[kernel], **dict(zip(kernel.arguments, arguments, strict=True))
     )
-    for kernel in FUNCTIONS.values()
+    for kernel, arguments in EVERY_CHOICE
     if NODE_TYPES[kernel] in RULES
-    for arguments in UNARY.get(kernel, [()])
 }
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,

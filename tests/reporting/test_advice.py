@@ -266,7 +266,7 @@ def test_a_cell_without_c_is_told_with_the_function_that_lacks():
         state = F.tanh(x + state)
         return state, state
 
-    with patch.object(expressions, "known_functions", lambda: frozenset({"add_of"})):
+    with patch.object(expressions, "known_functions", lambda: frozenset({"add"})):
         with db.Graph() as graph:
             for _ in range(9):
                 db.scan(running, F.input(graph, np.ones((3, 2), np.float32)), 2)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
-from dynbatch.kernels.c.runtime import source
-from dynbatch.kernels.unary import variant
-
-HEADERS = ("functions.h", "elementwise.h")
+from dynbatch.kernels import binary
+from dynbatch.kernels.unary import every_function
 
 
 @cache
 def known_functions() -> frozenset[str]:
     """The functions that C has on vectors."""
-    return frozenset(re.findall(r"\b\w+_of\b", " ".join([source.read(name) for name in HEADERS])))
+    return frozenset([*[f.name for f in every_function()], *binary.FUNCTIONS, "where"])
 
 
 def lacks(op: Op) -> str:
@@ -27,7 +24,7 @@ def lacks(op: Op) -> str:
     if op.opcode not in ELEMENTWISE:
         return ""
     name = _name(op)
-    return "" if f"{name}_of" in known_functions() else name
+    return "" if name in known_functions() else name
 
 
 def has_steps(op: Op) -> bool:
@@ -58,14 +55,14 @@ def _partial(op: Op, xs: Sequence[str]) -> str:
 def _operands(op: Op, xs: Sequence[str]) -> list[str]:
     """An operator's operands, with its numbers."""
     if op.opcode is OpCode.UNARY:
-        return [xs[0], *map(literal, variant(op.kernel.name, op.arguments)[1])]
+        return [xs[0], *map(literal, op.kernel.chosen(op.arguments)[1])]
     return op.operands(xs, _splat(op))
 
 
 def _name(op: Op) -> str:
     """The name of an operator's function."""
     if op.opcode is OpCode.UNARY:
-        return variant(op.kernel.name, op.arguments)[0]
+        return str(op.kernel.chosen(op.arguments)[0].name)
     return "where" if op.opcode is OpCode.WHERE else str(op.kernel.name)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.kernels.binary import WHERE
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression
-from dynbatch.kernels.unary import variant
 
 
 def statement(op: Op, out: str, xs: Sequence[str]) -> str:
@@ -62,5 +61,5 @@ def literal(number: float) -> str:
 
 
 def _unary(op: Op) -> tuple[UnaryExpression, dict[str, str]]:
-    key, numbers = variant(op.kernel.name, op.arguments)
-    return UNARY[key], {f"a{k}": literal(number) for k, number in enumerate(numbers)}
+    function, numbers = op.kernel.chosen(op.arguments)
+    return UNARY[function.name], {f"a{k}": literal(number) for k, number in enumerate(numbers)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch import nodes as F
-from dynbatch.differentiation.rules.elementwise import SLOPES
+from dynbatch.differentiation.rules.expressions import gradient_of
 from dynbatch.differentiation.table import Made, rule
 from dynbatch.kernels.unary import FUNCTIONS
 from dynbatch.nodes.gated import Gated, GatedHalves, GatedUnit
@@ -15,7 +15,9 @@ from dynbatch.nodes.unary.node_types import NODE_TYPES
 
 
 def _of_gate(y: Gated, gate: Node, value: Node, dy: Node) -> Node:
-    return dy * value * SLOPES[FUNCTIONS[y.function]](_function(y, gate), gate)
+    gradient = gradient_of(FUNCTIONS[y.function], y.arguments)
+    assert gradient is not None
+    return gradient(_function(y, gate), gate, dy * value)
 
 
 def _function(y: Gated, gate: Node) -> Node:

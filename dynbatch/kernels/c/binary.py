@@ -1,4 +1,4 @@
-"""`kernels.binary` in C, in the text of elementwise.c: gradients and choices of several passes."""
+"""`kernels.binary` in C, in elementwise.c and loops.c: gradients and choices of several passes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 from dynbatch.backend import Array
 from dynbatch.kernels.binary import BinaryFunction
-from dynbatch.kernels.c.elementwise import numbers_in, run, share
+from dynbatch.kernels.c.elementwise import run, run_loop, share
+from dynbatch.kernels.c.printed import BINARY
 from dynbatch.kernels.elementwise import is_flat_within
-
-BACKWARD = tuple([numbers_in("elementwise.c", f"back_{side}") for side in "ab"])
 
 
 def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> Any:
@@ -21,10 +20,10 @@ def combine_backward(
 ) -> Any:
     if kernel.name == "add" and not is_flat_within(dy, out):
         return share("copy", (dy, out))
-    known = BACKWARD[side]
-    if kernel.name not in known or a is None or b is None:
+    name = f"{kernel.name}_back_{'ab'[side]}"
+    if name not in BINARY or a is None or b is None:
         return NotImplemented
-    return run("combine_backward", (dy, a, b, out), (known[kernel.name],))
+    return run_loop(name, (dy, a, b, out))
 
 
 def where(mask: Array, a: Array, b: Array, out: Array) -> Any:

@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.backend import Array
-from dynbatch.kernels.c.elementwise import numbers_in
+from dynbatch.kernels.c.printed import gates
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD, share, share_rows
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.unary import Argument, UnaryFunction, variant
+from dynbatch.kernels.unary import Argument, Function
 
 _library = Library("gated.c")
-FUNCTIONS = numbers_in(_library.name, "of")
+_FUNCTIONS = tuple(gates())
 
 
 def gated(
-    function: type[UnaryFunction], arguments: tuple[Argument, ...], xs: tuple[Array, ...],
+    function: Function, arguments: tuple[Argument, ...], xs: tuple[Array, ...],
     value_first: bool, out: Array,
 ) -> Any:  # fmt: skip
     arrays = (*_sides(xs, value_first), (out, 0))
-    return _run("gated", function, arguments, out, len(xs) == 1, *arrays)
+    return _run("", function, arguments, out, len(xs) == 1, *arrays)
 
 
 def gated_backward(
-    function: type[UnaryFunction], arguments: tuple[Argument, ...], dy: Array,
+    function: Function, arguments: tuple[Argument, ...], dy: Array,
     xs: tuple[Array, ...], value_first: bool, dxs: tuple[Array | None, ...],
 ) -> Any:  # fmt: skip
     arrays = ((dy, 0), *_sides(xs, value_first), *_sides(dxs, value_first))
-    return _run("gated_backward", function, arguments, dy, len(xs) == 1, *arrays)
+    return _run("_backward", function, arguments, dy, len(xs) == 1, *arrays)
 
 
 def _sides(arrays: tuple[Array | None, ...], value_first: bool) -> list[tuple[Array | None, int]]:
@@ -43,26 +43,26 @@ def _sides(arrays: tuple[Array | None, ...], value_first: bool) -> list[tuple[Ar
 
 
 def _run(
-    name: str, function: type[UnaryFunction], arguments: tuple[Argument, ...], like: Array,
+    way: str, function: Function, arguments: tuple[Argument, ...], like: Array,
     are_halves: bool, *arrays: tuple[Array | None, int],
 ) -> Any:  # fmt: skip
     """Run over the elements of `like`; rows of halves are twice as long as its own."""
     functions = _library.functions(like.dtype)
-    word, _ = variant(function.name, arguments)
+    chosen, _ = function.chosen(arguments)
     packed = is_packed(like, *[array for array, _ in arrays])
-    if functions is None or word not in FUNCTIONS or not packed:
+    if functions is None or chosen not in _FUNCTIONS or not packed:
         return NotImplemented
-    run, number = getattr(functions, name), FUNCTIONS[word]
+    run = getattr(functions, f"gated_{chosen.name}{way}")
     places = [None if array is None else (address(array) or 0) + at for array, at in arrays]
     if are_halves:
         width = like.shape[1]
-        share_rows(run, like.shape[0], width, number, width, 2 * width, *places)
+        share_rows(run, like.shape[0], width, width, 2 * width, *places)
         return None
 
     parts = []
     for first, last in parallel.shards(like.size, WORTH_A_THREAD):  # each as one long row
         start = first * like.itemsize
         own = [None if place is None else place + start for place in places]
-        parts.append((0, 1, number, last - first, 0, *own))
+        parts.append((0, 1, last - first, 0, *own))
     share(run, parts)
     return None

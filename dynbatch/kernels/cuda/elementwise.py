@@ -25,7 +25,7 @@ from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import over_elements
-from dynbatch.kernels.unary import Argument, UnaryFunction, variant
+from dynbatch.kernels.unary import Argument, Function
 
 KERNEL = """
 // Block 256, grid count / 1024.
@@ -50,18 +50,18 @@ extern "C" __global__ void elementwise_{name}({pointers}const REAL* numbers, REA
 """
 
 
-def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argument) -> None:
+def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> None:
     """out = f(x; arguments)."""
-    name, numbers = variant(kernel.name, arguments)
-    launch_generated(name, (x,), out, numbers)
+    function, numbers = kernel.chosen(arguments)
+    launch_generated(function.name, (x,), out, numbers)
 
 
 def apply_backward(
-    kernel: type[UnaryFunction], dy: Array, saved: Array, out: Array, *arguments: Argument
+    kernel: Function, dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> None:
     """out = dy ⊙ f'(saved; arguments)."""
-    name, numbers = variant(kernel.name, arguments)
-    launch_generated(f"{name}_backward", (dy, saved), out, numbers)
+    function, numbers = kernel.chosen(arguments)
+    launch_generated(f"{function.name}_backward", (dy, saved), out, numbers)
 
 
 def _generate() -> Iterator[str]:

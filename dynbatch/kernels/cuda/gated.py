@@ -9,7 +9,8 @@ from dynbatch.kernels.cuda.expressions import UNARY
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import THREADS, TILE
-from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction, variant
+from dynbatch.kernels.gated import GATES
+from dynbatch.kernels.unary import Argument, Function
 
 WALK = """
 // Element i of rows of `width` elements that begin `stride` elements apart.
@@ -48,35 +49,33 @@ extern "C" __global__ void gated_{name}_backward(const REAL* upstream, const REA
 
 def _generate() -> Iterator[str]:
     yield WALK
-    for function in FUNCTIONS.values():
-        if hasattr(function, "with_slope"):
-            saved = "y" if function.reads == "output" else "x"
-            for word in ("none", *function.cuda_variants):
-                name, _ = variant(function.name, (word,))
-                forward, backward = UNARY[name]
-                yield KERNELS.format(name=name, forward=forward, saved=saved, backward=backward)
+    for gate in GATES:
+        for f in gate.every_form():
+            saved = "y" if f.reads == "output" else "x"
+            forward, backward = UNARY[f.name]
+            yield KERNELS.format(name=f.name, forward=forward, saved=saved, backward=backward)
 
 
 SOURCE: CudaSource = join("gated.cu", "".join(_generate()))
 
 
 def gated(
-    function: type[UnaryFunction], arguments: tuple[Argument, ...], xs: tuple[Array, ...],
+    function: Function, arguments: tuple[Argument, ...], xs: tuple[Array, ...],
     value_first: bool, out: Array,
 ) -> None:  # fmt: skip
     """out = f(gate) ⊙ value."""
-    name, _ = variant(f"gated_{function.name}", arguments)
-    _launch(name, (*_sides(xs, value_first), out), len(xs), out)
+    chosen, _ = function.chosen(arguments)
+    _launch(f"gated_{chosen.name}", (*_sides(xs, value_first), out), len(xs), out)
 
 
 def gated_backward(
-    function: type[UnaryFunction], arguments: tuple[Argument, ...], dy: Array,
+    function: Function, arguments: tuple[Argument, ...], dy: Array,
     xs: tuple[Array, ...], value_first: bool, dxs: tuple[Array | None, ...],
 ) -> None:  # fmt: skip
     """dgate = dy ⊙ value ⊙ f'(gate) and dvalue = dy ⊙ f(gate)."""
-    name, _ = variant(f"gated_{function.name}", arguments)
+    chosen, _ = function.chosen(arguments)
     arrays = (dy, *_sides(xs, value_first), *_sides(dxs, value_first))
-    _launch(f"{name}_backward", arrays, len(xs), dy)
+    _launch(f"gated_{chosen.name}_backward", arrays, len(xs), dy)
 
 
 def _launch(name: str, arrays: tuple[Array | None, ...], sides: int, like: Array) -> None:

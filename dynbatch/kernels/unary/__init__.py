@@ -1,18 +1,18 @@
-"""Functions of one value with their derivatives: activations, powers, logarithms, sines.
+"""Functions of one value: activations, powers, logarithms, sines.
 
-Node types are made from them, CUDA kernels are named after them, and `kernels.elementwise` runs
-them. Once this package is imported, `FUNCTIONS` lists all of them.
+Each is one definition, from which its node type, its code for NumPy, C and CUDA, and derivatives of
+every order are made: see `kernels.scalar`. Once this package is imported, `FUNCTIONS` has them all.
 """
 
+from dynbatch.kernels.scalar.function import FUNCTIONS, Argument, Function, every_function
 from dynbatch.kernels.unary import activations, arithmetic, trigonometric
-from dynbatch.kernels.unary.function import FUNCTIONS, Argument, UnaryFunction, variant
 
 __all__ = [
     "FUNCTIONS",
     "Argument",
-    "UnaryFunction",
+    "Function",
     "activations",
     "arithmetic",
+    "every_function",
     "trigonometric",
-    "variant",
 ]

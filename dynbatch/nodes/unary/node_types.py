@@ -27,7 +27,7 @@ class Unary(Operation):
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
-    kernel: ClassVar[type[unary.UnaryFunction]]
+    kernel: ClassVar[unary.Function]
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
@@ -100,14 +100,14 @@ class Sign(Unary):
     kernel = arithmetic.sign
 
 
-def _node_type(kernel: type[unary.UnaryFunction]) -> type[Unary]:
+def _node_type(kernel: unary.Function) -> type[Unary]:
     """Make the node type of an elementwise function: `LeakyRelu` of `leaky_relu`."""
     name = "".join([word.capitalize() for word in kernel.name.split("_")])
     body = {"__slots__": kernel.arguments, "static": kernel.arguments, "kernel": kernel}
     return type(name, (Unary,), {**body, "__doc__": kernel.__doc__, "__module__": __name__})
 
 
-NODE_TYPES: dict[type[unary.UnaryFunction], type[Unary]] = {
+NODE_TYPES: dict[unary.Function, type[Unary]] = {
     node_type.kernel: node_type for node_type in (Negative, Detach, Abs, Power, Sign)
 }
 for _kernel in unary.FUNCTIONS.values():

@@ -1,4 +1,4 @@
-"""The table of C functions in `elementwise.h` against the NumPy functions of the same names."""
+"""The C functions of `elementwise.h` and `unary.h` against NumPy functions of the same names."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,12 +10,10 @@ from dynbatch.backend import Array
 from dynbatch.kernels import binary
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.unary import FUNCTIONS, UnaryFunction, activations
+from dynbatch.kernels.unary import FUNCTIONS, Function, activations, every_function
+from tests.kernels.unary.cases import choices
 
-ARGUMENTS: dict[str, tuple[float, ...]] = {
-    "clip": (-1.5, 2.0), "leaky_relu": (0.1,), "elu": (1.3,), "power": (3.0,),
-}  # fmt: skip
-UNARY = [*FUNCTIONS, "gelu_tanh"]
+UNARY = [f.name for f in every_function()]
 # Relative errors of values; of gradients, which may be differences, also absolute ones.
 PRECISION = {"f": 4e-7, "d": 2e-13}
 SMALLEST = {"f": 2e-38, "d": 1e-307}
@@ -31,10 +29,18 @@ EXPORT void {name}(ptrdiff_t n, const REAL* a, const REAL* b, const REAL* c, REA
 A, B, C = (f"get({name} + i, part)" for name in "abc")
 
 
+def _unary(name: str) -> tuple[Function, tuple[Any, ...]]:
+    if name.startswith("gelu"):
+        return activations.gelu, ("tanh" if name == "gelu_tanh" else "none",)
+    return FUNCTIONS[name], choices(FUNCTIONS[name])[0]
+
+
 def _source() -> Iterator[str]:
     yield '#include "elementwise.h"\n'
     for name in UNARY:
-        numbers = "".join([f", {value!r}" for value in ARGUMENTS.get(name, ())])
+        numbers = "".join(
+            [f", {value!r}" for value in _unary(name)[1] if not isinstance(value, str)]
+        )
         yield KERNEL.format(name=f"{name}_forward", call=f"{name}_of({A}{numbers})")
         yield KERNEL.format(name=f"{name}_backward", call=f"{name}_back({A}, {B}{numbers})")
     for name, function in binary.FUNCTIONS.items():
@@ -76,12 +82,6 @@ def check_gradient(mine: Array, exact: Array, factor: float = 1) -> None:
     char = mine.dtype.char
     relative, absolute = 3 * PRECISION[char] * factor, OF_GRADIENTS[char] * factor
     np.testing.assert_allclose(mine, exact, relative, absolute)
-
-
-def _unary(name: str) -> tuple[type[UnaryFunction], tuple[Any, ...]]:
-    if name.startswith("gelu"):
-        return activations.gelu, ("tanh" if name == "gelu_tanh" else "none",)
-    return FUNCTIONS[name], ARGUMENTS.get(name, ())
 
 
 def exact(function: Callable[..., object], dtype: type, *values: Array) -> Array:

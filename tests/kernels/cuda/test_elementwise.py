@@ -6,23 +6,12 @@ import pytest
 from dynbatch.kernels import elementwise
 from dynbatch.kernels.cuda.elementwise import SOURCE
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.unary import FUNCTIONS, activations, arithmetic
+from dynbatch.kernels.unary import activations, arithmetic
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
+from tests.kernels.unary.cases import EVERY_CHOICE, EVERY_NAME
 from tests.marks import quick
 
-ARGUMENTS = {
-    "power": [(2.0,), (-1.0,), (2.5,), (0.0,)],
-    "clip": [(-0.5, 0.25), (-np.inf, 1.0)],
-    "leaky_relu": [(0.1,)],
-    "elu": [(0.7,)],
-    "gelu": [("none",), ("tanh",)],
-}
-UNARY = [
-    (kernel, arguments)
-    for kernel in FUNCTIONS.values()
-    for arguments in ARGUMENTS.get(kernel.name, [()])
-]
 # Borders, overflow, and what is not finite.
 SPECIAL = [0, -0.0, 0.25, -0.5, 1, -1, 20, -20, 100, -100, np.inf, -np.inf, np.nan]
 LENGTHS = (0, 1, 31, 32, 33, 1025)
@@ -37,7 +26,7 @@ def normal(dtype, size, seed=0):
     return np.random.default_rng(seed).standard_normal(size).astype(dtype)
 
 
-@pytest.mark.parametrize(("kernel", "arguments"), UNARY, ids=names(UNARY))
+@pytest.mark.parametrize(("kernel", "arguments"), EVERY_CHOICE, ids=EVERY_NAME)
 def test_one_value(cupy, dtype, kernel, arguments):
     x = np.concatenate((SPECIAL, normal(dtype, 20))).astype(dtype)
     dy, out = normal(dtype, x.size, 1), np.zeros_like(x)

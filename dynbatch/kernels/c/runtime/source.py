@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -55,16 +56,20 @@ def join(name: str, body: str, scalar: str, factor_bits: int = 0) -> str:
     return head + expand(name, body) + packed(body)
 
 
+printed: dict[str, Callable[[], str]] = {}
+"""Texts that are made when they are first read, by the names under which files include them."""
+
+
 @cache
 def read(name: str) -> str:
-    """A file of `kernels/c/sources` by its path below that folder."""
-    return _sources().joinpath(name).read_text()
+    """A file of `kernels/c/sources` by its path below that folder, or what is `printed`."""
+    return printed[name]() if name in printed else _sources().joinpath(name).read_text()
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """The `.c` files of `kernels/c/sources`, sorted, as paths below that folder."""
-    found: list[str] = []
+    """The `.c` files of `kernels/c/sources`, as paths below that folder, and those `printed`."""
+    found = [name for name in printed if name.endswith(".c")]
 
     def walk(folder: Traversable, before: str) -> None:
         for entry in folder.iterdir():

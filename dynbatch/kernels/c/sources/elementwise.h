@@ -1,8 +1,8 @@
 // The functions of kernels/unary/ and kernels/binary.py, and their gradients, on vectors.
 //
-// Names follow from the kernel's:
-//   NAME_of(x, arguments...)        y of a unary function. "gelu" with "tanh" is gelu_tanh
-//   NAME_back(dy, s, arguments...)  the gradient of x; s is x or y as `reads` says, else not read
+// unary.h is printed from the definitions of kernels/unary/: NAME_of(x, arguments...) and
+// NAME_back(dy, s, arguments...), where s is x or y as `reads` says, else not read. "gelu" with
+// "tanh" is gelu_tanh. The others are here:
 //   NAME_of(a, b)                   y of a binary function
 //   NAME_back_a(dy, a, b)           the gradient of a, and NAME_back_b that of b
 //   where_of(m, a, b)               with where_back_a(dy, m) and where_back_b(dy, m)
@@ -13,28 +13,12 @@
 INLINE vector zeros(void) { return (vector){0}; }
 INLINE vector ones(void) { return splat(1); }
 
-// What has no NAME_of here, such as tanh and maximum, has it in functions.h.
-INLINE vector sigmoid_back(vector dy, vector y) { return dy * ((1 - y) * y); }
-INLINE vector tanh_back(vector dy, vector y) { return dy * (1 - y * y); }
-INLINE vector exp_back(vector dy, vector y) { return dy * y; }
-INLINE vector log_back(vector dy, vector x) { return dy / x; }
-INLINE vector sqrt_back(vector dy, vector y) { return dy / y * (REAL)0.5; }
-
-INLINE vector relu_of(vector x) { return larger(zeros(), x); }
-INLINE vector relu_back(vector dy, vector y) { return dy * choose(y > 0, ones(), y); }
-
-INLINE vector negative_of(vector x) { return -x; }
-INLINE vector negative_back(vector dy, vector s) { return -dy; }
-
-INLINE vector detached_of(vector x) { return x; }
-INLINE vector detached_back(vector dy, vector s) { return zeros(); }
+// The primitives that functions.h lacks:
 
 // The sign of x: NaN for NaN.
 INLINE vector sign_of(vector x) {
     return choose(x > 0, ones(), choose(x < 0, -ones(), choose(x == 0, zeros(), x)));
 }
-INLINE vector sign_back(vector dy, vector s) { return zeros(); }
-INLINE vector absolute_back(vector dy, vector x) { return dy * sign_of(x); }
 
 // The exponents that are products or quotients need no logarithm.
 INLINE vector power_of(vector x, REAL exponent) {
@@ -45,29 +29,9 @@ INLINE vector power_of(vector x, REAL exponent) {
     if (exponent == -2) return 1 / (x * x);
     return pow_of(x, splat(exponent));
 }
-INLINE vector power_back(vector dy, vector x, REAL exponent) {
-    if (exponent == 0) return zeros();  // also at x = 0, where 0 x^-1 is not a number
-    return power_of(x, exponent - 1) * exponent * dy;
-}
 
 INLINE vector clip_of(vector x, REAL low, REAL high) {
     return smaller(splat(high), larger(splat(low), x));
-}
-INLINE vector clip_back(vector dy, vector x, REAL low, REAL high) {
-    return dy * choose((x >= low) & (x <= high), ones(), zeros());
-}
-
-INLINE vector leaky_relu_of(vector x, REAL slope) { return choose(x > 0, x, x * slope); }
-INLINE vector leaky_relu_back(vector dy, vector x, REAL slope) {
-    return dy * choose(x > 0, ones(), splat(slope));
-}
-
-// x, or alpha (e^x - 1) below 0.
-INLINE vector elu_of(vector x, REAL alpha) {
-    return choose(x > 0, x, alpha * expm1_of(smaller(zeros(), x)));
-}
-INLINE vector elu_back(vector dy, vector x, REAL alpha) {
-    return dy * choose(x > 0, ones(), alpha * exp_of(smaller(zeros(), x)));
 }
 
 // The leading bits of a number, so few that its square is exact.
@@ -78,7 +42,7 @@ INLINE vector elu_back(vector dy, vector x, REAL alpha) {
 #endif
 
 // Phi(x), the probability of less than x, and e^(-x^2 / 2) in `density`; see
-// kernels/unary/normal.py.
+// kernels/scalar/normal.py.
 INLINE vector normal_of(vector x, vector* density) {
 #ifdef REAL_IS_FLOAT
     vector a = smaller(splat(14.5f), absolute_of(x));
@@ -113,55 +77,13 @@ INLINE vector normal_of(vector x, vector* density) {
 #endif
 }
 
-INLINE vector gelu_of(vector x) {
-    vector density;
-    return x * normal_of(x, &density);
-}
-INLINE vector gelu_back(vector dy, vector x) {
-    vector density, below = normal_of(x, &density);
-    return dy * (below + x * (density * (REAL)0.39894228040143267794));
+// sigma(x), and its distance from 1 in `above`.
+INLINE vector sigmoids_of(vector x, vector* above) {
+    vector e = exp_of(-absolute_of(x)), near = 1 / (1 + e), far = e * near;
+    *above = choose(x < 0, near, far);
+    return choose(x < 0, far, near);
 }
 
-// sigma(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3); in `above` its distance from 1.
-INLINE vector gelu_gate(vector x, vector* above) {
-    vector u = (REAL)(2 * 0.79788456080286535588) * (x + (REAL)0.044715 * x * x * x);
-    vector e = exp_of(-absolute_of(u)), near = 1 / (1 + e), far = e * near;
-    *above = choose(u < 0, near, far);
-    return choose(u < 0, far, near);
-}
-INLINE vector gelu_tanh_of(vector x) {
-    vector above;
-    return x * gelu_gate(x, &above);
-}
-INLINE vector gelu_tanh_back(vector dy, vector x) {
-    vector c = clip_of(x, -40, 40);  // beyond, the slope is 0 or 1
-    vector above, below = gelu_gate(c, &above);
-    vector inner = (REAL)(2 * 0.79788456080286535588) * (1 + (REAL)(3 * 0.044715) * c * c);
-    return dy * (below * (1 + c * above * inner));
-}
-
-INLINE vector silu_of(vector x) { return x * sigmoid_of(x); }
-INLINE vector silu_back(vector dy, vector x) {
-    vector gate = sigmoid_of(x);
-    return dy * (gate + x * gate * (1 - gate));
-}
-
-INLINE vector softplus_of(vector x) { return relu_of(x) + log1p_of(exp_of(-absolute_of(x))); }
-INLINE vector softplus_back(vector dy, vector x) { return dy * sigmoid_of(x); }
-INLINE vector log_sigmoid_of(vector x) { return -softplus_of(-x); }
-INLINE vector log_sigmoid_back(vector dy, vector x) { return dy * sigmoid_of(-x); }
-
-INLINE vector sin_back(vector dy, vector x) { return dy * cos_of(x); }
-INLINE vector cos_back(vector dy, vector x) { return -dy * sin_of(x); }
-INLINE vector tan_back(vector dy, vector y) { return dy * (1 + y * y); }
-INLINE vector asin_back(vector dy, vector x) { return dy / sqrt_of((1 - x) * (1 + x)); }
-INLINE vector acos_back(vector dy, vector x) { return -dy / sqrt_of((1 - x) * (1 + x)); }
-INLINE vector atan_back(vector dy, vector x) { return dy / (1 + x * x); }
-INLINE vector sinh_back(vector dy, vector x) { return dy * cosh_of(x); }
-INLINE vector cosh_back(vector dy, vector x) { return dy * sinh_of(x); }
-INLINE vector asinh_back(vector dy, vector x) { return dy / hypot1_of(x); }
-INLINE vector acosh_back(vector dy, vector x) { return dy / (sqrt_of(x - 1) * sqrt_of(x + 1)); }
-INLINE vector atanh_back(vector dy, vector x) { return dy / ((1 - x) * (1 + x)); }
 #ifdef REAL_IS_FLOAT
 INLINE vector erf_of(vector x) {
     vector density, a = absolute_of(x), square = x * x;
@@ -176,12 +98,15 @@ INLINE vector erf_of(vector x) {
     return choose(a <= 0.5f, p * x, choose(x < 0, -far, far));
 }
 #endif
-INLINE vector erf_back(vector dy, vector x) {
-    vector a = smaller(splat(40), absolute_of(x));  // beyond, the slope is 0
+
+// e^(-x^2).
+INLINE vector gauss_of(vector x) {
+    vector a = smaller(splat(40), absolute_of(x));  // beyond, it is 0
     vector head = (vector)((mask)a & HEAD);         // head^2 has no rounding error
-    vector density = exp_of(-head * head) * exp_of((head - a) * (a + head));
-    return dy * (density * (REAL)1.1283791670955125739);  // 2/sqrt(pi)
+    return exp_of(-head * head) * exp_of((head - a) * (a + head));
 }
+
+#include "unary.h"
 
 INLINE vector add_of(vector a, vector b) { return a + b; }
 INLINE vector add_back_a(vector dy, vector a, vector b) { return dy; }

@@ -108,9 +108,6 @@ LANE_BY_LANE(erf_of, erf)
 
 #endif
 
-// 1 / (1 + e^-x), also where it is small; 0 where e^-x is infinite.
-INLINE vector sigmoid_of(vector x) { return 1 / (1 + exp_of(-x)); }
-
 // The C library's, lane by lane.
 #define BY_THE_LIBRARY(NAME, FLOAT, DOUBLE)                                           \
     INLINE vector NAME(vector x) {                                                    \

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-HEADERS = ("common.cuh", "segments.cuh", "attention.cuh")
+printed: dict[str, Callable[[], str]] = {}
+"""Headers that are made when they are first included, by name."""
+
+HEADERS = ("common.cuh", "unary.cuh", "segments.cuh", "attention.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )
@@ -212,5 +216,6 @@ def _files() -> dict[str, Traversable]:
     return {file.name: file for file in files if file.name.endswith((".cu", ".cuh"))}
 
 
+@cache
 def _read(name: str) -> str:
-    return _files()[name].read_text(encoding="utf-8")
+    return printed[name]() if name in printed else _files()[name].read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ __device__ __forceinline__ REAL factor(REAL x) {
     }
 }
 
-// Functions of one element, as kernels/unary/ defines them; a NaN stays one.
+// Primitives of the functions of one element, which are printed as unary.cuh; a NaN stays one.
 
 // 1 / (1 + exp(-x)) without overflow; it keeps small values, and takes no more registers.
 __device__ __forceinline__ REAL sigmoid(REAL x) {
@@ -29,24 +29,14 @@ __device__ __forceinline__ REAL sigmoid(REAL x) {
     return (x < 0 ? e : (REAL)1) / (1 + e);
 }
 
-__device__ __forceinline__ REAL relu(REAL x) { return x < 0 ? (REAL)0 : x; }
-
 __device__ __forceinline__ REAL sign(REAL x) { return x > 0 ? (REAL)1 : x < 0 ? (REAL)-1 : x; }
-
+__device__ __forceinline__ REAL at_least(REAL x, REAL low) { return x < low ? low : x; }
+__device__ __forceinline__ REAL at_most(REAL x, REAL high) { return x > high ? high : x; }
 __device__ __forceinline__ REAL clip(REAL x, REAL low, REAL high) {
-    const REAL raised = x < low ? low : x;
-    return raised > high ? high : raised;
+    return at_most(at_least(x, low), high);
 }
 
-__device__ __forceinline__ REAL softplus(REAL x) { return relu(x) + log1p(exp(-fabs(x))); }
-
-// -log(1 + exp(-x)).
-__device__ __forceinline__ REAL log_sigmoid(REAL x) { return -softplus(-x); }
-
-__device__ __forceinline__ REAL silu_slope(REAL x) {
-    const REAL gate = sigmoid(x);
-    return gate * (1 + x * (1 - gate));
-}
+__device__ __forceinline__ REAL hypot1(REAL x) { return hypot(x, (REAL)1); }
 
 // exp(-x^2 / 2); fma gives what the square was rounded by, which far out is worth many places.
 __device__ __forceinline__ REAL exp_of_half_square(REAL x) {
@@ -54,41 +44,16 @@ __device__ __forceinline__ REAL exp_of_half_square(REAL x) {
     return exp((REAL)-0.5 * square) * (1 - (REAL)0.5 * fma(near, near, -square));
 }
 
+// exp(-x^2).
+__device__ __forceinline__ REAL gauss(REAL x) {
+    const REAL near = clip(x, -40, 40), square = near * near;
+    return exp(-square) * (1 - fma(near, near, -square));
+}
+
 // The probability of less than x, from `density`, which is exp(-x^2 / 2).
 __device__ __forceinline__ REAL normal_distribution(REAL x, REAL density) {
     const REAL above = (REAL)0.5 * erfcx(fabs(x) * (REAL)0.70710678118654752) * density;
     return x > 0 ? 1 - above : above;
-}
-
-__device__ __forceinline__ REAL gelu(REAL x) {
-    return x * normal_distribution(x, exp_of_half_square(x));
-}
-
-__device__ __forceinline__ REAL gelu_slope(REAL x) {
-    const REAL density = exp_of_half_square(x);
-    return normal_distribution(x, density) +
-           x * density * (REAL)0.39894228040143268;  // 1/sqrt(2 pi)
-}
-
-// 2/sqrt(pi) exp(-x^2).
-__device__ __forceinline__ REAL erf_slope(REAL x) {
-    const REAL near = clip(x, -40, 40), square = near * near;
-    return exp(-square) * (1 - fma(near, near, -square)) * (REAL)1.1283791670955126;
-}
-
-constexpr REAL GELU_SCALE = (REAL)0.79788456080286536;  // sqrt(2 / pi)
-constexpr REAL GELU_CUBIC = (REAL)0.044715;
-
-// x / 2 (1 + tanh(u)), u = GELU_SCALE (x + GELU_CUBIC x^3); (1 + tanh(u)) / 2 is sigmoid(2 u).
-__device__ __forceinline__ REAL gelu_tanh(REAL x) {
-    return x * sigmoid(2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x));
-}
-
-__device__ __forceinline__ REAL gelu_tanh_slope(REAL x) {
-    const REAL near = clip(x, -40, 40);  // beyond, the slope is 0 or 1
-    const REAL u = 2 * GELU_SCALE * (near + GELU_CUBIC * near * near * near);
-    const REAL inner = 2 * GELU_SCALE * (1 + 3 * GELU_CUBIC * near * near);
-    return sigmoid(u) * (1 + near * sigmoid(-u) * inner);
 }
 
 // Source: Wellons 2018, lowbias32, as in kernels/dropout.py.

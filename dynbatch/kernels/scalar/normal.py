@@ -1,4 +1,4 @@
-"""The normal distribution, elementwise, accurate far into its tails: NumPy has no erf."""
+"""Primitives that NumPy lacks: the normal distribution far into its tails, erf, σ(x) with σ(-x)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.backend import Array
 
 ROOT_2 = math.sqrt(2)
-ROOT_2_PI = math.sqrt(2 * math.pi)
+TWO_OVER_ROOT_PI = 2 / math.sqrt(math.pi)
 
 
 class Approximation(NamedTuple):
@@ -94,3 +94,46 @@ def exp_of_square(a: Array, factor: float) -> Array:
     np.exp(b, out=b)
     result: Array = np.multiply(b, rest, out=b)
     return result
+
+
+def gauss(x: Array, out: Array | None = None) -> Array:
+    """exp(-x²)."""
+    a = np.minimum(np.abs(x), x.dtype.type(40))  # beyond, it is 0
+    return _put(exp_of_square(a, 1.0), out)
+
+
+def erf(x: Array, out: Array | None = None) -> Array:
+    """2/√π times the integral of exp(-t²) for t from 0 to x."""
+    near = np.clip(x, -0.5, 0.5)
+    above, _ = tail(x * x.dtype.type(ROOT_2))
+    far = np.copysign(1 - 2 * above, x)
+    return _put(np.where(np.abs(x) <= 0.5, _erf_near_0(near), far), out)
+
+
+def _erf_near_0(x: Array) -> Array:
+    """2/√π Σ_k (-1)^k x^(2k+1) / (k! (2k + 1)); where |x| <= 1/2 the next term is below 1e-18."""
+    square = x * x
+    terms = [(-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(13)]
+    sum_ = np.full_like(x, terms[-1])
+    for term in terms[-2::-1]:
+        np.multiply(sum_, square, out=sum_)
+        np.add(sum_, x.dtype.type(term), out=sum_)
+    result: Array = sum_ * x * x.dtype.type(TWO_OVER_ROOT_PI)
+    return result
+
+
+def sigmoids(x: Array, are_both: bool = True) -> tuple[Array, Array]:
+    """σ(x) and σ(-x), which is exact where σ(x) is near 1; without `are_both` σ(x) twice."""
+    below = np.multiply(x, -1)
+    above = x.copy() if are_both else below
+    for y in (below, above)[: 1 + are_both]:
+        np.exp(y, out=y)
+        np.add(y, 1, out=y)
+        np.divide(1, y, out=y)
+    return below, above
+
+
+def _put(result: Array, out: Array | None) -> Array:
+    if out is not None:
+        np.copyto(out, result)
+    return result if out is None else out

@@ -1,0 +1,104 @@
+"""Prints expressions of numbers as calls on nodes: derivatives that can be differentiated again."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dynbatch import nodes as F
+from dynbatch.kernels.scalar.expressions import (
+    Expression,
+    conditions,
+    decide,
+    parts,
+    uniform_text,
+)
+from dynbatch.kernels.scalar.function import Argument, Function
+from dynbatch.kernels.unary import FUNCTIONS
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.unary.node_types import NODE_TYPES
+
+FAR = 2.0**30
+"""Beyond it √(x² + 1) is |x| in float64 too; x² is still finite in float32."""
+
+IN_THE_TAIL = -0.5
+
+
+def _hypot1(x: Node) -> Node:
+    near = F.clip(x, -FAR, FAR)
+    return F.sqrt(near * near + 1.0) * (F.maximum(F.abs(x), FAR) / FAR)
+
+
+def _normal_below(x: Node) -> Node:
+    """Φ(x), in the lower tail as gelu(x) / x, which keeps its small values."""
+    is_far = F.less(x, IN_THE_TAIL)
+    far = F.where(is_far, x, 1.0)
+    return F.where(is_far, F.gelu(far) / far, 0.5 * F.erf(x / math.sqrt(2)) + 0.5)
+
+
+def _where(mask: Node, a: Any, b: Any) -> Any:
+    if isinstance(a, Node) or isinstance(b, Node):
+        return F.where(mask, a, b)
+    return mask if (a, b) == (1, 0) else mask * (a - b) + b
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+    "divide": operator.truediv, "negative": operator.neg, "power": F.pow, "clip": F.clip,
+    "less": F.less, "less_equal": F.less_equal, "greater": F.greater,
+    "greater_equal": F.greater_equal, "equal": F.equal, "both": operator.mul, "where": _where,
+    "maximum": F.maximum, "minimum": F.minimum,
+    "reciprocal": lambda x: 1.0 / x, "hypot1": _hypot1, "gauss": lambda x: F.exp(-(x * x)),
+    "normal_below": _normal_below, "normal_density": lambda x: F.exp(x * x * -0.5),
+    "sigmoid_below": F.sigmoid, "sigmoid_above": lambda x: F.sigmoid(-x),
+}  # fmt: skip
+"""Primitives on nodes; others are functions of their name."""
+
+
+def on_nodes(root: Expression, variables: Mapping[str, Any]) -> Node:
+    """An expression's value.
+
+    Args:
+        variables: nodes, and the numbers that static arguments are, by name.
+    """
+    made: dict[Expression, Any] = {}
+    for part in parts(root):
+        xs = [made[x] for x in part.operands]
+        if part.is_uniform:
+            made[part] = _number(part, variables)
+        elif part.op == "variable":
+            made[part] = variables[part.value]
+        else:
+            made[part] = _function(part)(*xs)
+    node: Node = made[root]
+    return node
+
+
+def _function(part: Expression) -> Callable[..., Any]:
+    if part.op in CALLS:
+        return CALLS[part.op]
+    f = part.value if part.op == "call" else FUNCTIONS[part.op]
+    return lambda x, *numbers: NODE_TYPES[f](x, **dict(zip(f.arguments, numbers, strict=True)))
+
+
+def _number(part: Expression, variables: Mapping[str, Any]) -> float:
+    result: float = eval(uniform_text(part), {}, dict(variables))  # of the library's own text
+    return result
+
+
+Gradient = Callable[[Node, Node, Node], Node]
+
+
+def gradient_of(function: Function, arguments: tuple[Argument, ...]) -> Gradient | None:
+    """(y, x, dy) -> dy ⊙ f'(x) of y = f(x; arguments); None where f passes no gradient."""
+    chosen, numbers = function.chosen(arguments)
+    named = dict(zip(chosen.names_of_arguments, numbers, strict=True))
+    root = chosen.derivative
+    if root is not None:
+        truth = {test: bool(_number(test, named)) for test in conditions(root)}
+        root = decide(root, truth)
+    if root is None or root.is_uniform:
+        return None
+    return lambda y, x, dy: on_nodes(root, {"x": x, "y": y, "dy": dy, **named})

@@ -1,0 +1,104 @@
+"""The C sources that are printed from the definitions of functions, beside those of `sources`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dynbatch.kernels.gated import GATES
+from dynbatch.kernels.scalar.c_printer import CPrinter
+from dynbatch.kernels.scalar.function import Function, every_function
+from dynbatch.kernels.unary import activations, arithmetic, trigonometric
+
+# One pass of NumPy's is as fast, or the C library would be called lane by lane.
+_IN_NUMPY = (
+    arithmetic.negative, arithmetic.detached, arithmetic.exp, arithmetic.log, arithmetic.sqrt,
+    arithmetic.sign, trigonometric.sin, trigonometric.cos, trigonometric.tan, trigonometric.asin,
+    trigonometric.acos, trigonometric.atan, trigonometric.sinh, trigonometric.cosh,
+    trigonometric.asinh, trigonometric.acosh, trigonometric.atanh,
+)  # fmt: skip
+BACKWARD = dict.fromkeys([f for f in every_function() if f not in _IN_NUMPY])
+_BACKWARD_ONLY = activations.tanh, arithmetic.absolute, arithmetic.clip
+FORWARD = dict.fromkeys([f for f in BACKWARD if f not in _BACKWARD_ONLY])
+
+BINARY = "maximum_back_a", "maximum_back_b", "minimum_back_a", "minimum_back_b", "divide_back_b"
+"""The gradients of two values that C does faster."""
+
+LOOP = """
+EXPORT void each_{call}(ptrdiff_t first, ptrdiff_t last, {pointers}, REAL* out{numbers}) {{
+    EACH_VECTOR(i, part, last - first) put(out + first + i, {call}({values}), part);
+}}
+"""
+
+GATED = """
+// out = f(gate) value of rows first to last.
+EXPORT void gated_{name}(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_t stride,
+    const REAL* gate, const REAL* value, REAL* out) {{
+    EACH_ELEMENT {{
+        vector x = AT(gate, stride);
+        put(out + row * width + i, {name}_of(x) * AT(value, stride), part);
+    }}
+}}
+
+// dgate = dy value f'(gate), dvalue = dy f(gate). Either may be NULL, or lie where dy lies.
+EXPORT void gated_{name}_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    ptrdiff_t stride, const REAL* dy, const REAL* gate, const REAL* value, REAL* dgate,
+    REAL* dvalue) {{
+    EACH_ELEMENT {{
+        vector x = AT(gate, stride), above = AT(dy, width), dx = above * AT(value, stride);
+        vector y = {name}_of(x);
+        if (dgate) put(dgate + row * stride + i, {name}_back(dx, {saved}), part);
+        if (dvalue) put(dvalue + row * stride + i, above * y, part);
+    }}
+}}
+"""
+GATED_HEAD = """\
+// Gated units over rows; see kernels/gated.py.
+#include "elementwise.h"
+
+#define EACH_ELEMENT \\
+    for (ptrdiff_t row = first; row < last; row++) EACH_VECTOR(i, part, width)
+#define AT(ARRAY, STRIDE) get(ARRAY + row * STRIDE + i, part)
+"""
+
+
+def unary() -> str:
+    """The functions of one value, on vectors: a part of `elementwise.h`."""
+    return CPrinter().text(every_function())
+
+
+def loops() -> str:
+    """Loops over elements that lie side by side, named as what they compute of each."""
+    texts = ['#include "elementwise.h"\n']
+    texts += [_loop(f"{f.name}_of", ("x",), f.names_of_arguments) for f in FORWARD]
+    texts += [_loop(f"{f.name}_back", ("dy", "s"), f.names_of_arguments) for f in BACKWARD]
+    texts += [_loop(name, ("dy", "a", "b")) for name in BINARY]
+    return "".join(texts)
+
+
+def _loop(call: str, arrays: tuple[str, ...], numbers: tuple[str, ...] = ()) -> str:
+    elements = [f"get({array} + first + i, part)" for array in arrays]
+    values = ", ".join([*elements, *[f"(REAL){number}" for number in numbers]])
+    return LOOP.format(
+        call=call,
+        pointers=", ".join([f"const REAL* {array}" for array in arrays]),
+        numbers="".join([f", double {number}" for number in numbers]),
+        values=values,
+    )
+
+
+def gated() -> str:
+    """Loops over gated units, named after the gate's function."""
+    return "".join([GATED_HEAD, *map(_gated, gates())])
+
+
+def gates() -> Iterator[Function]:
+    for gate in GATES:
+        yield from gate.every_form()
+
+
+def _gated(f: Function) -> str:
+    return GATED.format(name=f.name, saved="y" if f.reads == "output" else "x")
+
+
+PRINTED = {"unary.h": unary, "loops.c": loops, "gated.c": gated}
+"""The texts by the names under which they are included, and compiled."""

@@ -1,0 +1,75 @@
+"""Expressions in numbers of any precision: a printer of its own, for mpmath."""
+
+import math
+import operator
+from typing import Any
+
+import pytest
+
+from dynbatch.kernels.scalar.expressions import Expression, expand, parts
+
+mp: Any = pytest.importorskip("mpmath", reason="compares with mpmath, which comes with PyTorch")
+mp.mp.dps = 60
+
+
+def normal_below(x: Any) -> Any:
+    return mp.erfc(-x / mp.sqrt(2)) / 2 if abs(x) < 1000 else mp.mpf(x > 0)
+
+
+def gauss(x: Any) -> Any:
+    return mp.exp(-x * x) if abs(x) < 1000 else mp.mpf(0)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + mp.exp(-x)) if x > 0 else mp.exp(x) / (1 + mp.exp(x))
+
+
+CALLS: dict[str, Any] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+    "divide": operator.truediv, "negative": operator.neg, "power": operator.pow,
+    "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
+    "greater_equal": operator.ge, "equal": operator.eq, "both": operator.and_,
+    "maximum": max, "minimum": min, "absolute": abs,
+    "clip": lambda x, low, high: min(max(x, low), high),
+    "where": lambda mask, a, b: a if mask else b,
+    "reciprocal": lambda x: 1 / x, "hypot1": lambda x: mp.sqrt(1 + x * x), "gauss": gauss,
+    "normal_below": normal_below, "normal_density": lambda x: gauss(x / mp.sqrt(2)),
+    "sigmoid_below": sigmoid, "sigmoid_above": lambda x: sigmoid(-x),
+}  # fmt: skip
+
+
+def value_of(root: Expression, **variables: Any) -> Any:
+    """The value of an expression; complex, or NaN, where it has none."""
+    return _evaluate(root, variables)[0]
+
+
+def size_of(root: Expression, **variables: Any) -> Any:
+    """The size of the terms that a value is the sum of, where they cancel each other."""
+    return _evaluate(root, variables)[1]
+
+
+def _evaluate(root: Expression, variables: dict[str, Any]) -> tuple[Any, Any]:
+    made: dict[Expression, tuple[Any, Any]] = {}
+    for part in parts(expand(root)):
+        if part.op == "number":
+            number = mp.mpf(part.value)
+            made[part] = number, abs(number)
+        elif not part.operands:
+            made[part] = variables[part.value], abs(variables[part.value])
+        else:
+            made[part] = _operation(part, [made[x] for x in part.operands])
+    return made[expand(root)]
+
+
+def _operation(part: Expression, operands: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    values, sizes = zip(*operands, strict=True)
+    try:
+        value = CALLS.get(part.op, getattr(mp, part.op, None))(*values)
+    except (ZeroDivisionError, TypeError, ValueError):  # mpmath has no infinite result of these
+        value = mp.nan
+    if part.op == "add" and all([x.operands for x in part.operands]):
+        return value, sizes[0] + sizes[1]
+    if part.op in ("multiply", "divide") and mp.isfinite(value):
+        factor = [one / abs(v) if v else 1 for v, one in zip(values, sizes, strict=True)]
+        return value, abs(value) * math.prod(factor[: 1 + (part.op == "multiply")])
+    return value, abs(value)
