@@ -124,7 +124,7 @@ static ptrdiff_t turned_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REA
     ptrdiff_t words = WORDS(K), size = (M > 1 ? M + 3 : 0) * words;
     if (size + (TERMS > 1 ? M * words : 0) > TURNED_ELEMENTS) return 0;
     ptrdiff_t a_word = 1;
-    const REAL* rows = rows_of_words(M, K, a, &a_row, &a_word, turned + size);
+    const REAL* rows = rows_of_words(0, M, K, a, &a_row, &a_word, turned + size);
     if (M > 1) {
         REAL* to = turned;
         for (ptrdiff_t i = 0, height; i < M; i += height) {

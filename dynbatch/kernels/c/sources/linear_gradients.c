@@ -93,7 +93,7 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
                 ptrdiff_t low = most(first - start, 0), high = least(last - start, map[2]);
                 for (ptrdiff_t o = low; o < high; o += ROW_BLOCK) {
                     ptrdiff_t width = least(high - o, ROW_BLOCK), row = 1, word = map[1];
-                    const REAL* turned = rows_of_words(width, terms, dy + o, &row, &word, block);
+                    const REAL* turned = rows_of_words(0, width, terms, dy + o, &row, &word, block);
                     if (makes_sums && sums)
                         add_up(terms, width, dy + o, map[1], adds || k, sums + o);
                     unsigned long mode = begin_product();
@@ -118,7 +118,7 @@ EXPORT void weight_gradients(ptrdiff_t first, ptrdiff_t last, ptrdiff_t rows, pt
 }
 
 // Rows whose sums lie in the cache while products are added to them.
-#define SUMMED (2 * ROW_BLOCK)
+#define SUMMED (2 * TERMS * ROW_BLOCK)
 
 // Rows first, …, last - 1 of a sum of products, I columns wide: out[index[n]] = base[n] + Σ x[n] w;
 // with `adds`, in addition to what is there. Without an index n itself is meant, without a base 0.

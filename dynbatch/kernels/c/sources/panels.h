@@ -107,23 +107,23 @@ static void pack_panels(ptrdiff_t first, ptrdiff_t last, ptrdiff_t K, ptrdiff_t 
 }
 
 // Rows of words for tiles, `*row` and `*word` apart, of so many terms of `a`, whose elements lie
-// `*row` and `*word` apart: where it lies, or in `block`.
-INLINE const REAL* rows_of_words(
-    ptrdiff_t rows, ptrdiff_t terms, const REAL* a, ptrdiff_t* row, ptrdiff_t* word, REAL* block) {
+// `*row` and `*word` apart: where it lies, or made in `block`, unless they are there already.
+INLINE const REAL* rows_of_words(int are_made, ptrdiff_t rows, ptrdiff_t terms, const REAL* a,
+    ptrdiff_t* row, ptrdiff_t* word, REAL* block) {
     ptrdiff_t a_row = *row, a_term = *word;
-    if (a_row == 1 && a_term != 1) {  // columns, perhaps powers of two apart
+    int are_columns = a_row == 1 && a_term != 1;  // perhaps powers of two apart
+    if (TERMS == 1 && !are_columns) return a;
+    *row = are_columns ? 1 : WORDS(terms), *word = are_columns ? rows : 1;
+    if (are_made) return block;
+    if (are_columns)
         for (ptrdiff_t k = 0; k < terms; k += TERMS) EACH_VECTOR(i, n, rows) {
                 const REAL *from = a + k * a_term + i, *next = k + 1 < terms ? from + a_term : NULL;
                 put(block + k / TERMS * rows + i, words_of_rows(from, next, n), n);
             }
-        *word = rows;
-        return block;
-    }
-    if (TERMS == 1) return a;
-    *row = WORDS(terms), *word = 1;
-    for (ptrdiff_t i = 0; i < rows; i++) EACH_WORDS(k, some, terms) {
-            const REAL* from = a + i * a_row + k * a_term;
-            put(block + i * *row + k / TERMS, words_at(from, a_term, some), WORDS(some));
-        }
+    else
+        for (ptrdiff_t i = 0; i < rows; i++) EACH_WORDS(k, some, terms) {
+                const REAL* from = a + i * a_row + k * a_term;
+                put(block + i * *row + k / TERMS, words_at(from, a_term, some), WORDS(some));
+            }
     return block;
 }

@@ -10,6 +10,8 @@
 
 #define GROUP (VECTOR_BYTES * 16 / REAL_BYTES)  // columns
 #define ROW_BLOCK 96
+// Rows of a that are made words once for all groups of columns.
+#define MADE_ROWS (TERMS > 1 ? 8 * ROW_BLOCK : ROW_BLOCK)
 // Rows that read a b where it lies: each tile rounds it anew.
 #define FEW_ROWS (TERMS > 1 ? 2 * TILE_ROWS : VECTOR_BYTES == 64 ? 256 : 16)
 
@@ -146,7 +148,7 @@ static void product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdif
         ptrdiff_t terms = least(K - k, PART);
         for (ptrdiff_t i = 0; i < M; i += ROW_BLOCK) {
             ptrdiff_t rows = least(M - i, ROW_BLOCK), row = lda, word = 1;
-            const REAL* top = rows_of_words(rows, terms, a + i * lda + k, &row, &word, block);
+            const REAL* top = rows_of_words(0, rows, terms, a + i * lda + k, &row, &word, block);
             for (ptrdiff_t j = 0; j < N; j += PANEL) {
                 ptrdiff_t columns = least(N - j, PANEL), width = (columns + LANES - 1) & -LANES;
                 rows_by_panel(0, rows, columns, WORDS(terms), top, row, word,
@@ -166,19 +168,24 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* 
     ptrdiff_t a_term, const REAL* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
     ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
     static _Thread_local REAL group[PART_WORDS * GROUP] __attribute__((aligned(64)));
-    static _Thread_local REAL block[PART_WORDS * ROW_BLOCK] __attribute__((aligned(64)));
+    static _Thread_local REAL made[PART_WORDS * MADE_ROWS] __attribute__((aligned(64)));
+    if (TERMS > 1 && M > MADE_ROWS) {
+        for (ptrdiff_t i = 0; i < M; i += MADE_ROWS)
+            unpacked_product(least(M - i, MADE_ROWS), K, N, a + i * a_row, a_row, a_term, b, b_term,
+                b_column, base ? base + i * base_stride : NULL, base_stride, c + i * ldc, ldc);
+        return;
+    }
     unsigned long mode = begin_product();
     int in_place = b_column == 1 && M <= FEW_ROWS;
-    for (ptrdiff_t first = 0; first < N; first += GROUP) {
-        ptrdiff_t last = least(first + GROUP, N), k = 0;
-        const REAL* plus = base;
-        ptrdiff_t plus_stride = base_stride;
-        do {
-            ptrdiff_t terms = least(K - k, PART);
+    ptrdiff_t k = 0, made_row = TERMS > 1 && N > GROUP ? PART_WORDS : 0;
+    do {
+        ptrdiff_t terms = least(K - k, PART);
+        for (ptrdiff_t first = 0; first < N; first += GROUP) {
+            ptrdiff_t last = least(first + GROUP, N);
             for (ptrdiff_t i = 0; i < M; i += ROW_BLOCK) {
                 ptrdiff_t rows = least(M - i, ROW_BLOCK), row = a_row, word = a_term;
-                const REAL* top =
-                    rows_of_words(rows, terms, a + i * a_row + k * a_term, &row, &word, block);
+                const REAL* top = rows_of_words(TERMS > 1 && first, rows, terms,
+                    a + i * a_row + k * a_term, &row, &word, made + i * made_row);
                 for (ptrdiff_t j = first; j < last; j += PANEL) {
                     ptrdiff_t columns = least(last - j, PANEL), length = WORDS(terms);
                     ptrdiff_t step = (columns + LANES - 1) & -LANES;
@@ -193,12 +200,12 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* 
                         panel = packed;
                     }
                     rows_by_panel(as_numbers, rows, columns, length, top, row, word, panel, step,
-                        plus ? plus + i * plus_stride + j : NULL, plus_stride, c + i * ldc + j,
+                        base ? base + i * base_stride + j : NULL, base_stride, c + i * ldc + j,
                         ldc);
                 }
             }
-            k += terms, plus = c, plus_stride = ldc;
-        } while (k < K);
-    }
+        }
+        k += terms, base = c, base_stride = ldc;
+    } while (k < K);
     end_product(mode);
 }
