@@ -35,6 +35,7 @@ def over(cases: list[Case]) -> pytest.MarkDecorator:
 
 
 every_case = over(CASES)
+in_both_precisions = pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
 # Mini-batches of the others are compared with PyTorch's numbers, below.
 BATCHED = [case for k, case in enumerate(CASES) if case.torch is None or k % 6 == 0]
 
@@ -112,7 +113,8 @@ def test_backward_equals_central_differences(case, length, most):
 
 # A single row of an input is no node before it is read.
 @over([case for case in CASES if case.name != "pick"])
-def test_a_repeated_run_gives_what_a_new_graph_gives(case):
+@in_both_precisions
+def test_a_repeated_run_gives_what_a_new_graph_gives(case, matmul):
     parameters, sentences = parameters_of(case, "float32"), sentences_of(case)
 
     def built(graph):
@@ -120,14 +122,14 @@ def test_a_repeated_run_gives_what_a_new_graph_gives(case):
         found = [x for each in nodes for x in outputs_of(case.build, graph, [*each, *parameters])]
         return found, [x for each in nodes for x in each if isinstance(x, Input)]
 
-    with db.Graph(grad=False, seed=0) as graph:
+    with db.Graph(grad=False, seed=0, matmul=matmul) as graph:
         outputs, inputs = built(graph)
         graph.forward()
         again = graph.repeated()
         for factor in (0.5, 1.5, 0.75):
             for parameter in parameters:
                 parameter.value = parameter.value * np.float32(factor)
-            with db.Graph(grad=False, seed=0) as fresh:
+            with db.Graph(grad=False, seed=0, matmul=matmul) as fresh:
                 expected, theirs = built(fresh)  # whose random streams follow from what was given
                 for x, y in zip(inputs, theirs, strict=True):
                     x.array[...] = x.array * factor
@@ -178,13 +180,14 @@ def test_values_and_gradients_equal_pytorch(case):
 
 @pytest.mark.skipif(bool(reason()), reason="NumPy's products round by their size")
 @over(quick(CASES[::3], CASES))
-def test_a_sentence_has_the_same_bits_alone_and_in_a_company_of_thirty(case):
+@in_both_precisions
+def test_a_sentence_has_the_same_bits_alone_and_in_a_company_of_thirty(case, matmul):
     parameters, generator = parameters_of(case, "float32"), np.random.default_rng(2)
     lengths = [*LENGTHS, *generator.integers(0, 12, 30 - len(LENGTHS))]
     sentences = [case.arguments(generator, length) for length in lengths]
 
     def bits_of(some):
-        with db.Graph(seed=0) as graph:
+        with db.Graph(seed=0, matmul=matmul) as graph:
             nodes = [as_nodes(graph, sentences[k]) for k in some]
             built = [outputs_of(case.build, graph, [*each, *parameters]) for each in nodes]
             outputs = [y.keep() for each in built for y in each]
@@ -200,6 +203,15 @@ def test_a_sentence_has_the_same_bits_alone_and_in_a_company_of_thirty(case):
     together = bits_of(order)
     for k in range(len(LENGTHS)):
         assert together[order.index(k)] == bits_of([k])[0]
+
+
+@every_case
+def test_each_batch_in_bfloat16_is_its_nodes_one_by_one(case):
+    parameters = parameters_of(case, "float32")
+    with db.Graph(seed=0, matmul="bfloat16", check=True) as graph:
+        nodes = [as_nodes(graph, arguments) for arguments in sentences_of(case)]
+        outputs = [y for each in nodes for y in outputs_of(case.build, graph, [*each, *parameters])]
+        backward(graph, probe(outputs, random_like(outputs, 3)))
 
 
 def as_tensor(torch, x):
