@@ -14,7 +14,7 @@ from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.compiled_step import StepTrace
 from dynbatch.cells.calls.forms import MatrixForm
 from dynbatch.cells.calls.results import SumArgument
-from dynbatch.cells.calls.stack import StackCalls
+from dynbatch.cells.calls.stack import StackCalls, Stacked
 from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.traced import Way
 from dynbatch.nodes.node import Node
@@ -144,9 +144,7 @@ class CallReader:
             return row_of(self._all_nodes[origin], row)
         if "stack" in document:
             results = [self._given(result) for result in document["stack"]]
-            tables = list(dict.fromkeys([result.origin for result in results]))
-            phase = max([result.ready for result in results])
-            return StackCalls(results, document["leaf"], tables, phase)
+            return StackCalls(Stacked.of(results), document["leaf"])
         return None
 
     def _call(self, table: CallTable, given: Sequence[Document]) -> Node:

@@ -166,17 +166,20 @@ class Needed:
     def add(self, targets: Iterable[Node]) -> None:
         """Targets, with the ordinary nodes they need; of calls, those they read themselves."""
         stack: list[Node] = []
+        stacked: dict[CallTable, list[int]] = {}
         self._add(targets, stack)
         while stack:
             node = stack.pop()
             if type(node) is StackCalls:
                 for table in node.tables:
-                    self.plans[table].marked[node.rows_of(table)] = True
+                    stacked.setdefault(table, []).extend(node.rows_of(table))
             elif node.index in self._folds.readers and can_fold(node, self.nodes, self._kept):
                 self.folded.append(node)
                 self._add(node.inputs[0].inputs, stack)
             else:
                 self._add(node.inputs, stack)
+        for table, rows in stacked.items():
+            self.plans[table].marked[rows] = True
 
     def _add(self, nodes: Iterable[Node], stack: list[Node]) -> None:
         for x in nodes:

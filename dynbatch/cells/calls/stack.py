@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,37 @@ from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.ragged import Ragged
 
 
+class Stacked(NamedTuple):
+    """Results of calls that are stacked, and where each is found.
+
+    This is noted where they are stacked. Later their memory has left the cache, and to look at each
+    once more takes several times as long.
+
+    Attributes:
+        origins, rows: of each, the table of its call, and the call's row there.
+        firsts: of each, the first of the call's values that it is; None where each is a call.
+        tables: the distinct ones, in order of first use.
+        phase:  the first in which all of them are there.
+    """
+
+    results: Sequence[Result]
+    origins: list[CallTable]
+    rows: list[int]
+    firsts: list[int] | None
+    tables: list[CallTable]
+    phase: int
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Stacked:
+        """The results, as they are found."""
+        origins = [result.origin for result in results]
+        are_calls = {*map(type, results)} == {Call}
+        firsts = None if are_calls else [result.first for result in results]
+        rows = [result.row for result in results]
+        phase = max([result.ready for result in results])
+        return cls(results, origins, rows, firsts, list(dict.fromkeys(origins)), phase)
+
+
 class StackCalls(Operation):
     """One value of each of several calls, as rows of a matrix (K, D), or scalars as a vector (K,).
 
@@ -39,27 +70,23 @@ class StackCalls(Operation):
     Batches with:  every other StackCalls of its width.
     """
 
-    __slots__ = ("leaf", "results", "tables")
+    __slots__ = ("leaf", "stacked")
     only_moves = True
-    results: Sequence[Result]
+    stacked: Stacked
     leaf: int
-    tables: Sequence[CallTable]
 
-    def __init__(
-        self, results: Sequence[Result], leaf: int, tables: Sequence[CallTable], phase: int
-    ) -> None:
-        first = results[0]
-        self.tables = tables
+    def __init__(self, stacked: Stacked, leaf: int) -> None:
+        results, first = stacked.results, stacked.results[0]
         width = first.origin.widths[first.first + leaf]
         self.graph = graph = first.origin.graph
-        self.results = results
+        self.stacked = stacked
         self.leaf = leaf
         self.ndim = 2 if width else 1
         self.rows = len(results) if width else 1
         self.width = width or len(results)
         self.ragged = ROWS if width else ROWS | WIDTH
         self.sig = intern_signature((StackCalls, width))
-        self.phase = phase
+        self.phase = stacked.phase
         self._block = None
         self.index = graph.add(self)
 
@@ -67,9 +94,20 @@ class StackCalls(Operation):
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
+    @property
+    def results(self) -> Sequence[Result]:
+        """What is stacked."""
+        return self.stacked.results
+
+    @property
+    def tables(self) -> Sequence[CallTable]:
+        """The tables of the calls that are stacked."""
+        return self.stacked.tables
+
     def rows_of(self, table: CallTable) -> list[int]:
         """The rows, in a table, of the calls that are stacked."""
-        return [result.row for result in self.results if result.origin is table]
+        pairs = zip(self.stacked.origins, self.stacked.rows, strict=True)
+        return [row for origin, row in pairs if origin is table]
 
     def producers(self) -> Sequence[Node]:
         homes: dict[Node, None] = {}
@@ -114,14 +152,16 @@ def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
 
 def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     """Where the rows of a batch are: arrays, and which row of which each is."""
-    results = [result for node in nodes for result in node.results]
-    origins = [result.origin for result in results]
-    number = {table: k for k, table in enumerate(dict.fromkeys(origins))}
-    code = np.array(list(map(number.__getitem__, origins)))
-    rows = np.array([result.row for result in results])
-    first = np.repeat([node.leaf for node in nodes], [len(node.results) for node in nodes])
-    if {*map(type, results)} != {Call}:
-        first = first + np.array([result.first for result in results])
+    each = [node.stacked for node in nodes]
+    tables = dict.fromkeys([table for stacked in each for table in stacked.tables])
+    number = {table: k for k, table in enumerate(tables)}
+    code = np.array([number[table] for stacked in each for table in stacked.origins])
+    rows = np.array([row for stacked in each for row in stacked.rows])
+    counts = [len(stacked.rows) for stacked in each]
+    first = np.repeat([node.leaf for node in nodes], counts)
+    if any([stacked.firsts is not None for stacked in each]):
+        shifts = [stacked.firsts or [0] * len(stacked.rows) for stacked in each]
+        first = first + np.array([shift for of_node in shifts for shift in of_node])
     source = {home: k for k, home in enumerate(_homes(nodes))}
     spaces: list[Earlier] = []
     of = np.empty_like(rows)
@@ -179,9 +219,8 @@ def stack(results: Sequence[Returned], like: object = None) -> Returned:
         parts = [structure_of(result) for result in given]
         return by_part(stack_nodes, parts)  # type: ignore[no-any-return]
     form = common_form("stack", given)
-    tables = list(dict.fromkeys([result.origin for result in given]))
-    phase = max([result.ready for result in given])
-    nodes = [StackCalls(given, leaf, tables, phase) for leaf in range(len(leaves(form)))]
+    stacked = Stacked.of(given)
+    nodes = [StackCalls(stacked, leaf) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))  # type: ignore[return-value]
 
 
