@@ -27,16 +27,16 @@ class LoopArrays:
         saved:   what forward makes for backward, (N, width) by name; None if it has no rows that
             are kept from one pass to the other.
         backward, recomputes: which pass it is, and whether backward runs forward again.
-        views:   streams whose rows lie elsewhere.
+        elsewhere: names of arrays that lie elsewhere.
     """
 
     def __init__(
         self, cell: CompiledLoop, rows: int, running: Sequence[int], scratch: Scratch,
         tasks: Tasks, saved: Mapping[str, Array] | None, backward: bool, recomputes: bool = False,
-        views: Collection[int] = (),
+        elsewhere: Collection[str] = (),
     ) -> None:  # fmt: skip
         self._shared: Arrays = {}
-        wide, groups = _stream_rows(cell, views), []
+        wide, groups = [*cell.stream_rows], []
         if recomputes or not backward:
             self._shared |= packed_weights(cell, 0, scratch, not recomputes, tasks)
             groups.append(cell.storage.temporary)
@@ -45,6 +45,7 @@ class LoopArrays:
             wide += cell.backward_rows
             groups.append(cell.gradients.temporary)
         wide += cell.storage.packed if saved is None else []
+        wide = _without(elsewhere, wide)
         self._wide = [(b, scratch.take(rows, b.width)) for b in wide]
         self.kept = {} if saved is None else {b.name: saved[b.name] for b in cell.storage.packed}
         self._of_steps = [self._temporary(scratch, count, groups) for count in running]
@@ -80,30 +81,29 @@ class LoopArrays:
 
 def loop_elements(
     cell: CompiledLoop, rows: int, running: int, dtype: DType, keeps: bool,
-    backward: bool, recomputes: bool = False, views: Collection[int] = (),
+    backward: bool, recomputes: bool = False, elsewhere: Collection[str] = (),
 ) -> int:  # fmt: skip
     """Scratch elements of a loop's arrays in one pass.
 
     Args:
         rows, running: rows of all shards, and of all shards' largest steps.
         keeps: whether what forward makes for backward has memory of its own.
-        views: streams whose rows lie elsewhere.
+        elsewhere: names of arrays that lie elsewhere.
     """
-    total, per_row, temporary = 0, _width(_stream_rows(cell, views)), 0
+    total, per_row, temporary = 0, _width(_without(elsewhere, cell.stream_rows)), 0
     if recomputes or not backward:
         total += weight_elements(cell, 0, not recomputes, dtype)
         temporary = _width(cell.storage.temporary)
     if backward:
         total += weight_elements(cell, 1, False, dtype)
-        per_row += _width(cell.backward_rows)
+        per_row += _width(_without(elsewhere, cell.backward_rows))
         temporary = max(temporary, _width(cell.gradients.temporary))
     per_row += 0 if keeps else _width(cell.storage.packed)
     return total + rows * per_row + running * temporary
 
 
-def _stream_rows(cell: CompiledLoop, views: Collection[int]) -> list[ProgramBuffer]:
-    names = {f"X{k}" for k in views}
-    return [buffer for buffer in cell.stream_rows if buffer.name not in names]
+def _without(names: Collection[str], rows: Iterable[ProgramBuffer]) -> list[ProgramBuffer]:
+    return [buffer for buffer in rows if buffer.name not in names]
 
 
 def _width(wide: Iterable[Any]) -> int:

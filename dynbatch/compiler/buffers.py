@@ -79,17 +79,20 @@ class Storage:
         results: values that other values are made in the place of.
         roles:   of packed and of temporary buffers.
         lives:   when values are made and read, if not operator after operator.
+        overwrites: whether gradients of exports may be written over.
     """
 
     def __init__(
         self, program: Program, kept: Sequence[Value],
         fixed: Sequence[tuple[Value, ProgramBuffer, int]] = (), results: Sequence[Value] = (),
         roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY), lives: Lifetimes | None = None,
+        overwrites: bool = True,
     ) -> None:  # fmt: skip
         self.packed: list[ProgramBuffer] = []
         self.temporary: list[ProgramBuffer] = []
         self.kept = kept
         self._roles = roles
+        self._overwrites = overwrites
         self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
         self._lives = lives or Lifetimes(program, [*kept, *program.following])
         self._ahead = {id(value) for op in program.ahead for value in op.outputs}
@@ -177,6 +180,8 @@ class Storage:
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
         """Whether a value that is made here can lie in these columns of a buffer."""
         end = column + value.width
+        if buffer.role is Role.EXPORT_GRADIENT and not self._overwrites:
+            return False
         if column < 0 or end > buffer.width or (self._must_pack(value) and not buffer.packed):
             return False
         if id(value) in self._whole and value.width < buffer.width:
@@ -200,12 +205,13 @@ def read_after(program: LoopProgram, backward: BackwardProgram) -> list[Value]:
     return [*program.results(), *made]
 
 
-def gradient_storage_of(program: BackwardProgram) -> Storage:
+def gradient_storage_of(program: BackwardProgram, overwrites: bool) -> Storage:
     """The buffers of backward, beside those that forward left."""
     _carry_apart(program)
     fixed, results = fixed_places(program, Role.LEFT_GRADIENT), [*program.of_maps.values()]
     roles = (Role.GRADIENT, Role.TEMPORARY_GRADIENT)
-    return Storage(program, program.packed_results(), fixed, results, roles)
+    kept = program.packed_results()
+    return Storage(program, kept, fixed, results, roles, overwrites=overwrites)
 
 
 def fixed_places(program: BackwardProgram, found: Role) -> list[tuple[Value, ProgramBuffer, int]]:

@@ -60,7 +60,8 @@ class CompiledLoop:
     """Whether each step reads the first memories, in order, as those of a scan do."""
 
     overwrites: ClassVar[bool] = True
-    """Whether a GPU's backward may write where it has read what forward left."""
+    """Whether backward may write over the gradients of what a step returned, and on a GPU where it
+    has read what forward left."""
 
     def __init__(self, program: LoopProgram) -> None:
         self.uid = next(_uids)
@@ -76,7 +77,7 @@ class CompiledLoop:
         validate(self.backward_program, "simplify backward")
         self.simplified = Simplified(*[a + b for a, b in zip(forward, backward, strict=True)])
         self.storage = storage_of(program, self.backward_program)
-        self.gradients = gradient_storage_of(self.backward_program)
+        self.gradients = gradient_storage_of(self.backward_program, self.overwrites)
         self.numpy = NumpyLoop(program, self.storage, self.backward_program, self.gradients)
         self.launches, self.launches_backward = map(len, self.numpy.ops)
         self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.cells.calls.region import CallRegion, PackedRows
+from dynbatch.cells.calls.region import CallGroup, CallRegion, PackedRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of
-from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS, OUTPUTS
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS
 from dynbatch.kernels.c.gathers import (
     ROWS,
     BoundBatches,
@@ -37,11 +37,16 @@ def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> i
         [
             loop_elements(
                 group.cell, group.calls, region.most(number), dtype, keeps, backward,
-                views=group.views,
+                elsewhere=_elsewhere(group),
             )
             for number, group in enumerate(region.groups)
         ]
     )  # fmt: skip
+
+
+def _elsewhere(group: CallGroup) -> list[str]:
+    """The arrays of a group that nothing is copied to: rows in the order of the calls."""
+    return [*[f"X{k}" for k in group.views], "dY"]
 
 
 class GroupRun:
@@ -100,7 +105,7 @@ class GroupRun:
             step.give_gradients_to(self._sink)
             step.memories, step.memory_gradients = memories, gradients
         self._take_arrays(scratch, tasks, xs, backward=True)
-        self.arrays[OUTPUT_GRADIENTS] = self.results
+        self.arrays["dY"] = self.results
         for k in self.group.views:
             source = self._input_of(k).source
             dx = dxs[source]
@@ -119,12 +124,12 @@ class GroupRun:
             names = [b.name for b in self.cell.storage.packed]
             saved = {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
         rows, count = slice(0, self.group.calls), self.group.calls
-        views = self.group.views
+        elsewhere = _elsewhere(self.group)
         arrays = LoopArrays(
-            self.cell, count, [self._most], scratch, tasks, saved, backward, views=views
+            self.cell, count, [self._most], scratch, tasks, saved, backward, elsewhere=elsewhere
         )
         self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
-        self.arrays |= {f"X{k}": self._view(k, xs) for k in views}
+        self.arrays |= {f"X{k}": self._view(k, xs) for k in self.group.views}
         self.arrays |= self._generic | {"given": False, ORDER: np.arange(count)}
 
     def _input_of(self, stream: int) -> PackedRows:
@@ -154,9 +159,6 @@ class GroupRun:
                 reached.intersection(range(len(self.group.streams))) - {*self.written}
             )
             self._returns_ahead, self._returns = self._tables("dX", returned, gradients)
-            if self._native is None:
-                whole = GatherTable(self.arrays[ORDER])
-                self._gathers.append((self.arrays["dY"], whole, [self.results]))
         if not self.is_in_c:
             self._run = self._loop.bind(gradients is not None, self.arrays)
 
@@ -256,11 +258,8 @@ class GroupRun:
 
     def launches(self, is_backward: bool) -> int:
         """Kernels of a batch."""
-        gathers = len(self._gathers) + len(self._returns)
-        if not is_backward:
-            return gathers + self.cell.launches
-        of_results = self._native is not None  # gathered by the loop itself
-        return gathers + of_results + self.cell.launches_backward
+        launches = self.cell.launches_backward if is_backward else self.cell.launches
+        return len(self._gathers) + len(self._returns) + launches
 
     def argument(self, stream: int) -> Array:
         """The rows of a stream."""

@@ -65,7 +65,6 @@ class DeviceStorage(Storage):
         packed: values that are read after the step, each with a row for every token.
         before: the buffers of forward, in whose columns backward may write when these are read.
         lasting: values there that are read after the loop.
-        overwrites: whether gradients of exports may be written over.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class DeviceStorage(Storage):
         roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY),
         before: Storage | None = None, lasting: Sequence[Value] = (), overwrites: bool = True,
     ) -> None:  # fmt: skip
-        self._overwrites = overwrites
         self._rooms = before.packed if before else []
         held = [(v, *before.buffer_of(v)) for b in self._rooms for v in b.values] if before else []
         self._in_registers = {
@@ -84,7 +82,7 @@ class DeviceStorage(Storage):
             if op.opcode in FUSED and not step.leaves(op.output, number)
         }
         lives = LaneLifetimes(step, [*step.kept, *lasting])
-        super().__init__(step, packed, [*held, *fixed], results, roles, lives)
+        super().__init__(step, packed, [*held, *fixed], results, roles, lives, overwrites)
 
     def _whole_rows(self, program: Program) -> set[int]:
         """Also gradients that own kernels read, but not those whose rows may be part of wider."""
@@ -101,8 +99,6 @@ class DeviceStorage(Storage):
 
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
         if buffer.role is Role.STREAM_GRADIENT:  # it has no array where nobody wants it
-            return False
-        if buffer.role is Role.EXPORT_GRADIENT and not self._overwrites:
             return False
         if id(value) in self._in_registers and not buffer.packed:
             return False
