@@ -10,7 +10,7 @@ import pytest
 
 from dynbatch.train import SentenceBatches
 
-NUMBER, SIZE, BATCH = 512, 2048, 8
+NUMBER, SIZE, BATCH = 256, 2048, 8
 MINI_BATCH = BATCH * SIZE * 8
 
 

@@ -238,8 +238,8 @@ def trained(folder, made, num_epochs=1, stop=None):
 
 def test_a_trainer_holds_one_mini_batch_and_a_resumed_one_skips_those_before_unread(tmp_path):
     made, again = Made(), Made()  # for the digest all are read, before the first mini-batch
-    assert trained(tmp_path, made, stop=40 * BATCH + 1) == (NUMBER + BATCH, NUMBER + 41 * BATCH)
-    assert trained(tmp_path, again) == (NUMBER + BATCH, NUMBER + NUMBER - 40 * BATCH)
+    assert trained(tmp_path, made, stop=20 * BATCH + 1) == (NUMBER + BATCH, NUMBER + 21 * BATCH)
+    assert trained(tmp_path, again) == (NUMBER + BATCH, NUMBER + NUMBER - 20 * BATCH)
     assert max(made.most, again.most) <= BATCH
 
 

@@ -35,7 +35,7 @@ def results(engine):
 
 @pytest.mark.parametrize(
     ("files", "callers", "every", "first"),
-    [((*SHARED, "memory/pool.py"), 1, 8, 0), *[exhaustive(EVERY, 2, 4, k) for k in range(4)]],
+    [((*SHARED, "memory/pool.py"), 1, 16, 0), *[exhaustive(EVERY, 2, 4, k) for k in range(4)]],
     ids=["tables", *[f"all, from the line {k}" for k in range(4)]],
 )
 @pytest.mark.parametrize("name", ["gpt2", "lstm", exhaustive("marian")])

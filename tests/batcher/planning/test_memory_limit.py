@@ -98,7 +98,7 @@ def test_no_limit_between_the_minimum_and_the_peak_is_exceeded_and_gradients_are
     minimum = least(model, batch)
     assert minimum < 0.5 * whole.peak_bytes
     told = set()
-    for limit in np.linspace(minimum, whole.peak_bytes, 20).astype(int).tolist():
+    for limit in np.linspace(minimum, whole.peak_bytes, 9).astype(int).tolist():
         with poisoned_memory():
             same, others, use = step(model, batch, limit)
         assert use.peak_bytes <= limit
