@@ -195,7 +195,8 @@ def _gpu(module: ArrayModule, index: int) -> Device:
 
 def is_device_array(value: object) -> bool:
     """Whether a value is an array of CuPy or its stand-in. Imports nothing."""
-    module = _standing_in() or sys.modules.get("cupy")
+    # `_standing_in` without its call: this is asked of every argument of a node.
+    module = of_thread.module or (_stand_in[-1] if _stand_in else sys.modules.get("cupy"))
     return module is not None and isinstance(value, module.ndarray)
 
 
