@@ -136,9 +136,13 @@ class StageRunner:
                 run_side_by_side(
                     [step.backward(arena) if is_backward else step.forward(arena) for step in large]
                 )
+                left: Sequence[Task] = ()
             else:
-                parallel.run([task for task, wide in zip(tasks, heavy, strict=True) if wide])
-            tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
+                left = side_by_side(
+                    large, [task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy]
+                )
+            small = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
+            tasks = [*left, *small]
         for task in tasks:
             task()
 
@@ -153,6 +157,20 @@ class StageRunner:
         else:
             for step, task in zip(steps, tasks, strict=True):
                 _launch(launches, step, task)
+
+
+def side_by_side(steps: Sequence[StepRun], tasks: Sequence[Task]) -> Sequence[Task]:
+    """Run the tasks of steps on a thread each, as long as all threads have one, the largest first.
+
+    Returns:
+        the tasks that are left: of each, all threads can share the kernels.
+    """
+    threads, count = parallel.available(), len(tasks)
+    if count > threads:
+        count -= count % threads
+    order = sorted(range(len(tasks)), key=lambda k: -steps[k].work)
+    parallel.run([tasks[k] for k in order[:count]])
+    return [tasks[k] for k in order[count:]]
 
 
 def _launch(launches: Queue, step: StepRun, task: Task) -> None:

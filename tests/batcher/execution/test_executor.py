@@ -1,5 +1,8 @@
 """Exact counters of a reference model: a lost merge or copy fails here without a stopwatch."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +10,9 @@ from hypothesis import strategies as st
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.batcher.execution.stage_runner import side_by_side
 from dynbatch.kernels import blas
+from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
 from dynbatch.testing import NanPool, check_gradient
 from tests.random_examples import examples
@@ -219,3 +224,19 @@ def test_independent_batches_run_on_threads_of_their_own(monkeypatch):
         graph.backward(F.sum(F.concat(sides) * F.concat(sides[::-1])))
         for a, b in zip(found, [y.gradient, *[w.grad for w in weights]], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("threads", "apart"), [(1, {0, 1, 2}), (2, {1, 2}), (4, {0, 1, 2})])
+def test_threads_share_the_step_for_which_none_is_left(threads, apart, monkeypatch):
+    monkeypatch.setitem(parallel._settings, "threads", threads)
+    ran = {}
+
+    def record(number):
+        ran[number] = parallel.available()
+
+    steps = [SimpleNamespace(work=work) for work in (1, 3, 2)]
+    left = side_by_side(steps, [partial(record, number) for number in range(3)])
+    assert set(ran) == apart and set(ran.values()) == {1}
+    for task in left:
+        task()
+    assert len(ran) == 3 and all([ran[k] == threads for k in set(ran) - apart])
