@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels import blas
 from dynbatch.kernels import convolution as kernels
-from dynbatch.kernels.images import window_patches
+from dynbatch.kernels.images import unfold, window_patches
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
 from tests.kernels.c.compare import Scratch, assert_same
@@ -89,3 +90,44 @@ def test_without_patches_the_gradient_is_zero():
     rows = [np.empty((0, width), np.float32) for width in (2, 4)]
     kernels.weight_gradient(rows[0], patches, rows[1], np.empty(99, np.float32), gradient)
     assert not gradient.any()
+
+
+def mostly_zeros(dy):
+    """The rows with three other numbers at most in each column, as a maximum over rows leaves."""
+    chosen = np.random.default_rng(1).integers(0, len(dy), (3, dy.shape[1]))
+    kept = np.zeros_like(dy)
+    np.put_along_axis(kept, chosen, np.take_along_axis(dy, chosen, 0), 0)
+    return kept
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("outputs", [5, 100])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_that_are_mostly_zeros_have_the_bits_of_whole_products(how, outputs, dtype):
+    patches, x, dy, weight = case(how, 70, outputs, dtype, True)
+    pixels, dy = patches.reversed(), mostly_zeros(dy)
+    assert 0 < np.count_nonzero(dy) < dy.size / 8
+    back = np.empty(kernels.workspace_backward(weight, pixels), dtype)
+    dx, dw, unfolded = np.empty((len(x), 70), dtype), np.empty_like(weight), []
+    kernels.convolve_backward(dy, pixels, weight, back, dx)
+    kernels.weight_gradient(x, patches, dy, back, dw)
+    for rows, each, count in ((dy, pixels, len(x)), (x, patches, len(dy))):
+        unfolded.append(np.empty((count, each.positions * rows.shape[1]), dtype))
+        unfold(rows, each, 0, unfolded[-1])
+    matrix = weight.reshape(outputs, -1, 70).swapaxes(0, 1).reshape(-1, 70).copy()
+    whole = np.empty_like(dx), np.empty_like(dw)
+    blas.matmul(unfolded[0], matrix, whole[0])
+    blas.matmul_outer(unfolded[1], dy, whole[1])
+    assert np.array_equal(dx, whole[0]) and np.array_equal(dw, whole[1])
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_zeros_times_what_is_not_finite_are_as_numpys(number):
+    patches, x, dy, weight = case(HOW[-1], 70, 100, "float32", True)
+    dy = mostly_zeros(dy)
+    weight[3, 5], x[7, 2] = number, number
+    pixels = patches.reversed()
+    back = Scratch(kernels.workspace_backward(weight, pixels), "float32")
+    with np.errstate(invalid="ignore"):
+        assert_same(kernels.convolve_backward, dy, pixels, weight, back, x)
+        assert_same(kernels.weight_gradient, x, patches, dy * 0.05, back, weight)

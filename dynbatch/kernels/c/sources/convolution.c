@@ -2,7 +2,7 @@
 //
 // A patch has `positions` times `width` terms: the columns of its first position, then of the next.
 #include "patches.h"
-#include "product.h"
+#include "sparse.h"
 
 // Terms k, …, k + terms - 1 of patches first, …, first + rows - 1; zeros where there is no pixel.
 static void unfold_terms(ptrdiff_t first, ptrdiff_t rows, ptrdiff_t k, ptrdiff_t terms,
@@ -76,12 +76,19 @@ EXPORT void convolve(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int
     ptrdiff_t k = 0;
     do {  // once for K = 0 too, which is the bias
         const ptrdiff_t terms = least(K - k, PART);
+        int finite = -1;  // not known yet
         for (ptrdiff_t i = first; i < last; i += ROW_BLOCK) {
             const ptrdiff_t rows = least(last - i, ROW_BLOCK);
             REAL* to = out + i * out_row;
             unfold_terms(i, rows, k, terms, width, images, how, x, x_row, block);
-            product(
-                rows, terms, N, block, terms, panels, k ? to : bias, k ? out_row : 0, to, out_row);
+            const REAL* base = k ? to : bias;
+            const ptrdiff_t base_row = k ? out_row : 0;
+            const int sparse = is_sparse(rows, terms, block, terms);
+            if (sparse && finite < 0) finite = are_finite(1, terms * padded, panels, 0);
+            if (sparse && finite)
+                sparse_product(
+                    rows, terms, N, block, terms, 1, panels, 0, base, base_row, to, out_row);
+            else product(rows, terms, N, block, terms, panels, base, base_row, to, out_row);
         }
         k += terms, panels += WORDS(terms) * padded;
     } while (k < K);
@@ -99,8 +106,13 @@ EXPORT void sum_outer(ptrdiff_t first, ptrdiff_t last, ptrdiff_t M, ptrdiff_t wi
         do {  // once without patches too, which is 0
             const ptrdiff_t rows = least(M - m, PART);
             unfold_terms(m, rows, c, columns, width, images, how, x, x_row, room);
-            unpacked_product(O, rows, columns, dy + m * dy_row, 1, dy_row, room, columns, 1,
-                m ? out + c : NULL, out_row, out + c, out_row);
+            const REAL *from = dy + m * dy_row, *base = m ? out + c : NULL;
+            if (is_sparse(rows, O, from, dy_row) && are_finite(rows, columns, room, columns))
+                sparse_product(O, rows, columns, from, 1, dy_row, room, columns, base, out_row,
+                    out + c, out_row);
+            else
+                unpacked_product(O, rows, columns, from, 1, dy_row, room, columns, 1, base, out_row,
+                    out + c, out_row);
             m += rows;
         } while (m < M);
     }
