@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import elementwise
-from dynbatch.kernels.scalar.expressions import Expression, substitute, variable
+from dynbatch.kernels.scalar.expressions import Expression, parts, substitute, variable
 from dynbatch.kernels.unary import FUNCTIONS, Argument, Function, activations
 from tests.kernels.columns import columns
 from tests.kernels.scalar.exact import mp, sigmoid, size_of, value_of
@@ -33,15 +33,14 @@ ACCURACY = {
     # Its argument grows as x³, and with it what the rounding of the argument is worth.
     "gelu_tanh": Accuracy(300, 300),
     "erf": Accuracy(4, 5),
-    "log_sigmoid": Accuracy(3, 3),
 }
 
 
 def accuracy_of(function: Function, arguments: tuple[Argument, ...]) -> Accuracy:
-    """What is demanded of a function; of a derived slope of several operations somewhat less."""
-    is_derived = function.slope is None and function.value().op != function.name
-    default = Accuracy(4, 24) if is_derived else Accuracy()
-    return ACCURACY.get(name_of(function, arguments), default)
+    """What is demanded of a function; of a slope that is a sum of functions somewhat less."""
+    steps = parts(function.gradient())
+    is_sum = any([step.op == "add" and all([x.operands for x in step.operands]) for step in steps])
+    return ACCURACY.get(name_of(function, arguments), Accuracy(3, 24 if is_sum else 3))
 
 
 def points(dtype: Any) -> Any:
