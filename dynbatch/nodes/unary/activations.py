@@ -8,14 +8,19 @@ from dynbatch.nodes.node import Node
 from dynbatch.nodes.unary.node_types import NODE_TYPES
 
 __all__ = [
+    "celu",
     "elu",
     "gelu",
+    "hardtanh",
     "leaky_relu",
     "logsigmoid",
+    "mish",
     "relu",
+    "selu",
     "sigmoid",
     "silu",
     "softplus",
+    "softsign",
     "tanh",
 ]
 
@@ -43,6 +48,31 @@ def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """x where positive, else alpha · (exp(x) - 1)."""
     return NODE_TYPES[activations.elu](x, alpha=float(alpha))
+
+
+def celu(x: Node, alpha: float = 1.0) -> Node:
+    """x where positive, else alpha · (exp(x / alpha) - 1)."""
+    return NODE_TYPES[activations.celu](x, alpha=float(alpha))
+
+
+def selu(x: Node) -> Node:
+    """`elu` of alpha 1.6733, times 1.0507, as `torch.nn.functional.selu`."""
+    return NODE_TYPES[activations.selu](x)
+
+
+def hardtanh(x: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
+    """`clip` between two bounds, on which its derivative is 0, as in PyTorch."""
+    return NODE_TYPES[activations.hardtanh](x, low=float(min_val), high=float(max_val))
+
+
+def softsign(x: Node) -> Node:
+    """x / (1 + |x|)."""
+    return NODE_TYPES[activations.softsign](x)
+
+
+def mish(x: Node) -> Node:
+    """x tanh(softplus(x))."""
+    return NODE_TYPES[activations.mish](x)
 
 
 def require_approximation(approximate: object) -> None:
