@@ -56,10 +56,12 @@ class Graph(Runs, Introspection, NamesChecked):
             of cells tens of times, and waits for the GPU after each batch.
         matmul: what factors of matrix products with weights are rounded to, forward and back:
             "float32" (not at all), "tf32" (10 bits of mantissa), or "bfloat16" (7 bits). A GPU
-            multiplies rounded factors several times as fast, on its tensor cores. Values, weights,
-            gradients and sums stay float32, and nothing else is rounded: no loss, norm, softmax,
-            attention, product of two nodes (`F.matmul`) or optimizer. The CPU rounds as a GPU does,
-            more slowly than it multiplies otherwise, so that the numbers can be tried there.
+            multiplies rounded factors several times as fast, on its tensor cores, and a processor
+            with AVX512_BF16 those of bfloat16 twice as fast. Values, weights, gradients and sums
+            stay float32, and nothing else is rounded: no loss, norm, softmax, attention, product
+            of two nodes (`F.matmul`) or optimizer. Other processors round as well, more slowly
+            than they multiply otherwise, so that the numbers can be tried there; where C kernels
+            run, those of bfloat16 have the same bits on all.
         guard:  True looks for NaN and infinity after each batch. The first one, in a value or in a
             gradient, ends the run with a NumericError that names the node that made it, its line,
             its sentence, and what it read (see `dynbatch.debugging.guard`). With `check=True` too,

@@ -1,9 +1,10 @@
 """The precision of products with weights: what their factors are rounded to.
 
 Tensor cores of a GPU multiply float32 matrices after rounding each factor to fewer bits of
-mantissa, and sum the products in float32. `multiplying` says which bits a run wants; on a GPU
-cuBLAS is asked for them, on the CPU factors are rounded here, or in C (`product.h`), so that a
-model can be trained about as a GPU will train it: cuBLAS may cut factors where we round them.
+mantissa, and sum the products in float32; some processors have an instruction for bfloat16.
+`multiplying` says which bits a run wants; on a GPU cuBLAS is asked for them, on the CPU factors are
+rounded here, or in C (`factors.h`), so that a model can be trained about as a GPU will train it:
+cuBLAS may cut factors where we round them. In C, a bfloat16 below the normal numbers is 0.
 """
 
 from __future__ import annotations

@@ -9,7 +9,11 @@ import pytest
 
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.compiler import FLAGS
+from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS
 
+ROUNDING = ("blas.c", "convolution.c", "linear_gradients.c")
+"""Sources that are compiled for each precision of products."""
+ROUNDED = {name: bits for name, bits in MANTISSA_BITS.items() if name != FULL}
 TARGET = ("-target", "aarch64-linux-gnu")
 
 
@@ -19,10 +23,12 @@ def test_all_sources_compile_for_arm(scalar: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang", reason="zig compiles for other processors: dynbatch[compiler]")
     command = [sys.executable, "-m", "ziglang", "cc", *TARGET, *FLAGS, "-c", "-o", os.devnull]
     folders = {f"ZIG_{kind}_CACHE_DIR": str(tmp_path) for kind in ("GLOBAL", "LOCAL")}
-    for name in source.names():
+    units = [(name, 0) for name in source.names()]
+    units += [(name, bits) for name in ROUNDING for bits in ROUNDED.values()]
+    for name, bits in units:
         result = subprocess.run(
             [*command, "-x", "c", "-"],
-            input=source.join(name, source.read(name), scalar),
+            input=source.join(name, source.read(name), scalar, bits),
             capture_output=True,
             text=True,
             env={**os.environ, **folders},

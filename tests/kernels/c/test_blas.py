@@ -11,6 +11,7 @@ from dynbatch.errors import ArgumentError
 from dynbatch.kernels import blas
 from dynbatch.kernels.c.runtime.library import reason, reference_only
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.ragged import Ragged
 
 pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
@@ -106,6 +107,20 @@ def test_a_large_product_may_go_to_openblas() -> None:
     blas.matmul(a, b, other)
     assert found[:20].tobytes() == other[:20].tobytes()
     assert found.tobytes() != other.tobytes()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_a_large_product_of_rounded_factors_stays_here(precision: str) -> None:
+    a, b = arrays(np.float32, (270, 512), (512, 512))
+    found, other = np.empty((2, 270, 512), np.float32)
+    with multiplying(precision):
+        blas.matmul(a, b, other)
+        try:
+            db.set_batch_invariant(False)
+            blas.matmul(a, b, found)
+        finally:
+            db.set_batch_invariant(True)
+    assert found.tobytes() == other.tobytes()
 
 
 def test_whether_bits_are_kept_is_true_or_false() -> None:
