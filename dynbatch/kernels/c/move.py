@@ -13,8 +13,8 @@ from dynbatch.kernels.c.runtime.tasks import share_rows
 from dynbatch.kernels.move import merge, num_elements
 from dynbatch.kernels.runtime import parallel
 
-# Elements that a thread copies in about 40 µs.
-WORTH_A_THREAD = 1 << 18
+# Elements that a thread copies in about 10 µs.
+WORTH_A_THREAD = 1 << 16
 
 _library = Library("move.c")
 

@@ -23,8 +23,8 @@ from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import NotInCError, only_c
 from dynbatch.kernels.runtime.workers import ThreadSpan, workers
 
-# Elements that take C several times as long as handing work to a thread.
-WORTH_A_THREAD = 1 << 17
+# Elements that take C twice as long as handing work to a thread, or longer.
+WORTH_A_THREAD = 1 << 15
 
 _library = Library("team.c")
 _SCALAR = np.dtype(np.float32)  # the file has none
