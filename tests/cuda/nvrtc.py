@@ -93,11 +93,15 @@ def compile_kernels(
 
 def divisions(text: str, name: str, options: Sequence[str] = ()) -> dict[str, int]:
     """How many divisions of integers, and remainders, are in the text of each kernel in PTX."""
+    entries = re.split(r"\.visible \.entry ", ptx(text, name, options))[1:]
+    return {entry.partition("(")[0]: len(_DIVISION.findall(entry)) for entry in entries}
+
+
+def ptx(text: str, name: str, options: Sequence[str] = ()) -> str:
+    """What the compiler makes of a text before it knows the GPU's instructions."""
     given = ("-std=c++17", *options, "-arch=compute_90", "--device-as-default-execution-space")
     with _compiled(text, name, 90, given) as (library, program):
-        ptx = _text_of(library, program, "PTX")
-    entries = re.split(r"\.visible \.entry ", ptx)[1:]
-    return {entry.partition("(")[0]: len(_DIVISION.findall(entry)) for entry in entries}
+        return _text_of(library, program, "PTX")
 
 
 def compiled_log(text: str, name: str, architecture: int, given: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.launch import MINIMAL
 from tests.cuda import nvrtc
 from tests.marks import quick
 
@@ -52,6 +53,12 @@ def test_every_source_compiles_within_its_budget(name, real, architecture):
         most = 16 if architecture in CONSUMER else 0
         assert max(taken.spilled_bytes, taken.stack_bytes) <= most, kernel
         assert taken.shared_bytes <= SHARED_BYTES, kernel
+
+
+@pytest.mark.parametrize("name", quick(["segment.cu"], source.names()))
+def test_what_no_kernel_uses_can_be_left_out_and_nothing_else_changes(name):
+    text, options = source.read(name).text, ("-DREAL=float",)
+    assert nvrtc.ptx(text, name, (*options, MINIMAL)) == nvrtc.ptx(text, name, options)
 
 
 def test_the_options_are_those_that_cupy_passes(monkeypatch):

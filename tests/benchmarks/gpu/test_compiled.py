@@ -15,7 +15,7 @@ def test_a_step_compiles_each_kernel_that_it_starts_by_itself_and_no_other(workl
     names = [kernel for module in modules for kernel in module.kernels]
     assert len(names) == len(set(names)) == len(modules) > 10
     assert names[-1] == "adam" and modules[-1].flush > modules[0].flush == 0
-    assert all(module.options == ["-DREAL=float"] for module in modules)
+    assert all(module.options == ["-DREAL=float", "--minimal"] for module in modules)
 
 
 def test_work_is_begun_in_order_by_the_first_processor_that_is_free():

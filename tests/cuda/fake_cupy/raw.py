@@ -65,7 +65,7 @@ class RawModule:
     def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
         if not isinstance(options, tuple):
             raise TypeError("options is a tuple")
-        self.code = code
+        self.code, self.options = code, options
         self._defines = tuple([option for option in options if option.startswith("-D")])
 
     def program(self) -> Program:

@@ -91,6 +91,7 @@ class CudaModule(Protocol):
     cublas: CublasLibrary
     driver: Any
     Device: Any
+    nvrtc: Any
     runtime: Any
 
     def get_cublas_handle(self) -> int: ...

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 REAL = {"float32": "float", "float64": "double"}
+# Since this NVRTC it can leave out textures and CUDA's runtime functions, which it reads before
+# every text; none of our kernels uses one.
+MINIMAL, NVRTC_OF_MINIMAL = "--minimal", (12, 4)
 # Shared memory that a block of any kernel may have; the driver wants to be told of more.
 DEFAULT_SHARED_BYTES = 48 * 1024
 
@@ -196,7 +199,9 @@ class Kernels:
         """Compile the kernel `name`, or take it from CuPy's cache, and load it; in any thread."""
         self.cupy.cuda.runtime.memGetInfo()  # makes the device's context that of this thread
         text = self._source(name)
-        options = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
+        options: tuple[str, ...] = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
+        if text.origin is None and self.cupy.cuda.nvrtc.getVersion() >= NVRTC_OF_MINIMAL:
+            options = (*options, MINIMAL)
         module = self.cupy.RawModule(code=self.text(name), options=options)
         try:
             with self._whole_text if text.origin is not None else nullcontext():

@@ -27,6 +27,7 @@ extern "C" __global__ void gather_many(
     const long long begin = (long long)blockIdx.x * TILE, end = min(begin + TILE, total);
     const int low = find_segment(table, COLUMNS, 0, count, begin);
     const int high = find_segment(table, COLUMNS, low, count, end - 1) + 1;
+#pragma unroll 1  // each has a search of its own
     for (long long e = begin + threadIdx.x; e < end; e += blockDim.x) {
         const long long* gather =
             table + (long long)find_segment(table, COLUMNS, low, high, e) * COLUMNS;
@@ -110,6 +111,7 @@ __device__ __forceinline__ void over_rectangles(
     const long long begin = (long long)blockIdx.x * TILE, end = min(begin + TILE, total);
     const int low = find_segment(table, step, 0, count, begin);
     const int high = find_segment(table, step, low, count, end - 1) + 1;
+#pragma unroll 1  // each has a search of its own
     for (long long e = begin + threadIdx.x; e < end; e += blockDim.x) {
         const int k = find_segment(table, step, low, high, e);
         body(table + (long long)k * step, (unsigned)(e - table[(long long)k * step]));

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -180,6 +181,26 @@ def test_a_text_of_the_users_is_one_module_whichever_of_its_kernels_comes_first(
     launch(queue, x, *own.kernels)
     queue.flush()
     assert x.get().tolist() == [RESULT] * N and texts == {own.text}
+
+
+@pytest.mark.parametrize("version", [(12, 3), (12, 4), (13, 0)])
+def test_our_own_kernels_are_compiled_without_what_none_of_them_uses(queue, monkeypatch, version):
+    own = source.own(KERNEL.format(name="one", value=1), ("file.py", 1))
+    module, told = queue.cupy.RawModule, []
+
+    def noted(*, code, options):
+        told.append(options)
+        return module(code=code, options=options)
+
+    nvrtc = SimpleNamespace(getVersion=lambda: version)
+    monkeypatch.setattr(queue.cupy.cuda, "nvrtc", nvrtc)
+    monkeypatch.setattr(queue.cupy, "RawModule", noted)
+    kernels = queue.kernels("float32")
+    kernels.add(own)
+    for key in ("fill", *own.kernels):
+        kernels.compile(key)
+    usual = ("-std=c++17", "-DREAL=float")
+    assert told == [(*usual, "--minimal") if version >= (12, 4) else usual, usual]
 
 
 def test_an_interrupt_ends_the_wait_and_the_flush_can_be_repeated(queue, monkeypatch):
