@@ -9,11 +9,9 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels import segment as kernels
 from dynbatch.kernels.cuda.walks import by_elements, over_segments, reduce_parts
-from dynbatch.kernels.matrices import Segments
+from dynbatch.kernels.matrices import Matrices, Segments
 
-KERNELS: dict[np.ufunc, str] = {
-    np.add: "sum_segments", np.maximum: "max_segments", np.minimum: "min_segments",
-}  # fmt: skip
+NAMES: dict[np.ufunc, str] = {np.add: "sum", np.maximum: "max", np.minimum: "min"}
 
 spread_segments = by_elements(kernels.spread_segments)
 
@@ -22,9 +20,10 @@ def reduce_segments(
     ufunc: np.ufunc, rows: Array, offsets: Segments, out: Array, empty: float
 ) -> None:
     """out[k] = the sum, maximum or minimum of segment k's rows; `empty` if it has none."""
-    reduce = partial(_reduce, KERNELS[ufunc], empty)
+    reduce = partial(_reduce, NAMES[ufunc], empty)
     reduce(*reduce_parts(rows, offsets, reduce), out)
 
 
-def _reduce(kernel: str, empty: float, rows: Array, offsets: Segments, out: Array) -> None:
-    over_segments(kernel, (rows, out), offsets, out.shape[1], empty)
+def _reduce(name: str, empty: float, rows: Array, offsets: Segments, out: Array) -> None:
+    kind = "matrices" if isinstance(offsets, Matrices) else "segments"
+    over_segments(f"{name}_{kind}", (rows, out), offsets, out.shape[1], empty)

@@ -19,20 +19,36 @@ struct Reduction : Operation {
 };
 
 // out[k] = the sum, maximum or minimum of segment k of x, and `empty` where it has no rows. Grid and
-// block as for `over_segments`.
+// block as for `over_segments`. Of matrices of different widths, which few steps have, NAME_matrices
+// does, a kernel of its own: it would be half of what the compiler has to do for the other.
 extern "C" __global__ void sum_segments(
     const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
-    run_segments(Reduction<Add>{{}, x, out, width, empty}, {offsets, length, count, width});
+    over_rows(Reduction<Add>{{}, x, out, width, empty}, {offsets, length, count, width});
+}
+
+extern "C" __global__ void sum_matrices(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
+    over_matrices(Reduction<Add>{{}, x, out, width, empty}, {offsets, length, count, width});
 }
 
 extern "C" __global__ void max_segments(
     const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
-    run_segments(Reduction<Max>{{}, x, out, width, empty}, {offsets, length, count, width});
+    over_rows(Reduction<Max>{{}, x, out, width, empty}, {offsets, length, count, width});
+}
+
+extern "C" __global__ void max_matrices(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
+    over_matrices(Reduction<Max>{{}, x, out, width, empty}, {offsets, length, count, width});
 }
 
 extern "C" __global__ void min_segments(
     const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
-    run_segments(Reduction<Min>{{}, x, out, width, empty}, {offsets, length, count, width});
+    over_rows(Reduction<Min>{{}, x, out, width, empty}, {offsets, length, count, width});
+}
+
+extern "C" __global__ void min_matrices(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width, REAL empty) {
+    over_matrices(Reduction<Min>{{}, x, out, width, empty}, {offsets, length, count, width});
 }
 
 // Sums of the rows of several matrices, each into an array of its own. A table row for each, places

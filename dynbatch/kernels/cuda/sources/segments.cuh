@@ -231,9 +231,14 @@ __device__ __forceinline__ void over_matrices(const Formula formula, Segments se
 }
 
 template <class Formula>
-__device__ __forceinline__ void run_segments(const Formula formula, Segments segments) {
+__device__ __forceinline__ void over_rows(const Formula formula, Segments segments) {
     if (segments.width == 1) over_segments<false>(formula, segments);
-    else if (segments.width) over_segments<true>(formula, segments);
+    else over_segments<true>(formula, segments);
+}
+
+template <class Formula>
+__device__ __forceinline__ void run_segments(const Formula formula, Segments segments) {
+    if (segments.width) over_rows(formula, segments);
     else over_matrices(formula, segments);
 }
 
