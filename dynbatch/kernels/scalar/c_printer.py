@@ -136,7 +136,6 @@ class CudaPrinter(CPrinter):
     }
     choice = "({0} ? {1} : {2})"
     both = "({0} && {1})"
-    names: ClassVar = {"absolute": "fabs", "power": "pow"}
 
     def has(self, f: Function) -> bool:
         return False
@@ -149,7 +148,7 @@ class CudaPrinter(CPrinter):
         if part.op in ("maximum", "minimum"):
             (k,) = number_of
             return f"{'at_least' if part.op == 'maximum' else 'at_most'}({xs[1 - k]}, {xs[k]})"
-        return f"{self.names.get(part.op, part.op)}({', '.join(xs)})"
+        return f"{'fabs' if part.op == 'absolute' else part.op}({', '.join(xs)})"
 
 
 def _quotient(part: Expression, xs: list[Expression]) -> Expression | None:

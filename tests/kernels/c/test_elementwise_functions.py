@@ -1,19 +1,17 @@
 """The C functions of `elementwise.h` and `unary.h` against NumPy functions of the same names."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dynbatch.backend import Array
+from dynbatch.compiler.c.expressions import literal
 from dynbatch.kernels import binary
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.unary import FUNCTIONS, Function, activations, every_function
-from tests.kernels.unary.cases import choices
+from tests.kernels.unary.cases import EVERY_CHOICE, EVERY_NAME
 
-UNARY = [f.name for f in every_function()]
 # Relative errors of values; of gradients, which may be differences, also absolute ones.
 PRECISION = {"f": 4e-7, "d": 2e-13}
 SMALLEST = {"f": 2e-38, "d": 1e-307}
@@ -29,20 +27,15 @@ EXPORT void {name}(ptrdiff_t n, const REAL* a, const REAL* b, const REAL* c, REA
 A, B, C = (f"get({name} + i, part)" for name in "abc")
 
 
-def _unary(name: str) -> tuple[Function, tuple[Any, ...]]:
-    if name.startswith("gelu"):
-        return activations.gelu, ("tanh" if name == "gelu_tanh" else "none",)
-    return FUNCTIONS[name], choices(FUNCTIONS[name])[0]
-
-
 def _source() -> Iterator[str]:
     yield '#include "elementwise.h"\n'
-    for name in UNARY:
-        numbers = "".join(
-            [f", {value!r}" for value in _unary(name)[1] if not isinstance(value, str)]
-        )
-        yield KERNEL.format(name=f"{name}_forward", call=f"{name}_of({A}{numbers})")
-        yield KERNEL.format(name=f"{name}_backward", call=f"{name}_back({A}, {B}{numbers})")
+    for k, (kernel, arguments) in enumerate(EVERY_CHOICE):
+        function, values = kernel.chosen(arguments)
+        numbers = "".join([f", {literal(value)}" for value in values])
+        call = f"{function.name}_of({A}{numbers})"
+        yield KERNEL.format(name=f"unary{k}_forward", call=call)
+        call = f"{function.name}_back({A}, {B}{numbers})"
+        yield KERNEL.format(name=f"unary{k}_backward", call=call)
     for name, function in binary.FUNCTIONS.items():
         yield KERNEL.format(name=f"{name}_forward", call=f"{name}_of({A}, {B})")
         if function.cuda.backward_a:
@@ -94,12 +87,12 @@ def exact(function: Callable[..., object], dtype: type, *values: Array) -> Array
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", UNARY)
-def test_a_unary_function_and_its_gradient_are_exact(name: str, dtype: type) -> None:
-    kernel, arguments = _unary(name)
+@pytest.mark.parametrize("k", range(len(EVERY_CHOICE)), ids=EVERY_NAME)
+def test_a_unary_function_and_its_gradient_are_exact(k: int, dtype: type) -> None:
+    (kernel, arguments), name = EVERY_CHOICE[k], f"unary{k}"
     x = numbers(dtype)
     y = exact(lambda x, out: kernel.forward(x, out, *arguments), dtype, x)
-    factor = FACTORS.get(name, 1)
+    factor = FACTORS.get(EVERY_NAME[k], 1)
     check(in_c(f"{name}_forward", x), y, factor)
     saved = x if kernel.reads == "input" else y
     dy = np.random.default_rng(2).standard_normal(x.shape).astype(dtype)

@@ -64,10 +64,10 @@ __device__ __forceinline__ REAL gelu_back(REAL dy, REAL s) {
     return (dy * (t0 + (s * (t0b * ((REAL)0.3989422804014327)))));
 }
 __device__ __forceinline__ REAL power_of(REAL x, REAL exponent) {
-    return pow(x, exponent);
+    return power(x, exponent);
 }
 __device__ __forceinline__ REAL power_back(REAL dy, REAL s, REAL exponent) {
-    return ((exponent == 0) ? (REAL)0 : ((pow(s, (exponent - 1)) * exponent) * dy));
+    return ((exponent == 0) ? (REAL)0 : ((power(s, (exponent - 1)) * exponent) * dy));
 }
 __device__ __forceinline__ REAL acos_of(REAL x) {
     return acos(x);

@@ -6,7 +6,7 @@ from typing import Any
 from dynbatch.kernels.unary import FUNCTIONS, Argument, Function
 
 CHOICES: dict[str, tuple[Argument, ...]] = {
-    "exponent": (3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -0.5, 2.5),
+    "exponent": (3.0, 2.0, 1.0, 0.0, -1.0, -2.0, 0.5, -0.5, 2.5),
     "low": (-2.0, -math.inf),
     "high": (3.0, 0.5),
     "slope": (0.25,),

@@ -27,6 +27,7 @@ INLINE vector power_of(vector x, REAL exponent) {
     if (exponent == 3) return x * x * x;
     if (exponent == -1) return 1 / x;
     if (exponent == -2) return 1 / (x * x);
+    if (exponent == (REAL)0.5) return sqrt_of(x);  // NaN of -infinity, as in NumPy and PyTorch
     return pow_of(x, splat(exponent));
 }
 

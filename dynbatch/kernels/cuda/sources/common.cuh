@@ -36,6 +36,11 @@ __device__ __forceinline__ REAL clip(REAL x, REAL low, REAL high) {
     return at_most(at_least(x, low), high);
 }
 
+// A root is NaN of -infinity, as in NumPy and PyTorch; pow is not.
+__device__ __forceinline__ REAL power(REAL x, REAL exponent) {
+    return exponent == (REAL)0.5 ? sqrt(x) : pow(x, exponent);
+}
+
 __device__ __forceinline__ REAL hypot1(REAL x) { return hypot(x, (REAL)1); }
 
 // exp(-x^2 / 2); fma gives what the square was rounded by, which far out is worth many places.
