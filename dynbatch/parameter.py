@@ -16,6 +16,7 @@ from dynbatch.kernels.arrays import copy, download
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.writes import written
 from dynbatch.parameter_habits import ParameterHabits
 from dynbatch.row_sparse import Gradient, RowSparse, moved_gradient
 
@@ -257,6 +258,8 @@ class Parameter(ParameterHabits):
                 f"{self.shape}), to repeat them"
             )
         transfer.overwrite(self.value, values)
+        if isinstance(self.value, np.ndarray):
+            written([self.value])
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return exchange.dlpack_device(self.device)

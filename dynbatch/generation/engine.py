@@ -67,7 +67,10 @@ class Engine:
                     no cost. Without them products are made in small tiles: what this costs is
                     measured and printed in a line.
         matmul:     what factors of products with weights are rounded to: "float32", "tf32" or
-                    "bfloat16", as in `Graph`, which raises what it refuses.
+                    "bfloat16", as in `Graph`, which raises what it refuses. On a CPU a step that
+                    comes again reads weights packed in bfloat16, until there is nothing to do. An
+                    optimizer, `assign` and checkpoints may change weights meanwhile; what a program
+                    writes into `parameter.value` itself is read when requests have ended.
         record:     keep what each step does, for `pictures.generation`: some numbers a request and
                     step.
 
@@ -232,9 +235,12 @@ class Engine:
         return results
 
     def memory_use(self) -> CacheMemory:
-        """Bytes of the caches: of their rows, of their pages, and the most of these so far."""
+        """Bytes of the caches, of their rows, of their pages, and the most of these so far; and of
+        packed weights."""
         branches = [branch for request in self._queue.live for branch in request.branches]
-        return memory_of(self.caches, [branch.history for branch in branches])
+        found = memory_of(self.caches, [branch.history for branch in branches])
+        packed = self._continuation.packed
+        return found if packed is None else found._replace(weights=packed.nbytes)
 
     @property
     def replays(self) -> Replays | None:

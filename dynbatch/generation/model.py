@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -27,9 +28,10 @@ from dynbatch.generation.prepared import PreparedStep, value_of
 from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
+from dynbatch.kernels.c.packed import PackedWeights, packing
 from dynbatch.kernels.cuda.runtime import replays
 from dynbatch.kernels.cuda.runtime.captured import bucket
-from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.kernels.runtime.precision import FULL, SHORT
 from dynbatch.memory.pool import pool_of
 from dynbatch.named_parameters import graph_dtype
 from dynbatch.nodes.node import Node
@@ -72,6 +74,14 @@ class Continuation:
         self._passing: PreparedStep | None = None
         self._spare: SpareSentences | None = None
         self.device, self.dtype = _place_of(model)
+        self.packed: PackedWeights | None = None
+        if matmul == SHORT and not self.device.is_cuda:
+            pool = pool_of(self.device)
+            take = partial(pool.take, dtype=np.float32, label="packed weights")
+            self.packed = PackedWeights(self._weights, take, pool.give)
+
+    def _weights(self) -> list[Array]:
+        return [parameter.value for parameter in self._model.parameters()]
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -179,7 +189,8 @@ class Continuation:
                 ids = np.append(ids, np.zeros(len(spare), ids.dtype))
             step = StepRows(caches, [*histories, *spare], new)
             if is_kept:
-                logits = self._kept_for(step, new).logits(ids, step)[: len(rows)]
+                with packing(self.packed):
+                    logits = self._kept_for(step, new).logits(ids, step)[: len(rows)]
             else:
                 self._passing = self._prepared(new, step.memory_rows)
                 logits = self._passing.logits(ids, step)
@@ -234,6 +245,8 @@ class Continuation:
             self._close(next(iter(self._steps)))
         if self._spare is not None:
             self._spare.close()
+        if self.packed is not None:
+            self.packed.drop()
 
     def _close(self, count: int) -> None:
         self._steps[count].close()

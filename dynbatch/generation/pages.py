@@ -33,11 +33,13 @@ class CacheMemory(NamedTuple):
     live:     of the rows that are written and that may be read again; shared ones count once.
     reserved: of the pages on loan from the pool.
     peak:     the most that was reserved at once.
+    weights:  of weights that are packed in bfloat16, beside them.
     """
 
     live: int
     reserved: int
     peak: int
+    weights: int = 0
 
 
 class Page:

@@ -12,6 +12,7 @@ from dynbatch.arguments import number, refused, state_of
 from dynbatch.backend import Array
 from dynbatch.interrupts import deferred_interrupt
 from dynbatch.kernels.optimizers import Rule, ShardScratch, run_updates
+from dynbatch.kernels.runtime.writes import written
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
 from dynbatch.optim import device
@@ -238,6 +239,7 @@ class Optimizer(NamesChecked):
             device.run_updates(on_device)
         if self._communicator is not None:
             gather_parts(self._communicator, [state.parameter.value for state in live])
+        written([s.parameter.value for s in live if isinstance(s.parameter.value, np.ndarray)])
         for norm in dict.fromkeys([norm for _, norm in on_device]):
             if norm is not None:
                 self._started.append((norm, [s for s in live if s.parameter.norm is norm]))

@@ -6,6 +6,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.errors import BackendError
+from dynbatch.kernels.c.blas import instruction
 from dynbatch.kernels.c.runtime import cache, library
 from dynbatch.kernels.c.runtime.compiler import compiler
 from dynbatch.kernels.runtime.precision import FULL
@@ -45,6 +46,8 @@ def rounding(matmul: str, on_gpu: bool = False) -> str:
         by = "by tensor cores"
     elif library.reason():
         by = "emulated by NumPy"
+    elif name := instruction(matmul):
+        by = f"by {name}"
     return f"factors of {matmul} {by}"
 
 

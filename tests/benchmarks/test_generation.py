@@ -23,6 +23,7 @@ def options(*arguments):
 def test_each_part_gives_its_rates_and_ratios_on_tiny_sizes():
     found = generation.run(options("one", "seq2seq", "price"))
     assert found["one"]["tokens_per_second"] > 0 and found["one"]["ratio"] > 0
+    assert found["one"]["bfloat16"]["ratio"] > 0
     assert found["seq2seq"]["tokens"] > 6 and found["seq2seq"]["us_per_token"] > 0
     assert set(found["price"]) == {"prompts", "tokens"}
     text = generation.as_text(found)

@@ -68,7 +68,7 @@ def test_the_peak_is_what_lengths_alone_say():
         for step in range(70)
     )
     (pages,) = engine.caches.grown
-    assert engine.memory_use() == (0, 0, planned * pages.page_bytes)
+    assert engine.memory_use() == (0, 0, planned * pages.page_bytes, 0)
 
 
 def test_many_samples_of_a_prompt_read_it_once_and_keep_it_once(monkeypatch):

@@ -19,6 +19,7 @@ from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
 from dynbatch.kernels.blas import is_batch_invariant
+from dynbatch.kernels.c.packed import packed_weights
 from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
 from dynbatch.kernels.cuda.runtime.kept import KeptLaunches
@@ -95,7 +96,11 @@ class RepeatedRun:
 
     def _given(self) -> list[object]:
         """What calls and launches that were written down follow from, beside the arena."""
-        settings = parallel.available(), is_batch_invariant(), switch.is_off
+        packed = packed_weights()
+        settings = (
+            parallel.available(), is_batch_invariant(), switch.is_off, packed,
+            packed and packed.version,
+        )  # fmt: skip
         return [self._queue, *settings, *[parameter.value for parameter in self._parameters]]
 
     def _place(self) -> None:
@@ -118,6 +123,8 @@ class RepeatedRun:
     def _write(self) -> None:
         """Write down what C does, as it would now, or what a GPU is given to do."""
         given = self._given()
+        if (packed := packed_weights()) is not None:
+            packed.renew()
         self._actions = (in_few_calls if self._queue is None else in_few_launches)(self._each)
         self._known = given
 

@@ -13,16 +13,23 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
+from dynbatch.kernels.c.packed import packed_weights, panel_spans, words_of
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import of_precisions
-from dynbatch.kernels.c.runtime.tasks import share
+from dynbatch.kernels.c.runtime.tasks import is_writing, share
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import FULL, of_products
 from dynbatch.ragged import Ragged
 
 _libraries = of_precisions("blas.c")
-# Columns of a panel or several: where threads share columns, each has whole panels.
-PANEL = 64
+
+
+def instruction(precision: str) -> str:
+    """The processor's instruction that multiplies rounded factors; "" where none does."""
+    functions, found = _libraries[precision].functions(np.dtype(np.float32)), np.zeros(1, np.int64)
+    if functions is not None:
+        functions.find_instruction(address(found))
+    return "AVX512_BF16" if found[0] else ""
 
 
 def matmul(a: Array, b: Array, out: Array) -> Any:
@@ -79,15 +86,30 @@ def _multiply(
         )  # fmt: skip
 
     count = min(parallel.available(), work // WORTH_A_THREAD) if is_shared else 1
-    if count < 2:
+    panels = _panels_of(b, functions) if term_a == 1 else None
+    if panels is not None:
+        start = address(panels) or 0
+        parts = [
+            (rows, inner, last - first, at_a, row_a, start + words_of(inner) * first * size,
+             at_base and at_base + first * size, row_base, at_out + first * size, row_out)
+            for first, last in panel_spans(columns, max(1, count))
+        ]  # fmt: skip
+        share(functions.panel_product, parts)
+    elif count < 2:
         share(functions.products, [part(0, rows, 0, columns)])
     elif rows >= columns:
         edges = [rows * k // count for k in range(count + 1)]
         share(functions.products, [part(*span, 0, columns) for span in itertools.pairwise(edges)])
     else:
-        edges = [columns * k // count // PANEL * PANEL for k in range(count)] + [columns]
-        share(functions.products, [part(0, rows, *span) for span in itertools.pairwise(edges)])
+        spans = panel_spans(columns, count)
+        share(functions.products, [part(0, rows, *span) for span in spans])
     return None
+
+
+def _panels_of(b: Array, functions: Any) -> Array | None:
+    """A weight that is packed for products that come again; None where nothing is."""
+    packed = packed_weights() if is_writing() else None
+    return None if packed is None else packed.panels_of(b, functions)
 
 
 def matmul_segments(

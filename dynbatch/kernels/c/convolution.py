@@ -9,8 +9,8 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.blas import WORTH_A_THREAD
-from dynbatch.kernels.c.blas import PANEL
 from dynbatch.kernels.c.images import patch_tables
+from dynbatch.kernels.c.packed import PANEL
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import of_precisions
 from dynbatch.kernels.c.runtime.tasks import share, share_rows

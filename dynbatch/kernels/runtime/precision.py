@@ -20,7 +20,8 @@ from dynbatch.backend import Array, Device, DType
 from dynbatch.errors import BackendError
 
 FULL = "float32"
-MANTISSA_BITS = {FULL: 23, "tf32": 10, "bfloat16": 7}
+SHORT = "bfloat16"
+MANTISSA_BITS = {FULL: 23, "tf32": 10, SHORT: 7}
 """Bits of a factor's mantissa by the precision's name, without the one that is always 1."""
 
 LEAST_CAPABILITY = 80

@@ -188,6 +188,11 @@ class TaskWriting(threading.local):
 _writing = TaskWriting()
 
 
+def is_writing() -> bool:
+    """Whether this thread writes calls of C down, to do them again and again."""
+    return _writing.tasks is not None
+
+
 def written(kernel: Callable[[], object]) -> Tasks | None:
     """The calls of C that a kernel would do; None where it has no version in C.
 

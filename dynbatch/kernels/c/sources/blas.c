@@ -45,5 +45,18 @@ EXPORT void pack_terms(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t 
 
 EXPORT void panel_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,
     const REAL* panels, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
-    product(M, K, N, a, lda, panels, base, base_stride, c, ldc);
+    // A few rows wait for the panels: they read each from end to end, not part by part.
+    ptrdiff_t some = M <= TILE_ROWS && K > PART ? PANEL : most(N, 1);
+    for (ptrdiff_t j = 0; j < N; j += some)
+        product(M, K, least(N - j, some), a, lda, panels + WORDS(K) * j, base ? base + j : NULL,
+            base_stride, c + j, ldc);
+}
+
+// Whether an instruction multiplies words of several terms.
+EXPORT void find_instruction(int64_t* is_there) {
+#ifdef BY_INSTRUCTION
+    *is_there = 1;
+#else
+    *is_there = 0;
+#endif
 }
