@@ -11,6 +11,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.kernels.c.runtime.library import reason
+from tests.marks import exhaustive
 from tests.sentence_models import KINDS, WORDS, Build, Sentence
 
 pytestmark = [
@@ -25,9 +26,9 @@ COMPANIES = (1, 2, 4, 16, 30, 64, 200)
 Numbers = dict[str, bytes]
 
 
-def results(build: Build, sentences: Sequence[np.ndarray]) -> list[Numbers]:
+def results(build: Build, sentences: Sequence[np.ndarray], matmul: str) -> list[Numbers]:
     """The bits of each sentence's value and loss, and of the gradients of what its model reads."""
-    with db.Graph(seed=3) as graph:
+    with db.Graph(seed=3, matmul=matmul) as graph:
         each = [Sentence(graph, ids) for ids in sentences]
         if inspect.isgeneratorfunction(build):
             made = db.drive(graph, [build(sentence) for sentence in each])
@@ -47,12 +48,14 @@ def results(build: Build, sentences: Sequence[np.ndarray]) -> list[Numbers]:
     return found
 
 
-def differing(name: str, companies: Sequence[int], threads: int) -> set[tuple[str, int, int]]:
+def differing(
+    name: str, companies: Sequence[int], threads: int, matmul: str = "float32"
+) -> set[tuple[str, int, int]]:
     """What has other bits than alone on one thread: its name, words and sentences beside it."""
     build, rng = KINDS[name](), np.random.default_rng(0)
     own = np.split(rng.permutation(OWN_WORDS), np.cumsum(WATCHED)[:-1])
     db.set_num_threads(1)
-    alone = [results(build, [ids])[0] for ids in own]
+    alone = [results(build, [ids], matmul)[0] for ids in own]
     db.set_num_threads(threads)
     found = set()
     for count in companies:
@@ -62,7 +65,7 @@ def differing(name: str, companies: Sequence[int], threads: int) -> set[tuple[st
             everyone = [own[k] for k in watched]
             everyone += [rng.integers(OWN_WORDS, WORDS, n) for n in lengths]
             order = rng.permutation(count)
-            numbers = results(build, [everyone[k] for k in order])
+            numbers = results(build, [everyone[k] for k in order], matmul)
             for k, place in enumerate(np.argsort(order)[: len(watched)], first):
                 assert numbers[place].keys() == alone[k].keys()
                 found |= {
@@ -74,12 +77,21 @@ def differing(name: str, companies: Sequence[int], threads: int) -> set[tuple[st
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_sentence_has_the_same_bits_in_a_company_of_thirty(name: str) -> None:
-    assert differing(name, [30], 2) == set()
+@pytest.mark.parametrize("matmul", ["float32", exhaustive("bfloat16")])
+def test_a_sentence_has_the_same_bits_in_a_company_of_thirty(name: str, matmul: str) -> None:
+    assert differing(name, [30], 2, matmul) == set()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("matmul", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_sentence_has_the_same_bits_in_every_company(name: str, threads: int) -> None:
-    assert differing(name, COMPANIES, threads) == set()
+def test_a_sentence_has_the_same_bits_in_every_company(
+    name: str, matmul: str, threads: int
+) -> None:
+    assert differing(name, COMPANIES, threads, matmul) == set()
+
+
+def test_a_sentence_has_the_same_bits_in_200_companies_in_bfloat16() -> None:
+    """Each of two to nine sentences, by all kinds of products: of maps, a scan and the loss."""
+    assert differing("tagger", [*range(2, 10)] * 25, 2, "bfloat16") == set()
