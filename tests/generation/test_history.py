@@ -174,7 +174,7 @@ def test_any_order_of_appending_forking_and_closing_takes_what_it_said(seed):
             if rows:
                 assert_holds(one, rows)
         found = memory_of(caches, [one for one, _ in going])
-        assert found[1:] == (caches.lent_bytes, peak)
+        assert found[1:] == (caches.lent_bytes, peak, 0)  # no packed weights
         # Rows that were copied, so that a sentence can go on behind them, are there twice.
         assert live_bytes([one for one in going if one[1]]) <= found.live <= found.reserved
     for one, _ in going:
