@@ -140,6 +140,8 @@ def weight_gradient(
     outputs, inputs, positions = Sizes.of(out, patches)
     matrix = scratch[: out.size] if out.ndim > 2 else out
     totals = matrix.reshape(groups, outputs // groups, positions * inputs)
+    if not len(dy):  # the empty sum
+        matrix[...] = 0
     for part, unfolded in _chunks(x, patches, len(dy), scratch[out.size :], groups):
         grouped.outer_groups(unfolded, dy[part], totals, add=part.start > 0)
     if out.ndim > 2:
