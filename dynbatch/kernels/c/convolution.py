@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.images import patch_tables
-from dynbatch.kernels.c.packed import PANEL
+from dynbatch.kernels.c.packed import panel_spans
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import of_precisions
 from dynbatch.kernels.c.runtime.tasks import share, share_rows
@@ -104,5 +103,4 @@ def _functions(x: Array, patches: Patches, groups: int) -> Any:
 def _columns(count: int, work: int) -> list[tuple[int, int]]:
     """Ranges of whole panels for threads, of columns that take `work` multiply-adds each."""
     threads = max(1, min(parallel.available(), count * work // WORTH_A_THREAD))
-    edges = [count * k // threads // PANEL * PANEL for k in range(threads)] + [count]
-    return [*itertools.pairwise(edges)]
+    return panel_spans(count, threads)
