@@ -27,16 +27,16 @@ class Absent:
     def __get__(self, owner: object, kind: type | None = None) -> object:
         if owner is None:
             return self
-        own = getattr(owner, "__dict__", {})
-        if self._name in own:
-            return own[self._name]
+        attributes = getattr(owner, "__dict__", {})
+        if self._name in attributes:
+            return attributes[self._name]
         raise self._missing(owner)
 
     def __set__(self, owner: object, value: object) -> None:
-        own = getattr(owner, "__dict__", None)
-        if own is None:
+        attributes = getattr(owner, "__dict__", None)
+        if attributes is None:
             raise self._missing(owner)
-        own[self._name] = value
+        attributes[self._name] = value
 
     def _missing(self, owner: object) -> MissingAttributeError:
         return MissingAttributeError.at_caller(
@@ -143,7 +143,7 @@ class NoOperators:
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
     ) -> object:
-        if any([isinstance(given, HasOperators) for given in inputs]):
+        if any([isinstance(operand, HasOperators) for operand in inputs]):
             return NotImplemented
         raise self._refused(f"is not an array for np.{ufunc.__name__}")
 

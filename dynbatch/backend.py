@@ -187,10 +187,10 @@ def gpu(index: int) -> Device:
 def _gpu(module: ArrayModule, index: int) -> Device:
     if module is of_thread.module:
         return Device(module, True, index)
-    found = _gpus.get(index)
-    if found is None or found._module is not module:
-        found = _gpus[index] = Device(module, True, index)
-    return found
+    known = _gpus.get(index)
+    if known is None or known._module is not module:
+        known = _gpus[index] = Device(module, True, index)
+    return known
 
 
 def is_device_array(value: object) -> bool:
@@ -227,13 +227,13 @@ def nccl() -> Any:
     if _stand_in:
         return _stand_in[-1].cuda.nccl
     cupy()
-    found = importlib.import_module("cupy.cuda.nccl")
-    if not found.available:
+    module = importlib.import_module("cupy.cuda.nccl")
+    if not module.available:
         raise BackendError(
             "NCCL is not available: CuPy finds no libnccl.\n"
             "  fix:  pip install nvidia-nccl-cu13 (or nvidia-nccl-cu12, as CuPy's CUDA is)"
         )
-    return found
+    return module
 
 
 def require_gpu(module: ArrayModule, index: int | None = None) -> None:

@@ -248,8 +248,8 @@ class Graph(Runs, Introspection, NamesChecked):
         several = isinstance(loss, list | tuple)
         outputs: Sequence[Any] = loss if isinstance(loss, list | tuple) else [loss]
         gradients = gradient if several and gradient is not None else [gradient] * len(outputs)
-        given = gradients_given(self, outputs, gradients)
-        return seed(outputs, given, are_losses=gradient is None), outputs
+        starts = gradients_given(self, outputs, gradients)
+        return seed(outputs, starts, are_losses=gradient is None), outputs
 
     def values(self, nodes: Sequence[Node]) -> list[Array]:
         """Copies of several nodes' values, with one run and one wait.

@@ -85,12 +85,12 @@ def check_names(cls: type, given: Iterable[str]) -> None:
     Raises:
         ArgumentError: the class lacks an argument of that name; the message says what it is called.
     """
-    own = names_taken(cls)
-    unknown = [name for name in given if name not in own]
-    if own and unknown:
+    taken = names_taken(cls)
+    unknown = [name for name in given if name not in taken]
+    if taken and unknown:
         raise refused(
             cls.__name__, f"there is no argument {unknown[0]!r}",
-            f"its arguments are {', '.join(own)}", instead_of(unknown[0], own),
+            f"its arguments are {', '.join(taken)}", instead_of(unknown[0], taken),
         )  # fmt: skip
 
 
@@ -108,14 +108,14 @@ class NamesChecked:
         return super().__new__(cls)
 
 
-def instead_of(name: str, own: Iterable[str]) -> str:
+def instead_of(name: str, known: Iterable[str]) -> str:
     """What to write instead of a name that a class lacks."""
-    own = list(own)
+    known = list(known)
     for alike in ALIKE:
-        ours = [each for each in own if each in alike] if name in alike else []
+        ours = [each for each in known if each in alike] if name in alike else []
         if ours:
             return f"{' or '.join([f'{each}=' for each in ours])} is its name here"
     if name in WITHOUT:
         return WITHOUT[name]
-    near: list[str] = difflib.get_close_matches(name, own, 1, 0.7)
+    near: list[str] = difflib.get_close_matches(name, known, 1, 0.7)
     return f"{near[0]}= may be meant" if near else "leave it out"

@@ -133,17 +133,17 @@ class Parameter(ParameterHabits):
         """Raise an error unless an array can replace the value."""
         error: type[DynbatchError] | None = None
         if not isinstance(array, np.ndarray) and not backend.is_device_array(array):
-            error, given = DtypeError, f"a {type(array).__name__}"
+            error, said = DtypeError, f"a {type(array).__name__}"
         elif array.shape != self.shape:
-            error, given = ShapeError, f"an array {array.shape}"
+            error, said = ShapeError, f"an array {array.shape}"
         elif array.dtype != self.dtype:
-            error, given = DtypeError, f"an array of {array.dtype}"
+            error, said = DtypeError, f"an array of {array.dtype}"
         elif device_of(array) != self.device:
-            error, given = BackendError, f"an array on the {device_of(array).name}"
+            error, said = BackendError, f"an array on the {device_of(array).name}"
         if error is not None:
             where = self.device.name
             raise error.at_caller(
-                f"Parameter {self.name!r}: its value cannot become {given}.\n"
+                f"Parameter {self.name!r}: its value cannot become {said}.\n"
                 f"  rule: a {self.dtype} array {self.shape} on the {where}: nodes, gradient and "
                 "optimizer state are made for it\n"
                 "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
@@ -405,16 +405,16 @@ def _as_array(name: str, value: object) -> Array:
     fix = "np.array(numbers, np.float32)"
     try:
         array: Any = exchange.writable(f"Parameter {name!r}", value)
-        given = str(array.dtype)
+        kind = str(array.dtype)
     except ValueError as error:  # lists of different lengths
-        array, given = None, f"a {type(value).__name__} that does not make an array ({error})"
+        array, kind = None, f"a {type(value).__name__} that does not make an array ({error})"
     if array is not None and array.dtype.kind in "iub":
         fix = "values.astype(np.float32); ids and counts are not parameters"
-    if given not in ("float32", "float64"):
+    if kind not in ("float32", "float64"):
         if array is not None and array.dtype.kind in "OUS":
-            given = f"a {type(value).__name__}"
+            kind = f"a {type(value).__name__}"
         raise DtypeError.at_caller(
-            f"Parameter {name!r}: {said} {given}.\n  rule: a parameter is an array of floats\n"
+            f"Parameter {name!r}: {said} {kind}.\n  rule: a parameter is an array of floats\n"
             f"  fix:  {fix}"
         )
     contiguous: Array = device_of(array).xp.ascontiguousarray(array)

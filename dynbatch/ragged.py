@@ -81,8 +81,8 @@ class Ragged:
         """The (length, D) rows of one segment, a view."""
         if self.widths is None:
             return self.values[self.offsets[segment] : self.offsets[segment + 1]]
-        own = self.values[self.starts[segment] : self.starts[segment + 1]]
-        return own.reshape(self.shape(segment))
+        values = self.values[self.starts[segment] : self.starts[segment + 1]]
+        return values.reshape(self.shape(segment))
 
     def like(self, values: Array) -> Ragged:
         """Other values over the same segments."""

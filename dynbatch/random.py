@@ -49,12 +49,12 @@ def get_state() -> dict[str, int]:
 
 def set_state(state: dict[str, int]) -> None:
     """Continue a stream where `get_state` found it."""
-    given = {"seed": int(state["seed"]), "count": int(state["count"])}
+    checked = {"seed": int(state["seed"]), "count": int(state["count"])}
     with _lock:
         if threading.current_thread() is threading.main_thread():
-            _process.update(given)
+            _process.update(checked)
         else:
-            _of_thread.state = given
+            _of_thread.state = checked
 
 
 def _drawn_from() -> dict[str, int]:

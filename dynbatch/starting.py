@@ -15,8 +15,8 @@ def _is_command() -> bool:
     """Whether it was started as `dynbatch …` or `python -m dynbatch …`."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
     if name == "-m":  # until its package is imported
-        place = sys.orig_argv.index("-m") + 1 if "-m" in sys.orig_argv else 0
-        return sys.orig_argv[place : place + 1] == ["dynbatch"]
+        position = sys.orig_argv.index("-m") + 1 if "-m" in sys.orig_argv else 0
+        return sys.orig_argv[position : position + 1] == ["dynbatch"]
     return os.path.splitext(os.path.basename(name))[0] == "dynbatch"
 
 

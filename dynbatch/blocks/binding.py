@@ -62,16 +62,16 @@ class TakenArrays:
             shapes: that a trace at the call's sizes told.
         """
         if self._recipes:
-            found = dict(enumerate(arrays))
+            taken = dict(enumerate(arrays))
             for number, recipe in self._recipes.items():
-                found[number] = recipe.on(found)
+                taken[number] = recipe.on(taken)
             for number, shape in self._shapes.items():
                 expected = shapes.get(number)
                 if shape is not None:
                     expected = tuple([affine(length, free) for length in shape])
-                if found[number].shape != expected:
+                if taken[number].shape != expected:
                     return None
-            return [node.given(found[number]) for _, node, number in self.sites]
+            return [node.given(taken[number]) for _, node, number in self.sites]
         return [node.given(arrays[number]) for _, node, number in self.sites]
 
     def suit(self, free: Sequence[int], told: Told) -> bool:
@@ -152,20 +152,20 @@ class TakenArrays:
 def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | None:
     """The number of the array that an operator takes in all traces; None if it takes none."""
     logs = [trace.arrays for trace in traces]
-    found: list[int] = []
+    alike: list[int] = []
     for number, recipe in enumerate(logs[0].recipes):
         if recipe is not None:
             if any([number >= len(log.recipes) for log in logs]):
                 break
             if not all([recipe.is_like(log.recipes[number]) for log in logs]):
                 continue
-            if any([recipe.is_like(logs[0].recipes[k]) for k in found]):
+            if any([recipe.is_like(logs[0].recipes[k]) for k in alike]):
                 continue
         if all([_takes(node, log.arrays[number]) for node, log in zip(nodes, logs, strict=True)]):
-            found.append(number)
-    if len(found) > 1:
+            alike.append(number)
+    if len(alike) > 1:
         raise ArraysAlike
-    return found[0] if found else None
+    return alike[0] if alike else None
 
 
 def _takes(node: Operation, array: Array) -> bool:
@@ -232,14 +232,14 @@ def _argument_rows(
     operators: Sequence[BlockOperator], fit: Fit, traces: Sequence[Operators]
 ) -> dict[int, Coefficients]:
     """The rows of the node arguments, by -1 - k, as functions of the free sizes."""
-    found: dict[int, Coefficients] = {}
+    rows_of: dict[int, Coefficients] = {}
     for k, op in enumerate(operators):
         for number, x in enumerate(op.inputs):
-            if x < 0 and x not in found:
+            if x < 0 and x not in rows_of:
                 rows = fit.coefficients([trace.nodes[k].inputs[number].rows for trace in traces])
                 assert rows is not None  # they are one of the sizes, or 1
-                found[x] = rows
-    return found
+                rows_of[x] = rows
+    return rows_of
 
 
 def _bind_sizes(

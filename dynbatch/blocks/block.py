@@ -154,15 +154,15 @@ class BlockFunction:
             except NotOneProgram as error:
                 return str(error)
 
-        found: BlockProgram | str = ""
+        program: BlockProgram | str = ""
         try:
             for pattern in patterns_to_try(sizes, len(sizes_of(arguments.nodes, ()))):
-                found = try_pattern(pattern)
-                if isinstance(found, BlockProgram):
+                program = try_pattern(pattern)
+                if isinstance(program, BlockProgram):
                     break
-            if isinstance(found, str):
-                return Inlined(found, reads)
-            return _loosest(found, try_pattern)
+            if isinstance(program, str):
+                return Inlined(program, reads)
+            return _loosest(program, try_pattern)
         except ArraysAlike as error:
             self._untold += 1
             return Inlined(str(error), reads, is_known=self._untold > MOST_UNTOLD)
@@ -176,9 +176,9 @@ def _loosest(
 ) -> BlockProgram:
     """The program with as many free sizes as can be."""
     for pattern in looser(program.pattern):
-        found = try_pattern(pattern)
-        if isinstance(found, BlockProgram):
-            return _loosest(found, try_pattern)
+        outcome = try_pattern(pattern)
+        if isinstance(outcome, BlockProgram):
+            return _loosest(outcome, try_pattern)
     return program
 
 

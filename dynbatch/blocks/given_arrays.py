@@ -44,8 +44,8 @@ class Recipe(NamedTuple):
 
     def on(self, arrays: Mapping[int, Array]) -> Array:
         """What it makes of these arrays."""
-        found: Array = self.function(*_at(self.arguments, arrays), **_at(self.options, arrays))
-        return found
+        result: Array = self.function(*_at(self.arguments, arrays), **_at(self.options, arrays))
+        return result
 
     def is_like(self, other: Recipe | None) -> bool:
         """Whether another recipe makes the same of equal arrays."""
@@ -98,10 +98,10 @@ class GivenArrays:
         if recipe is None:
             return {}
         read = [x for x in leaves((recipe.arguments, recipe.options)) if type(x) is Place]
-        found: dict[int, Recipe] = {}
-        for place in read:
-            found |= self.recipes_of(place.number)
-        return {**found, number: recipe}
+        recipes: dict[int, Recipe] = {}
+        for source in read:
+            recipes |= self.recipes_of(source.number)
+        return {**recipes, number: recipe}
 
     def touch(self) -> None:
         """Note a look into an array, unless a node type takes it."""
@@ -217,9 +217,9 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 def leaves(value: Any) -> list[Any]:
     """What a value of lists, tuples and dicts is made of."""
-    found: list[Any] = []
-    _mapped(found.append, value)
-    return found
+    arrays: list[Any] = []
+    _mapped(arrays.append, value)
+    return arrays
 
 
 def _given_in(value: Any) -> list[GivenArray]:

@@ -60,11 +60,11 @@ def live_operators(trace: BlockTrace) -> Operators:
 
 def _live(nodes: dict[int, Operation], results: Sequence[Node]) -> list[int]:
     """Indices of what the results need, in order."""
-    found = {node.index for node in results}
-    stack = list(found)
+    live = {node.index for node in results}
+    stack = list(live)
     while stack:
         for x in nodes[stack.pop()].inputs:
-            if x.index not in found:
-                found.add(x.index)
+            if x.index not in live:
+                live.add(x.index)
                 stack.append(x.index)
-    return sorted(found)
+    return sorted(live)

@@ -126,8 +126,8 @@ class BlockProgram:
     @cached_property
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters that its operators read, each once."""
-        found = {p.uid: p for op in self.operators for p in op.node.all_parameters()}
-        return tuple(found.values())
+        by_uid = {p.uid: p for op in self.operators for p in op.node.all_parameters()}
+        return tuple(by_uid.values())
 
     def takes(self, sizes: Sizes) -> bool:
         """Whether the sizes of a call keep to the program's pattern."""
@@ -163,10 +163,10 @@ class BlockProgram:
         """
         if not self._taken.sites:
             return known
-        given = self._taken.of(free, arrays, known.shapes)
-        if given is None:
+        taken = self._taken.of(free, arrays, known.shapes)
+        if taken is None:
             return None
-        told = known._replace(given=given)
+        told = known._replace(given=taken)
         return told if self._taken.suit(free, told) else None
 
     def given_to_all(self, ids: Array, lengths: Array) -> list[list[Sequence[Any]]]:
@@ -195,16 +195,16 @@ class BlockProgram:
                 trace = live_operators(maker.on(sizes, arrays))
             except Exception:
                 return None  # the function itself will raise it
-            found = self._read(trace, free)
+            told = self._read(trace, free)
             if not self.by_data:
-                if found and not self._takes_alike(maker, trace, sizes):
-                    found = None
-                self._known[sizes] = found
+                if told and not self._takes_alike(maker, trace, sizes):
+                    told = None
+                self._known[sizes] = told
         else:
-            found = self._known[sizes]
-        if found is None or self.by_data:
-            return found
-        return self.given(free, arrays, found)
+            told = self._known[sizes]
+        if told is None or self.by_data:
+            return told
+        return self.given(free, arrays, told)
 
     def _takes_alike(self, maker: TraceMaker, trace: Operators, sizes: Sizes) -> bool:
         """Whether operators take the same arrays at these sizes: in this trace, and in another."""
@@ -218,22 +218,22 @@ class BlockProgram:
         """What a trace tells; None where it is not as the program says it would be."""
         if self._differs(trace) is not None:
             return None
-        found = Told(self._taken.seen_in(trace), {}, {}, self._taken.shapes_in(trace))
+        told = Told(self._taken.seen_in(trace), {}, {}, self._taken.shapes_in(trace))
         for k, (op, node) in enumerate(zip(self.operators, trace.nodes, strict=True)):
             attributes = node.attributes()
             expected = dict(op.constants)
             for name, bound in op.bound.items():
                 if bound is None:
-                    found.values[k, name] = attributes[name]
+                    told.values[k, name] = attributes[name]
                 elif isinstance(bound, Sized):
                     expected[name] = bound.at(free)
             if not all([same(attributes[name], value) for name, value in expected.items()]):
                 return None
             if op.rows is None or op.width is None:
-                found.sizes[k] = node.rows, node.width
+                told.sizes[k] = node.rows, node.width
             elif (affine(op.rows, free), affine(op.width, free)) != (node.rows, node.width):
                 return None
-        return found
+        return told
 
     def _differs(self, trace: Operators) -> str | None:
         """How a trace differs from the program; None where it does not."""

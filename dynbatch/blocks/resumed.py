@@ -131,20 +131,20 @@ class _Resuming:
 
     def _of_new_rows(self) -> set[int]:
         """The operators that read the arrays of a call, whose rows are new each time."""
-        found: set[int] = set()
+        new: set[int] = set()
         for k, op in enumerate(self._operators):
             takes_array = any([isinstance(bound, Given) for bound in op.bound.values()])
-            if takes_array or not found.isdisjoint(op.inputs):
-                found.add(k)
-        return found
+            if takes_array or not new.isdisjoint(op.inputs):
+                new.add(k)
+        return new
 
     def result(self) -> Resumed:
         for k in sorted(self._new):
             self._change(k, self._operators[k])
-        place, operators, results = self._of_last_rows()
+        number_of, operators, results = self._of_last_rows()
         program = self._program.changed(operators, results)
-        slots = [slot._replace(operator=place[slot.operator]) for slot in self._slots]
-        positions = [(place[k], offset) for k, offset in self._positions]
+        slots = [slot._replace(operator=number_of[slot.operator]) for slot in self._slots]
+        positions = [(number_of[k], offset) for k, offset in self._positions]
         return Resumed(program, slots, positions, _beginning(self._program, slots))
 
     # Operators ------------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ class _Resuming:
             self._slots.append(CacheSlot(number, SlotKind.KEPT, widths, (keys, values)))
 
     def _change_scan(self, number: int, op: BlockOperator, node: Scan) -> None:
-        program, given = node.cell.program, iter(op.inputs[len(node.cell.program.streams) :])
-        first = tuple([next(given) if is_given else None for is_given in node.given_states])
-        memories = tuple(given)
+        program, inputs = node.cell.program, iter(op.inputs[len(node.cell.program.streams) :])
+        first = tuple([next(inputs) if is_given else None for is_given in node.given_states])
+        memories = tuple(inputs)
         streams = op.inputs[: len(program.streams)]
         kept = [k for k in (*first, *memories) if k is not None]
         if node.reverse or not (self._new.issuperset(streams) and self._new.isdisjoint(kept)):
@@ -228,7 +228,7 @@ class _Resuming:
         """
         last = self._read_by_last_rows()
         free = len(self._program.free)
-        place: dict[int, int] = {}
+        number_of: dict[int, int] = {}
         last_of: dict[int, int] = {}
         operators: list[BlockOperator] = []
         for k, op in enumerate(self._operators):
@@ -238,18 +238,18 @@ class _Resuming:
                 for x in op.inputs:
                     if x in self._new and x not in last and x not in last_of:
                         last_of[x] = len(operators)
-                        operators.append(_last_row(self._operators[x], place[x], free))
+                        operators.append(_last_row(self._operators[x], number_of[x], free))
                 op.rows = (*[0] * free, 1)
-            where = {**place, **last_of} if k in last else place
+            where = {**number_of, **last_of} if k in last else number_of
             op.inputs = tuple([where.get(x, x) for x in op.inputs])
-            place[k] = len(operators)
+            number_of[k] = len(operators)
             operators.append(op)
         results = []
         for k in self._program.results:
-            results.append(place[k] if k in last else len(operators))
+            results.append(number_of[k] if k in last else len(operators))
             if k not in last:
-                operators.append(_last_row(self._operators[k], place[k], free))
-        return place, operators, tuple(results)
+                operators.append(_last_row(self._operators[k], number_of[k], free))
+        return number_of, operators, tuple(results)
 
     def _read_by_last_rows(self) -> set[int]:
         """Row by row operators that nothing reads but a result, through such operators alone.
@@ -277,11 +277,11 @@ def _beginning(program: BlockProgram, slots: Sequence[CacheSlot]) -> BlockProgra
     for k in range(len(program.operators) - 1, -1, -1):
         if k in live:
             live.update([x for x in program.operators[k].inputs if x >= 0])
-    place = {k: number for number, k in enumerate(sorted(live))}
-    operators = [copy(program.operators[k]) for k in place]
+    number_of = {k: number for number, k in enumerate(sorted(live))}
+    operators = [copy(program.operators[k]) for k in number_of]
     for op in operators:
-        op.inputs = tuple([place.get(x, x) for x in op.inputs])
-    made = program.changed(operators, tuple([place.get(k, k) for k in wanted]))
+        op.inputs = tuple([number_of.get(x, x) for x in op.inputs])
+    made = program.changed(operators, tuple([number_of.get(k, k) for k in wanted]))
     made.returns_tuple = True
     return made
 

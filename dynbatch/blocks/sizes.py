@@ -102,13 +102,13 @@ class Fit:
     def coefficients(self, values: Sequence[int]) -> tuple[int, ...] | None:
         """The c_k, and c at the end; None if no such function gives the values."""
         count = self._points.shape[1]
-        given = np.array(values, np.int64)
-        steps = given[1 : 1 + count] - given[0]
+        observed = np.array(values, np.int64)
+        steps = observed[1 : 1 + count] - observed[0]
         if (steps % STEP).any():
             return None
         slopes = steps // STEP
-        constant = given[0] - self._points[0] @ slopes
-        if ((self._points @ slopes + constant) != given).any():
+        constant = observed[0] - self._points[0] @ slopes
+        if ((self._points @ slopes + constant) != observed).any():
             return None
         return (*slopes.tolist(), int(constant))
 

@@ -81,7 +81,7 @@ class GenericStep:
         self._places = [x.number if x.origin is Origin.MEMORY else None for x in bases]
         self._accumulates = self._kind.accumulates
         self.memories = memories
-        reads_memory = any([place is not None for place in self._places])
+        reads_memory = any([memory is not None for memory in self._places])
         self._chosen = chosen if chosen and reads_memory else {}
         self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
         self._op, self._node = op, op.node
@@ -104,9 +104,9 @@ class GenericStep:
         places = zip(self._op.inputs, self._places, strict=True)
         lengths = [
             [Lengths(1, x.width)] * self._count
-            if place is None
-            else [Lengths(rows, x.width) for rows in memories[place].lengths]
-            for x, place in places
+            if memory is None
+            else [Lengths(rows, x.width) for rows in memories[memory].lengths]
+            for x, memory in places
         ]
         return [StandIn(self._node, attributes, list(each)) for each in zip(*lengths, strict=True)]
 

@@ -85,18 +85,18 @@ def stream_gradients(
         order: None if that is in the rows of the loop.
     """
     tasks: list[Task] = []
-    for place, out in outs.items():
-        found = arrays[f"dX{place}"] if place in cell.backward_program.of_streams else None
+    for stream, out in outs.items():
+        gradient = arrays[f"dX{stream}"] if stream in cell.backward_program.of_streams else None
         products: list[tuple[Array, Array, int]] = []
         for number, op in cell.stream_maps.items():
             (x,) = op.inputs
-            if x.number != place or number not in cell.of_maps:
+            if x.number != stream or number not in cell.of_maps:
                 continue
             dy = columns_of(arrays, cell.of_maps[number])
             products += [(dy[:, piece.columns], piece.rows, x.column) for piece in op.pieces]
-        is_there = found is out
+        is_there = gradient is out
         if products or not is_there:
-            start = None if is_there else found
+            start = None if is_there else gradient
             tasks += scatter_tasks(products, start, order, out, is_there, span)
     return tasks
 
@@ -181,12 +181,14 @@ class WeightGradients:
         rows = [ParameterRows(self._gradients) for _ in group]
         for pieces in zip(*[self._maps[k].pieces for k in group], strict=True):
             target = Target(pieces[0].columns, [], [])
-            for piece, own in zip(pieces, rows, strict=True):
+            for piece, of_piece in zip(pieces, rows, strict=True):
                 weight, width = piece.weight, piece.width
                 target.weights.append(
-                    None if weight.frozen else own.take(weight, piece.first, width)
+                    None if weight.frozen else of_piece.take(weight, piece.first, width)
                 )
                 target.biases.extend(
-                    own.take(bias, start, width) for bias, start in piece.biases if not bias.frozen
+                    of_piece.take(bias, start, width)
+                    for bias, start in piece.biases
+                    if not bias.frozen
                 )
             yield target

@@ -57,8 +57,8 @@ class LoopArrays:
         room = scratch.take(rows, max(map(_width, groups))).reshape(-1)
         arrays: Arrays = {}
         for buffers in groups:
-            own = Scratch(room)
-            arrays |= {b.name: own.take(rows, b.width) for b in buffers}
+            rooms = Scratch(room)
+            arrays |= {b.name: rooms.take(rows, b.width) for b in buffers}
         return arrays
 
     def of_all(self, count: int) -> Arrays:

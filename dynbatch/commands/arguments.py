@@ -20,10 +20,10 @@ def function_of_the_user(option: str, name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        imported: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise DataError(
             f"{option} {name}: {error}.\n  give: package.module:function, importable from here: "
             "network:make for make in network.py"
         ) from error
-    return found
+    return imported

@@ -213,6 +213,6 @@ def _tell(what: str, names: Sequence[str]) -> None:
         print(f"{what}: the optimizer's state, {state} tensors")
     names = [name for name in names if not name.startswith(OPTIMIZER)]
     if names:
-        found = Counter([_NUMBER.sub("*", name) for name in names])
-        listed = [f"{name} × {n}" if n > 1 else name for name, n in found.items()]
+        counts = Counter([_NUMBER.sub("*", name) for name in names])
+        listed = [f"{name} × {n}" if n > 1 else name for name, n in counts.items()]
         print(fill(f"{what}: {', '.join(listed)}", COLUMNS, subsequent_indent="  "))

@@ -141,18 +141,18 @@ def run(options: argparse.Namespace) -> int:
             f"{options.file or 'standard input'}: there is no prompt.\n"
             "  fix:  give one a line, or as an argument"
         )
-    found = load(options.model, options.loader, options.tokenizer)
-    found.model.to(options.device)
-    if not isinstance(found, TextModel):
-        return _label(found, chain(first, prompts), options)
-    config = changed(found.config, options)
+    loaded = load(options.model, options.loader, options.tokenizer)
+    loaded.model.to(options.device)
+    if not isinstance(loaded, TextModel):
+        return _label(loaded, chain(first, prompts), options)
+    config = changed(loaded.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
     engine = Engine(
-        found.model, config, tokenizer=found.tokenizer, memory_limit=limit, matmul=options.matmul
+        loaded.model, config, tokenizer=loaded.tokenizer, memory_limit=limit, matmul=options.matmul
     )
     is_alone = len(first) == 1 and config.num_return_sequences == 1
     is_alone = is_alone and not (options.json or options.scores)
-    writing = Writing(engine, found.tokenizer, config, chain(first, prompts))
+    writing = Writing(engine, loaded.tokenizer, config, chain(first, prompts))
     as_seen = printable if sys.stdout.isatty() else str
     begin = time.perf_counter()
     with tqdm(
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
         how = rounding(options.matmul, options.device != "cpu")
         said = writing.summary(time.perf_counter() - begin)
         print(", ".join(filter(None, [said, how])), file=sys.stderr)
-        tell_backend(found.model.parameters()[0])
+        tell_backend(loaded.model.parameters()[0])
     return 1 if writing.refused else 0
 
 
@@ -180,8 +180,8 @@ def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespac
         ArgumentError: an option is given that is of writing text.
     """
     names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit", "scores")
-    own = () if isinstance(task, FineTuning) else ("tokenizer",)
-    for name in (*names, *own):
+    extra = () if isinstance(task, FineTuning) else ("tokenizer",)
+    for name in (*names, *extra):
         if getattr(options, name) not in (None, False):
             flag = f"--{name.replace('_', '-')}"
             raise ArgumentError(
@@ -190,8 +190,8 @@ def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespac
             )
     as_seen = printable if sys.stdout.isatty() else str
     while batch := list(islice(lines, options.batch_size)):
-        for found in task.label(batch, options.matmul):
-            line = json.dumps(found, ensure_ascii=False) if options.json else task.line(found)
+        for answer in task.label(batch, options.matmul):
+            line = json.dumps(answer, ensure_ascii=False) if options.json else task.line(answer)
             print(as_seen(line))
         sys.stdout.flush()
     return 0
@@ -203,8 +203,8 @@ def changed(config: GenerationConfig, options: argparse.Namespace) -> Generation
     Raises:
         ArgumentError: a value is out of its range, or two contradict each other.
     """
-    given = {name: getattr(options, name) for name in (*_NUMBERS, "num_return_sequences")}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(options, name) for name in (*_NUMBERS, "num_return_sequences")}
+    changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     beams, count = changes.get("num_beams", 1), changes.get("num_return_sequences", 1)
     drawn = [name for name in SAMPLING if name in changes]
     if options.greedy and drawn:

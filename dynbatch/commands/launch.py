@@ -82,11 +82,11 @@ def run(options: argparse.Namespace) -> int:
             "  fix:  -n 2 for two processes here; of --nodes 2, --node-rank is 0 and 1"
         )
     if not options.module and re.fullmatch(r"python[\d.]*(\.exe)?", Path(options.program).name):
-        given = " ".join([f"dynbatch launch -n {options.processes}", *options.arguments])
+        repeated = " ".join([f"dynbatch launch -n {options.processes}", *options.arguments])
         raise ArgumentError(
             f"the program is {options.program}.\n"
             "  rule: PROGRAM is a file of Python, which this Python runs\n"
-            f"  fix:  leave {options.program} out: {given}"
+            f"  fix:  leave {options.program} out: {repeated}"
         )
     program = ["-m", options.program] if options.module else [options.program]
     nodes = Nodes(options.nodes, options.node_rank, address_of(options))

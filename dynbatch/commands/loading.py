@@ -103,10 +103,10 @@ def load(
     if loader is None and (path / CONFIG).exists():
         return _pretrained(path, tokenizer)
     path = model_file(path)
-    found = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
-    if tokenizer is None or not isinstance(found, TextModel):
-        return found
-    return found._replace(tokenizer=_tokenizer(tokenizer))
+    loaded = _of_checkpoint(path, tokenizer) if loader is None else _made(loader, path)
+    if tokenizer is None or not isinstance(loaded, TextModel):
+        return loaded
+    return loaded._replace(tokenizer=_tokenizer(tokenizer))
 
 
 def _near(path: Path) -> str:

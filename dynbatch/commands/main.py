@@ -66,8 +66,10 @@ class Parser(argparse.ArgumentParser):
 
     def shorten_usage(self) -> None:
         """Let "[options]" stand for the options, which are listed below."""
-        given = [action for action in self._actions if not action.option_strings]
-        names = [f"[{one.metavar} ...]" if one.nargs == "*" else str(one.metavar) for one in given]
+        positional = [action for action in self._actions if not action.option_strings]
+        names = [
+            f"[{one.metavar} ...]" if one.nargs == "*" else str(one.metavar) for one in positional
+        ]
         parts = ["[options]", *names] if self._has_program() else [*names, "[options]"]
         self.usage = " ".join([self.prog, *parts])
 
@@ -86,9 +88,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what was meant, in place of all options; the exit status is 2."""
-        given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         known = [one[2:] for one in self._option_string_actions if one.startswith("--")]
-        near = [f"--{one}" for word in given for one in nearest(word[2:], known)]
+        near = [f"--{one}" for word in options for one in nearest(word[2:], known)]
         near = near if "unrecognized" in message else _near_choice(message)
         meant = f"\n  fix:  {', '.join(near)}?" if near else ""
         self.exit(2, f"error: {self.prog}: {message}{meant}\n  help: {self.prog} --help\n")
@@ -96,10 +98,10 @@ class Parser(argparse.ArgumentParser):
 
 def _near_choice(message: str) -> list[str]:
     """The choice that was meant, of argparse's message of a value that is none of the choices."""
-    found = re.search(r"invalid choice: (.*) \(choose from (.*)\)", message)
-    if found is None:
+    match = re.search(r"invalid choice: (.*) \(choose from (.*)\)", message)
+    if match is None:
         return []
-    return nearest(found[1].strip("'"), [one.strip("' ") for one in found[2].split(",")])
+    return nearest(match[1].strip("'"), [one.strip("' ") for one in match[2].split(",")])
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
@@ -114,8 +116,8 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. The exit status is that of `exit_status`, or 2 after a wrong option."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    return exit_status(lambda: _run(given))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return exit_status(lambda: _run(words))
 
 
 def _run(given: Sequence[str]) -> int:

@@ -160,8 +160,10 @@ def run(options: argparse.Namespace) -> None:
         comparison, title=f"{options.data}: {len(text.examples):,} sentences\n{comparison.title}"
     )
     if options.pytorch:
-        given = (options.batch_size, options.batches, options.seed)
-        comparison = replace(comparison, peers=torch_forms(subject.model, subject.examples, *given))
+        numbers = (options.batch_size, options.batches, options.seed)
+        comparison = replace(
+            comparison, peers=torch_forms(subject.model, subject.examples, *numbers)
+        )
     print(f"{comparison}\n\n{READING}", end="")
     if options.json:
         comparison.to_json(options.json)
@@ -269,11 +271,11 @@ def _tagger(options: argparse.Namespace, text: Text, sizes: dict[str, Any]) -> S
     tags = options.tags
     if text.is_parallel:
         tags = text.vocabularies[1]
-        for number, (words, given) in enumerate(examples, start=1):
-            if len(words) != len(given):
+        for number, (words, sentence_tags) in enumerate(examples, start=1):
+            if len(words) != len(sentence_tags):
                 raise DataError(
                     f"{options.data}: sentence {number} has {len(words)} words and "
-                    f"{len(given)} tags.\n  rule: a tagger needs one tag for each word"
+                    f"{len(sentence_tags)} tags.\n  rule: a tagger needs one tag for each word"
                 )
     else:
         examples = [(words, words % tags) for (words,) in examples]

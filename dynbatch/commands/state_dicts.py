@@ -149,8 +149,8 @@ def _state_dict(path: Path, content: object, key: str | None) -> tuple[Tensors, 
         others = [str(name) for name in content if name != key]
         tensors, more = _state_dict(path, inside[key], None)
         return tensors, [*others, *[f"{key}.{name}" for name in more]]
-    found = _tensors(path, content)
-    return found, [str(name) for name in content if str(name) not in found]
+    arrays = _tensors(path, content)
+    return arrays, [str(name) for name in content if str(name) not in arrays]
 
 
 def _tensors(path: Path, content: object) -> Tensors:

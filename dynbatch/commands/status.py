@@ -87,7 +87,7 @@ def show_warning(message: Warning | str, *where: object, **more: object) -> None
 def said(error: Exception) -> str:
     """An error's message, without its last line where that names the command's own start."""
     text = str(error)
-    message, _, place = text.rpartition("\n  made at ")
-    own = os.path.abspath(sys.argv[0])  # which may have been called by a relative path
-    is_own = place.startswith("<frozen runpy>") or os.path.abspath(place).startswith(own)
+    message, _, path = text.rpartition("\n  made at ")
+    program = os.path.abspath(sys.argv[0])  # which may have been called by a relative path
+    is_own = path.startswith("<frozen runpy>") or os.path.abspath(path).startswith(program)
     return message if message and is_own else text

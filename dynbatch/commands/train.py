@@ -105,8 +105,8 @@ def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> N
             _add_any(parser, KNOWN[name])
         return
     add_settings(parser, kind.Settings, common)
-    own = [each.name for each in fields(kind.Settings) if each.name not in common]
-    add_settings(parser.add_argument_group(kind.name), kind.Settings, own)
+    names = [each.name for each in fields(kind.Settings) if each.name not in common]
+    add_settings(parser.add_argument_group(kind.name), kind.Settings, names)
     offered = {each.name for each in fields(kind.Settings) if each.metadata["help"]}
     for name in KNOWN.keys() - offered:
         flag = flag_of(name)
@@ -121,8 +121,8 @@ def _peeked(given: Sequence[str]) -> type[Task] | None:
     for each in KNOWN.values():
         _add_any(parser, each)
     try:
-        found = vars(parser.parse_known_args(list(given))[0])
-        return kind_of({name: value for name, value in found.items() if value})[0]
+        values = vars(parser.parse_known_args(list(given))[0])
+        return kind_of({name: value for name, value in values.items() if value})[0]
     except (argparse.ArgumentError, DataError, CheckpointError):
         return None
 
@@ -226,13 +226,13 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DynbatchError, ImportError, OSError: as their messages say.
     """
-    given = dict(vars(options))
-    kind, said = kind_of(given)
-    given["output"] = str(_output(given))
-    given.pop("task", None)
-    settings = settings_of(kind.Settings, given)
+    values = dict(vars(options))
+    kind, said = kind_of(values)
+    values["output"] = str(_output(values))
+    values.pop("task", None)
+    settings = settings_of(kind.Settings, values)
     if settings.data is None:
-        raise DataError(f"{given['output']}: the run does not know its file.\n  fix:  give FILE")
+        raise DataError(f"{values['output']}: the run does not know its file.\n  fix:  give FILE")
     if settings.resume and not Path(settings.data).exists():
         raise DataError(
             f"{settings.data}: the run was trained on it, and there is no such file here.\n"
@@ -245,7 +245,7 @@ def run(options: argparse.Namespace) -> None:
             print(fill(said, COLUMNS, break_long_words=False, break_on_hyphens=False))
         parts = parts_of(kind, settings)
         if not settings.resume:
-            settings = replace(settings, **{**kind.fitted(parts.train, settings), **given})
+            settings = replace(settings, **{**kind.fitted(parts.train, settings), **values})
         task = begun(kind, parts, settings)
         introduce(task, parts, settings)
         hint = f"dynbatch train --output {quote(str(settings.output))} --resume"
@@ -285,8 +285,8 @@ def conclude(task: Task, parts: Parts, settings: TaskSettings) -> None:
         print(f"test, {len(parts.test):,} examples that nothing was decided by:")
         print(task.report(parts))
     records = read_metrics(folder / METRICS)
-    if found := speed(records):
-        print(f"speed: {found} in training")
+    if rate := speed(records):
+        print(f"speed: {rate} in training")
     if saved := memory_saved(records):
         print(fill(f"memory of a step at its peak: {saved}", COLUMNS))
     run = quote(str(folder))

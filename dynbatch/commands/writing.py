@@ -66,11 +66,11 @@ class Writing:
             begun = list(islice(prompts, most - len(numbers)))
             if not begun and not numbers:
                 return
-            for place, text in begun:
-                texts[place] = text
-                number = self._begin(place, text, outcomes)
+            for prompt, text in begun:
+                texts[prompt] = text
+                number = self._begin(prompt, text, outcomes)
                 if number is not None:
-                    numbers[number] = place
+                    numbers[number] = prompt
             for event in self._engine.step():
                 if is_alone and event.text:
                     yield event.text

@@ -43,25 +43,25 @@ class LoopFlops:
 
     def parameters(self) -> Flops:
         """Operations of the gradients of all weights and biases that are trained."""
-        found = NO_FLOPS
+        total = NO_FLOPS
         for parameter, flops in self._pieces:
             if not parameter.frozen:
-                found = found.plus(flops)
-        return found
+                total = total.plus(flops)
+        return total
 
 
 def _sum(ops: Iterable[Op]) -> Flops:
-    found = NO_FLOPS
+    total = NO_FLOPS
     for op in ops:
         if op.opcode is OpCode.LINEAR:
             biases = sum([piece.width * len(piece.biases) for piece in op.pieces])
-            found = found.plus(_of_map(op)).plus(Flops(elementwise=biases))
+            total = total.plus(_of_map(op)).plus(Flops(elementwise=biases))
         elif op.opcode is OpCode.LINEAR_GRADIENT:
             assert op.source is not None
-            found = found.plus(_of_map(op.source))
+            total = total.plus(_of_map(op.source))
         elif op.opcode in ELEMENTWISE or op.opcode is OpCode.PARTIAL:
-            found = found.plus(Flops(elementwise=op.output.width))
-    return found
+            total = total.plus(Flops(elementwise=op.output.width))
+    return total
 
 
 def _of_map(op: Op) -> Flops:

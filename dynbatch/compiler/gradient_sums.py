@@ -43,21 +43,21 @@ class GradientSums:
         base, program = value.base, self._program
         if base.origin is Origin.MEMORY:
             return
-        given = GradientPart(value.column, value.column + value.width, gradient, factor)
+        added = GradientPart(value.column, value.column + value.width, gradient, factor)
         known = self._parts.get(id(base), [])
         if len(known) > 1 and sum([part.end - part.first for part in known]) == value.width:
             self.gradient(base)  # side by side, so that one sum does for all
         parts: list[GradientPart] = []
-        missing = [(given.first, given.end)]
+        missing = [(added.first, added.end)]
         for part in self._parts.get(id(base), []):
-            low, high = max(part.first, given.first), min(part.end, given.end)
+            low, high = max(part.first, added.first), min(part.end, added.end)
             if low >= high:
                 parts.append(part)
                 continue
             for first, end in ((part.first, low), (high, part.end)):
                 if first < end:
                     parts.append(part.cut(program, first, end))
-            terms = [each.cut(program, low, high).value(program) for each in (part, given)]
+            terms = [each.cut(program, low, high).value(program) for each in (part, added)]
             total = made(program, OpCode.BINARY, terms, terms[0], kernel=binary.add)
             parts.append(GradientPart(low, high, total))
             missing = [
@@ -66,7 +66,7 @@ class GradientSums:
                 for hole in ((first, min(end, low)), (max(first, high), end))
                 if hole[0] < hole[1]
             ]
-        parts += [given.cut(program, first, end) for first, end in missing]
+        parts += [added.cut(program, first, end) for first, end in missing]
         self._parts[id(base)] = sorted(parts, key=lambda part: part.first)
 
     def gradient(self, base: Value) -> Value | None:

@@ -154,16 +154,16 @@ class LaneNames(NamedTuple):
 
 def names_of(lane: Lane, is_stored: Callable[[ColumnRange], bool]) -> LaneNames:
     """The names of a lane's values, in the order in which a printer writes them."""
-    found = LaneNames([], [], [])
+    lane_names = LaneNames([], [], [])
     names: dict[tuple[int, int], str] = {}
     for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):
         if segment.key not in names:
             names[segment.key] = f"v{len(names)}"
-            found.loads.append((names[segment.key], segment))
+            lane_names.loads.append((names[segment.key], segment))
     for scalar in lane.ops:
         name = f"v{len(names)}"
-        found.makes.append((name, scalar, [names[x.key] for x in scalar.inputs]))
+        lane_names.makes.append((name, scalar, [names[x.key] for x in scalar.inputs]))
         names[scalar.output.key] = name
         if is_stored(scalar.output):
-            found.stores.append((name, scalar.output))
-    return found
+            lane_names.stores.append((name, scalar.output))
+    return lane_names

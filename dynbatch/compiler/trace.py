@@ -211,9 +211,9 @@ def run_traced(
         is_told = isinstance(error, DynbatchError) and not isinstance(error, NoPartsError)
         if is_told or not is_leaf(params) or type_name not in str(error):
             raise
-        given = "none were" if params is None else f"one {type_name} was"
+        said = "none were" if params is None else f"one {type_name} was"
         raise GraphError.at_caller(
-            f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {given} "
+            f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {said} "
             f"given ({problem_of(error)}).\n"
             "  rule: the caller gives a cell its parameters\n"
             "  fix:  db.scan(cell, xs, init, params), with a module, a namespace, a dict or a list"

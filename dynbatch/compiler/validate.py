@@ -19,12 +19,12 @@ def validate(program: Program, after: str) -> None:
         AssertionError: a pass has a bug.
     """
     ops = program.every_op()
-    own = {id(value) for op in ops for value in op.outputs}
+    outputs = {id(value) for op in ops for value in op.outputs}
     made: set[int] = set()
     for op in ops:
         for x in op.inputs:
             is_within = 0 <= x.column and x.column + x.width <= x.base.width
-            is_made = id(x.base) in made or id(x.base) not in own
+            is_made = id(x.base) in made or id(x.base) not in outputs
             _check(is_within, after, op, "reads beyond a value")
             _check(is_made, after, op, "reads what is not made yet")
         for value in op.outputs:

@@ -57,7 +57,7 @@ class Writer:
 
     def nodes(self, nodes: Sequence[Node]) -> list[Document]:
         """Documents of nodes whose inputs are among them."""
-        places = {node.index: place for place, node in enumerate(nodes)}
+        places = {node.index: number for number, node in enumerate(nodes)}
         return [
             self.calls.node(node) or self._node(node, [places[x.index] for x in node.inputs])
             for node in nodes

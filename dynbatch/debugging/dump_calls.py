@@ -63,8 +63,8 @@ class CallWriter:
     def node(self, node: Node) -> Document | None:
         """The document of a call, or of a node that is made from calls; None for other nodes."""
         if isinstance(node, Call):
-            given = [_given(column[node.row]) for column in node.origin.columns]
-            return {"table": self._numbers[node.origin], "given": given}
+            arguments = [_given(column[node.row]) for column in node.origin.columns]
+            return {"table": self._numbers[node.origin], "given": arguments}
         if isinstance(node, ResultPart):
             return {"output": [node.call.index, node.first]}
         if isinstance(node, Row):
@@ -109,11 +109,11 @@ class CallReader:
         parameters = [parameter for node in nodes for parameter in node.all_parameters()]
         trace = StepTrace(
             nodes,
-            [nodes[place] for place in document["arguments"]],
-            [nodes[place] for place in document["memories"]],
-            [nodes[place] for place in document["outputs"]],
+            [nodes[number] for number in document["arguments"]],
+            [nodes[number] for number in document["memories"]],
+            [nodes[number] for number in document["outputs"]],
             _form(document["form"]),
-            {((Way.ITEM, place),): parameter for place, parameter in enumerate(parameters)},
+            {((Way.ITEM, number),): parameter for number, parameter in enumerate(parameters)},
         )
         cell: Any = SimpleNamespace(__name__=document["name"])
         leaves = iter([MatrixForm(0) if is_matrix else 0 for is_matrix in document["matrices"]])
@@ -125,11 +125,11 @@ class CallReader:
     def add_constants(self, documents: Sequence[Document]) -> None:
         """Enter in the tables the nodes hoisted out of their cells."""
         for table, document in zip(self._tables, documents, strict=True):
-            for place, index in document["constants"]:
-                table.hoisted.constants[place] = self._all_nodes[index]
+            for number, index in document["constants"]:
+                table.hoisted.constants[number] = self._all_nodes[index]
             for memory, places in document["of_memories"]:
                 key = tuple([self._all_nodes[index] for index in memory])
-                nodes = {place: self._all_nodes[index] for place, index in places}
+                nodes = {number: self._all_nodes[index] for number, index in places}
                 table.hoisted.of_memories[key] = nodes
 
     def node(self, document: Mapping[str, Any]) -> Node | None:

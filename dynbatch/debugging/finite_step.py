@@ -104,7 +104,7 @@ class StepGuard:
     def _raise(
         self, node: Node, problem: str, known: Sequence[str], when: str, batch: str
     ) -> NoReturn:
-        place = self._places.get(node.index)
+        made_at = self._places.get(node.index)
         is_given = not node.inputs
         fix = (
             "correct the array or the parameter; a mask of -inf is a boolean mask here"
@@ -117,7 +117,7 @@ class StepGuard:
             + "".join([f"\n  {line}" for line in known])
             + f"\n  in {when} of {batch}"
             + f"\n  rule: {'a given array is finite' if is_given else 'all before it was finite'}"
-            f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {place}" if place else "")
+            f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {made_at}" if made_at else "")
         )
 
     def _known(self, node: Node, when: str) -> list[str]:
@@ -159,11 +159,11 @@ def described(array: Array) -> str:
     """An array's range; or the number of non-finite elements, and the first one."""
     wrong = ~np.isfinite(array)
     if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        where = f" at {place}" if place else ""
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        where = f" at {index}" if index else ""
         return (
             f"has {int(wrong.sum())} of {array.size} numbers that are not finite, "
-            f"the first {array[place]}{where}"
+            f"the first {array[index]}{where}"
         )
     if not array.size:
         return "is empty"

@@ -66,13 +66,13 @@ class InlinedRegion:
         members = set(self._calls)
         for call in self._calls:
             cell = self._cells[call.origin]
-            given = [*self._hoisted(call, cell), *self._arguments(call, cell, members)]
-            values = {x.index: self._sum(terms, x) for x, terms in given}
-            rows = [terms[0][0].rows for x, terms in given if x.ndim == 2]
+            inputs = [*self._hoisted(call, cell), *self._arguments(call, cell, members)]
+            values = {x.index: self._sum(terms, x) for x, terms in inputs}
+            rows = [terms[0][0].rows for x, terms in inputs if x.ndim == 2]
             runs = [OperatorRun(operator, values) for operator in cell.operators(rows)]
             self.values[call] = np.concatenate([values[x.index] for x in cell.trace.outputs])
             if self._keeps:
-                self._given[call], self._runs[call] = given, runs
+                self._given[call], self._runs[call] = inputs, runs
 
     def backward(self, dys: Mapping[ValueHandle, Array]) -> None:
         """Run every call backward, the last one first.

@@ -40,8 +40,8 @@ def calls_text(node: RegionNode) -> str:
 def argument_name(call: ValueHandle, stream: int) -> str:
     """The name of a call's stream: its argument, and the value's number."""
     names = [
-        f"argument {place}" + (f"[{leaf}]" if count > 1 else "")
-        for place, count in enumerate(call.origin.forms)
+        f"argument {number}" + (f"[{leaf}]" if count > 1 else "")
+        for number, count in enumerate(call.origin.forms)
         for leaf in range(count)
     ]
     matrices = call.origin.matrices

@@ -35,7 +35,7 @@ def unrolled(
     Inside the context each node's index is its place there; afterwards they are as before. The
     place of a call, or of a further result, is that of the operator that computes it.
     """
-    found: list[Node] = []
+    flat: list[Node] = []
     stands_for: dict[Node, Node] = {}
     results: dict[Node, Sequence[Node]] = {}
     folded: list[list[Any]] = []
@@ -46,22 +46,22 @@ def unrolled(
                 operators[k][-1] if k >= 0 else node.inputs[-1 - k] for k in node.program.results
             ]
             stands_for[node] = results[node][node.program.main]
-            found += [x for of_operator in operators for x in of_operator]
+            flat += [x for of_operator in operators for x in of_operator]
             folded += [of_operator for of_operator in operators if len(of_operator) > 1]
         elif isinstance(node, BlockResult):
             stands_for[node] = results[node.inputs[0]][node.number]
         else:
-            found.append(node)
-    own = [node.index for node in nodes]
+            flat.append(node)
+    indices = [node.index for node in nodes]
     try:
-        for place, node in enumerate(found):
-            node.index = place
+        for number, node in enumerate(flat):
+            node.index = number
         for node, other in stands_for.items():
             node.index = other.index
-        places = {index: node.index for index, node in zip(own, nodes, strict=True)}
-        yield found, places, [(node.index, reader.index) for node, reader in folded]
+        places = {index: node.index for index, node in zip(indices, nodes, strict=True)}
+        yield flat, places, [(node.index, reader.index) for node, reader in folded]
     finally:
-        for index, node in zip(own, nodes, strict=True):
+        for index, node in zip(indices, nodes, strict=True):
             node.index = index
 
 

@@ -81,10 +81,10 @@ def run(epochs: int | None) -> None:
 
     sources = [words.encode(source) for source, _ in test]
     results = db.generate(model, sources, max_new_tokens=LONGEST)
-    found = [tuple(actions.decode(best.tokens)) for (best,) in results]
-    right = sum([mine == target for mine, (_, target) in zip(found, test, strict=True)])
+    answers = [tuple(actions.decode(best.tokens)) for (best,) in results]
+    right = sum([mine == target for mine, (_, target) in zip(answers, test, strict=True)])
     print(f"\nCommands never seen: {right:,} of {len(test):,} exact, {right / len(test):.1%}")
-    for (source, target), mine in islice(zip(test, found, strict=True), 4):
+    for (source, target), mine in islice(zip(test, answers, strict=True), 4):
         print(translation(source, mine, target))
     print(f"\n{cost_of_padding(model, batches)}")
     print(f"All in {time.perf_counter() - begin:.0f} seconds.\n{TO_GO_ON}", end="")

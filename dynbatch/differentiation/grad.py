@@ -28,14 +28,14 @@ class Gradient:
         self._is_one = is_one
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
-        targets = [self._target(place, positional) for place in self._wrt]
+        targets = [self._target(target, positional) for target in self._wrt]
         graph = _graph_among([*targets, *positional, *named.values()])
         start = 0 if graph is None else len(graph.nodes)
         with plain_nodes():
             y = self._function(*positional, **named)
         self._check(y)
-        found = Pullback(y, targets, start).run()
-        return found[0] if self._is_one else tuple(found)
+        gradients = Pullback(y, targets, start).run()
+        return gradients[0] if self._is_one else tuple(gradients)
 
     def _target(self, place: int | Parameter, positional: Sequence[Any]) -> Target:
         if isinstance(place, Parameter):
@@ -85,9 +85,9 @@ def _graph_among(arguments: Iterable[Any]) -> Any:
         if hasattr(argument, "is_trace"):
             return argument
         if isinstance(argument, list | tuple):
-            found = _graph_among(argument)
-            if found is not None:
-                return found
+            graph = _graph_among(argument)
+            if graph is not None:
+                return graph
     return None
 
 
@@ -146,10 +146,10 @@ def grad(
         )  # fmt: skip
     is_one = not isinstance(wrt, list | tuple)
     places: tuple[Any, ...] = (wrt,) if is_one else tuple(wrt)  # type: ignore[arg-type]
-    for place in places:
-        if not isinstance(place, int | Parameter) or isinstance(place, bool):
+    for target in places:
+        if not isinstance(target, int | Parameter) or isinstance(target, bool):
             raise refused(
-                f"grad of {name_of(function)!r}", f"wrt is {shown(place)}",
+                f"grad of {name_of(function)!r}", f"wrt is {shown(target)}",
                 "wrt is the place of an argument, from 0, or a parameter, or several of these",
                 "wrt=0 is the first argument; model.weight a parameter",
             )  # fmt: skip

@@ -45,24 +45,24 @@ class Pullback:
 
     def _inside(self) -> list[Node]:
         """The nodes that y was made of since `start`, in order of their making."""
-        found = {id(self._y): self._y} if self._y.index >= self._start else {}
-        stack = list(found.values())
+        inside = {id(self._y): self._y} if self._y.index >= self._start else {}
+        stack = list(inside.values())
         while stack:
             for x in stack.pop().inputs:
-                if x.index >= self._start and id(x) not in found:
-                    found[id(x)] = x
+                if x.index >= self._start and id(x) not in inside:
+                    inside[id(x)] = x
                     stack.append(x)
-        return sorted(found.values(), key=lambda node: node.index)
+        return sorted(inside.values(), key=lambda node: node.index)
 
     def _reaching(self, nodes: Sequence[Node]) -> set[int]:
         """The targets, and the nodes among these that pass a gradient on to one."""
-        found = set(self._ids)
+        reaching = set(self._ids)
         for node in nodes:
             if getattr(node, "differentiable", True):
                 reads = (*node.inputs, *node.all_parameters())
-                if any([id(x) in found for x in reads]):
-                    found.add(id(node))
-        return found
+                if any([id(x) in reaching for x in reads]):
+                    reaching.add(id(node))
+        return reaching
 
     def _pull(self, node: Node, reaching: set[int]) -> None:
         """Add what a node's gradient makes of the gradients of what it reads."""

@@ -88,19 +88,19 @@ class Beams:
         ranked = np.lexsort((tokens, parents, -totals))[: self.wanted]
         ranked = ranked[totals[ranked] > -np.inf]
         parents, tokens, totals = parents[ranked], tokens[ranked], totals[ranked]
-        given = log_probs[ranked].tolist()
+        best = log_probs[ranked].tolist()
         pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
         length = len(self.tokens[0]) + 1
         ends = [token in config.ends for _, token in pairs]
         stops = [is_end or length >= self._limit for is_end in ends]
         for rank in [rank for rank, stop in enumerate(stops[:size]) if stop]:
             parent, token = pairs[rank]
-            steps = (*self._log_probs[parent], given[rank])
+            steps = (*self._log_probs[parent], best[rank])
             reason = END if ends[rank] else LENGTH
             self._end(ended, (*self.tokens[parent], token), steps, float(totals[rank]), reason)
         living = [rank for rank, stop in enumerate(stops) if not stop][:size]
         is_done = not living or self._cannot_improve(float(totals[living[0]]), length, ended)
-        chosen = [(*pairs[rank], given[rank]) for rank in living]
+        chosen = [(*pairs[rank], best[rank]) for rank in living]
         sentences = [(*self.tokens[parent], token) for parent, token, _ in chosen]
         steps_of = [(*self._log_probs[parent], value) for parent, _, value in chosen]
         # All at once, or an interrupt would end the same sentences twice.

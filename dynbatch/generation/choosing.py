@@ -47,11 +47,11 @@ def choose(ready: Sequence[Ready], logits: Array) -> list[TokenEvent]:
     results = StepResults(logits, [draws, ranks], [draws, peaks[0], ranks, ranks, peaks[1]])
     events: list[TokenEvent] = []
     if sentences:
-        given = _rows_of(sentences, logits)
-        events += _draw(sentences, given, changed[0], results.ids[0], *results.numbers[:2])
+        rows = _rows_of(sentences, logits)
+        events += _draw(sentences, rows, changed[0], results.ids[0], *results.numbers[:2])
     if searched:
-        given = _rows_of(searched, logits)
-        events += _rank(searched, given, changed[1], results.ids[1], *results.numbers[2:])
+        rows = _rows_of(searched, logits)
+        events += _rank(searched, rows, changed[1], results.ids[1], *results.numbers[2:])
     ids, numbers = results.read()
     if sentences:
         events += appended(sentences, ids[0], *numbers[:2])

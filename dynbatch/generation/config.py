@@ -306,14 +306,14 @@ _IDS = (
 def _object(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        given = json.loads(path.read_text("utf-8"))
-        if not isinstance(given, dict):
-            raise ValueError(f"it holds {type(given).__name__}")
+        content = json.loads(path.read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds {type(content).__name__}")
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path}: not a JSON object: {error}.\n  fix: take another copy, or remove it"
         ) from None
-    return given
+    return content
 
 
 def _ids(owner: object, name: str, given: object) -> tuple[int, ...]:

@@ -91,14 +91,14 @@ class Engine:
         self._config = GenerationConfig() if config is None else config
         self._tokenizer = tokenizer
         self._step_tokens = size(self, "step_tokens", step_tokens)
-        own = getattr(model, "positions", None)  # which may be a table of its own
-        self._positions = own if positions is None and isinstance(own, int) else positions
+        of_model = getattr(model, "positions", None)  # which may be a table of its own
+        self._positions = of_model if positions is None and isinstance(of_model, int) else positions
         self._continuation = Continuation(model, matmul)
         with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)
         self._vocab = program.width
-        place, dtype = self._continuation.device, self._continuation.dtype
-        self.caches = Caches(program.slots, dtype, pool_of(place))
+        device, dtype = self._continuation.device, self._continuation.dtype
+        self.caches = Caches(program.slots, dtype, pool_of(device))
         self._limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         self._queue = RequestQueue(self.caches, self._step_tokens, self._limit)
         self._requests: dict[int, GenerationRequest] = {}
@@ -108,7 +108,7 @@ class Engine:
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
         if switch(self, "batch_invariant", batch_invariant):
             probe = partial(Engine, model, positions=positions, matmul=matmul)
-            self._products = invariant_products(probe, self._vocab, self._positions, place)
+            self._products = invariant_products(probe, self._vocab, self._positions, device)
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -191,9 +191,9 @@ class Engine:
 
     def cancel(self, request: int) -> None:
         """End a request, which is forgotten then; nothing happens where it is not known."""
-        found = self._requests.get(request)
-        if found is not None:
-            self._queue.forget(found)
+        known = self._requests.get(request)
+        if known is not None:
+            self._queue.forget(known)
             self._give_back()
             self._requests.pop(request, None)  # last: until then it can be repeated
 
@@ -211,8 +211,8 @@ class Engine:
     def has_ended(self, request: int) -> bool:
         """Whether a request has results to be read, or has failed. An event with a reason told it,
         the last of its results; there may be fewer than `num_return_sequences` of beams."""
-        found = self._requests.get(request)
-        return found is not None and not found.branches
+        known = self._requests.get(request)
+        return known is not None and not known.branches
 
     def results(self, request: int) -> list[Generated]:
         """The results of a request that has ended, which is forgotten then.
@@ -221,26 +221,26 @@ class Engine:
             ArgumentError: it has not ended; or its results were read before, or it was cancelled.
             Exception:     what made it fail.
         """
-        found = self._requests.get(request)
-        if found is None or not self.has_ended(request):
+        known = self._requests.get(request)
+        if known is None or not self.has_ended(request):
             raise refused(
-                "Engine.results", f"request {request} {'goes on' if found else 'is not known'}",
+                "Engine.results", f"request {request} {'goes on' if known else 'is not known'}",
                 "a request has results from its end on, until they are read",
                 "take steps until has_ended(request), and keep the results",
             )  # fmt: skip
-        results = found.generated()
+        results = known.generated()
         del self._requests[request]
-        if found.error is not None:
-            raise found.error
+        if known.error is not None:
+            raise known.error
         return results
 
     def memory_use(self) -> CacheMemory:
         """Bytes of the caches, of their rows, of their pages, and the most of these so far; and of
         packed weights."""
         branches = [branch for request in self._queue.live for branch in request.branches]
-        found = memory_of(self.caches, [branch.history for branch in branches])
+        memory = memory_of(self.caches, [branch.history for branch in branches])
         packed = self._continuation.packed
-        return found if packed is None else found._replace(weights=packed.nbytes)
+        return memory if packed is None else memory._replace(weights=packed.nbytes)
 
     @property
     def replays(self) -> Replays | None:
@@ -293,9 +293,9 @@ class Engine:
             if joining and self._continuation.has_source:
                 self._tried(joining, lambda: self._begin(joining), events)
             read = queue.rows(events)
-            given = [(ids, branch.history) for _, branch, ids in read]
+            sentences = [(ids, branch.history) for _, branch, ids in read]
             requests = list(dict.fromkeys([request for request, _, _ in read]))
-            run = partial(self._continuation.run, self.caches, given)
+            run = partial(self._continuation.run, self.caches, sentences)
             logits = self._tried(requests, run, events) if read else None
         if self.recording is not None and read:
             self.recording.add(read, queue.waiting, queue.live, self.memory_use())

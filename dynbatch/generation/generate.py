@@ -77,8 +77,8 @@ def generate(
     with engine, evaluating(model):  # once, rather than in each step
         numbers = []
         for k, prompt in enumerate(prompts):
-            own: dict[str, Any] = {} if seeds is None else {"seed": seeds[k]}
-            numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **own))
+            seed_of: dict[str, Any] = {} if seeds is None else {"seed": seeds[k]}
+            numbers.append(engine.add(_ids_of(prompt, tokenizer), process=process, **seed_of))
         for _ in engine.run():
             pass
         return [engine.results(number) for number in numbers]
@@ -86,14 +86,14 @@ def generate(
 
 def _refuse_one_prompt(prompts: Any) -> None:
     """Refuse a text or ids that are given as they are: a text would be a prompt a character."""
-    given = "a text" if isinstance(prompts, str) else ""
+    kind = "a text" if isinstance(prompts, str) else ""
     if isinstance(prompts, np.ndarray) and prompts.ndim == 1 and prompts.dtype != object:
-        given = "an array of one dimension"
+        kind = "an array of one dimension"
     elif isinstance(prompts, (list, tuple)) and prompts and isinstance(prompts[0], Integral):
-        given = "one sentence's ids"
-    if given:
+        kind = "one sentence's ids"
+    if kind:
         raise refused(
-            "generate", f"prompts is {given}", "prompts is a list, of one prompt or of many",
+            "generate", f"prompts is {kind}", "prompts is a list, of one prompt or of many",
             "generate(model, [prompt])",
         )  # fmt: skip
 

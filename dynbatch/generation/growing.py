@@ -30,18 +30,18 @@ def appended(
 ) -> list[TokenEvent]:
     """Add a token to each sentence, which may end there; without one that may come it does."""
     events = _refused(sentences, np.isnan(losses), peaks)
-    given: list[int | None] = tokens.tolist()
+    added: list[int | None] = tokens.tolist()
     for k in (peaks == -np.inf).nonzero()[0].tolist():
-        given[k] = None
+        added[k] = None
     # First all that a tokenizer does: if it is interrupted, no sentence has its token yet.
     pieces = [
         _piece(request, branch, token, events)
-        for (request, branch, _), token in zip(sentences, given, strict=True)
+        for (request, branch, _), token in zip(sentences, added, strict=True)
     ]
     log_probs = np.subtract(0, losses).tolist()
     ended: list[Ending] = []
     for (request, branch, _), (text, reason), token, log_prob, waiting in zip(
-        sentences, pieces, given, log_probs, tokens[:, None], strict=True
+        sentences, pieces, added, log_probs, tokens[:, None], strict=True
     ):
         if request.branches:
             log_prob = 0.0 if token is None else log_prob
@@ -125,9 +125,9 @@ def extended(
 
 
 def _extend(request: GenerationRequest, beams: Beams) -> list[TokenEvent]:
-    given = [branch.candidates for branch in request.branches if branch.candidates]
+    candidates = [branch.candidates for branch in request.branches if branch.candidates]
     if not beams.is_done:  # it is, where an interrupt came before the results
-        parents, tokens = beams.extend(*[np.array(each) for each in zip(*given, strict=True)])
+        parents, tokens = beams.extend(*[np.array(each) for each in zip(*candidates, strict=True)])
     if beams.is_done:
         request.results, events = _beam_results(request, beams)
         request.close()

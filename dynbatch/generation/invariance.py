@@ -91,12 +91,12 @@ def _logits(engine: ProbedEngine, prompts: Mapping[int, Array]) -> tuple[Logits,
     Raises:
         Exception: what made a request fail.
     """
-    found: Logits = {}
+    logits_of: Logits = {}
     errors: list[Exception] = []
     for number, prompt in prompts.items():
 
         def note(logits: Array, tokens: Array, number: int = number) -> Array:
-            found[number, tokens.tobytes()] = logits.tobytes()
+            logits_of[number, tokens.tobytes()] = logits.tobytes()
             return logits
 
         engine.add(prompt, process=note, max_new_tokens=TOKENS, eos_token_id=())
@@ -108,4 +108,4 @@ def _logits(engine: ProbedEngine, prompts: Mapping[int, Array]) -> tuple[Logits,
         errors += [event.error for event in events if event.error is not None]
     if errors:
         raise errors[0]
-    return found, min(times)
+    return logits_of, min(times)

@@ -98,8 +98,8 @@ class Continuation:
     def program(self, graph: Graph) -> Resumed:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""
         source = np.zeros(TRACED + 1, np.int64)
-        given = encoded_by(self._model, graph, source) if self.has_source else ()
-        self._last = self._found(graph, self._arguments(graph, given))
+        encoded = encoded_by(self._model, graph, source) if self.has_source else ()
+        self._last = self._found(graph, self._arguments(graph, encoded))
         return self._last
 
     def _arguments(self, graph: Graph, given: Sequence[Node]) -> Arguments:
@@ -140,8 +140,8 @@ class Continuation:
         """
         results = []
         call_type = self._block._call_type
-        for given in [encoded_by(self._model, graph, source) for source in sources]:
-            arguments = self._arguments(graph, given)
+        for encoded in [encoded_by(self._model, graph, source) for source in sources]:
+            arguments = self._arguments(graph, encoded)
             self._last = self._found(graph, arguments)
             program = self._last.beginning
             assert program is not None
@@ -261,8 +261,8 @@ def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:
     devices = [one.device for one in parameters]
     places = list(dict.fromkeys(zip(devices, dtypes, strict=True)))
     if len(places) != 1:
-        found = " and ".join([f"{dtype} on {device.name}" for device, dtype in places])
-        has = f"parameters {found}" if found else "no parameters"
+        named = " and ".join([f"{dtype} on {device.name}" for device, dtype in places])
+        has = f"parameters {named}" if named else "no parameters"
         raise refused(
             "Engine", f"{type(model).__name__} has {has}",
             "the parameters tell where a model runs and in which dtype, all the same",
@@ -293,8 +293,8 @@ def has_source(model: Any) -> bool:
 
 def encoded_by(model: Any, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
     """What an encoder-decoder's decoder is given."""
-    given = model.encode(graph, source)
-    return given if isinstance(given, tuple) else (given,)
+    encoded = model.encode(graph, source)
+    return encoded if isinstance(encoded, tuple) else (encoded,)
 
 
 def logits_of(graph: Any, model: Any, ids: Any) -> Any:

@@ -134,7 +134,7 @@ class LogitsProcessing:
         copy.__dict__.update(self.__dict__)
         copy._tokens = list(self._tokens)
         copy._seen, copy._counts = set(self._seen), dict(self._counts)
-        copy._followers = {key: list(found) for key, found in self._followers.items()}
+        copy._followers = {key: list(followers) for key, followers in self._followers.items()}
         return copy
 
     @property
@@ -211,15 +211,15 @@ class LogitsProcessing:
     def _ends_of_sequences(self) -> list[int]:
         """Tokens with which a sequence that may not come would end here."""
         size, tokens = self._config.no_repeat_ngram_size, self._tokens
-        found: list[int] = []
+        ends: list[int] = []
         if size and len(tokens) >= size - 1:
             start = tuple(tokens[len(tokens) - size + 1 :])
-            found += self._followers.get(start, [])
+            ends += self._followers.get(start, [])
         for word in self._config.bad_words_ids:
             before = len(word) - 1
             if before and tuple(tokens[-before:]) == word[:-1]:
-                found.append(word[-1])
-        return found
+                ends.append(word[-1])
+        return ends
 
     def _note_ngram(self, end: int) -> None:
         """Note which token came last in the n tokens that end there."""
@@ -230,7 +230,7 @@ class LogitsProcessing:
 
 
 def _require_ids(config: GenerationConfig, prefix: Sequence[int], vocab: int) -> None:
-    given = {
+    ids_of = {
         "prefix": prefix, "allowed_tokens": config.allowed_tokens or (),
         "suppress_tokens": config.suppress_tokens, "eos_token_id": config.ends,
         "begin_suppress_tokens": config.begin_suppress_tokens,
@@ -239,7 +239,7 @@ def _require_ids(config: GenerationConfig, prefix: Sequence[int], vocab: int) ->
         "forced_bos_token_id": () if config.forced_bos_token_id is None
         else (config.forced_bos_token_id,),
     }  # fmt: skip
-    for name, ids in given.items():
+    for name, ids in ids_of.items():
         for one in ids:
             if not 0 <= one < vocab:
                 raise refused(

@@ -42,11 +42,11 @@ class RequestQueue:
         """
         config, first, step = request.config, request.context.size, self._step_tokens
         count = max(config.num_beams, config.num_return_sequences)
-        shared, own, apart = [
+        shared, of_each, apart = [
             self._caches.bytes_of(rows, step)
             for rows in (first, request.limit, first + request.limit)
         ]
-        most = apart if count == 1 else max(count * apart, shared + count * own)
+        most = apart if count == 1 else max(count * apart, shared + count * of_each)
         return self._source_bytes(request) + most
 
     def _source_bytes(self, request: GenerationRequest) -> int:

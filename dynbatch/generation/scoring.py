@@ -41,11 +41,11 @@ def log_prob(graph: Graph, model: Any, prompt: ArrayLike, tokens: ArrayLike) -> 
         >>> abs(float(found.value) - best.score) < 1e-5
         True
     """
-    given, ids = as_ids("log_prob", prompt), as_ids("log_prob", tokens)
+    prompt_ids, ids = as_ids("log_prob", prompt), as_ids("log_prob", tokens)
     if has_source(model):
         read = np.concatenate(([model.start], ids[:-1]))
-        logits = decoded_logits(graph, model, read, *encoded_by(model, graph, given))
+        logits = decoded_logits(graph, model, read, *encoded_by(model, graph, prompt_ids))
     else:
-        read = np.concatenate((given, ids[:-1]))
-        logits = logits_of(graph, model, read)[given.size - 1 :]
+        read = np.concatenate((prompt_ids, ids[:-1]))
+        logits = logits_of(graph, model, read)[prompt_ids.size - 1 :]
     return -F.cross_entropy(logits, ids, reduction="sum")

@@ -41,11 +41,11 @@ class StepRows:
         Args:
             room: for rows of a scan's memory.
         """
-        caches, found = self._caches, dict[int, object]()
+        caches, past_of = self._caches, dict[int, object]()
         for kind, grown in enumerate(caches.grown):
             table = self._grown(grown, [history.grown[kind] for history in self._histories])
             for number, slot in enumerate(grown.slots):
-                found[slot.operator] = _rows(grown, number, table)
+                past_of[slot.operator] = _rows(grown, number, table)
         memories: dict[int, PagedRows] = {}
         pages = [history.kept for history in self._histories]
         for number, slot in enumerate(caches.kept.slots):
@@ -57,8 +57,8 @@ class StepRows:
             for number, slot in enumerate(caches.states.slots):
                 memory = memories.pop(slot.operator, None)
                 rows = _rows(caches.states, number, table)
-                found[slot.operator] = ScanPast(rows, memory, room)
-        return found | memories
+                past_of[slot.operator] = ScanPast(rows, memory, room)
+        return past_of | memories
 
     def _grown(self, pages: Pages, of_sentences: Sequence[GrownPages]) -> PageTable:
         bases = np.concatenate([each.addresses[: len(each.held)] for each in of_sentences])

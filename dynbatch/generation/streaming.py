@@ -75,7 +75,7 @@ class TextStream:
     def _released(self, text: str, *, is_last: bool) -> str:
         """What may be given out of held back and new text."""
         text = self._held + text
-        ends = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        ends = [end for stop in self._stops if (end := text.find(stop)) >= 0]
         if ends:
             self.is_stopped, self._held = True, ""
             return text[: min(ends)]

@@ -178,8 +178,8 @@ class GivenMemory(Resource):
         given_size = size + ALIGNMENT_BYTES
         try:
             # One step of the interpreter: an interrupt comes before it, or finds what was given.
-            given = zip(map(self._allocate, (given_size,)), (given_size,), strict=True)
-            self._given.update(zip((self._count,), given, strict=True))
+            buffers = zip(map(self._allocate, (given_size,)), (given_size,), strict=True)
+            self._given.update(zip((self._count,), buffers, strict=True))
         except Exception as error:
             if isinstance(error, MemoryError) or not backend.is_out_of_memory(error):
                 raise

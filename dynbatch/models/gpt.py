@@ -102,6 +102,6 @@ class GPT(Module):
             ids:     (T + 1,) each but the last is read, and each but the first is predicted.
             context: of the T predictions so many are not counted, the first ones.
         """
-        given = same_ids("GPT.loss", ids)
-        x = self.features(graph, given[:-1])[context:]
-        return F.cross_entropy(self.scores(x), given[1 + context :], reduction="sum")
+        tokens = same_ids("GPT.loss", ids)
+        x = self.features(graph, tokens[:-1])[context:]
+        return F.cross_entropy(self.scores(x), tokens[1 + context :], reduction="sum")

@@ -86,9 +86,9 @@ class Embedding(Module):
 
     def __call__(self, graph: Owner, ids: ArrayLike = MISSING) -> Node:
         if ids is MISSING or not hasattr(graph, "add_light"):
-            given = "ids alone" if ids is MISSING else f"a {type(graph).__name__} as its graph"
+            said = "ids alone" if ids is MISSING else f"a {type(graph).__name__} as its graph"
             raise refused(
-                "Embedding", f"called with {given}",
+                "Embedding", f"called with {said}",
                 "a sentence's vectors are a node of one graph",
                 "embed(graph, ids), inside `with db.Graph() as graph:`",
             )  # fmt: skip

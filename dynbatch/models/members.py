@@ -82,7 +82,7 @@ def parts(
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
     if isinstance(value, list | tuple | deque | UserList):
-        return ((str(place), item) for place, item in enumerate(value))
+        return ((str(number), item) for number, item in enumerate(value))
     if isinstance(value, dict | UserDict | MappingProxyType | ChainMap):
         return _keyed(owner, path, value, kinds)
     if isinstance(value, SimpleNamespace):

@@ -179,8 +179,8 @@ class Module:
             module.own_names(state, prefix)
         parameters = dict(self.named_parameters())
         wanted = {name: parameter.shape for name, parameter in parameters.items()}
-        given = {name: np.shape(array) for name, array in state.items()}
-        if differences := state_differences(wanted, given, "model"):
+        shapes = {name: np.shape(array) for name, array in state.items()}
+        if differences := state_differences(wanted, shapes, "model"):
             raise CheckpointError(
                 f"{type(self).__name__}: the state does not fit this model; nothing was loaded.\n"
                 f"{differences}\n  fix: build the model with the sizes it was saved with."

@@ -62,10 +62,10 @@ def predict(
     settings: dict[str, Any] = {"grad": False, "matmul": matmul}
     if parameters := model.parameters():
         settings |= {"device": parameters[0].device, "dtype": graph_dtype(parameters)}
-    found: list[Array] = []
+    values: list[Array] = []
     with evaluating(model):
         while batch := list(islice(rest, batch_size)):
             with Graph(**settings) as graph:
-                found += graph.values([function(graph, example) for example in batch])
+                values += graph.values([function(graph, example) for example in batch])
             del batch  # before the next examples are read
-    return found
+    return values

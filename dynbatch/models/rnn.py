@@ -166,12 +166,12 @@ class Recurrent(Module):
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
-                given = xs, starts[k], weights[k], None, direction == 1, self.recompute
+                arguments = xs, starts[k], weights[k], None, direction == 1, self.recompute
                 if return_state:
-                    ys, state = scan(cell, *given)
+                    ys, state = scan(cell, *arguments)
                     last.append(state)
                 else:
-                    ys = scan(cell, *given, return_state=False)
+                    ys = scan(cell, *arguments, return_state=False)
                 outputs.append(ys)
             xs = outputs[0] if directions == 1 else F.concat(outputs)
         return (xs, last) if return_state else xs

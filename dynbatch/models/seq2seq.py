@@ -226,10 +226,10 @@ class Seq2Seq(Module):
             target:    T_target ids, without marks; the decoder reads `<s>` before them.
             reduction: "sum" or "mean" over the T_target + 1 tokens.
         """
-        given, ids = same_ids("Seq2Seq.loss", source), same_ids("Seq2Seq.loss", target)
+        source_ids, ids = same_ids("Seq2Seq.loss", source), same_ids("Seq2Seq.loss", target)
         marked = np.empty(ids.size + 2, ids.dtype)
         marked[0], marked[1:-1], marked[-1] = self.begin, ids, self.end
-        return self._loss(graph, given, marked[:-1], marked[1:], reduction)
+        return self._loss(graph, source_ids, marked[:-1], marked[1:], reduction)
 
     @block
     def _loss(

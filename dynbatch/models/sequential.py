@@ -31,13 +31,13 @@ class Sequential(Module):
     """
 
     def __init__(self, *layers: Callable[[Any], Any]) -> None:
-        for place, layer in enumerate(layers):
+        for number, layer in enumerate(layers):
             if not callable(layer) or isinstance(layer, type):
                 raise refused(
-                    "Sequential", f"layer {place} is {shown(layer)}",
+                    "Sequential", f"layer {number} is {shown(layer)}",
                     "modules, or functions of one value", "models.Sequential(layer, F.relu, layer)",
                 )  # fmt: skip
-            setattr(self, str(place), layer)
+            setattr(self, str(number), layer)
 
     def __call__(self, x: Any) -> Any:
         for layer in self:

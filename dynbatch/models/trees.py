@@ -62,9 +62,9 @@ def tree_of_heads(what: str, xs: Node, heads: ArrayLike) -> Tree:
 
 def _require_one_root(what: str, roots: Sequence[int]) -> None:
     if len(roots) != 1:
-        found = f"nodes {_few(roots)} have" if roots else "no node has"
+        subject = f"nodes {_few(roots)} have" if roots else "no node has"
         raise _wrong(
-            f"{what}: {found} head {ROOT}",
+            f"{what}: {subject} head {ROOT}",
             f"exactly one node is the root, with head {ROOT}",
             "take the trees of a forest one by one, or add a node that heads them all"
             if roots

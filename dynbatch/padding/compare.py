@@ -124,9 +124,9 @@ def compare_padding(
             "  rule: there is at least one batch\n"
             "  fix:  give more sentences, or a smaller batch_size"
         )
-    for name, given in (("loss", loss), ("pad", pad), ("padded_loss", padded_loss)):
-        if given is not None and not callable(given):
-            text = repr(given) if isinstance(given, str) else shown(given)
+    for name, function in (("loss", loss), ("pad", pad), ("padded_loss", padded_loss)):
+        if function is not None and not callable(function):
+            text = repr(function) if isinstance(function, str) else shown(function)
             raise PaddingError(f"compare_padding: {name} is {text}, not a function.")
     _require_call(loss, examples[0])
     padded = pad_model(model, loss, pad, padded_loss)

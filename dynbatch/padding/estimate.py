@@ -37,10 +37,10 @@ def padded_peak(
     padded = pad_model(model, loss, pad, padded_loss)
 
     def peak(examples: Sequence[Example]) -> int:
-        given = [example if isinstance(example, tuple) else (example,) for example in examples]
+        sentences = [example if isinstance(example, tuple) else (example,) for example in examples]
         first = model.parameters()[0]
         with Graph(first.device, graph_dtype(model.parameters()), seed=0) as graph:
-            losses = [padded.loss(graph, *example) for example in padded.batch(given)]
+            losses = [padded.loss(graph, *example) for example in padded.batch(sentences)]
             use = graph.estimate(F.mean(losses))
         return use.peak_bytes
 

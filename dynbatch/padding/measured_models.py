@@ -234,11 +234,11 @@ class MeasuredForms:
         peaks = [estimate(self._given(name, batch)).peak_bytes for batch in many]
         fitting = sum([peak <= limit for peak in peaks])
         batch = max(chosen.largest, key=lambda b: estimate(self._given(name, b)).peak_bytes)
-        given = self._given(name, batch)
-        whole = estimate(given).peak_bytes
+        forms = self._given(name, batch)
+        whole = estimate(forms).peak_bytes
         counts = (name, fitting, len(many), whole)
         try:
-            use = estimate(given, limit)
+            use = estimate(forms, limit)
         except MemoryLimitError as error:
             return WithinLimit(*counts, None, error.least_bytes)
         return WithinLimit(*counts, use.peak_bytes, None, use.saving, use.recompute_share)

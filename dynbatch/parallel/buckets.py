@@ -19,17 +19,17 @@ def buckets(arrays: Sequence[Array], most_bytes: float = math.inf) -> list[list[
         >>> [[array.size for array in bucket] for bucket in buckets(given, most_bytes=32)]
         [[4], [2], [3, 1]]
     """
-    found: list[list[Array]] = []
+    filled: list[list[Array]] = []
     filling: dict[tuple[str, DType], tuple[list[Array], float]] = {}
     for array in arrays:
         kind = device_of(array).name, array.dtype
         bucket, nbytes = filling.get(kind, ([], math.inf))
         if nbytes + array.nbytes > most_bytes or not bucket:
             bucket, nbytes = [], 0
-            found.append(bucket)
+            filled.append(bucket)
         bucket.append(array)
         filling[kind] = bucket, nbytes + array.nbytes
-    return found
+    return filled
 
 
 def joined(bucket: Sequence[Array]) -> Array:

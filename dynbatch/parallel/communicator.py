@@ -304,7 +304,7 @@ class Communicator:
                 "  rule: a communicator is closed at the end of its `with` block\n"
                 "  fix:  exchange inside the block"
             )
-        device, host, own = device_of(like), self._host, self.rank
+        device, host, rank = device_of(like), self._host, self.rank
         transport = self._device if device.is_cuda else host
         if transport is None or host is None:
             raise ParallelError(
@@ -312,8 +312,8 @@ class Communicator:
                 '  fix:  parallel.connect(device="cuda") for arrays of a GPU'
             )
         device.use()
-        out = [None if r == own else each for r, each in enumerate(sent)]
-        into = [None if r == own else each for r, each in enumerate(received)]
+        out = [None if r == rank else each for r, each in enumerate(sent)]
+        into = [None if r == rank else each for r, each in enumerate(received)]
         nothing: list[Array | None] = [None] * self.size
         try:
             if transport is host:

@@ -57,17 +57,17 @@ def connect(
 
 
 def _joined(transport: str | None, timeout: float, device: str) -> Communicator:
-    place = place_in_run()
+    membership = place_in_run()
     if transport not in (None, "tcp", "mpi"):
         raise ParallelError(f"the transport {transport!r} is unknown: 'tcp' or 'mpi'.")
     if device not in ("cpu", "cuda"):
         backend.device(device).use()
     elif device == "cuda":
-        _use_gpu(place.local_rank)
-    host = _host_transport(transport, place, timeout)
+        _use_gpu(membership.local_rank)
+    host = _host_transport(transport, membership, timeout)
     communicator = Communicator(host) if host is None or device == "cpu" else joined_by_nccl(host)
     if host is not None:
-        _guard(communicator, place._replace(by_mpi=host.name == "mpi"), timeout)
+        _guard(communicator, membership._replace(by_mpi=host.name == "mpi"), timeout)
     _communicators.add(communicator)
     return communicator
 

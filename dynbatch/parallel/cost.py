@@ -77,10 +77,10 @@ class Cost:
         count = len(self.token)
         wanted = {"product": count * (count + 1) // 2, "longest": count}
         for name, least in wanted.items():
-            given = len(getattr(self, name))
-            if given not in (0, least):
+            num_given = len(getattr(self, name))
+            if num_given not in (0, least):
                 raise refused(
-                    "Cost", f"{name} has {given} numbers for {count} lengths",
+                    "Cost", f"{name} has {num_given} numbers for {count} lengths",
                     f"{least} of them, or none", f"{name}=({', '.join(['0.0'] * least)},)",
                 )  # fmt: skip
 
@@ -209,15 +209,15 @@ class Cost:
 
     def of(self, lengths: Any) -> float:
         """The predicted cost of one shard with examples of these (B,) or (B, K) lengths."""
-        given = self._checked(lengths)
-        return float(self._rates() @ _features(given)) if len(given) else 0.0
+        checked = self._checked(lengths)
+        return float(self._rates() @ _features(checked)) if len(checked) else 0.0
 
     def shards(self, lengths: Any, size: int) -> list[list[int]]:
         """Cut examples of these (N,) or (N, K) lengths into shards of equal cost: `balanced`."""
-        given = self._checked(lengths)
+        checked = self._checked(lengths)
         token, product, longest = self._parts()
-        own = self.sentence + given @ token + _products(given) @ product
-        return balanced(own, size, given * longest if longest.any() else None)
+        costs = self.sentence + checked @ token + _products(checked) @ product
+        return balanced(costs, size, checked * longest if longest.any() else None)
 
     def _parts(self) -> tuple[Array, Array, Array]:
         count = len(self.token)
@@ -231,14 +231,14 @@ class Cost:
         return np.concatenate([[self.sentence, self.fixed], *self._parts()])
 
     def _checked(self, lengths: Any) -> Array:
-        given = _lengths(lengths)
-        if given.shape[1] != len(self.token):
+        checked = _lengths(lengths)
+        if checked.shape[1] != len(self.token):
             raise refused(
                 "Cost", f"lengths have the shape {np.shape(lengths)}",
                 f"(N, {len(self.token)}): as many lengths an example as numbers in token",
                 "give the lengths that it was fitted to",
             )  # fmt: skip
-        return given
+        return checked
 
 
 @dataclass(frozen=True)
@@ -298,11 +298,11 @@ def _least_squares(rows: Array, wanted: Array) -> Array:
     scale = np.sqrt((rows * rows).sum(axis=0))
     left = np.flatnonzero(scale).tolist()
     while left:
-        found = np.linalg.lstsq(rows[:, left] / scale[left], wanted, rcond=1e-9)[0]
-        if (found >= 0).all():
-            numbers[left] = found / scale[left]
+        solution = np.linalg.lstsq(rows[:, left] / scale[left], wanted, rcond=1e-9)[0]
+        if (solution >= 0).all():
+            numbers[left] = solution / scale[left]
             break
-        del left[int(found.argmin())]
+        del left[int(solution.argmin())]
     return numbers
 
 

@@ -81,12 +81,12 @@ def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) 
     Raises:
         ParallelError: the parameters differ.
     """
-    own = np.array([_count(parameter) for _, parameter in pairs], np.int64)
+    ours = np.array([_count(parameter) for _, parameter in pairs], np.int64)
     signature = [(name, each.shape, each.dtype.char, each.device.is_cuda) for name, each in pairs]
     digest = blake2b(repr(signature).encode(), digest_size=16).digest()
     parameters = [parameter for _, parameter in pairs]
     shared = _shared_gradients(communicator)
-    note = digest, shared.digest(parameters), own.tobytes(), _new_values(communicator, parameters)
+    note = digest, shared.digest(parameters), ours.tobytes(), _new_values(communicator, parameters)
     digests, places, counts, values = zip(*communicator.gather_objects(note), strict=True)
     if len(set(digests)) > 1:
         raise _differing(communicator.gather_objects([_described(*pair) for pair in pairs]))

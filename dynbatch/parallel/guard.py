@@ -35,14 +35,14 @@ def beat_seconds(environment: Mapping[str, str] = os.environ) -> float:
     Raises:
         ParallelError: it is not a number, or a negative one.
     """
-    given = environment.get("DYNBATCH_GUARD", str(BEAT_SECONDS))
+    text = environment.get("DYNBATCH_GUARD", str(BEAT_SECONDS))
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 3600:
         raise ParallelError(
-            f"the environment variable DYNBATCH_GUARD is {given!r}.\n"
+            f"the environment variable DYNBATCH_GUARD is {text!r}.\n"
             "  rule: seconds between the beats of a rank's guard; 0 for no guards"
         )
     return seconds if os.name == "posix" and sys.executable else 0.0

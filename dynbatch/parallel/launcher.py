@@ -112,12 +112,12 @@ def environment_of_ranks(
     every = []
     for local in range(processes):
         rank = nodes.rank * processes + local
-        own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local)}
+        variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local)}
         if rank:
-            own.setdefault("PYTHONUNBUFFERED", "1")  # its lines come when they are printed
+            variables.setdefault("PYTHONUNBUFFERED", "1")  # its lines come when they are printed
         elif listener is not None:
-            own[LISTENER] = str(listener.fileno())
-        every.append(own)
+            variables[LISTENER] = str(listener.fileno())
+        every.append(variables)
     return every
 
 

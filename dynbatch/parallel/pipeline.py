@@ -171,9 +171,9 @@ class _MicroBatch:
         self, graph: Graph, stage: Stage, examples: Sequence[Any], values: _Values | None
     ) -> None:
         self.graph = graph
-        given = values.of_examples() if values is not None else [[] for _ in examples]
+        arrays_of = values.of_examples() if values is not None else [[] for _ in examples]
         self._dtype = graph.dtype if values is None else values.flat.dtype
-        self._inputs = [[F.input(graph, each).keep() for each in arrays] for arrays in given]
+        self._inputs = [[F.input(graph, each).keep() for each in arrays] for arrays in arrays_of]
         self._outputs = [
             _listed(stage(graph, example, *nodes))
             for example, nodes in zip(examples, self._inputs, strict=True)

@@ -45,7 +45,7 @@ Links = dict[int, socket.socket]
 """A socket to each of some ranks."""
 
 
-def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
+def join(membership: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
     """Connect this process to all others of its run.
 
     Rank 0 listens at the run's address and tells each rank where the others listen. Both ends of a
@@ -60,46 +60,48 @@ def join(place: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
     """
     end = time.monotonic() + timeout
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        place = meet_by_torchrun(place, timeout)
+        membership = meet_by_torchrun(membership, timeout)
     with ExitStack() as opened:
-        listener = opened.enter_context(_listener(place))
+        listener = opened.enter_context(_listener(membership))
         links: dict[Link, socket.socket] = {}
 
         def accept(ranks: range) -> None:
             wanted = {(r, channel) for r in ranks for channel in (DATA, VOICE)}
             while wanted:
-                link, peer = _accepted(place, listener, wanted, end)
+                link, peer = _accepted(membership, listener, wanted, end)
                 links[link] = opened.enter_context(peer)
                 wanted.remove(link)
 
         def connect(rank: int, address: tuple[str, int]) -> None:
             for channel in (DATA, VOICE):
-                peer = _connected(place, (rank, channel), address, end)
+                peer = _connected(membership, (rank, channel), address, end)
                 links[rank, channel] = opened.enter_context(peer)
 
-        if place.rank == 0:
-            accept(range(1, place.size))
-            peers = [links[r, DATA] for r in range(1, place.size)]
+        if membership.rank == 0:
+            accept(range(1, membership.size))
+            peers = [links[r, DATA] for r in range(1, membership.size)]
             addresses = [(peer.getpeername()[0], _told(peer)) for peer in peers]
             for peer in peers:
                 _tell(peer, addresses)
         else:
-            connect(0, place.address)
+            connect(0, membership.address)
             _tell(links[0, DATA], listener.getsockname()[1])
-            for rank, (host, port) in enumerate(_told(links[0, DATA])[: place.rank - 1], 1):
+            for rank, (host, port) in enumerate(_told(links[0, DATA])[: membership.rank - 1], 1):
                 connect(rank, (host, port))
-            accept(range(place.rank + 1, place.size))
+            accept(range(membership.rank + 1, membership.size))
         for peer in links.values():
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.pop_all()
         listener.close()
-    ranks = range(place.size)
+    ranks = range(membership.size)
     return TcpTransport(
-        place.rank, [links.get((r, DATA)) for r in ranks], [links.get((r, VOICE)) for r in ranks]
+        membership.rank,
+        [links.get((r, DATA)) for r in ranks],
+        [links.get((r, VOICE)) for r in ranks],
     )
 
 
-def join_guards(communicator: Communicator, place: PlaceInRun, end: float) -> Links:
+def join_guards(communicator: Communicator, membership: PlaceInRun, end: float) -> Links:
     """Connect rank 0 to each other one, for their guards. Returns the sockets by rank.
 
     Where rank 0 listens, and a secret, are told by the communicator, so it serves all transports.
@@ -110,22 +112,22 @@ def join_guards(communicator: Communicator, place: PlaceInRun, end: float) -> Li
     Raises:
         ParallelError: the ranks cannot reach each other by TCP.
     """
-    place = place._replace(rank=communicator.rank, size=communicator.size)
-    if place.rank:
+    membership = membership._replace(rank=communicator.rank, size=communicator.size)
+    if membership.rank:
         name, port, secret = communicator.broadcast_object(None)
         host = "127.0.0.1" if name == socket.gethostname() else name
-        address = (host if place.by_mpi else place.address[0]), port
-        return {0: _connected(place._replace(secret=secret), (0, GUARD), address, end)}
-    address = ("" if place.by_mpi else place.address[0]), 0
+        address = (host if membership.by_mpi else membership.address[0]), port
+        return {0: _connected(membership._replace(secret=secret), (0, GUARD), address, end)}
+    address = ("" if membership.by_mpi else membership.address[0]), 0
     with ExitStack() as opened:
-        listener = opened.enter_context(_listener(place._replace(address=address)))
+        listener = opened.enter_context(_listener(membership._replace(address=address)))
         secret = secrets.token_hex(16)
         told = socket.gethostname(), listener.getsockname()[1], secret
         communicator.broadcast_object(told)
-        wanted = {(r, GUARD) for r in range(1, place.size)}
+        wanted = {(r, GUARD) for r in range(1, membership.size)}
         links = {}
         while wanted:
-            link, peer = _accepted(place._replace(secret=secret), listener, wanted, end)
+            link, peer = _accepted(membership._replace(secret=secret), listener, wanted, end)
             links[link[0]] = opened.enter_context(peer)
             wanted.remove(link)
         opened.pop_all()
@@ -209,18 +211,18 @@ def _connected(
                 ) from error
             time.sleep(0.02)
             continue
-        own = secrets.token_bytes(NONCE_BYTES)
+        nonce = secrets.token_bytes(NONCE_BYTES)
         try:
             _wait_for_answer(place, peer, rank, end)
             proof = _proof(place, _exactly(peer, NONCE_BYTES), (place.rank, channel))
-            peer.sendall(_LINK.pack(place.rank, channel) + own + proof)
+            peer.sendall(_LINK.pack(place.rank, channel) + nonce + proof)
             answer = _exactly(peer, NONCE_BYTES)
         except OSError as error:
             peer.close()
             if rank == 0:
                 require_rank_0(place)
             raise _turned_away(place, rank, address, error) from error
-        if not hmac.compare_digest(answer, _proof(place, own, link)):
+        if not hmac.compare_digest(answer, _proof(place, nonce, link)):
             peer.close()
             raise ParallelError(
                 f"what listens at {address[0]}:{address[1]} is not rank {rank} of this run.\n"

@@ -65,34 +65,38 @@ def balanced(
         [[0], [1, 2, 3, 4]]
     """
     arguments.size("balanced", "size", size)
-    own, tops = _integers(costs, longest)
-    alone = (own + tops.sum(axis=1)).tolist()
+    scaled, tops = _integers(costs, longest)
+    alone = (scaled + tops.sum(axis=1)).tolist()
     order = sorted(range(len(alone)), key=lambda each: (-alone[each], each))
-    cuts = [_dearest_first(order, own, tops, size)]
+    cuts = [_dearest_first(order, scaled, tops, size)]
     if tops.any():
-        cuts.append(_in_order(order, own, tops, size))
+        cuts.append(_in_order(order, scaled, tops, size))
     for shards in cuts:
-        _improve(shards, own, tops)
-    mixed, *like = [max([_cost(shard, own, tops) for shard in shards]) for shards in cuts]
+        _improve(shards, scaled, tops)
+    mixed, *like = [max([_cost(shard, scaled, tops) for shard in shards]) for shards in cuts]
     best = cuts[-1] if like and like[0] < WORTH * mixed else cuts[0]
     return [sorted(shard) for shard in best]
 
 
 def _integers(costs: Sequence[float] | Array, longest: Array | None) -> tuple[Array, Array]:
     """(N,) and (N, K) int64: both in units of which the greatest number has `UNITS`."""
-    own = np.asarray(costs, np.float64)
-    tops = np.zeros((len(own) if own.ndim else 0, 0)) if longest is None else np.asarray(longest)
-    both = np.concatenate([own.ravel(), tops.ravel()])
-    fits = own.ndim == 1 and tops.ndim == 2 and len(tops) == len(own)
+    numbers = np.asarray(costs, np.float64)
+    tops = (
+        np.zeros((len(numbers) if numbers.ndim else 0, 0))
+        if longest is None
+        else np.asarray(longest)
+    )
+    both = np.concatenate([numbers.ravel(), tops.ravel()])
+    fits = numbers.ndim == 1 and tops.ndim == 2 and len(tops) == len(numbers)
     if not fits or not np.isfinite(both).all() or (both < 0).any():
-        given = f"costs are {str(costs)[:80]}"
-        given += "" if longest is None else f", and longest is {str(longest)[:80]}"
+        said = f"costs are {str(costs)[:80]}"
+        said += "" if longest is None else f", and longest is {str(longest)[:80]}"
         raise refused(
-            "balanced", given, "a list of numbers >= 0, one for each example; longest is (N, K)",
+            "balanced", said, "a list of numbers >= 0, one for each example; longest is (N, K)",
             "give the number of tokens of each example, or a predicted cost",
         )  # fmt: skip
     scale = UNITS / (both.max(initial=0.0) or 1.0)
-    return np.rint(own * scale).astype(np.int64), np.rint(tops * scale).astype(np.int64)
+    return np.rint(numbers * scale).astype(np.int64), np.rint(tops * scale).astype(np.int64)
 
 
 def _cost(shard: Sequence[int], own: Array, tops: Array) -> int:
@@ -123,11 +127,11 @@ def _in_order(order: list[int], own: Array, tops: Array, size: int) -> list[list
     cuts = [0, len(order)]
     while (high - low) * CLOSE_ENOUGH > high:
         limit = (low + high) // 2
-        found = _cuts(own[order], tops[order], limit, size)
-        if found is None:
+        shards = _cuts(own[order], tops[order], limit, size)
+        if shards is None:
             low = limit
         else:
-            cuts, high = found, limit
+            cuts, high = shards, limit
     cuts += [len(order)] * (size + 1 - len(cuts))
     return [order[begin:end] for begin, end in pairwise(cuts)]
 

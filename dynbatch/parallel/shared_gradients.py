@@ -72,11 +72,11 @@ class SharedGradients:
         """
         numbers = []
         for each in parameters:
-            place = self._places.get(each)
-            if place is not None and not place.is_of(each):
-                place = None
+            slot = self._places.get(each)
+            if slot is not None and not slot.is_of(each):
+                slot = None
                 del self._places[each]
-            numbers.append((-1, -1) if place is None else (place.number, place.first))
+            numbers.append((-1, -1) if slot is None else (slot.number, slot.first))
         return blake2b(np.array(numbers).tobytes(), digest_size=16).digest()
 
     def forget(self, parameters: Sequence[Parameter]) -> None:
@@ -86,8 +86,8 @@ class SharedGradients:
 
     def leave(self) -> None:
         """Move gradients to memory of their own; what was shared is given back."""
-        for parameter, place in list(self._places.items()):
-            if place.is_of(parameter):
+        for parameter, slot in list(self._places.items()):
+            if slot.is_of(parameter):
                 parameter.keep_gradient_in(None)
         self._places.clear()
 
@@ -105,12 +105,12 @@ class SharedGradients:
         if not self._have_memory:
             return False
         places = [self._places[each] for each in parameters]
-        for parameter, place in zip(parameters, places, strict=True):
+        for parameter, slot in zip(parameters, places, strict=True):
             grad = cast("Array", parameter.grad)
-            if grad is not place.own and grad.base is not None:
+            if grad is not slot.own and grad.base is not None:
                 parameter.grad = grad.copy()  # it may lie where another's is moved to
-        for parameter, place in zip(parameters, places, strict=True):
-            parameter.keep_gradient_in(place.own)
+        for parameter, slot in zip(parameters, places, strict=True):
+            parameter.keep_gradient_in(slot.own)
         communicator.barrier()  # all gradients are there
         for blocks, first, end, dtype in _ranges(places):
             _sum_part(communicator, [block[first:end].view(dtype) for block in blocks])
@@ -130,10 +130,10 @@ class SharedGradients:
             self._have_memory = False
             return
         self._number += 1
-        own = blocks[communicator.rank]
+        block = blocks[communicator.rank]
         for parameter, end in zip(parameters, ends, strict=True):
             first = end - parameter.value.nbytes
-            array = own[first:end].view(parameter.dtype).reshape(parameter.shape)
+            array = block[first:end].view(parameter.dtype).reshape(parameter.shape)
             self._places[parameter] = GradientPlace(
                 self._number, blocks, first, end, parameter.dtype, array
             )
@@ -159,9 +159,9 @@ _placed: WeakKeyDictionary[Parameter, ref[Array]] = WeakKeyDictionary()
 
 def _leave_shared_memory() -> None:
     """Have a forked process write gradients to memory of its own, not into its parent's."""
-    for parameter, own in list(_placed.items()):
+    for parameter, reference in list(_placed.items()):
         memory = parameter.gradient_state[1]
-        if memory is not None and memory is own():
+        if memory is not None and memory is reference():
             parameter.keep_gradient_in(None)
 
 
@@ -176,9 +176,9 @@ def _aligned(place: int) -> int:
 def _ranges(places: Sequence[GradientPlace]) -> list[tuple[Sequence[Array], int, int, DType]]:
     """Blocks and bytes of neighbouring places together: what lies between them is zero."""
     runs: list[list[GradientPlace]] = []
-    for place in places:
-        if runs and place.follows(runs[-1][-1]):
-            runs[-1].append(place)
+    for slot in places:
+        if runs and slot.follows(runs[-1][-1]):
+            runs[-1].append(slot)
         else:
-            runs.append([place])
+            runs.append([slot])
     return [(run[0].blocks, run[0].first, run[-1].end, run[0].dtype) for run in runs]

@@ -72,9 +72,9 @@ def _made(nbytes: int) -> int | None:
 def _mapped(path: str, nbytes: int) -> Array | None:
     """What another process has open, (nbytes,) uint8; None if this one may not open or map it."""
     with suppress(OSError):
-        own = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)
+            return np.frombuffer(mmap.mmap(handle, nbytes), np.uint8)
         finally:
-            os.close(own)
+            os.close(handle)
     return None

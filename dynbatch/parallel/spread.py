@@ -49,26 +49,26 @@ def spread(
     """
     fix = "give a list, the same on all ranks"
     require_function("spread", "function", function, "function(examples) -> outputs")
-    given = indexed("spread", "examples", examples)
-    if costs is not None and len(costs) != len(given):
+    items = indexed("spread", "examples", examples)
+    if costs is not None and len(costs) != len(items):
         raise refused(
-            "spread", f"{len(costs)} costs for {len(given)} examples", "a cost for each example",
+            "spread", f"{len(costs)} costs for {len(items)} examples", "a cost for each example",
             "costs=[len(example) for example in examples]",
         )  # fmt: skip
-    shards = balanced([1.0] * len(given) if costs is None else costs, communicator.size)
+    shards = balanced([1.0] * len(items) if costs is None else costs, communicator.size)
     places = shards[communicator.rank]
-    outputs = list(function([given[place] for place in places])) if places else []
+    outputs = list(function([items[number] for number in places])) if places else []
     if len(outputs) != len(places):
         raise refused(
             "spread", f"function returned {len(outputs)} outputs for {len(places)} examples",
             "an output for each example, in their order", "return one, or None, for each",
         )  # fmt: skip
     gathered: dict[int, Any] = {}
-    told = communicator.gather_objects((len(given), places, outputs))
+    told = communicator.gather_objects((len(items), places, outputs))
     for rank, (count, others, part) in enumerate(told):
-        if count != len(given):
+        if count != len(items):
             raise ParallelError(
-                f"spread: {count} examples on rank {rank}, {len(given)} on rank "
+                f"spread: {count} examples on rank {rank}, {len(items)} on rank "
                 f"{communicator.rank}.\n  rule: all ranks have the same examples\n  fix:  {fix}"
             )
         if others != shards[rank]:
@@ -78,4 +78,4 @@ def spread(
                 "  fix:  communicator.broadcast_object(costs), where they are measured"
             )
         gathered |= zip(others, part, strict=True)
-    return [gathered[place] for place in range(len(given))]
+    return [gathered[number] for number in range(len(items))]

@@ -57,8 +57,8 @@ class Axis(NamedTuple):
     def __call__(self, value: float) -> float:
         """The pixel of a number; numbers outside lie on the edge."""
         low, high = (math.log10(self.low), math.log10(self.high)) if self.is_log else self[:2]
-        place = math.log10(max(value, self.low)) if self.is_log else value
-        share = (place - low) / (high - low) if high > low else 0.5
+        scaled = math.log10(max(value, self.low)) if self.is_log else value
+        share = (scaled - low) / (high - low) if high > low else 0.5
         return self.begin + min(1.0, max(0.0, share)) * (self.end - self.begin)
 
     def ticks(self, about: int = 5) -> list[float]:
@@ -67,15 +67,15 @@ class Axis(NamedTuple):
             return ticks(self.low, self.high, about)
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         for factors in ((1,), (1, 3), (1, 2, 5)):
-            found = [
+            marks = [
                 factor * 10.0**power
                 for power in range(first, last + 1)
                 for factor in factors
                 if self.low <= factor * 10.0**power <= self.high
             ]
-            if len(found) >= 3:
-                return found[:: -(-len(found) // (about + 1))]
-        return found or [self.low]
+            if len(marks) >= 3:
+                return marks[:: -(-len(marks) // (about + 1))]
+        return marks or [self.low]
 
 
 class Panel:

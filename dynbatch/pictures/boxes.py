@@ -96,5 +96,5 @@ def _joined(boxes: Boxes, into: Mapping[int, int]) -> Boxes:
         hints.setdefault(to, []).append(boxes.hint[key])
     pairs = [(into.get(source, source), into.get(reader, reader)) for source, reader in boxes.edges]
     edges = list(dict.fromkeys([(a, b) for a, b in pairs if a != b]))
-    hint = {key: sum(found) / len(found) for key, found in hints.items()}
+    hint = {key: sum(columns) / len(columns) for key, columns in hints.items()}
     return Boxes(shapes, edges, boxes.layer, hint)

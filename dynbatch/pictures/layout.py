@@ -68,25 +68,25 @@ def ordered(
         hint: numbers that sort the keys at first; a bend has the mean of its readers.
     """
     above, below, first = _neighbours(rows, paths, hint)
-    found = [sorted(row, key=lambda key: first[key]) for row in rows]
-    best, fewest = found, _crossings(found, above)
+    order = [sorted(row, key=lambda key: first[key]) for row in rows]
+    best, fewest = order, _crossings(order, above)
     for sweep in range(SWEEPS):
         upward = sweep % 2 == 0
         neighbours = below if upward else above
-        places = {key: place for row in found for place, key in enumerate(row)}
-        found = [list(row) for row in found]
-        for number in range(len(found)) if upward else reversed(range(len(found))):
+        places = {key: column for row in order for column, key in enumerate(row)}
+        order = [list(row) for row in order]
+        for number in range(len(order)) if upward else reversed(range(len(order))):
             centre = {
                 key: sum([places[other] for other in neighbours[key]]) / len(neighbours[key])
                 if neighbours[key]
                 else float(places[key])
-                for key in found[number]
+                for key in order[number]
             }
-            found[number].sort(key=lambda key: (centre[key], places[key]))
-            places |= {key: place for place, key in enumerate(found[number])}
-        crossings = _crossings(found, above)
+            order[number].sort(key=lambda key: (centre[key], places[key]))
+            places |= {key: column for column, key in enumerate(order[number])}
+        crossings = _crossings(order, above)
         if crossings < fewest:
-            best, fewest = found, crossings
+            best, fewest = order, crossings
     return best
 
 
@@ -135,24 +135,24 @@ def _neighbours(
             below[high][low] = None
         for bend in path[1:-1]:
             led.setdefault(bend, []).append(first[path[-1]])
-    first |= {bend: sum(found) / len(found) for bend, found in led.items()}
+    first |= {bend: sum(keys) / len(keys) for bend, keys in led.items()}
     return (
-        {key: list(found) for key, found in above.items()},
-        {key: list(found) for key, found in below.items()},
+        {key: list(keys) for key, keys in above.items()},
+        {key: list(keys) for key, keys in below.items()},
         first,
     )
 
 
 def _crossings(rows: Sequence[Sequence[int]], above: Mapping[int, Sequence[int]]) -> int:
     """Pairs of edges between neighbouring layers that cross."""
-    places = {key: place for row in rows for place, key in enumerate(row)}
+    places = {key: column for row in rows for column, key in enumerate(row)}
     count = 0
     for row in rows:
         ends = [sorted([places[other] for other in above[key]]) for key in row]
         seen: list[int] = []
-        for found in ends:
-            count += sum([other > end for end in found for other in seen])
-            seen += found
+        for uppers in ends:
+            count += sum([other > end for end in uppers for other in seen])
+            seen += uppers
     return count
 
 

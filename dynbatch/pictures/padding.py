@@ -146,9 +146,9 @@ def _draw(
         y = _titled(drawing, left, top, room, name, text)
         boxes: dict[str, list[Box]] = {}
         for number, (sentence, width) in enumerate(rows):
-            place, length = (left, y + number * down), lengths[sentence]
-            boxes.setdefault(_shade(sentence), []).extend(_cells(place, (across, down), 0, length))
-            boxes.setdefault(GRID, []).extend(_cells(place, (across, down), length, width))
+            corner, length = (left, y + number * down), lengths[sentence]
+            boxes.setdefault(_shade(sentence), []).extend(_cells(corner, (across, down), 0, length))
+            boxes.setdefault(GRID, []).extend(_cells(corner, (across, down), length, width))
         _fill(drawing, boxes)
         left, top = (left, y + len(rows) * down + 14) if is_stacked else (left + room + GAP, top)
     y = _titled(drawing, left, top, room, "Packed", packed)

@@ -76,12 +76,12 @@ def sentence(graph: Graph, number: int = 0, words: Sequence[str] | None = None) 
 
 def _batches(graph: Graph) -> dict[int, str]:
     """The batch of each node that ran, by index: "4", "4.2" of a call, "4–9" of a block."""
-    found = {}
+    names = {}
     for index, text in step_numbers(graph._executor.steps).items():
         step, _, part = text.partition(", part ")
         number = str(int(part.split()[0]) + 1) if part else ""
-        found[index] = f"{step}.{number}" if number else step.replace(" to ", "–")
-    return found
+        names[index] = f"{step}.{number}" if number else step.replace(" to ", "–")
+    return names
 
 
 def _labels(nodes: Sequence[Node], words: Sequence[str] | None) -> dict[int, str]:
@@ -94,22 +94,22 @@ def _labels(nodes: Sequence[Node], words: Sequence[str] | None) -> dict[int, str
         return {}
     if isinstance(words, str):
         raise refused("sentence", "words is a text", "a list of words", "give words=text.split()")
-    given = [str(word) for word in words]
+    texts = [str(word) for word in words]
     sources = [node for node in nodes if not node.inputs and not isinstance(node, ParameterNode)]
-    found = {node.index: " ".join(given) for node in sources if _rows(node) == len(given)}
+    labels = {node.index: " ".join(texts) for node in sources if _rows(node) == len(texts)}
     single = [node.index for node in sources if _rows(node) <= 1]
-    if not found and len(single) == len(given):
-        found = dict(zip(single, given, strict=True))
+    if not labels and len(single) == len(texts):
+        labels = dict(zip(single, texts, strict=True))
     for node in nodes:
-        if isinstance(node, Row) and _rows(node.source) == len(given):
-            found[node.index] = given[node.row]
-    if not found:
+        if isinstance(node, Row) and _rows(node.source) == len(texts):
+            labels[node.index] = texts[node.row]
+    if not labels:
         most = max([_rows(node) for node in sources], default=0)
         raise refused(
-            "sentence", f"words has {len(given)}, and the sentence {most} rows",
+            "sentence", f"words has {len(texts)}, and the sentence {most} rows",
             "a word for each row of what the sentence is made of", "give its own words",
         )  # fmt: skip
-    return found
+    return labels
 
 
 def _rows(node: Node) -> int:
@@ -138,9 +138,9 @@ def _boxes(
     for source, reader in edges:
         readers.setdefault(source, []).append(reader)
     rows = {node.index for node in nodes if isinstance(node, Row)}
-    for source, found in readers.items():
-        if rows.issuperset(found):  # a sentence's matrix lies below the middle of its rows
-            hint[source] = sum([hint[reader] for reader in found]) / len(found)
+    for source, keys in readers.items():
+        if rows.issuperset(keys):  # a sentence's matrix lies below the middle of its rows
+            hint[source] = sum([hint[reader] for reader in keys]) / len(keys)
     return Boxes(shapes, list(edges), layers_of(list(shapes), list(edges)), hint)
 
 

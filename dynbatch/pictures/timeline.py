@@ -153,12 +153,12 @@ def _covered(members: Sequence[Bar]) -> float:
 def _standing(record: RunRecord, members: Sequence[Bar]) -> list[tuple[int, Bar]]:
     """Each bar with the rows of those that were under way when it began: it stands on them."""
     under_way: list[tuple[float, int]] = []  # when each ends, and its rows
-    found = []
+    standing = []
     for bar in members:
         under_way = [(end, rows) for end, rows in under_way if end > bar.begin]
-        found.append((sum([rows for _, rows in under_way]), bar))
+        standing.append((sum([rows for _, rows in under_way]), bar))
         under_way.append((bar.end, record.rows[bar.step].rows))
-    return found
+    return standing
 
 
 def _planning(panel: Panel, record: RunRecord) -> None:
@@ -222,8 +222,8 @@ def _lane(panel: Panel, record: RunRecord, y: float, name: str, members: Sequenc
             same[-1] = (first, y, max(same[-1][2], right - first), LANE)
         else:
             same.append((x, y, max(0.5, right - x), LANE))
-    for colour, found in boxes.items():
-        drawing.rectangles(found, colour)
+    for colour, rectangles in boxes.items():
+        drawing.rectangles(rectangles, colour)
     return y + LANE + 6
 
 

@@ -146,10 +146,10 @@ def _by_title(
 ) -> dict[str, list[int]]:
     """The numbers of the runs by title: what has other units, or measures another thing, has
     another axis."""
-    found: dict[str, list[int]] = {}
+    numbers_of: dict[str, list[int]] = {}
     for number, history in enumerate(histories):
-        found.setdefault(title_of(history), []).append(number)
-    return found
+        numbers_of.setdefault(title_of(history), []).append(number)
+    return numbers_of
 
 
 def _draw_small_panels(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> float:
@@ -239,8 +239,8 @@ def _draw_updates(drawing: Drawing, top: float, history: RunCurves, is_named: bo
         for k, column in enumerate(columns):
             ratios = [curve.values[c] for c in column if isfinite(curve.values[c])]
             if ratios:
-                place = (begin + k * across, down, across - (1 if across > 4 else 0), ROW - 1)
-                boxes.setdefault(_shade(max(ratios)), []).append(place)
+                rectangle = (begin + k * across, down, across - (1 if across > 4 else 0), ROW - 1)
+                boxes.setdefault(_shade(max(ratios)), []).append(rectangle)
     for (colour, opacity), of_shade in boxes.items():
         drawing.rectangles(of_shade, colour, opacity)
     y += len(rows) * ROW + SMALL_SIZE + 2

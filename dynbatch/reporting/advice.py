@@ -67,11 +67,11 @@ def advice_text(record: RunRecord, observed: Observed, columns: int = 80) -> str
     if not record.plans:
         return fill("what to change: nothing has run yet; ask after backward or a value", columns)
     total = total_seconds(record)
-    found, first = advice(record, observed), _compiling(record, columns)
-    if not found:
+    pieces, first = advice(record, observed), _compiling(record, columns)
+    if not pieces:
         return fill(f"what to change: nothing stands out. {_work_itself(record)}", columns) + first
     lines = [fill("what to change, by what it would bring at most", columns)]
-    for number, one in enumerate(found, start=1):
+    for number, one in enumerate(pieces, start=1):
         gain = f"{one.seconds / total:.0%} of the time: " if one.seconds else ""
         for begin, text in ((f"{number:>3}. {gain}", one.problem), ("     fix: ", one.fix)):
             lines.append(fill(begin + text, columns, subsequent_indent=" " * 5))

@@ -193,14 +193,14 @@ def _groups(pairs: Pairs, reasons: tuple[str, ...]) -> dict[str, tuple[str, Grou
     for pair in pairs:
         if pair.second and pair.reason.startswith(reasons) and OTHER_BLOCK not in pair.reason:
             by_type.setdefault(pair.node_type, []).append(pair)
-    found = {
+    groups = {
         node_type: (
             pairs[0].reason,
             sorted({group for p in pairs for group in (p.first, p.second)}),
         )
         for node_type, pairs in by_type.items()
     }
-    return {name: one for name, one in found.items() if len(one[1]) >= MANY_APART}
+    return {name: one for name, one in groups.items() if len(one[1]) >= MANY_APART}
 
 
 def _copied_layers(record: RunRecord, pairs: Pairs) -> dict[str, tuple[str, Groups]]:
@@ -210,15 +210,15 @@ def _copied_layers(record: RunRecord, pairs: Pairs) -> dict[str, tuple[str, Grou
     sentences. Or each has one node, and all parameters have one name. Layers of which most read the
     one before are a model's.
     """
-    found: dict[str, tuple[str, Groups]] = {}
+    layers: dict[str, tuple[str, Groups]] = {}
     for node_type, (reason, groups) in _groups(pairs, ("parameter",)).items():
         made_anew = _of_one_name(record, groups)
         if made_anew:
             names = [name for name, _ in record.rows[made_anew[0][0]].parameters.values()]
-            found[node_type] = f"parameters differ, all called {names[0]!r}", made_anew
+            layers[node_type] = f"parameters differ, all called {names[0]!r}", made_anew
         elif _nodes(record, groups) <= min(_most_nodes(record), FEW_NODES * len(groups)):
-            found[node_type] = reason, groups
-    return {name: one for name, one in found.items() if not _is_stack(record, one[1])}
+            layers[node_type] = reason, groups
+    return {name: one for name, one in layers.items() if not _is_stack(record, one[1])}
 
 
 def _of_one_name(record: RunRecord, groups: Groups) -> Groups:
@@ -236,12 +236,12 @@ def _is_stack(record: RunRecord, groups: Groups) -> bool:
     """Whether most nodes of the groups read, perhaps through others, another of them."""
     nodes: dict[int, set[int]] = {}  # by plan
     for group in groups:
-        for place, step in {record.rows[number].planned for number in group}:
-            nodes.setdefault(place, set()).update(record.plans[place].steps[step].nodes)
+        for run, step in {record.rows[number].planned for number in group}:
+            nodes.setdefault(run, set()).update(record.plans[run].steps[step].nodes)
     reading = 0
-    for place, members in nodes.items():
+    for run, members in nodes.items():
         below: list[bool] = []
-        for inputs in record.plans[place].structure.inputs:
+        for inputs in record.plans[run].structure.inputs:
             below.append(any([below[i] or i in members for i in inputs]))
         reading += sum([below[node] for node in members])
     return 2 * reading > sum(map(len, nodes.values()))
@@ -253,18 +253,18 @@ def _nodes(record: RunRecord, groups: Groups) -> int:
 
 def _extra(pairs: Pairs, reason: str) -> dict[str, list[int]]:
     """By node type the batches that a reason brings on top, most first."""
-    found: dict[str, list[int]] = {}
+    extra: dict[str, list[int]] = {}
     for pair in pairs:
         if pair.reason.startswith(reason) and not pair.second:
-            found.setdefault(pair.node_type, []).extend(pair.first[1:])
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            extra.setdefault(pair.node_type, []).extend(pair.first[1:])
+    return dict(sorted(extra.items(), key=lambda item: -len(item[1])))
 
 
 def _apart_for_a_reason(record: RunRecord, pairs: Pairs) -> int:
     """Batches that ran apart for what a user can change: more sentences make more of them."""
     extra = [*_extra(pairs, EARLIER_RUN).values(), *_extra(pairs, POLICY).values()]
     differing = [_groups(pairs, MADE_EQUAL), _copied_layers(record, pairs)]
-    signatures = [len(groups) - 1 for found in differing for _, groups in found.values()]
+    signatures = [len(groups) - 1 for by_type in differing for _, groups in by_type.values()]
     return sum([len(numbers) for numbers in extra]) + sum(signatures)
 
 
@@ -275,13 +275,13 @@ def _most_nodes(record: RunRecord, rows: Iterable[StepRecord] | None = None) -> 
 
 def _sources(record: RunRecord) -> list[StepRecord]:
     """The batches whose nodes read no node: each sentence begins with one."""
-    found = []
+    rows = []
     for row in record.rows:
-        place, number = row.planned
-        plan = record.plans[place]
+        run, number = row.planned
+        plan = record.plans[run]
         if not plan.structure.inputs[plan.steps[number].nodes[0]]:
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def _joining(record: RunRecord, numbers: Iterable[int]) -> float:

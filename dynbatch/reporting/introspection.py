@@ -260,7 +260,7 @@ backward=Flops(products=120, elementwise=15))
                     *[[places[node], places[reader]] for node, reader in self._folds.pairs()],
                     *map(list, folded),
                 ],
-                "names": [[place, name] for place, name in named.items()],
+                "names": [[number, name] for number, name in named.items()],
                 "kept": sorted([places[index] for index in self._kept]),
                 "runs": [
                     places[run] if isinstance(run, int) else [places[index] for index in run]

@@ -84,12 +84,12 @@ def node_types() -> dict[str, NodeType]:
           kernels       softmax.softmax, softmax.softmax_backward (NumPy, C, CUDA)
     """
     types = sorted({each for each in _below(Operation) if _is_listed(each)}, key=_order)
-    found: dict[str, NodeType] = {}
+    types_of: dict[str, NodeType] = {}
     for each in types:
         name = each.__name__
-        if name in found:  # another's
+        if name in types_of:  # another's
             name = f"{each.__module__}.{each.__qualname__}"
-        found[name] = NodeType(
+        types_of[name] = NodeType(
             name,
             (each.__doc__ or "").strip().split("\n")[0],
             _section(each, "Shape"),
@@ -97,7 +97,7 @@ def node_types() -> dict[str, NodeType]:
             _kernels(each),
             _section(each, "Kernels"),
         )
-    return found
+    return types_of
 
 
 def _order(node_type: type[Operation]) -> tuple[str, bool, str, str]:

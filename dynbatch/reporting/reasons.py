@@ -87,14 +87,14 @@ def _batches_apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
     pairs: list[Apart] = []
     for node_type, signatures in signatures_of.items():
         name = node_type.__name__
-        for place, a in enumerate(signatures):
+        for first, a in enumerate(signatures):
             by_reason: dict[str, list[int]] = {}
             for before, number in zip(steps[a], steps[a][1:], strict=False):
                 chain = by_reason.setdefault(links[number], [before])
                 chain += [before] * (chain[-1] != before) + [number]
             for reason, members in by_reason.items():
                 pairs.append(Apart(name, tuple(members), (), reason))
-            for b in signatures[place + 1 : place + 1 + NEIGHBOURS]:
+            for b in signatures[first + 1 : first + 1 + NEIGHBOURS]:
                 reason = difference(a, b, known)
                 pairs.append(Apart(name, tuple(steps[a]), tuple(steps[b]), reason))
     return pairs

@@ -50,19 +50,19 @@ def thread_bars(record: RunRecord) -> list[list[Bar]]:
         return []
     start = record.runs[0].begin
     batches = [bar for bar in bars(record) if bar.step != HOST]
-    found: dict[int, list[Bar]] = {}
+    bars_of: dict[int, list[Bar]] = {}
     under_way: list[Bar] = []
-    place = 0
+    number = 0
     for span in sorted(record.threads, key=lambda span: span.begin):
         begin, end = span.begin - start, span.end - start
-        while place < len(batches) and batches[place].begin <= begin:
-            under_way.append(batches[place])
-            place += 1
+        while number < len(batches) and batches[number].begin <= begin:
+            under_way.append(batches[number])
+            number += 1
         under_way = [bar for bar in under_way if bar.end >= begin]
         if under_way:
             bar = under_way[span.part % len(under_way)]
-            found.setdefault(span.thread, []).append(Bar(bar.what, bar.step, begin, end))
-    return list(found.values())
+            bars_of.setdefault(span.thread, []).append(Bar(bar.what, bar.step, begin, end))
+    return list(bars_of.values())
 
 
 def lanes(in_order: Sequence[Bar]) -> list[int]:

@@ -146,16 +146,16 @@ def _building(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 
 
 def _log_of_softmax(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for plan in record.plans:
         signatures = plan.structure.signatures
         for node, inputs in zip(signatures, plan.structure.inputs, strict=True):
             if signature_type(node).__name__ == "Log":
                 read = [signatures[i] for i in inputs]
                 if any([signature_type(one).__name__ == "Softmax" for one in read]):
-                    found.update((node, *read))
-    if found:
-        rows = record.rows_with(found)
+                    numbers.update((node, *read))
+    if numbers:
+        rows = record.rows_with(numbers)
         seconds = sum([row.seconds + row.seconds_backward for row in rows])
         yield Advice(
             seconds,
@@ -190,12 +190,12 @@ def _attention(record: RunRecord, observed: Observed) -> Iterator[Advice]:
 
 
 def _padding(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    given = [row for row in record.rows if row.padded_rows]
-    padded, rows = sum([row.padded_rows for row in given]), sum([row.rows for row in given])
+    steps = [row for row in record.rows if row.padded_rows]
+    padded, rows = sum([row.padded_rows for row in steps]), sum([row.rows for row in steps])
     if padded > LEAST_PADDED * rows:
         yield Advice(
             0.0,
-            f"{padded} of {rows} rows of {given[0].kind} look like padding: all sentences are of "
+            f"{padded} of {rows} rows of {steps[0].kind} look like padding: all sentences are of "
             "one length, and most end in equal rows",
             "give sentences as they are, each with its own length; nothing here needs padding",
             stands_out=True,

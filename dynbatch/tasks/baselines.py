@@ -21,7 +21,7 @@ class MostFrequentTag:
             total.update(sentence.tags)
             for word, tag in zip(sentence.words, sentence.tags, strict=True):
                 counts[word][tag] += 1
-        self._best = {word: found.most_common(1)[0][0] for word, found in counts.items()}
+        self._best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
         self._usual = total.most_common(1)[0][0]
 
     def __contains__(self, word: str) -> bool:
@@ -72,8 +72,8 @@ def compressed_bits(known: Sequence[str], texts: Sequence[str]) -> float | None:
     before = before[-LZMA_WINDOW:] + b"\0"
     filters = [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 2 * LZMA_WINDOW}]
     sizes = [
-        len(lzma.compress(given, lzma.FORMAT_RAW, filters=filters))
-        for given in (before, before + after)
+        len(lzma.compress(content, lzma.FORMAT_RAW, filters=filters))
+        for content in (before, before + after)
     ]
     return 8 * (sizes[1] - sizes[0]) / len(after)
 

@@ -139,14 +139,14 @@ class Classification(TextLabelling):
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
         fields = {"words": is_tokens, "labels": is_tokens, "is_characters": _is_switch}
-        found = checked_description(info, {**fields, "dropout": is_share})
-        vocabulary, labels = Vocabulary(found["words"]), found["labels"]
+        description = checked_description(info, {**fields, "dropout": is_share})
+        vocabulary, labels = Vocabulary(description["words"]), description["labels"]
         rows = {"words": len(vocabulary), "network.project": len(labels)}
         features, width = table_widths(info, rows)
         model = TextClassifier(
-            len(vocabulary), len(labels), features, width // len(WINDOWS), found["dropout"]
+            len(vocabulary), len(labels), features, width // len(WINDOWS), description["dropout"]
         )
-        return cls(vocabulary, labels, model, found["is_characters"])
+        return cls(vocabulary, labels, model, description["is_characters"])
 
 
 def _is_switch(value: object) -> bool:

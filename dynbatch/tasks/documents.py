@@ -65,8 +65,8 @@ class DocumentTokenizer:
 
     def decode(self, ids: ArrayLike) -> str:
         """The text of tokens, without marks."""
-        given = np.asarray(ids)
-        return self._units.decode(given[given != self.mark])
+        tokens = np.asarray(ids)
+        return self._units.decode(tokens[tokens != self.mark])
 
 
 def pieces(ids: Array, longest: int, overlap: int) -> Iterator[Piece]:

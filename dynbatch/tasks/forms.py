@@ -60,9 +60,11 @@ def task_of(path: str | Path) -> tuple[str, str]:
             return _said(path, "classification", "each line is JSON with a text and a label")
         raise _unknown(path, 'its lines are JSON, but the first has no "text" and "label"')
     rows = [line for line in written[:20] if not is_comment(line)]
-    found = [line for line in rows if is_conllu(split_columns(line))]
+    token_lines = [line for line in rows if is_conllu(split_columns(line))]
     # Between blanks a line of text may be ten words, too.
-    if any(["\t" in line for line in found]) or (found and len(found) == len(rows)):
+    if any(["\t" in line for line in token_lines]) or (
+        token_lines and len(token_lines) == len(rows)
+    ):
         return _said(path, "tagging", "it is CoNLL-U, whose UPOS column has the tags")
     if _are_tagged(lines):
         return _said(path, "tagging", "each line is a word and its tag, with blank lines between")

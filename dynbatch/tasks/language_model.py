@@ -224,11 +224,11 @@ class DocumentWriter(WritingTask):
         if not count:
             return []
         mark = self.model.mark
-        ((*found,),) = generate(
+        ((*samples,),) = generate(
             self.model, [[mark]], max_new_tokens=length, eos_token_id=mark, do_sample=True,
             num_return_sequences=count, seed=int(rng.integers(1 << 32)),
         )  # fmt: skip
-        return [self.tokenizer.decode(one.tokens) for one in found]
+        return [self.tokenizer.decode(one.tokens) for one in samples]
 
     # Checkpoints, and text out of text ------------------------------------------------------------
 
@@ -241,24 +241,26 @@ class DocumentWriter(WritingTask):
         """An untrained model of a checkpoint's sizes."""
         places = info.shapes.get("model/places.weight")  # of older runs, without rotary
         rotary = {} if places else {"longest": is_count}
-        found = checked_description(info, _DESCRIPTION | rotary)
+        description = checked_description(info, _DESCRIPTION | rotary)
         if places:
-            found["longest"] = places[0]
-        tokenizer = DocumentTokenizer(found["characters"])
+            description["longest"] = places[0]
+        tokenizer = DocumentTokenizer(description["characters"])
         shape = info.shapes.get("model/tokens.weight", ())
         layers = len([name for name in info.shapes if _LAYER.fullmatch(name)])
         if len(shape) != 2 or shape[0] != len(tokenizer):
             raise damaged_description(info, f"{len(tokenizer)} tokens, the tensor {shape}")
-        if found["layers"] != layers:
-            raise damaged_description(info, f"{found['layers']} layers where {layers} were saved")
-        (num_tokens, width), heads = shape, found["heads"]
+        if description["layers"] != layers:
+            raise damaged_description(
+                info, f"{description['layers']} layers where {layers} were saved"
+            )
+        (num_tokens, width), heads = shape, description["heads"]
         if not heads or width % heads:
             raise damaged_description(info, f"{heads} heads for width {width}")
         model = GPT(
-            num_tokens, found["longest"], width, layers, heads, found["dropout"],
+            num_tokens, description["longest"], width, layers, heads, description["dropout"],
             rotary=places is None,
         )  # fmt: skip
-        return cls(model, tokenizer, {name: found[name] for name in _KEPT})
+        return cls(model, tokenizer, {name: description[name] for name in _KEPT})
 
     def coder(self) -> DocumentTokenizer:
         """Text as the beginning of a document: its tokens stand behind the mark."""

@@ -55,12 +55,12 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
     if not settings.resume or settings.checkpoint is None:
         return kind.begin(parts, settings)
     info = read_checkpoint(settings.checkpoint)
-    own = described(kind, info)
+    earlier = described(kind, info)
     if settings.data_changed:
-        share = own.unknown(parts.train)
+        share = earlier.unknown(parts.train)
         print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
     elif not info.extra.get(DATA_CHANGED) and (
-        said := own.differences(kind.begin(parts, settings))
+        said := earlier.differences(kind.begin(parts, settings))
     ):
         raise CheckpointError(
             f"{settings.checkpoint}: the data gives other vocabularies than when the run was "
@@ -69,7 +69,7 @@ def begun(kind: type[AnyTask], parts: Parts, settings: TaskSettings) -> AnyTask:
             "  fix:  give this data; or begin a run in another --output; or go on with the new "
             "data by --resume --data-changed, where words that the run lacks are unknown"
         )
-    return own
+    return earlier
 
 
 def described(kind: type[AnyTask], info: CheckpointInfo) -> AnyTask:
@@ -113,14 +113,14 @@ def learn(
         extra[DATA_CHANGED] = True
 
     def validate(model: Any) -> dict[str, float]:
-        found = task.evaluate(dev)
+        measures = task.evaluate(dev)
         drawn = random.get_state()  # so that a run does not depend on how much of it is shown
         samples = [broken(line) for line in task.samples(shown, settings, rng)]
         random.set_state(drawn)
-        said = f"epoch {next(epochs)}, {task.told(found, dev)}"
+        said = f"epoch {next(epochs)}, {task.told(measures, dev)}"
         tqdm.write("\n  | ".join([said, *[x for lines in samples for x in lines]]))
-        first = metric or next(iter(found))
-        return {first: found[first], **found}
+        first = metric or next(iter(measures))
+        return {first: measures[first], **measures}
 
     examples = task.examples(parts.train)
     has_tokens = any([task.num_tokens(example) != 1 for example in examples])

@@ -34,11 +34,11 @@ def memory_saved(records: Iterable[Record]) -> str:
     known = [record for record in records if "padded_bytes" in record]
     if not known:
         return ""
-    own, padded = [[record[name] for record in known] for name in ("peak_bytes", "padded_bytes")]
+    used, padded = [[record[name] for record in known] for name in ("peak_bytes", "padded_bytes")]
     as_planned = sum([record["peak_bytes"] == record["planned_bytes"] for record in known])
     return (
-        f"{mean(own) / 1e6:.1f} MB on average ({max(own) / 1e6:.1f} at most), padded "
-        f"{mean(padded) / 1e6:.1f} ({max(padded) / 1e6:.1f}): {1 - sum(own) / sum(padded):.0%} "
+        f"{mean(used) / 1e6:.1f} MB on average ({max(used) / 1e6:.1f} at most), padded "
+        f"{mean(padded) / 1e6:.1f} ({max(padded) / 1e6:.1f}): {1 - sum(used) / sum(padded):.0%} "
         f"saved; {as_planned} of {len(known)} looked at took what was planned before they ran"
     )
 

@@ -167,9 +167,9 @@ class Tagging(LabellingTask):
 
     def evaluate(self, texts: Sequence[TaggedSentence]) -> dict[str, float]:
         """Accuracy of all words, and of those that are spelled."""
-        found = accuracy(texts, self.tag([text.words for text in texts]), self.lexicon.words)
-        spelled = {} if found.unknown is None else {"accuracy of spelled words": found.unknown}
-        return {"accuracy": found.all, **spelled}
+        rates = accuracy(texts, self.tag([text.words for text in texts]), self.lexicon.words)
+        spelled = {} if rates.unknown is None else {"accuracy of spelled words": rates.unknown}
+        return {"accuracy": rates.all, **spelled}
 
     def told(self, found: dict[str, float], texts: Sequence[TaggedSentence]) -> str:
         """The accuracies in percent."""
@@ -270,16 +270,16 @@ class Tagging(LabellingTask):
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
         fields = {name: is_tokens for name in ("words", "characters", "tags")}
-        found = checked_description(info, {**fields, "dropout": is_share})
-        lexicon = Lexicon(Vocabulary(found["words"]), Vocabulary(found["characters"]))
+        description = checked_description(info, {**fields, "dropout": is_share})
+        lexicon = Lexicon(Vocabulary(description["words"]), Vocabulary(description["characters"]))
         tables = ("vectors.words", "vectors.letters", "project")
-        sizes = (len(lexicon.words), len(lexicon.characters), len(found["tags"]))
+        sizes = (len(lexicon.words), len(lexicon.characters), len(description["tags"]))
         features, letters, width = table_widths(info, dict(zip(tables, sizes, strict=True)))
         is_crf = "model/crf.transitions" in info.shapes
         model = SpellingTagger(
-            lexicon, sizes[-1], features, letters, width // 2, found["dropout"], is_crf
+            lexicon, sizes[-1], features, letters, width // 2, description["dropout"], is_crf
         )
-        return cls(lexicon, found["tags"], model)
+        return cls(lexicon, description["tags"], model)
 
 
 def accuracy(

@@ -169,8 +169,8 @@ class Task(ABC):
     def report(self, parts: Parts) -> str:
         """What is printed of the test at the end of training: the metrics, and those of baselines
         that know `parts.train`, where there are any."""
-        found = self.evaluate(parts.test)
-        return "\n".join([f"{name:24}  {value:.4f}" for name, value in found.items()])
+        measures = self.evaluate(parts.test)
+        return "\n".join([f"{name:24}  {value:.4f}" for name, value in measures.items()])
 
     def told(self, found: dict[str, float], texts: Sequence[Any]) -> str:
         """The line that says what a validation on these texts found."""
@@ -253,11 +253,11 @@ def checked_description(info: CheckpointInfo, fields: Mapping[str, Rule]) -> dic
     Raises:
         CheckpointError: there is none, or a field is missing or has another form.
     """
-    found = info.extra.get("description")
-    problem = wrong_field(found, fields)
+    description = info.extra.get("description")
+    problem = wrong_field(description, fields)
     if problem:
         raise damaged_description(info, problem)
-    return dict(found)  # type: ignore[arg-type]  # checked
+    return dict(description)  # type: ignore[arg-type]  # checked
 
 
 def table_widths(info: CheckpointInfo, rows: Mapping[str, int]) -> list[int]:

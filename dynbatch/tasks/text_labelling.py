@@ -91,8 +91,8 @@ class TextLabelling(LabellingTask):
 
     def evaluate(self, texts: Sequence[LabelledText]) -> dict[str, float]:
         """Accuracy, and the mean of the labels' F1."""
-        wanted, found = [text.label for text in texts], self._best(texts)
-        return {"accuracy": accuracy(wanted, found), "macro-F1": macro_f1(wanted, found)}
+        wanted, answers = [text.label for text in texts], self._best(texts)
+        return {"accuracy": accuracy(wanted, answers), "macro-F1": macro_f1(wanted, answers)}
 
     def told(self, found: dict[str, float], texts: Sequence[LabelledText]) -> str:
         """Both metrics in percent."""
@@ -101,12 +101,12 @@ class TextLabelling(LabellingTask):
 
     def report(self, parts: Parts) -> str:
         """Accuracy and macro-F1 beside the baselines', and the labels that are mixed up most."""
-        wanted, found = [text.label for text in parts.test], self._best(parts.test)
+        wanted, answers = [text.label for text in parts.test], self._best(parts.test)
         lines = [f"{'right labels of the test set':28} accuracy  macro-F1"]
-        for name, labels in {**self._baselines(parts), self.network: found}.items():
+        for name, labels in {**self._baselines(parts), self.network: answers}.items():
             shares = f"{accuracy(wanted, labels):8.2%}  {macro_f1(wanted, labels):8.2%}"
             lines.append(f"{name[:28]:28} {shares}")
-        pairs = Counter([pair for pair in zip(wanted, found, strict=True) if pair[0] != pair[1]])
+        pairs = Counter([pair for pair in zip(wanted, answers, strict=True) if pair[0] != pair[1]])
         lines += ["mixed up most:"] if pairs else []
         lines += [f"  {a} taken for {b} ({count})" for (a, b), count in pairs.most_common(3)]
         return "\n".join(lines)
@@ -184,7 +184,7 @@ def labelled(
     Raises:
         NumericError: scores of a line are NaN or infinite; names it.
     """
-    found = []
+    rows = []
     for line, row in zip(lines, scores, strict=True):
         if not np.isfinite(row).all():
             raise NumericError(
@@ -196,8 +196,8 @@ def labelled(
         shares = dict(zip(labels, (weights / weights.sum()).tolist(), strict=True))
         label = labels[int(row.argmax())]
         about = {"label": label, "probability": shares[label], "probabilities": shares}
-        found.append({"text": line, **about})
-    return found
+        rows.append({"text": line, **about})
+    return rows
 
 
 def accuracy(wanted: Sequence[str], found: Sequence[str]) -> float:

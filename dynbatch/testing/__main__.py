@@ -21,12 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="default: cpu")
     parser.add_argument("--check", action="store_true", help="also run every batch twice")
     parser.add_argument("--guard", action="store_true", help="also look for NaN and infinity")
-    given = parser.parse_args(arguments)
-    policies = tuple(POLICIES) if given.policy == "all" else (given.policy,)
-    with load_graph(given.path, device=given.device) as loaded:
+    options_of = parser.parse_args(arguments)
+    policies = tuple(POLICIES) if options_of.policy == "all" else (options_of.policy,)
+    with load_graph(options_of.path, device=options_of.device) as loaded:
         print(f"{len(loaded.nodes)} nodes, dumped under {loaded.policy}, {loaded.graph.dtype}")
-    options = {"device": given.device, "check": given.check, "guard": given.guard}
-    report = replay(given.path, policies, **options)
+    options = {"device": options_of.device, "check": options_of.check, "guard": options_of.guard}
+    report = replay(options_of.path, policies, **options)
     print(report or f"no difference under {', '.join(policies)}")
     return int(report is not None)
 

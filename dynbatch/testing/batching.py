@@ -96,9 +96,9 @@ def check_batching(
             tuple([generator.standard_normal(shape) for shape in sentence])
             for sentence in shapes or ()
         ]
-    given = [example if isinstance(example, tuple) else (example,) for example in examples]
+    sentences = [example if isinstance(example, tuple) else (example,) for example in examples]
     with in_float64(parameters) as distinct:
-        _check(Case(build, given, distinct, seed, rtol, atol))
+        _check(Case(build, sentences, distinct, seed, rtol, atol))
 
 
 def _check(case: Case) -> None:
@@ -158,8 +158,8 @@ def run(
 
 def _check_unchanged(case: Case, inputs: dict[str, Node]) -> None:
     for name, node in inputs.items():
-        given = node.array.astype(np.float64)  # type: ignore[attr-defined]
-        if not np.array_equal(node.value, given, equal_nan=True):
+        wanted = node.array.astype(np.float64)  # type: ignore[attr-defined]
+        if not np.array_equal(node.value, wanted, equal_nan=True):
             raise AssertionError(
                 f"check_batching: {name}: the function modified its input.\n"
                 "  rule: forward and backward write only into the arrays given for that"

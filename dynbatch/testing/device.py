@@ -35,10 +35,10 @@ def check_device(
             the sentence, the array, the element and both numbers.
         BackendError:   the device is not available.
     """
-    given = [example if isinstance(example, tuple) else (example,) for example in examples]
-    everyone = range(len(given))
+    sentences = [example if isinstance(example, tuple) else (example,) for example in examples]
+    everyone = range(len(sentences))
     with in_float64(parameters) as distinct:
-        case = Case(build, given, distinct, seed, rtol, atol)
+        case = Case(build, sentences, distinct, seed, rtol, atol)
         for reads in (False, True):
             expected = run(case, everyone, "by_bound", reads)
             for parameter in distinct:

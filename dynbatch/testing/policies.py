@@ -83,14 +83,14 @@ def check_policies(
     expected = outcome(random_graph, "one_by_one", parameters)
     for policy in policies:
         if policy != "one_by_one":
-            found = outcome(random_graph, policy, parameters)
-            _compare(f"under {policy_name(policy)}", found, expected, tolerance)
+            actual = outcome(random_graph, policy, parameters)
+            _compare(f"under {policy_name(policy)}", actual, expected, tolerance)
     if inlined:
-        found = outcome(replace(random_graph, inline=True), "one_by_one", parameters)
+        actual = outcome(replace(random_graph, inline=True), "one_by_one", parameters)
         # The gradient of what a call returned is that of its readers; a plain function may read
         # the value itself on the way to another one.
         alike = {k: v for k, v in expected.items() if "kept node" not in k or "gradient" not in k}
-        _compare("with cells as plain functions", found, alike, tolerance)
+        _compare("with cells as plain functions", actual, alike, tolerance)
 
 
 def check_limits(
@@ -116,9 +116,9 @@ def check_limits(
     expected = outcome(random_graph, "one_by_one", parameters)
     for policy in policies:
         for share in shares:
-            found = outcome(random_graph, policy, parameters, share)
+            actual = outcome(random_graph, policy, parameters, share)
             title = f"under {policy_name(policy)} within {share:.0%} of the memory"
-            _compare(title, found, expected, tolerance)
+            _compare(title, actual, expected, tolerance)
 
 
 def check_sentences(
@@ -157,8 +157,8 @@ def check_sentences(
     runs.append(("the sentences in another order", shuffled, policies[0]))
     for title, chosen, policy in runs:
         numbers = [number for k in chosen for number in alone[k][0]]
-        found = outcome(replace(plan, numbers=numbers), policy, parameters)
-        _compare(title, found, _merged([alone[k][1] for k in chosen]), tolerance)
+        actual = outcome(replace(plan, numbers=numbers), policy, parameters)
+        _compare(title, actual, _merged([alone[k][1] for k in chosen]), tolerance)
 
 
 def _merged(outcomes: Sequence[Outcome]) -> Outcome:

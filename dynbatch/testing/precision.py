@@ -19,8 +19,8 @@ Parameters = Iterable[Parameter] | Module
 
 def distinct(parameters: Parameters) -> list[Parameter]:
     """Every parameter once, in order; of a module, all that it holds."""
-    given = parameters.parameters() if isinstance(parameters, Module) else parameters
-    return list({parameter.uid: parameter for parameter in given}.values())
+    members = parameters.parameters() if isinstance(parameters, Module) else parameters
+    return list({parameter.uid: parameter for parameter in members}.values())
 
 
 @contextmanager

@@ -93,9 +93,9 @@ def require_finite(check: str, outputs: dict[str, Node]) -> None:
     for name, node in outputs.items():
         value = node.value
         if not np.isfinite(value).all():
-            place = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
             raise AssertionError(
-                f"{check}: {name}, element {place} is {value[place]}.\n"
+                f"{check}: {name}, element {index} is {value[index]}.\n"
                 "  rule: forward writes every element of y; the memory is NaN until it does\n"
                 "  fix:  write them all, or choose inputs for which the function is finite"
             )

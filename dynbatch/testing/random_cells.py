@@ -276,9 +276,9 @@ def tree(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     states += [steps.argument(form.takes[0]) for _ in range(1 + i.b % 3)]
     inner = []
     while len(states) > 1:
-        place = int(program.generator.integers(len(states) - 1))
-        states[place : place + 2] = [steps.call(form, *states[place : place + 2])]
-        inner.append(states[place])
+        position = int(program.generator.integers(len(states) - 1))
+        states[position : position + 2] = [steps.call(form, *states[position : position + 2])]
+        inner.append(states[position])
     return steps.behind(inner)
 
 

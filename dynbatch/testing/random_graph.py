@@ -150,11 +150,11 @@ class RandomGraph:
             )
             built.losses.extend(program.run(OPERATIONS, self.reads))
             built.nodes.extend(program.nodes)
-            for place, node in enumerate(program.kept):
-                built.kept[f"sentence {number}, kept node {place} {node.shape}"] = node
-        for place, name in enumerate(self.unread):
+            for k, node in enumerate(program.kept):
+                built.kept[f"sentence {number}, kept node {k} {node.shape}"] = node
+        for k, name in enumerate(self.unread):
             node = UNREAD[name](built.nodes, built.losses, self.parameters).keep()
-            built.kept[f"unread node {place} {node.shape}"] = node
+            built.kept[f"unread node {k} {node.shape}"] = node
         if self.joins == "F.sum" and self.tail != "sum":
             total = F.mean(built.losses)
         else:

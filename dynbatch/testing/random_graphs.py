@@ -123,19 +123,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--graphs", type=int, default=1000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the first; the next has one more")
     parser.add_argument("--policy", choices=["all", *POLICIES], default="all")
-    given = parser.parse_args(arguments)
-    policies = tuple(POLICIES) if given.policy == "all" else (given.policy,)
+    options = parser.parse_args(arguments)
+    policies = tuple(POLICIES) if options.policy == "all" else (options.policy,)
     failed: list[int] = []
     checked = 0
     try:
-        for seed in tqdm(range(given.seed, given.seed + given.graphs), unit="graph", disable=None):
+        for seed in tqdm(
+            range(options.seed, options.seed + options.graphs), unit="graph", disable=None
+        ):
             try:
                 check(seed, policies)
             except Exception as error:
                 failed.append(seed)
                 tqdm.write(
                     f"seed {seed}: {type(error).__name__}: {error}\n  again: {parser.prog} "
-                    f"--graphs 1 --seed {seed} --policy {given.policy}"
+                    f"--graphs 1 --seed {seed} --policy {options.policy}"
                 )
             checked += 1
     except KeyboardInterrupt:

@@ -74,23 +74,23 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
             was a function and none is given.
     """
     document, arrays = read(Path(path))
-    given = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
-    if given["policy"] not in POLICIES and "policy" not in options:
+    settings = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
+    if settings["policy"] not in POLICIES and "policy" not in options:
         raise GraphError(
-            f"load_graph: {os.fspath(path)!r} was dumped under the policy {given['policy']!r}.\n"
+            f"load_graph: {os.fspath(path)!r} was dumped under the policy {settings['policy']!r}.\n"
             "  rule: a file holds no code, so not the function of a policy\n"
             "  fix:  load_graph(path, policy=the_function), or the name of a policy of ours"
         )
-    given["matmul"] = document.get("matmul", FULL)  # older files have none
-    graph = Graph(**(given | options))
+    settings["matmul"] = document.get("matmul", FULL)  # older files have none
+    graph = Graph(**(settings | options))
     reader = Reader(document, arrays, graph.device)
     nodes = reader.graph(document, graph)
-    for place, by in document["folds"]:
-        graph.absorb(nodes[place], nodes[by])
-    for place, name in document.get("names", []):  # older files have none
-        nodes[place].named(name)
-    for place in document["kept"]:
-        nodes[place].keep()
+    for number, by in document["folds"]:
+        graph.absorb(nodes[number], nodes[by])
+    for number, name in document.get("names", []):  # older files have none
+        nodes[number].named(name)
+    for number in document["kept"]:
+        nodes[number].keep()
     runs = [
         nodes[run] if isinstance(run, int) else [nodes[k] for k in run] for run in document["runs"]
     ]
@@ -124,12 +124,12 @@ def replay(
         tolerance = tolerance_of(document["dtype"], matmul)
     expected = _outcome(path, "one_by_one", False, options)
     for policy in policies:
-        found = _outcome(path, policy, False, options)
-        report = _compared(policy, found, expected, tolerance)
+        actual = _outcome(path, policy, False, options)
+        report = _compared(policy, actual, expected, tolerance)
         if report is not None:
-            found = _outcome(path, policy, True, options)
+            actual = _outcome(path, policy, True, options)
             expected = _outcome(path, "one_by_one", True, options)
-            return _compared(policy, found, expected, tolerance) or report
+            return _compared(policy, actual, expected, tolerance) or report
     return f"under every policy: {expected}" if isinstance(expected, str) else None
 
 

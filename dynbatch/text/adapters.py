@@ -118,8 +118,8 @@ class SentencePieceTokenizer:
         Raises:
             VocabularyError: an id is not below `len` of the tokenizer.
         """
-        found = [self._pieces.get(k) for k in ids_of(self, ids) if k != self._end]
-        text: str = self.processor.decode_pieces([piece for piece in found if piece is not None])
+        pieces = [self._pieces.get(k) for k in ids_of(self, ids) if k != self._end]
+        text: str = self.processor.decode_pieces([piece for piece in pieces if piece is not None])
         return text
 
 

@@ -94,12 +94,12 @@ class LabelledTree:
 
     def nodes(self) -> list[LabelledTree]:
         """All nodes, children before their parent and from left to right; the root is the last."""
-        found, waiting = [], [self]
+        visited, waiting = [], [self]
         while waiting:  # no recursion: a tree may be as deep as it has words
             node = waiting.pop()
-            found.append(node)
+            visited.append(node)
             waiting += node.children
-        return found[::-1]
+        return visited[::-1]
 
     def fold(
         self, leaf: Callable[[LabelledTree], State], join: Callable[..., State]

@@ -26,13 +26,13 @@ def read_documents(path: str | Path) -> list[str]:
         ...     read_documents(path)
         ['Once upon a time\\nthere was a fox.', 'It snowed.']
     """
-    found = documents("\n".join([line for _, line in numbered_lines(path)]))
-    if not found:
+    texts = documents("\n".join([line for _, line in numbered_lines(path)]))
+    if not texts:
         raise DataError(
             f"{path}: there is no text in it.\n"
             "  rule: documents with blank lines, or lines of one %, between them"
         )
-    return found
+    return texts
 
 
 def documents(text: str) -> list[str]:
@@ -47,5 +47,5 @@ def documents(text: str) -> list[str]:
     between = r"^%$"
     if not re.search(between, text, re.MULTILINE):
         between = r"\n[ \t]*\n" if re.search(r"\S[ \t]*\n[ \t]*\n\s*\S", text) else r"\n"
-    found = [each.strip("\n") for each in re.split(between, text, flags=re.MULTILINE)]
-    return [each for each in found if each.strip()]
+    pieces = [each.strip("\n") for each in re.split(between, text, flags=re.MULTILINE)]
+    return [each for each in pieces if each.strip()]

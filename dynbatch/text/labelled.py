@@ -101,8 +101,8 @@ def named_columns(first: Sequence[str]) -> tuple[int, int] | None:
         ((2, 1), None)
     """
     names = [field.strip().lower() for field in first]
-    found = [[k for k, name in enumerate(names) if name in known] for known in (LABELS, TEXTS)]
-    labels, texts = found
+    columns = [[k for k, name in enumerate(names) if name in known] for known in (LABELS, TEXTS)]
+    labels, texts = columns
     return (labels[0], texts[0]) if len(labels) == len(texts) == 1 else None
 
 
@@ -148,10 +148,10 @@ def _of_rows(path: str | Path, rows: Rows) -> list[LabelledText]:
 
 def _checked(path: str | Path, rows: Rows, label: int, text: int) -> Iterator[LabelledText]:
     for number, row in rows:
-        found = LabelledText(row[text].strip(), row[label].strip())
-        if not found.text or not found.label:
+        labelled = LabelledText(row[text].strip(), row[label].strip())
+        if not labelled.text or not labelled.label:
             raise bad_line(
                 f"{path}:{number}", "an empty text or label", "\t".join(row), _RULE,
                 "give both, or leave the line out",
             )  # fmt: skip
-        yield found
+        yield labelled

@@ -71,9 +71,9 @@ def _pair(where: str, line: str) -> tuple[str, str]:
     fields = [field.strip() for field in line.split("\t")]
     if len(fields) != 2 or not all(fields):
         counts = {1: "no tab", 2: "nothing on one side of the tab"}
-        found = counts.get(len(fields), f"{len(fields) - 1} tabs")
+        counted = counts.get(len(fields), f"{len(fields) - 1} tabs")
         raise bad_line(
-            where, f"expected source<TAB>target, found {found}", line,
+            where, f"expected source<TAB>target, found {counted}", line,
             _RULE,
             "put a tab between source and target, and leave out lines that lack one of them",
         )  # fmt: skip

@@ -115,7 +115,7 @@ def read_text(path: str | Path, file: BinaryIO, form: VectorFileForm, rows: Vect
         DataError: see `read_vectors`.
     """
     size = Path(path).stat().st_size
-    line = found = 0  # of the file before a block; of these, lines with a vector
+    line = num_vectors = 0  # of the file before a block; of these, lines with a vector
     for block in _blocks(file):
         spans = split_lines(block, form.dim)
         numbers = np.full(spans.shape[1], -1)
@@ -128,22 +128,22 @@ def read_text(path: str | Path, file: BinaryIO, form: VectorFileForm, rows: Vect
                     continue
             if begin == stop:
                 continue
-            if found == rows.limit:
+            if num_vectors == rows.limit:
                 break
             word = bytes(content[begin:end]).strip(b" \t")
             if not word or _ends_in_number(word):
                 raise _damaged(path, line + k + 1, bytes(content[begin:stop]), form.dim)
             numbers[k] = rows.take(word, line + k + 1)
-            found += 1
+            num_vectors += 1
         rows.reserve(1.02 * size / block.size * spans.shape[1])
         for k in read_rows(block, spans, numbers, rows.matrix)[:1].tolist():
             begin, _, stop = spans[:, k].tolist()
             raise _damaged(path, line + k + 1, bytes(content[begin:stop]), form.dim)
         line += spans.shape[1]
-        if found == rows.limit:
+        if num_vectors == rows.limit:
             return
-    if form.num_vectors not in (None, found):
-        raise _wrong_number(path, form, found)
+    if form.num_vectors not in (None, num_vectors):
+        raise _wrong_number(path, form, num_vectors)
 
 
 def _blocks(file: BinaryIO) -> Iterator[Array]:

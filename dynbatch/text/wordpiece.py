@@ -124,14 +124,14 @@ class WordPiece:
             ArgumentError: it is not text.
         """
         parts = self._parting.split(text_of(self, text)) if self._parting else [text]
-        found: list[str] = []
+        pieces: list[str] = []
         for part in parts:
             if part in self._special:
-                found.append(part)
+                pieces.append(part)
             else:
                 for word in self._words(part):
-                    found += self._cut(word)
-        return found
+                    pieces += self._cut(word)
+        return pieces
 
     def encode(self, text: str, special: bool = True) -> Array:
         """The ids of a text's pieces, (T,) int64.
@@ -190,7 +190,7 @@ class WordPiece:
         """The longest pieces of a word."""
         if len(word) > self._longest:
             return [self._unknown]
-        found, start = [], 0
+        pieces, start = [], 0
         while start < len(word):
             for stop in range(len(word), start, -1):
                 piece = word[start:stop] if start == 0 else f"##{word[start:stop]}"
@@ -198,9 +198,9 @@ class WordPiece:
                     break
             else:
                 return [self._unknown]
-            found.append(piece)
+            pieces.append(piece)
             start = stop
-        return found
+        return pieces
 
 
 def _is_punctuation(character: str) -> bool:

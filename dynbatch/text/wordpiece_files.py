@@ -87,8 +87,8 @@ def _template(path: Path, processor: Any) -> tuple[list[str], list[str]]:
     if processor["type"] != "TemplateProcessing":
         raise _other(path, f"its post_processor is a {shorten(processor['type'])}")
     names = [inner["id"] for part in processor["single"] for (inner,) in [part.values()]]
-    (place,) = [k for k, part in enumerate(processor["single"]) if "Sequence" in part]
-    return names[:place], names[place + 1 :]
+    (position,) = [k for k, part in enumerate(processor["single"]) if "Sequence" in part]
+    return names[:position], names[position + 1 :]
 
 
 def _from_vocabulary(path: Path) -> dict[str, Any]:

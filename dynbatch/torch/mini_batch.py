@@ -105,8 +105,8 @@ class MiniBatch:
                 if not isinstance(node, Node):
                     raise _wrong_output(number, shown(node))
             if len(nodes) != (self.parts or 1):
-                given = f"{len(nodes)} nodes, and for the first sentence {self.parts or 1}"
-                raise _wrong_output(number, given)
+                said = f"{len(nodes)} nodes, and for the first sentence {self.parts or 1}"
+                raise _wrong_output(number, said)
             self._outputs += nodes
         self._sentences, self.inputs = (), []  # the nodes have copies
 
@@ -161,8 +161,8 @@ class MiniBatch:
         wanted = [n for n, needs in zip(self._nodes, needs_gradient, strict=False) if needs]
         of_inputs = iter(self._gradients_of(wanted))
         needs_inputs = needs_gradient[: len(self._nodes)]
-        found = [next(of_inputs) if needs else None for needs in needs_inputs]
-        return [*found, *[self._gradient_of(parameter) for parameter in self._parameters]]
+        of_leaves = [next(of_inputs) if needs else None for needs in needs_inputs]
+        return [*of_leaves, *[self._gradient_of(parameter) for parameter in self._parameters]]
 
     def _gradients_of(self, nodes: Sequence[Node]) -> list[Tensor]:
         if self.graph.device.is_cuda:
@@ -221,10 +221,10 @@ def require_alike(tensors: Sequence[Tensor]) -> tuple[str, str]:
     first = tensors[0]
     for tensor in tensors:
         if tensor.dtype != first.dtype or tensor.dtype not in FLOATS:
-            given = str(tensor.dtype)
-            given += "" if tensor.dtype == first.dtype else f" beside {first.dtype}"
+            kind = str(tensor.dtype)
+            kind += "" if tensor.dtype == first.dtype else f" beside {first.dtype}"
             raise DtypeError.at_caller(
-                f"Batched: a tensor {tuple(tensor.shape)} of {given}.\n"
+                f"Batched: a tensor {tuple(tensor.shape)} of {kind}.\n"
                 "  rule: inputs and parameters have one dtype, float32 or float64\n"
                 "  fix:  tensor.float() or module.double(); under autocast, tensor.float() too"
             )

@@ -54,12 +54,12 @@ def sentences_of(arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
         ArgumentError: an argument is not a list, `Packed` or a nested tensor.
         ShapeError:    one has another number of sentences than the first.
     """
-    columns = [_column(place, argument) for place, argument in enumerate(arguments)]
+    columns = [_column(number, argument) for number, argument in enumerate(arguments)]
     counts = [len(column) for column in columns]
-    for place, count in enumerate(counts):
+    for number, count in enumerate(counts):
         if count != counts[0]:
             raise ShapeError.at_caller(
-                f"Batched: argument 0 has {counts[0]} sentences, argument {place} has {count}.\n"
+                f"Batched: argument 0 has {counts[0]} sentences, argument {number} has {count}.\n"
                 "  rule: each argument has an entry for each sentence of the mini-batch\n"
                 "  fix:  what all sentences share belongs in the parameters or the function"
             )

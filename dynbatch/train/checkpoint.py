@@ -144,7 +144,7 @@ def save_checkpoint(
     if ranks is not None and ranks.rank != 0:
         ranks.barrier()
         return
-    own: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
+    of_model: dict[str, object] = getattr(model, "checkpoint_extra", dict)()
     state: dict[str, object] = {
         "step": step,
         "epoch": epoch,
@@ -153,7 +153,7 @@ def save_checkpoint(
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "schedule": None if schedule is None else type(schedule).__name__,
         "schedule_state": None if schedule is None else schedule.state_dict(),
-        "extra": {**own, **(extra or {})},
+        "extra": {**of_model, **(extra or {})},
     }
     tensors = {
         f"{MODEL}{name}": np.ascontiguousarray(transfer.to_host(parameter.value))

@@ -168,8 +168,8 @@ class PreparedEpoch(Generic[Prepared]):
 
         def begin(count: int) -> None:
             for batch in islice(rest, count):
-                given = self._named(batch)
-                waiting.append(workers.submit(partial(_prepare_all, owner.prepare, key, *given)))
+                named = self._named(batch)
+                waiting.append(workers.submit(partial(_prepare_all, owner.prepare, key, *named)))
 
         try:
             begin(owner.ahead)

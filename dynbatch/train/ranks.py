@@ -191,8 +191,8 @@ class Ranks:
         drawn, ending = random.get_state(), max(self._noted, default=0)
         memory = {name: taken for name, taken in record.items() if name.endswith("_bytes")}
         said = None if failure is None else str(failure)
-        own = UpdateNote(same, drawn["count"], ending, memory, said)
-        notes = _gathered(self._communicator, own)
+        our_note = UpdateNote(same, drawn["count"], ending, memory, said)
+        notes = _gathered(self._communicator, our_note)
         _require_equal(
             [note.same for note in notes],
             "batches.epoch(n) gives all ranks the same mini-batches, and a loss draws nothing from "
@@ -222,8 +222,8 @@ class Ranks:
         """The value of rank 0."""
         if self._communicator is None:
             return value
-        found: Value = self._communicator.broadcast_object(value)
-        return found
+        first_value: Value = self._communicator.broadcast_object(value)
+        return first_value
 
     def require_same(self, values: Mapping[str, object], rule: str, fix: str) -> None:
         """Compare values by name.
@@ -232,8 +232,8 @@ class Ranks:
             ParallelError: ranks differ; on all of them.
         """
         if self._communicator is not None:
-            own = {name: _shortened(value) for name, value in values.items()}
-            _require_equal(_gathered(self._communicator, own), rule, fix)
+            shortened = {name: _shortened(value) for name, value in values.items()}
+            _require_equal(_gathered(self._communicator, shortened), rule, fix)
 
     def require_same_parameters(self, model: HasParameters) -> None:
         """Compare all numbers of a model.

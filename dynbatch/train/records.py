@@ -25,8 +25,8 @@ class RunRecords:
             DataError: a file cannot be written.
         """
         for record in records:
-            for place in self._places:
-                place.write(record)
+            for file in self._places:
+                file.write(record)
 
     def keep_before(self, step: int, epoch: int) -> None:
         """Keep what tells of updates up to `step` and of validations of epochs before `epoch`.
@@ -40,10 +40,10 @@ class RunRecords:
                 return bool(record["epoch"] < epoch)
             return bool(record["step"] <= step)
 
-        for place in self._places:
-            place.keep(is_done)
+        for file in self._places:
+            file.keep(is_done)
 
     def close(self) -> None:
         """Close the files; the next record opens them again."""
-        for place in self._places:
-            place.close()
+        for file in self._places:
+            file.close()

@@ -155,12 +155,12 @@ def _require_all_parts(info: CheckpointInfo, run: TrainerSettings) -> None:
         said = "\n".join(
             [f"  {name}: {kind} in the checkpoint, None now" for name, kind in gone.items()]
         )
-        given = ", ".join([f"{name}=..." for name in gone])
+        arguments = ", ".join([f"{name}=..." for name in gone])
         raise CheckpointError(
             f"{info.path}: the run was saved with what this trainer lacks; nothing was loaded."
             f"\n{said}\n"
             "  rule: a run goes on with the schedule, average and random_state it was begun with\n"
-            f"  fix:  Trainer({given}) as before; or begin a new run without, in another file, "
+            f"  fix:  Trainer({arguments}) as before; or begin a new run without, in another file, "
             "from model and optimizer: train.load_checkpoint(path, model, optimizer)"
         )
 

@@ -300,16 +300,16 @@ class Trainer(TrainerSettings):
         """Validate, note the result, and save."""
         self._settle()
         self.ranks.require_same_parameters(self.model)
-        metric, found = None, Record()
+        metric, measures = None, Record()
         if self.validate is not None:
             self.model.eval()
             with self.averaged():
-                found = self.ranks.first(validated(self.validate(self.model)))
-            metric = found["metric"]
+                measures = self.ranks.first(validated(self.validate(self.model)))
+            metric = measures["metric"]
         with deferred_interrupt():
             is_best = metric is not None and self.stopping.note(metric, self.step)
             if metric is not None:
-                record = {"step": self.step, "epoch": self.epoch, **found, "is_best": is_best}
+                record = {"step": self.step, "epoch": self.epoch, **measures, "is_best": is_best}
                 self._records.write(record)
                 if self.schedule is not None and self.schedule.needs_metric:
                     self.schedule.step(metric)

@@ -63,8 +63,8 @@ class Update:
         if isinstance(self.norm, GradientNorm):
             self.norm.was_read = True  # whatever is wrong with it is told here
             self.norm.is_finite()  # waits: then all ranks that say their loss have summed gradients
-        own = sum([float(loss.value) for loss in self.losses])
-        self.record["loss"] = self.ranks.total(own)
+        total = sum([float(loss.value) for loss in self.losses])
+        self.record["loss"] = self.ranks.total(total)
         if not isfinite(self.record["loss"]):
             raise NumericError(f"the loss is {self.record['loss']}.")
         self.record["gradient_norm"] = float(self.norm)
@@ -152,7 +152,7 @@ def _add_gradients(
             return []
         losses = _losses(settings, graph, batch, places)
         loss = F.sum(losses) / count
-        shard = [batch[place] for place in places]
+        shard = [batch[number] for number in places]
         memory = _planned_memory(settings, record["step"], graph, loss, shard)
         graph.backward(loss, settings.memory_limit)
         memory["peak_bytes"] = graph.peak_bytes
@@ -176,9 +176,9 @@ def _losses(
         if settings.loss_of_batch:
             return _of_each(loss(graph, settings.model, batch), batch)
         losses = []
-        for place in places:
-            argument = batch[place]
-            with graph.example(place):
+        for number in places:
+            argument = batch[number]
+            with graph.example(number):
                 losses.append(loss(graph, settings.model, argument))
         return losses
     except Exception as error:

@@ -67,7 +67,7 @@ class Watched:
         """The numbers by parameter, six digits of each; on a GPU this waits for the update."""
         assert self._updates is not None
         gradients = dict(zip(self._having, self._gradients.read(), strict=True))
-        found = {}
+        statistics_of = {}
         numbers = (self._sums.read(), self._squares.read(), self._updates.read())
         for (name, parameter), total, squares, update in zip(
             self._parameters.items(), *numbers, strict=True
@@ -82,8 +82,8 @@ class Watched:
                 "update_norm": sqrt(update),
                 "update_ratio": sqrt(update) / norm if norm else nan,
             }
-            found[name] = {key: float(f"{x:.{DIGITS}g}") for key, x in statistics.items()}
-        return found
+            statistics_of[name] = {key: float(f"{x:.{DIGITS}g}") for key, x in statistics.items()}
+        return statistics_of
 
 
 class _Sums:

@@ -201,8 +201,8 @@ class RunRecord(NamedTuple):
         for number, row in enumerate(self.rows):
             first.setdefault(row.planned, number)
         return [
-            first.get((place, number))
-            for place, plan in enumerate(self.plans)
+            first.get((run, number))
+            for run, plan in enumerate(self.plans)
             for number in range(len(plan.steps))
         ]
 
@@ -217,8 +217,8 @@ class RunRecord(NamedTuple):
         for row in self.rows:
             made[row.planned] = made.get(row.planned, 1) + row.lower_bound - 1
         most: dict[int, int] = {}
-        for (place, number), batches in made.items():
-            signature = self.plans[place].steps[number].signature
+        for (run, number), batches in made.items():
+            signature = self.plans[run].steps[number].signature
             if len(self.plans) > 1:
                 signature = without_reach(signature)
             most[signature] = max(most.get(signature, 0), batches)
@@ -276,13 +276,13 @@ def _seconds(begin: float, end: float) -> float:
 
 def rows_of(steps: Sequence[StepRun]) -> list[StepRecord]:
     """The rows of steps of one graph in the table."""
-    given: dict[int, list[str]] = {}
+    user_names: dict[int, list[str]] = {}
     graph: Any = steps[0].nodes[0].graph if steps else None
     for index, name in graph.names.items() if steps else ():
         node = graph.nodes[index]
         ran = node.call if isinstance(node, ResultPart | BlockResult) else node
-        given.setdefault(ran.index, []).append(name)
-    return [_row_of(step, given) for step in steps]
+        user_names.setdefault(ran.index, []).append(name)
+    return [_row_of(step, user_names) for step in steps]
 
 
 def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:

@@ -122,11 +122,11 @@ class RepeatedRun:
 
     def _write(self) -> None:
         """Write down what C does, as it would now, or what a GPU is given to do."""
-        given = self._given()
+        addresses = self._given()
         if (packed := packed_weights()) is not None:
             packed.renew()
         self._actions = (in_few_calls if self._queue is None else in_few_launches)(self._each)
-        self._known = given
+        self._known = addresses
 
     def rest(self) -> None:
         """Give the memory back until it runs again; its values are gone."""
@@ -145,16 +145,16 @@ def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
     Args:
         actions: each with whether calls of C may be written down in its place.
     """
-    found: list[Action] = []
+    joined: list[Action] = []
     tasks = Tasks()
     for action, is_call in actions:
         calls = written(action) if is_call else None
         if calls is not None:
             tasks.extend(calls)
             continue
-        found += [*tasks.repeated(), action]
+        joined += [*tasks.repeated(), action]
         tasks = Tasks()
-    return found + tasks.repeated()
+    return joined + tasks.repeated()
 
 
 def in_few_launches(actions: Iterable[tuple[Action, bool]]) -> list[Action]:

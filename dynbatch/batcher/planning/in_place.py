@@ -73,7 +73,7 @@ class InPlace:
 
     def _shared(self, sizes: Sequence[int], lasts: Sequence[int]) -> dict[int, list[int]]:
         """The rows of equal gradients that can share one place, by each of them."""
-        found: dict[int, list[int]] = {}
+        shared: dict[int, list[int]] = {}
         for rows in self._equal:
             together = rows[:1]
             for row in rows[1:]:
@@ -86,8 +86,8 @@ class InPlace:
                 if len(others) == len(together) and not any(apart):
                     together.append(row)
             if len(together) > 1 and sizes[rows[0]]:
-                found.update(dict.fromkeys(together, together))
-        return found
+                shared.update(dict.fromkeys(together, together))
+        return shared
 
     def chains(
         self,

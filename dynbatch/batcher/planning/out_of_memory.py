@@ -37,9 +37,9 @@ def advised(
     if request.loss is None or room is None:
         return OutOfMemory("\n".join(lines))
     most, *_ = request.micro_batches()
-    own = use.peak_bytes - held
-    if most > 1 and room < own:
-        fits = room * most // own
+    of_run = use.peak_bytes - held
+    if most > 1 and room < of_run:
+        fits = room * most // of_run
         smaller = f"about {fits} of its {most} sentences fit" if fits else "not one sentence fits"
         fixes.append(f"{smaller} in the {room:,} bytes left")
     with suppress(OutOfMemory):

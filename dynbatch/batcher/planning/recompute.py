@@ -60,15 +60,15 @@ def options_of(
             if can_run_again(graph, step) and step not in freed:
                 groups.setdefault((signature, met[signature] // near), []).append(step)
     costs = _costs(parts, freed)
-    found = []
+    options = []
     for steps in groups.values():
         cost = sum([costs[step] for step in steps])
-        found.append(RecomputeOption(tuple(steps), cost))
+        options.append(RecomputeOption(tuple(steps), cost))
         choices = [step.node_type.recompute_choices(step.batch) for step in steps]
         for k in range(max(map(len, choices)) if all(choices) else 0):
             segments = tuple([some[min(k, len(some) - 1)] for some in choices])
-            found.append(RecomputeOption(tuple(steps), cost * (1 + k * SLOWER), segments))
-    return found
+            options.append(RecomputeOption(tuple(steps), cost * (1 + k * SLOWER), segments))
+    return options
 
 
 def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> dict[StepRun, int]:

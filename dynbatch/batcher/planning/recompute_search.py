@@ -104,8 +104,8 @@ class RecomputeSearch:
 
     def fit_thoroughly(self) -> Candidate | None:
         """The cheapest plan found that fits, by a longer search after `fit`; None if none fits."""
-        found = self.smallest = self._shortest(self._whole, self._ranking)
-        return self._without_waste(found) if self._fits(found) else None
+        candidate = self.smallest = self._shortest(self._whole, self._ranking)
+        return self._without_waste(candidate) if self._fits(candidate) else None
 
     def _shortest(self, whole: Candidate, ranking: Ranking) -> Candidate:
         """The shortest prefix of the ranking that fits, or all of it.
@@ -131,27 +131,27 @@ class RecomputeSearch:
                 low = guess
         return best if high <= len(peaks) else last
 
-    def _without_waste(self, found: Candidate) -> Candidate:
+    def _without_waste(self, candidate: Candidate) -> Candidate:
         """Drop the most expensive options as long as the rest fits."""
         profile = self._ranking.profile
-        spare = self._limit - found.elements + profile.peak_with(found.options)
+        spare = self._limit - candidate.elements + profile.peak_with(candidate.options)
         # As if the profile were right, and else as if it were always as far from the plan as here.
         for most in (self._limit, spare):
-            options = list(found.options)
+            options = list(candidate.options)
             for option in sorted(options[:-1], key=lambda option: -option.cost)[:TRIED]:
                 fewer = [other for other in options if other is not option]
                 if profile.peak_with(fewer) <= most:
                     options = fewer
-            if len(options) == len(found.options):
+            if len(options) == len(candidate.options):
                 continue
-            fewest = self._plan(found.serial, options)
+            fewest = self._plan(candidate.serial, options)
             if self._fits(fewest):
-                found = fewest
+                candidate = fewest
                 break
-        if found.serial:
-            together = self._plan(False, found.options)
-            found = together if self._fits(together) else found
-        return found
+        if candidate.serial:
+            together = self._plan(False, candidate.options)
+            candidate = together if self._fits(together) else candidate
+        return candidate
 
     def _fits(self, found: Candidate) -> bool:
         return found.elements <= self._limit

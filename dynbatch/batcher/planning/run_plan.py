@@ -151,18 +151,18 @@ class RunPlanner:
                 try:
                     graph = self._graph(preparation, request, past)
                     search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
-                    found = search.fit()
-                    floor = floor or (search.floor if found is None else 0)
-                    is_far = found is None and search.floor > FAR * room
+                    candidate = search.fit()
+                    floor = floor or (search.floor if candidate is None else 0)
+                    is_far = candidate is None and search.floor > FAR * room
                     if is_far and (thorough or request.micro_batches()[0] == 1):
-                        found, is_far = search.fit_thoroughly(), False
+                        candidate, is_far = search.fit_thoroughly(), False
                 except BaseException:
                     preparation.forget()
                     raise
-                if found is not None:
-                    saving = _saving_text(found, count)
-                    share = _recompute_share(found, preparation)
-                    return RunPlan(preparation, found.plan, saving, request.limit, share)
+                if candidate is not None:
+                    saving = _saving_text(candidate, count)
+                    share = _recompute_share(candidate, preparation)
+                    return RunPlan(preparation, candidate.plan, saving, request.limit, share)
                 preparation.forget()
                 if is_far:
                     left_out.append(count)

@@ -33,25 +33,25 @@ class Entries:
 
     __slots__ = ("code", "counts", "first", "origins", "row")
 
-    def __init__(self, given: Sequence[Any]) -> None:
-        types = set(map(type, given))
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        types = set(map(type, arguments))
         self.counts: Array | None = None
         if SumArgument in types:
-            members = [x.members if type(x) is SumArgument else (x,) for x in given]
+            members = [x.members if type(x) is SumArgument else (x,) for x in arguments]
             self.counts = np.array([len(terms) for terms in members])
-            given = [x for terms in members for x in terms]
-        origins = [x.origin for x in given]
+            arguments = [x for terms in members for x in terms]
+        origins = [x.origin for x in arguments]
         self.origins: list[Origin] = list(dict.fromkeys(origins))
         if len(self.origins) == 1:
-            self.code = np.zeros(len(given), np.int64)
+            self.code = np.zeros(len(arguments), np.int64)
         else:
             number = {origin: k for k, origin in enumerate(self.origins)}
             self.code = np.array([number[origin] for origin in origins])
-        self.row = np.array([x.row for x in given])
+        self.row = np.array([x.row for x in arguments])
         if types.isdisjoint((ResultPart, TuplePart, SumArgument)):
-            self.first = np.zeros(len(given), np.int64)
+            self.first = np.zeros(len(arguments), np.int64)
         else:
-            self.first = np.array([x.first for x in given])
+            self.first = np.array([x.first for x in arguments])
 
     def call_of(self, count: int) -> Array:
         """(M,) the number of each entry's call."""
@@ -102,8 +102,8 @@ class Pending:
         whole = rows.size == len(table.calls)
         picked = rows.tolist()
         for column, num_leaves in zip(table.columns, table.forms, strict=True):
-            given = column if whole else [column[row] for row in picked]
-            leaves += read_column(given, num_leaves)
+            of_rows = column if whole else [column[row] for row in picked]
+            leaves += read_column(of_rows, num_leaves)
         self.columns = list(dict.fromkeys([entries for entries, _ in leaves]))
         marked = list(zip(leaves, table.matrices, strict=True))
         self.memories = [entries for (entries, _), is_matrix in marked if is_matrix]

@@ -95,12 +95,12 @@ class RegionBuilder:
         gathers, table = self._gathers, pending.table
         arguments = dict.fromkeys([entries for entries, _ in pending.leaves])
         known = {entries: gathers.of_argument(entries, order) for entries in arguments}
-        given = [known[entries] for entries, _ in pending.leaves]
-        cell = table.compiled(frozenset([k for k, x in enumerate(given) if x.ahead]))
+        leaf_entries = [known[entries] for entries, _ in pending.leaves]
+        cell = table.compiled(frozenset([k for k, x in enumerate(leaf_entries) if x.ahead]))
         widths = [value.width for value in cell.program.streams]
         streams = [
             x.of_leaf(leaf, width, gathers)
-            for x, (_, leaf), width in zip(given, pending.leaves, widths, strict=False)
+            for x, (_, leaf), width in zip(leaf_entries, pending.leaves, widths, strict=False)
         ]
         memories, memory_of = self._memories(pending, cell, order, streams)
         for node in table.hoisted.of_constants(cell):
@@ -118,9 +118,9 @@ class RegionBuilder:
         """Sources of the loop's memories, and which each call reads; adds their summaries."""
         if pending.by_memory is None:
             return [], np.zeros(order.size, np.int64)
-        given, which = pending.by_memory
+        memories, which = pending.by_memory
         memory_of = which[order]
-        nodes = pending.table.hoisted.of_all(cell, given)
+        nodes = pending.table.hoisted.of_all(cell, memories)
         num_memories = len(cell.program.memory_nodes)
         for summary, rows in zip(cell.program.summaries, nodes[num_memories:], strict=True):
             space = self._gathers.space(PackedRows(self._gathers.source(rows), summary.width))

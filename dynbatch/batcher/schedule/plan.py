@@ -92,20 +92,20 @@ class Structure:
         cyclic = _without_sources([(t, s) for s, t in _without_sources(self.type_graph()[1])])
         recurring = {signature for edge in cyclic for signature in edge}
         chains: list[dict[int, int]] = [{} for _ in self.signatures]
-        own = [1] * len(chains)
+        lengths = [1] * len(chains)
         for node in range(len(chains) - 1, -1, -1):
             signature = self.signatures[node]
             if signature not in recurring:
                 continue
             chain, chains[node] = chains[node], {}  # no reader is left: its room is free
-            own[node] = chain[signature] = chain.get(signature, 0) + 1
+            lengths[node] = chain[signature] = chain.get(signature, 0) + 1
             for i in self.inputs[node]:
                 if self.signatures[i] in recurring:
                     above = chains[i]
                     for reached, length in chain.items():
                         if length > above.get(reached, 0):
                             above[reached] = length
-        return own
+        return lengths
 
     def longest_chains(self) -> dict[int, int]:
         """For each signature, the most nodes of it on a path."""

@@ -33,8 +33,8 @@ def signatures_of(
         nodes: in a topological order.
     """
     position = {node.index: i for i, node in enumerate(nodes)}
-    found = [position.get(root.producer().index) for root in roots]
-    begun = {i for i in found if i is not None}
+    positions = [position.get(root.producer().index) for root in roots]
+    begun = {i for i in positions if i is not None}
     signatures = [node.sig for node in nodes]
     if len(begun.union(*inputs)) == len(nodes) and all(
         [_is_plain(t) for t in set(map(type, nodes))]

@@ -65,9 +65,9 @@ def structure_of(nodes: Sequence[Operation], roots: Sequence[Node] | None = None
     for i, node in enumerate(nodes):
         read = []
         for x in node.producers() if node.phase else node.inputs:
-            place = position.get(x.index)
-            if place is not None:
-                read.append(place)
+            producer = position.get(x.index)
+            if producer is not None:
+                read.append(producer)
         if read and max(read) >= i:
             raise GraphError(
                 f"{node.label()} reads {nodes[max(read)].label()}, which was made after it.\n"

@@ -34,7 +34,7 @@ def structure_of_runs(numbers: Sequence[bytes]) -> Structure:
         signatures[index] = signature
         inputs.setdefault(index, []).extend(read)
     order = sorted(signatures, key=lambda index: (phases[index], index >= 0))
-    position = {index: place for place, index in enumerate(order)}
+    position = {index: rank for rank, index in enumerate(order)}
     return Structure(
         tuple([signatures[index] for index in order]),
         tuple([tuple([position[i] for i in inputs[index] if i in position]) for index in order]),

@@ -159,11 +159,11 @@ class BatchInput:
                 return
         else:
             if isinstance(nodes, MembersParts):
-                found = dict.fromkeys([part.block for part in nodes.parts])
+                blocks = dict.fromkeys([part.block for part in nodes.parts])
             else:
-                found = dict.fromkeys([x._block for x in nodes])
-            self.blocks = list(dict.fromkeys([block.base for block in found]))
-            self.gradient_blocks = [block for block in found if not isinstance(block, View)]
+                blocks = dict.fromkeys([x._block for x in nodes])
+            self.blocks = list(dict.fromkeys([block.base for block in blocks]))
+            self.gradient_blocks = [block for block in blocks if not isinstance(block, View)]
             self.covers = False
         self.lengths, self.width, self.widths, self.size = layout_of(nodes)
 
@@ -183,8 +183,8 @@ class BatchInput:
         if not isinstance(nodes, MembersPart | MembersParts):
             return [node._position for node in nodes if node._block is block]
         parts = nodes.parts if isinstance(nodes, MembersParts) else [nodes]
-        own = [part for part in parts if part.block is block]
-        return [place for part in own for place in range(part.first, part.end)]
+        in_block = [part for part in parts if part.block is block]
+        return [position for part in in_block for position in range(part.first, part.end)]
 
     def _slice(self, packed: Ragged) -> Ragged:
         if self.covers:

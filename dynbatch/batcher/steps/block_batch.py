@@ -44,7 +44,7 @@ class BlockBatch:
     @cached_property
     def result_blocks(self) -> set[Any]:
         """The blocks in which results of the calls lie, which others may read."""
-        return {place.block.base for call in self.calls for place in call.places}
+        return {result.block.base for call in self.calls for result in call.places}
 
     @cached_property
     def _sizes(self) -> Array:
@@ -91,8 +91,8 @@ class BlockBatch:
         if isinstance(bound, Site):
             return self.stream_numbers(bound)
         if isinstance(bound, Given):
-            site, place = bound
-            return [call.told.given[site][place] for call in self.calls[:count]]
+            site, argument = bound
+            return [call.told.given[site][argument] for call in self.calls[:count]]
         if isinstance(bound, Sized) and isinstance(bound.form, int):
             return self.numbers(bound.coefficients[0])[:count]
         return [self.value(operator, name, k) for k in range(count)]
@@ -110,11 +110,11 @@ class BlockBatch:
         """The node of each call for an operator, or for a node argument where it is negative."""
         if operator < 0:
             return [call.inputs[-1 - operator] for call in self.calls]
-        members, place = self.members[operator]
+        members, number = self.members[operator]
         if self.program.operators[operator].is_shared:
-            return [members[place]] * len(self.calls)
+            return [members[number]] * len(self.calls)
         count = len(self.calls)
-        return [members[k] for k in range(place * count, (place + 1) * count)]
+        return [members[k] for k in range(number * count, (number + 1) * count)]
 
     def inputs_of(self, operators: Sequence[int], position: int) -> Sequence[Node]:
         """What the operators of a step read at a position: nodes of one step where they lie so."""
@@ -122,8 +122,8 @@ class BlockBatch:
         if min(read) >= 0:
             parts = [self.part_of(operator) for operator in read]
             if None not in parts:
-                found: Sequence[Node] = joined(cast("list[MembersPart]", parts))
-                return found
+                nodes: Sequence[Node] = joined(cast("list[MembersPart]", parts))
+                return nodes
         if self.program.operators[operators[0]].is_shared:  # and so is what they read
             return [self.nodes_of(operator)[0] for operator in read]
         return [node for operator in read for node in self.nodes_of(operator)]
@@ -138,11 +138,11 @@ class BlockBatch:
 
     def part_of(self, operator: int) -> MembersPart | None:
         """The nodes of an operator, where they lie in one block, one for each call."""
-        members, place = self.members[operator]
+        members, number = self.members[operator]
         if members.block is None or members.is_shared:
             return None
         count = len(self.calls)
-        return MembersPart(members, place * count, (place + 1) * count)
+        return MembersPart(members, number * count, (number + 1) * count)
 
     def settle(self) -> None:
         """Tell the calls where their results lie."""
@@ -152,8 +152,8 @@ class BlockBatch:
             if operator < 0:
                 places.append(places_of(self.nodes_of(operator)))
             else:
-                members, place = self.members[operator]
-                places.append(members.places(place))
+                members, number = self.members[operator]
+                places.append(members.places(number))
         for k, call in enumerate(calls):
             call.places = [of_result[k] for of_result in places]
             call._block, call._position, call._start = call.places[program.main]
@@ -191,8 +191,8 @@ class ResumedBatch(BlockBatch):
 
     def settle(self) -> None:
         """Tell the call where its result lies."""
-        members, place = self.members[self.program.results[self.program.main]]
-        (first,) = places_of([members[place * len(self.calls)]])
+        members, number = self.members[self.program.results[self.program.main]]
+        (first,) = places_of([members[number * len(self.calls)]])
         call = self._call
         call.places = [first]
         call._block, call._position, call._start = first

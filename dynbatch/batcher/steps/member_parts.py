@@ -89,13 +89,13 @@ class PortsPart(MembersPart):
 
     @property
     def starts(self) -> list[int]:
-        return [place * self.widths[0] for place in range(self.first, self.end)]
+        return [position * self.widths[0] for position in range(self.first, self.end)]
 
     def __getitem__(self, place: Any) -> Any:
-        found = super().__getitem__(place)
+        nodes = super().__getitem__(place)
         if isinstance(place, slice):
-            return [PortPlace(node, self.part) for node in found]
-        return PortPlace(found, self.part)
+            return [PortPlace(node, self.part) for node in nodes]
+        return PortPlace(nodes, self.part)
 
 
 class MembersParts(Sequence[Any]):

@@ -44,8 +44,8 @@ class Members(Sequence[Any]):
         self.block: Any = None
         self._count = 1 if self.is_shared else len(batch.calls)
         self._nodes: dict[int, Operation] = {}
-        for place, operator in enumerate(operators):
-            batch.members[operator] = (self, place)
+        for number, operator in enumerate(operators):
+            batch.members[operator] = (self, number)
         sizes = [batch.rows_and_widths(operator) for operator in operators]
         self.lengths = [n for rows, _ in sizes for n in rows] if len(sizes) > 1 else sizes[0][0]
         self.widths = [n for _, widths in sizes for n in widths] if len(sizes) > 1 else sizes[0][1]
@@ -59,20 +59,20 @@ class Members(Sequence[Any]):
     @overload
     def __getitem__(self, place: slice) -> list[Any]: ...
 
-    def __getitem__(self, place: int | slice) -> Any:
-        if place.__class__ is int:
-            known = self._nodes.get(place)
+    def __getitem__(self, key: int | slice) -> Any:
+        if key.__class__ is int:
+            known = self._nodes.get(key)
             if known is not None:
                 return known
-        if isinstance(place, slice):
-            return [self[k] for k in range(*place.indices(len(self)))]
-        if place < 0:
-            place += len(self)
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        node = self._nodes.get(place)
+        if isinstance(key, slice):
+            return [self[k] for k in range(*key.indices(len(self)))]
+        if key < 0:
+            key += len(self)
+        if not 0 <= key < len(self):
+            raise IndexError(key)
+        node = self._nodes.get(key)
         if node is None:
-            node = self._nodes[place] = self._made(place)
+            node = self._nodes[key] = self._made(key)
         return node
 
     def _made(self, place: int) -> Operation:
@@ -100,9 +100,9 @@ class Members(Sequence[Any]):
     def _input(self, operator: int, call: int) -> Node:
         if operator < 0:
             return self.batch.calls[call].inputs[-1 - operator]
-        members, place = self.batch.members[operator]
+        members, number = self.batch.members[operator]
         count = 1 if members.is_shared else len(self.batch.calls)
-        node: Node = members[place * count + (0 if members.is_shared else call)]
+        node: Node = members[number * count + (0 if members.is_shared else call)]
         return node
 
     def _place(self, node: Operation, place: int) -> None:
@@ -117,8 +117,8 @@ class Members(Sequence[Any]):
     def lie_in(self, block: Any) -> None:
         """Note where the values lie."""
         self.block = block
-        for place, node in self._nodes.items():
-            self._place(node, place)
+        for position, node in self._nodes.items():
+            self._place(node, position)
 
     def places(self, operator: int) -> list[ResultPlace]:
         """Where the values of one of the operators lie, for each call."""
@@ -138,7 +138,7 @@ class Members(Sequence[Any]):
 
     def by_operator(self) -> list[OperatorNodes]:
         """The nodes of each operator apart."""
-        return [OperatorNodes(self, place, self._count) for place in range(len(self.operators))]
+        return [OperatorNodes(self, number, self._count) for number in range(len(self.operators))]
 
     def input_nodes(self, position: int) -> Sequence[Node]:
         """What each node reads at a position."""
@@ -176,8 +176,8 @@ class Members(Sequence[Any]):
                 for position in range(len(op.inputs))
             ]
             if None not in parts:
-                found: Sequence[Any] = joined(cast("list[MembersPart]", parts))
-                return found
+                nodes: Sequence[Any] = joined(cast("list[MembersPart]", parts))
+                return nodes
         return [x for node in self for x in node.reads()]
 
     def forget(self) -> None:

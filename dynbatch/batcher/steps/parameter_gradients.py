@@ -240,16 +240,16 @@ def _together(xs: Sequence[Array], dys: Sequence[Array], room: Array) -> Iterato
 
 def _groups(rows: Sequence[int]) -> list[tuple[int, int]]:
     """First and end of neighbours with `TOGETHER` rows or more; what is left joins the last."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     first = together = 0
     for end, count in enumerate(rows, 1):
         together += count
         if together >= TOGETHER:
-            found.append((first, end))
+            ranges.append((first, end))
             first, together = end, 0
     if first < len(rows):
-        found.append((found.pop()[0] if found else 0, len(rows)))
-    return found
+        ranges.append((ranges.pop()[0] if ranges else 0, len(rows)))
+    return ranges
 
 
 def _add(parameter: Parameter, gradient: Gradient) -> None:

@@ -65,8 +65,8 @@ class Places:
         if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
             return cls([nodes.block] * len(nodes), nodes.starts[: len(nodes)])
         if isinstance(nodes, MembersParts):
-            found = [part.block for part in nodes.parts for _ in range(len(part))]
-            return cls(found, [start for part in nodes.parts for start in part.starts])
+            blocks = [part.block for part in nodes.parts for _ in range(len(part))]
+            return cls(blocks, [start for part in nodes.parts for start in part.starts])
         return cls([x._block for x in nodes], [x._start for x in nodes])
 
     @property

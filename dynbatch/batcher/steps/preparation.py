@@ -243,8 +243,8 @@ def with_common(parts: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[list[
             common.add(step)
             waiting += [maker[block][1] for block in _read([step]) if block in maker]
     before = [[s for s in stage if s in common] for part in parts[:-1] for stage in part]
-    own = [[[s for s in stage if s not in common] for stage in part] for part in parts]
-    return [before, *own]
+    apart = [[[s for s in stage if s not in common] for stage in part] for part in parts]
+    return [before, *apart]
 
 
 def _read(steps: Iterable[StepRun]) -> list[Block]:

@@ -144,8 +144,8 @@ class StepRun:
         """Forward runs next, with its arrays at these offsets, and its workspace at that one."""
         for block, row in zip(self.blocks, placement.blocks, strict=True):
             block.array, block.start = arena, offsets[row]
-        for source, place in zip(self.sources, placement.packings, strict=True):
-            source.packing = None if place is None else offsets[place]
+        for source, packed in zip(self.sources, placement.packings, strict=True):
+            source.packing = None if packed is None else offsets[packed]
         self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
         self.workspace = None
         if placement.workspace is not None:

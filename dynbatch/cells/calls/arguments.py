@@ -57,9 +57,9 @@ def calls_given(table: CallTable, value: object) -> list[ValueHandle]:
     rows = {
         row
         for column in table.columns
-        for row, given in enumerate(column)
-        if given is value
-        or (type(given) is TupleArgument and any([part is value for part in given.members]))
+        for row, argument in enumerate(column)
+        if argument is value
+        or (type(argument) is TupleArgument and any([part is value for part in argument.members]))
     }
     return [table.calls[row] for row in sorted(rows)]
 

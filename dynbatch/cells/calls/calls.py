@@ -125,9 +125,9 @@ class Calls:
         if graph.is_trace:
             return self._inline(arguments, at, graph)
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
-        given: list[Any] = [as_argument(value, graph) for value in values]
+        checked: list[Any] = [as_argument(value, graph) for value in values]
         params = None if at is None else arguments[at]
-        form_ids = [argument.form_id for argument in given]
+        form_ids = [argument.form_id for argument in checked]
         key = tuple(form_ids if at is None else [*form_ids[:at], id(params), *form_ids[at:]])
         if (self, key) in graph.inlined:
             return self._inline(arguments, at, graph)
@@ -146,9 +146,9 @@ class Calls:
         for k in matrices:
             value_id = id(values[k])
             if value_id not in self._known:
-                self._known[value_id] = given[k]
+                self._known[value_id] = checked[k]
                 table.known.append(value_id)
-            given[k] = values[k]
+            checked[k] = values[k]
         arity = (len(values), at, matrices)
         if arity not in self._makers:
             latest: list[tuple[Any, ...]] = []
@@ -157,7 +157,7 @@ class Calls:
             self._latest.append(latest)
             self._makers[arity] = make
         make = self.make = self._makers[arity]  # tried first next time
-        return make(tuple(given) if at is None else (*given[:at], params, *given[at:]))
+        return make(tuple(checked) if at is None else (*checked[:at], params, *checked[at:]))
 
     def inlined(self, arguments: tuple[Any, ...]) -> Any:
         """What the function makes of the arguments, as nodes of its operators."""
@@ -205,15 +205,15 @@ class Calls:
 
     def _inline(self, arguments: Sequence[object], at: int | None, graph: Owner) -> Any:
         """The function itself: operators as nodes, where a call cannot be one node."""
-        given = [a if k == at else as_nodes(a, graph) for k, a in enumerate(arguments)]
+        nodes = [a if k == at else as_nodes(a, graph) for k, a in enumerate(arguments)]
         params = None if at is None else arguments[at]
         try:
-            return run_traced(self._cell.function, given, params, graph)
+            return run_traced(self._cell.function, nodes, params, graph)
         except (AttributeError, LookupError, TypeError) as error:
             if isinstance(error, DynbatchError) or at is None:
                 raise
-            given[at], _ = recorded(params)  # whose errors tell what is missing
-            self._cell.function(*given)
+            nodes[at], _ = recorded(params)  # whose errors tell what is missing
+            self._cell.function(*nodes)
             raise
 
 

@@ -55,11 +55,11 @@ class StepTrace:
     def of_memory(self) -> frozenset[int]:
         """Indices of the nodes that depend on memories and on no other argument."""
         follow = {node.index for node in self.memories}
-        given = {node.index for node in self.arguments}
+        arguments = {node.index for node in self.arguments}
         for node in self.nodes:
             read = {x.index for x in node.inputs}
-            if read & given:
-                given.add(node.index)
+            if read & arguments:
+                arguments.add(node.index)
             elif read & follow:
                 follow.add(node.index)
         return frozenset(follow)
@@ -136,14 +136,16 @@ def _trace_once(
     rows: int,
 ) -> StepTrace:
     graph = TraceGraph(dtype)
-    given: dict[Section, list[Node]] = {Section.ARGUMENT: [], Section.MEMORY: []}
+    placeholders: dict[Section, list[Node]] = {Section.ARGUMENT: [], Section.MEMORY: []}
     values: list[Node] = []
     for leaf in leaves(tuple(forms)):
         is_matrix = isinstance(leaf, MatrixForm)
         role = Section.MEMORY if is_matrix else Section.ARGUMENT
         shape = (rows, leaf.width) if is_matrix else (leaf,) if leaf else ()
-        values.append(Placeholder(graph=graph, role=role, number=len(given[role]), traced=shape))
-        given[role].append(values[-1])
+        values.append(
+            Placeholder(graph=graph, role=role, number=len(placeholders[role]), traced=shape)
+        )
+        placeholders[role].append(values[-1])
     arguments: list[object] = [*build(tuple(forms), iter(values))]
     given_params, reads = recorded(params)
     if params_at is not None:
@@ -152,7 +154,7 @@ def _trace_once(
     outputs: list[Node] = []
     form = _form_of(_name(function), returned, outputs)
     require_inside(_name(function), outputs, graph)
-    vectors, memories = given.values()
+    vectors, memories = placeholders.values()
     return StepTrace(graph.nodes, vectors, memories, outputs, form, reads)
 
 
@@ -182,8 +184,8 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
         tokens: places of the arguments that are known of all calls before the first one runs.
     """
     needed = ancestors(trace.outputs)
-    given = {node.index for node in [*trace.arguments, *trace.memories]}
-    order = [n for n in trace.nodes if n.index in needed and n.index not in given]
+    outside = {node.index for node in [*trace.arguments, *trace.memories]}
+    order = [n for n in trace.nodes if n.index in needed and n.index not in outside]
     sections = {
         node.index: Section.KNOWN_ARGUMENT if number in tokens else Section.ARGUMENT
         for number, node in enumerate(trace.arguments)

@@ -238,8 +238,8 @@ class GroupRun:
         """The pass over batches as C runs it."""
         assert self._native is not None
         run, product, places = 0, 0, []
-        for own in self._of_threads(is_backward):
-            run, each, product = self._native.entry(is_backward, own)
+        for arrays in self._of_threads(is_backward):
+            run, each, product = self._native.entry(is_backward, arrays)
             places.append(each)
         elements = sum([p.size for p in self.cell.parameters])
         tables = GatherTables(self._gathers), GatherTables(self._returns)
@@ -253,8 +253,8 @@ class GroupRun:
         """
         buffers = self.cell.gradients.temporary if is_backward else self.cell.storage.temporary
         for k in range(max(1, min(parallel.available(), self._most // ROWS))):
-            own = {b.name: self.arrays[b.name][k * ROWS :] for b in buffers}
-            yield self.arrays | own
+            temporary = {b.name: self.arrays[b.name][k * ROWS :] for b in buffers}
+            yield self.arrays | temporary
 
     def launches(self, is_backward: bool) -> int:
         """Kernels of a batch."""
@@ -270,5 +270,5 @@ class GroupRun:
         """After backward: gradients of what the calls returned, side by side (count, width), and
         of what they were given, (count, width of it) by stream.
         """
-        given = self.cell.program.num_given
-        return self.results, {k: self.arrays[f"dX{k}"] for k in self.cell.reached if k < given}
+        num_given = self.cell.program.num_given
+        return self.results, {k: self.arrays[f"dX{k}"] for k in self.cell.reached if k < num_given}

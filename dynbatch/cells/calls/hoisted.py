@@ -44,11 +44,13 @@ class HoistedNodes:
         """
         self._make(step, self.constants, of_memory=False)
         sentences = []
-        for given in memories:
-            nodes = self.of_memories.get(given)
+        for arguments in memories:
+            nodes = self.of_memories.get(arguments)
             if nodes is None:
                 placeholders = [node.index for node in self._trace.memories]
-                nodes = self.of_memories[given] = dict(zip(placeholders, given, strict=True))
+                nodes = self.of_memories[arguments] = dict(
+                    zip(placeholders, arguments, strict=True)
+                )
             self._make(step, nodes, of_memory=True)
             sentences.append(nodes)
         wanted = [*step.program.memory_nodes, *step.program.summaries]

@@ -139,7 +139,7 @@ class RegionNode(Operation):
     def _rows_read(cls, batch: Batch, group: CallGroup) -> list[list[int]]:
         """For each memory, how many of its rows each call reads."""
         sources = cls.sources(batch.nodes) if group.memories else []
-        rows = [np.array([node.rows for node in sources[place]]) for place in group.memories]
+        rows = [np.array([node.rows for node in sources[memory]]) for memory in group.memories]
         return [each[group.memory_of].tolist() for each in rows]
 
     @classmethod

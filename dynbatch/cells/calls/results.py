@@ -99,20 +99,20 @@ def total(results: Sequence[Returned]) -> Returned:
         ...     node(x, db.total(leaves)).value.tolist()
         [4.0]
     """
-    given: Any = listed(
+    members: Any = listed(
         "total", "results", results, "give what the calls returned: db.total([h1, h2])"
     )
-    if not given:
+    if not members:
         raise EmptyBatchError.at_caller(
             "total: the list of results is empty.\n"
             "  rule: an empty sum has no widths; give the widths of zeros instead\n"
             "  fix:  db.total(below) if below else (64, 64), the widths of the state"
         )
-    if not are_results(given):
-        return by_part(_sum, [structure_of(result) for result in given])  # type: ignore[no-any-return]
-    form = common_form("total", given)
-    found: object = given[0] if len(given) == 1 else SumArgument(given, form)
-    return found  # type: ignore[return-value]
+    if not are_results(members):
+        return by_part(_sum, [structure_of(result) for result in members])  # type: ignore[no-any-return]
+    form = common_form("total", members)
+    argument: object = members[0] if len(members) == 1 else SumArgument(members, form)
+    return argument  # type: ignore[return-value]
 
 
 def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:

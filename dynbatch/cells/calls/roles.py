@@ -74,22 +74,23 @@ class Roles:
             return False
         return True
 
-    def _several(self, given: Sequence[object]) -> DtypeError:
-        given = [argument for argument in given if argument is None] or given
-        named = " and ".join([repr(argument).splitlines()[0] for argument in given])
+    def _several(self, arguments: Sequence[object]) -> DtypeError:
+        arguments = [argument for argument in arguments if argument is None] or arguments
+        named = " and ".join([repr(argument).splitlines()[0] for argument in arguments])
         fix = (
             "make arrays nodes with F.input(graph, array), a parameter as value with\n"
             "        F.parameter(graph, p), and lists tuples; put parameters in one module"
         )
-        if given[0] is None:
+        if arguments[0] is None:
             fix = "if there is no state yet, give its width: 64 for 64 zeros"
-        elif all(map(may_be_value, given)):
+        elif all(map(may_be_value, arguments)):
             fix = (
                 "say which are values, F.parameter(graph, p), or give the cell's parameters as a\n"
                 "        module, a namespace or a dict: then a bare parameter is a value"
             )
+        problem = "are not values" if arguments[1:] else "is not a value"
         return DtypeError.at_caller(
-            f"cell {self._name!r}: {named} {'are not values' if given[1:] else 'is not a value'}.\n"
+            f"cell {self._name!r}: {named} {problem}.\n"
             "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
             f"zeros,\n        and its parameters as one argument\n  fix:  {fix}"
         )

@@ -206,20 +206,20 @@ def stack(results: Sequence[Returned], like: object = None) -> Returned:
         ([[2.0], [6.0]], [[1.0], [9.0]])
     """
     fix = "give what the calls returned, db.stack([h1, h2])"
-    given: Any = listed("stack", "results", results, fix)
-    if not given and like is not None:
+    rows: Any = listed("stack", "results", results, fix)
+    if not rows and like is not None:
         return by_part(_no_rows, [structure_of(like)])  # type: ignore[no-any-return]
-    if not given:
+    if not rows:
         raise EmptyBatchError.at_caller(
             "stack: the list of results is empty.\n"
             "  rule: the width of an empty stack is unknown, unless `like` gives an example\n"
             "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
         )
-    if not are_results(given):
-        parts = [structure_of(result) for result in given]
+    if not are_results(rows):
+        parts = [structure_of(result) for result in rows]
         return by_part(stack_nodes, parts)  # type: ignore[no-any-return]
-    form = common_form("stack", given)
-    stacked = Stacked.of(given)
+    form = common_form("stack", rows)
+    stacked = Stacked.of(rows)
     nodes = [StackCalls(stacked, leaf) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))  # type: ignore[return-value]
 

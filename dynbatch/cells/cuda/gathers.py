@@ -35,12 +35,12 @@ class RowGathers:
         """
         # A flush before a node type of the user's ends what the queue kept until then.
         self._used += [source.array, out.array]
-        place = None
+        target = None
         if other is not None:
             self._used.append(other.array)
-            place = other.address, other.stride
+            target = other.address, other.stride
         self._gathers.append(RowGather(
-            (source.address, source.stride), index, (out.address, out.stride), out.width, place
+            (source.address, source.stride), index, (out.address, out.stride), out.width, target
         ))  # fmt: skip
 
     def put(self, source: DeviceMatrix, index: Array, out: DeviceMatrix) -> None:

@@ -42,21 +42,21 @@ def wide_maps(
         rooms:   the arrays of `wide_rooms`.
         gathers: fill them; None where they are filled.
     """
-    found: dict[str, DeviceMatrix | None] = {}
+    matrices: dict[str, DeviceMatrix | None] = {}
     for op in loop.program.linear_maps:
         number = loop.maps[id(op)]
         for name, alone, gather in (
             (array_name(Role.WEIGHT, number), _weight_alone(op), _gather_weight),
             (array_name(Role.BIAS, number), _bias_alone(op), _gather_bias),
         ):
-            found[name] = None
+            matrices[name] = None
             if alone is not None:
-                found[name] = matrix_of(alone)
+                matrices[name] = matrix_of(alone)
             elif name in rooms:
-                found[name] = wide = matrix_of(rooms[name])
+                matrices[name] = wide = matrix_of(rooms[name])
                 if gathers is not None:
                     gather(op, wide, gathers)
-    return found
+    return matrices
 
 
 def _weight_alone(op: Op) -> Array | None:
@@ -89,8 +89,8 @@ def _gather_bias(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
             continue
         gathers.pick(matrix_of(parts[0].reshape(1, -1)), 1, out)
         for part in parts[1:]:
-            place = out.array.reshape(-1)[out.offset : out.offset + out.width]
-            gathers.then(partial(arrays.accumulate, part, place))
+            bias_columns = out.array.reshape(-1)[out.offset : out.offset + out.width]
+            gathers.then(partial(arrays.accumulate, part, bias_columns))
 
 
 class GradientRows(ParameterRows):

@@ -55,13 +55,13 @@ class LockStep:
         width, inner = first.output.width, first.inputs[0].width
         x = self._of([op.inputs[0] for op in ops])
         out = self._of([op.output for op in ops])
-        given = where & (x[0].addresses != 0) & (inner > 0)
-        self._product((False, True), width, inner, x, self._weights(ops), 0, out, given)
+        is_multiplied = where & (x[0].addresses != 0) & (inner > 0)
+        self._product((False, True), width, inner, x, self._weights(ops), 0, out, is_multiplied)
         size = self._count * width
         for each in out:
             args = (PerStep(each.addresses), width, each.stride, PerStep(size))
             grid = (-(-size // THREADS),)
-            self.steps.kernel("zero_rows", grid, (THREADS,), args, where=where & ~given)
+            self.steps.kernel("zero_rows", grid, (THREADS,), args, where=where & ~is_multiplied)
         if not first.has_bias or id(first.output) in loop.inline_maps:
             return
         for run, op, each in zip(self._runs, ops, out, strict=True):
@@ -123,8 +123,8 @@ def _distance(start: int | Array | None, end: int | Array | None, itemsize: int)
     """Elements from an array of the first run to that of another, in all steps."""
     if start is None or end is None:
         return 0
-    found = end - start
-    if isinstance(found, np.ndarray):
-        assert (found == found[0]).all(), "arrays of runs in lock step lie alike"
-        found = int(found[0])
-    return found // itemsize
+    distance = end - start
+    if isinstance(distance, np.ndarray):
+        assert (distance == distance[0]).all(), "arrays of runs in lock step lie alike"
+        distance = int(distance[0])
+    return distance // itemsize

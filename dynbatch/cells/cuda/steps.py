@@ -45,15 +45,15 @@ class LoopSteps:
         if not any(map(self._is_own, items)):
             queue.add(self._prepared(everyone, items, order))
             return
-        own = [op.node for op in self._cell.loop.program.generic]
-        is_whole = all([type(node).names_kernels for node in own])
+        generic = [op.node for op in self._cell.loop.program.generic]
+        is_whole = all([type(node).names_kernels for node in generic])
         prepared = [self._prepared(everyone, part, order) for part in parts if is_whole]
         for number, t in enumerate(order.tolist()):
-            for place, part in enumerate(parts):
+            for k, part in enumerate(parts):
                 if self._is_own(part[0]):
                     self._own(part, t)
                 elif is_whole:
-                    queue.add(prepared[place].step(number))
+                    queue.add(prepared[k].step(number))
                 else:  # what flushes: no table lies on the device for longer than that
                     queue.add(self._prepared(everyone, part, order[number : number + 1]))
 

@@ -79,9 +79,9 @@ class ScanBackward:
         weights.finish()
         for sink in sinks:
             sink.pass_on(gradients)
-        given = [k for k, is_given in enumerate(run.given) if is_given]
+        numbers = [k for k, is_given in enumerate(run.given) if is_given]
         for shard, carried in zip(run.shards, self._carried, strict=True):
-            for k, dx in zip(given, self._of_inits, strict=True):
+            for k, dx in zip(numbers, self._of_inits, strict=True):
                 if dx is not None:
                     dx.values[shard.sentences] = carried[k]
         self._sort_memories()
@@ -99,10 +99,10 @@ class ScanBackward:
         for shard, generic in zip(run.shards, run.generic, strict=True):
             memories = run.sorted_memories(shard, scratch)
             sums: list[Ragged | None] = []
-            for place, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
-                rows = slice(first[place], first[place] + len(memory.values))
+            for k, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
+                rows = slice(first[k], first[k] + len(memory.values))
                 sums.append(None if dx is None else memory.like(dx.values[rows]))
-                first[place] = rows.stop
+                first[k] = rows.stop
             counts = [memory.values.shape[0] for memory in memories]
             for step, op in zip(generic.values(), run.cell.generic.values(), strict=True):
                 step.memories, step.memory_gradients = memories, sums
@@ -117,8 +117,8 @@ class ScanBackward:
         wide = self._arrays.of_all(sum([shard.rows for shard in chunk]))
         outside = {OUTPUT_GRADIENTS: self._dy.values}
         shards = run.of_shards(self._arrays, wide, chunk, self._states_before(chunk), outside)
-        for (_, own), carried in zip(shards, self._carried, strict=True):
-            own.update({f"C{k}": rows for k, rows in enumerate(carried)})
+        for (_, of_shard), carried in zip(shards, self._carried, strict=True):
+            of_shard.update({f"C{k}": rows for k, rows in enumerate(carried)})
         self._tasks.then(*[self._backward_tasks(k, *each) for k, each in enumerate(shards)])
         for group in run.cell.map_groups:
             # Rows of kept values are one stretch in each shard only.

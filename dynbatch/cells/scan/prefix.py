@@ -123,8 +123,8 @@ def _shard(sentences: Array, lengths: Array, offsets: Array, reverse: bool, star
     order = offsets[sentences[within]] + token
     firsts = [-1, *starts.tolist()]
     steps = [(firsts[t + 1], firsts[t + 2], n, firsts[t]) for t, n in enumerate(running.tolist())]
-    place = slice(start, start + order.size)
-    return Shard(sentences, lengths, order, start, steps, 0, place)
+    span = slice(start, start + order.size)
+    return Shard(sentences, lengths, order, start, steps, 0, span)
 
 
 class Extent(NamedTuple):
@@ -203,13 +203,13 @@ def choices(lengths: Array) -> list[int]:
 
 def cut(shards: Sequence[Shard], extents: Sequence[Extent]) -> list[list[Shard]]:
     """The shards of each chunk: scans of their own, which begin from the states before it."""
-    chunks, found = [], 0
+    chunks, num_found = [], 0
     for first, end, _, _ in extents:
         chunk: list[Shard] = []
         for shard in shards:
             start = chunk[-1].span.stop if chunk else 0
-            chunk.append(_cut(shard, shard.steps[first:end], start, first, found))
-            found += chunk[-1].running if first else 0
+            chunk.append(_cut(shard, shard.steps[first:end], start, first, num_found))
+            num_found += chunk[-1].running if first else 0
         chunks.append(chunk)
     return chunks
 

@@ -50,7 +50,7 @@ class ScanRun:
         self.cell: CompiledCell = node.cell
         self.given: tuple[bool, ...] = node.given_states
         pairs = zip(self.given, self.cell.following, strict=True)
-        self.finds = any([given and left is not None for given, left in pairs])
+        self.finds = any([is_given and left is not None for is_given, left in pairs])
         self.native: NativeFunctions | None = self.cell.in_c.functions(batch.dtype)
         self.loop = self.native or self.cell.numpy
         self.recomputes = batch.recompute > 0
@@ -146,16 +146,20 @@ class ScanRun:
         streams = {rows_of_stream(k): x.values for k, x in enumerate(self.streams)}
         shards = []
         for number, (shard, parts) in enumerate(zip(chunk, states, strict=True)):
-            own = arrays.of_shard(number, wide, shard.span, shard.place)
-            own |= {f"I{k}": rows for k, rows in enumerate(parts)} | self.generic[number]
-            given = self.finds or shard.first > 0
-            shards.append((shard, own | streams | outside | {ORDER: shard.order, "given": given}))
+            of_shard = arrays.of_shard(number, wide, shard.span, shard.place)
+            of_shard |= {f"I{k}": rows for k, rows in enumerate(parts)} | self.generic[number]
+            finds_state = self.finds or shard.first > 0
+            shards.append(
+                (shard, of_shard | streams | outside | {ORDER: shard.order, "given": finds_state})
+            )
         return shards
 
     def initial_states(self, scratch: Scratch) -> States:
         """The states before the first step."""
         inits = iter(self.inits)
-        return self.by_shard([next(inits) if given else None for given in self.given], scratch)
+        return self.by_shard(
+            [next(inits) if is_given else None for is_given in self.given], scratch
+        )
 
     def by_shard(self, parts: Sequence[Ragged | None], scratch: Scratch) -> States:
         """Rows for the parts of a state, in each shard's order of sentences; zeros for None."""
@@ -178,16 +182,16 @@ class ScanRun:
         self, owns: list[tuple[Shard, Arrays]], states: States, following: list[Shard]
     ) -> None:
         """Bring the states up to date after a chunk, and keep them if backward begins from them."""
-        for number, (shard, own) in enumerate(owns):
+        for number, (shard, of_shard) in enumerate(owns):
             last = shard.last()
             for k, columns in enumerate(self.cell.following):
                 if columns is None:
                     continue
                 rows = states[number][k]
-                take_rows(columns_of(own, columns), last, rows[: last.size])
+                take_rows(columns_of(of_shard, columns), last, rows[: last.size])
                 if following and self.batch.keeps:
-                    found = following[number].found
-                    self.batch.saved[f"S{k}"][found] = rows[: following[number].running]
+                    next_rows = following[number].found
+                    self.batch.saved[f"S{k}"][next_rows] = rows[: following[number].running]
 
     # Operators without generated code -------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Scan(Operation):
         """The rows of each memory, of all sentences."""
         first = batch.first
         begin = len(first.inputs) - len(first.cell.program.memories)
-        return [sum(batch.input_rows(place)) for place in range(begin, len(first.inputs))]
+        return [sum(batch.input_rows(number)) for number in range(begin, len(first.inputs))]
 
     @classmethod
     def flops(cls, sizes: BatchSizes) -> Flops:
@@ -106,7 +106,7 @@ class Scan(Operation):
         begin = len(first.inputs) - len(first.cell.program.memories)
         places = range(begin, len(first.inputs))
         lengths = batch.lengths if places else []
-        return [np.repeat(batch.input_rows(place), lengths).tolist() for place in places]
+        return [np.repeat(batch.input_rows(number), lengths).tolist() for number in places]
 
     @classmethod
     def recompute_of(cls, nodes: Sequence[Scan]) -> int:
@@ -257,13 +257,13 @@ def scan(
     steps = 0 if recompute is None else as_steps(recompute)
     parts, single = as_state(init, graph)
     memories = () if memory is None else as_memories(memory)
-    given = [p for p in parts if isinstance(p, Node)]
+    nodes = [p for p in parts if isinstance(p, Node)]
     widths: Any = sentences[0].width
     if len(sentences) > 1 or type(xs) is tuple:
         widths = tuple([x.width for x in sentences])
     key = (
         cell, id(params), widths, single,
-        tuple([p if isinstance(p, int) else (p.width,) for p in parts]) if given else parts,
+        tuple([p if isinstance(p, int) else (p.width,) for p in parts]) if nodes else parts,
         cell.memory_forms(memories) if memories else (), bool(reverse), steps,
     )  # fmt: skip
     kind = graph.programs.get(key)
@@ -277,16 +277,16 @@ def scan(
         kind = ScanKind(compiled, are_given, bool(reverse), steps, params, width, sig)
         graph.programs[key] = kind
     if is_plain.get():
-        found = plain_scan(
+        results = plain_scan(
             cell.function, kind.cell, xs, sentences, (parts, single), params, memories, reverse
         )
-        return found if return_state else found[0]
+        return results if return_state else results[0]
     if kind.cell.reads_as_given:
-        outputs = node = kind.scan(graph, (*sentences, *given, *memories), sentences[0].rows)
+        outputs = node = kind.scan(graph, (*sentences, *nodes, *memories), sentences[0].rows)
     else:
         prologue = Prologue(kind.cell, sentences, memories)
         streams, kept = prologue.streams(), prologue.memories()
-        node = kind.scan(graph, (*streams, *given, *prologue.held(), *kept), sentences[0].rows)
+        node = kind.scan(graph, (*streams, *nodes, *prologue.held(), *kept), sentences[0].rows)
         outputs = prologue.epilogue(node)
     if return_state is not True and not switch("scan", "return_state", return_state):
         return outputs

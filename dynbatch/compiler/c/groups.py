@@ -87,11 +87,11 @@ class _Accesses:
 
     def is_safe(self) -> bool:
         """Whether places that meet are the same: then element j is loaded before it is stored."""
-        places = [place for _, place in [*self.loads, *self.stores]]
+        places = [columns for _, columns in [*self.loads, *self.stores]]
         return not any(
             [
-                place.overlaps(other) and place[1:3] != other[1:3]
-                for _, place in self.stores
+                columns.overlaps(other) and columns[1:3] != other[1:3]
+                for _, columns in self.stores
                 for other in places
             ]
         )
@@ -103,4 +103,4 @@ class _Accesses:
 
 
 def _meet(first: Iterable[tuple[int, Pointer]], second: list[tuple[int, Pointer]]) -> bool:
-    return any([k < m and place.overlaps(other) for k, place in first for m, other in second])
+    return any([k < m and columns.overlaps(other) for k, columns in first for m, other in second])

@@ -143,7 +143,7 @@ class LoopText:
         """The call of an operator's own function, with the places of some values."""
         name = f"G{self._generic[id(op)]}"
         places = [self.places.whole(value) for value in values]
-        arguments = ", ".join([f"{place.pointer}, {place.stride}" for place in places])
+        arguments = ", ".join([f"{columns.pointer}, {columns.stride}" for columns in places])
         function = f"(({self._name}_step*){name})"
         return [f"{function}((const void*){name}_step, t, n, {arguments});"]
 
@@ -204,13 +204,13 @@ class LoopText:
         self._lanes.append("\n".join([head, *[f"    {line}" for line in body], "}", ""]))
         lines = ["for (ptrdiff_t i = 0; i < n; i++) {"]
         for kind, name, segment in pointers:
-            place = self.places.of(*segment)
-            lines.append(f"    {kind} {name} = {place.pointer} + i * {place.stride};")
-        width, given = lane.width, ", ".join([name for _, name, _ in pointers])
+            columns = self.places.of(*segment)
+            lines.append(f"    {kind} {name} = {columns.pointer} + i * {columns.stride};")
+        width, arguments = lane.width, ", ".join([name for _, name, _ in pointers])
         return [
             *lines,
             "    ptrdiff_t j = 0;",
-            f"    for (; j + LANES <= {width}; j += LANES) {function}(j, LANES, {given});",
-            f"    if ({width} % LANES) {function}(j, {width} % LANES, {given});",
+            f"    for (; j + LANES <= {width}; j += LANES) {function}(j, LANES, {arguments});",
+            f"    if ({width} % LANES) {function}(j, {width} % LANES, {arguments});",
             "}",
         ]

@@ -111,8 +111,8 @@ class NativeFunctions:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
         function = self._functions[way]
         places, rows = self._places(way, arrays), np.array(steps, np.int64)
-        at, given = (address(rows), address(places)), bool(arrays.get("given"))
-        arguments = (len(steps), at[0], given, not way, 0, at[1], self._product)
+        at, finds_state = (address(rows), address(places)), bool(arrays.get("given"))
+        arguments = (len(steps), at[0], finds_state, not way, 0, at[1], self._product)
         return task(function, arguments, places, rows)
 
     def ahead(self, arrays: Arrays) -> None:
@@ -162,11 +162,13 @@ class NativeFunctions:
         """Forward (0) or backward (1) on some arrays."""
         function = self._functions[way]
         places = self._places(way, arrays)
-        given = bool(arrays.get("given"))
+        finds_state = bool(arrays.get("given"))
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
             rows = np.array(steps, np.int64)
-            function(len(steps), address(rows), given, ahead, part, address(places), self._product)
+            function(
+                len(steps), address(rows), finds_state, ahead, part, address(places), self._product
+            )
 
         return run
 

@@ -71,11 +71,11 @@ def product_across_steps(loop: Loop, step: DevicePass) -> ProductAcrossSteps | N
     if not runs or not isinstance(first[0], KernelGroup) or runs[-1].end < len(step.items) - 1:
         return None
     products = step.products(runs[-1])
-    found = {id(value) for value in step.following}
+    carried = {id(value) for value in step.following}
     are_packed = all([loop.places.buffer_of(op.inputs[0].base)[0].packed for op in products])
     if runs[-1].group is not None or not are_packed:
         return None
-    if any([op.opcode is OpCode.LINEAR or id(op.output) not in found for op in products]):
+    if any([op.opcode is OpCode.LINEAR or id(op.output) not in carried for op in products]):
         return None
     kernel = ProductAcrossSteps(loop, "backward_across", step)
     return kernel if kernel.fits and kernel.tile_lanes else None

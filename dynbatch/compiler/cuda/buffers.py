@@ -89,10 +89,10 @@ class DeviceStorage(Storage):
         whole = {id(op.output) for op in program.ops if op.opcode is OpCode.GENERIC}
         for op in program.ops:
             if op.opcode is OpCode.GENERIC_GRADIENT and op.source is not None:
-                given = [k for k, x in enumerate(op.source.inputs)
+                numbers = [k for k, x in enumerate(op.source.inputs)
                          if x.base.origin is not Origin.MEMORY]  # fmt: skip
                 strided, dy = op.source.node.strided, op.inputs[0]
-                made = zip(given, op.outputs, strict=True)
+                made = zip(numbers, op.outputs, strict=True)
                 whole |= {id(value) for position, value in made if position not in strided}
                 whole |= {id(dy.base)} - {id(value.base) for value in self.kept}
         return whole

@@ -60,15 +60,15 @@ class PassOnDevice:
         return [*first, *self.few[1 : len(self.few) - is_followed]]
 
     def _items(self, step: DevicePass, fused: Sequence[FusedProduct]) -> Items:
-        found: dict[int, Op | Kernel] = {
+        items: dict[int, Op | Kernel] = {
             number: item for number, item in enumerate(step.items) if isinstance(item, Op)
         }
-        found |= self.groups
+        items |= self.groups
         for kernel in fused:
             for number in range(kernel.first, kernel.last + 1):
-                found.pop(number, None)
-            found[kernel.first] = kernel
-        return [found[number] for number in sorted(found)]
+                items.pop(number, None)
+            items[kernel.first] = kernel
+        return [items[number] for number in sorted(items)]
 
 
 class DeviceCell:

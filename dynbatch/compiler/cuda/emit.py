@@ -71,8 +71,8 @@ class Arrays:
         """
         places = {name: f"arrays[{k}]" for k, name in enumerate(names or self.names)}
         away = f"runs[(blockIdx.y - 1) * {len(places)} + "
-        sets = [f"{place} = {name} + (blockIdx.y ? {away}{k}] : 0);"
-                for k, (name, place) in enumerate(places.items())]  # fmt: skip
+        sets = [f"{pointer} = {name} + (blockIdx.y ? {away}{k}] : 0);"
+                for k, (name, pointer) in enumerate(places.items())]  # fmt: skip
         head = [f"__shared__ REAL* arrays[{len(places)}];", "if (threadIdx.x == 0) {"]
         used = [NAME.sub(lambda word: places.get(word[0], word[0]), line) for line in lines]
         return [*head, *[f"    {line}" for line in sets], "}", "__syncthreads();", *used]
@@ -81,13 +81,13 @@ class Arrays:
         """The address of columns of a state in this row, or an element; NULL or 0 for zeros."""
         k, zero = value.base.number, "(REAL)0" if index else "nullptr"
         initial = ProgramBuffer(Role.INITIAL_STATE, k, value.base.width, packed=False)
-        given = self._at(initial, value.column, "row")
-        found = f"{initial.name} ? ({given}){index} : {zero}"
+        initial_element = self._at(initial, value.column, "row")
+        element = f"{initial.name} ? ({initial_element}){index} : {zero}"
         columns = self._loop.storage.left_by_step(self._loop.program)[k]
         if columns is not None:
             left = self._at(columns.buffer, columns.column + value.column, "(p + row)")
-            found = f"p >= 0 ? ({left}){index} : {found}"
-        return f"({found})"
+            element = f"p >= 0 ? ({left}){index} : {element}"
+        return f"({element})"
 
     def address(self, value: Value) -> str:
         """The address of a value's first column in this row."""

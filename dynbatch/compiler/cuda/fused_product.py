@@ -117,12 +117,12 @@ class FusedProduct(Kernel):
         left = [c for c in range(value.width) if (id(value), c) not in self._made]
         left = [c for c in left if self._leaves(ColumnRange(value, c, 1))]
         for _, each in groupby(enumerate(left), lambda pair: pair[1] - pair[0]):
-            found = [c for _, c in each]
-            segment = ColumnRange(value, found[0], len(found))
-            self._pieces = Pieces({segment.key: 0}, {segment.key}, [(op, [found[0]])])
+            columns = [c for _, c in each]
+            segment = ColumnRange(value, columns[0], len(columns))
+            self._pieces = Pieces({segment.key: 0}, {segment.key}, [(op, [columns[0]])])
             line = self._store(self._sum(segment, True), segment)
             guard = self._guard(op)
-            self.tile_lanes.append(ProductLane(len(found), self._pieces.terms, [line], guard))
+            self.tile_lanes.append(ProductLane(len(columns), self._pieces.terms, [line], guard))
 
     def _value(self, op: Op) -> Value:
         """What the group reads of a product."""
@@ -189,8 +189,8 @@ class FusedProduct(Kernel):
         depth, at, step = outer, column, inner
         if op.is_linear:
             depth, at, step = inner, f"(long long){column} * {inner}", 1
-        given = self._needed(op)
-        length = f"{given} ? {depth} : 0" if given else str(depth)
+        condition = self._needed(op)
+        length = f"{condition} ? {depth} : 0" if condition else str(depth)
         is_column = f"c < {len(firsts) * columns} && c % {columns} < width - first"
         return (
             f"multiply_tile<{'true' if op.is_linear else 'false'}, {step}>(sums, shared, {length}, "
@@ -252,7 +252,7 @@ class FusedProduct(Kernel):
 
 def fused_products(loop: Loop, step: DevicePass, name: str) -> list[FusedProduct]:
     """The kernels for the products of a pass, with the groups behind them where these fit."""
-    found = []
+    kernels = []
     for run in step.runs:
         name_of_run = f"{name}_products_{run.first}"
         products = step.products(run)
@@ -260,8 +260,8 @@ def fused_products(loop: Loop, step: DevicePass, name: str) -> list[FusedProduct
         if run.group is not None and not kernel.fits:
             kernel = FusedProduct(loop, name_of_run, step, products, run.first, run.last)
         if kernel.fits and kernel.tile_lanes:
-            found.append(kernel)
-    return found
+            kernels.append(kernel)
+    return kernels
 
 
 def _chosen(numbers: Sequence[int], index: str) -> str:

@@ -83,17 +83,17 @@ def _items(ops: Sequence[Op]) -> list[Item]:
         return all([id(x.base) not in outputs or id(x.base) in done for x in op.inputs])
 
     while waiting:
-        found = [op for op in waiting if op.opcode not in FUSED and is_ready(op)]
-        if found:
-            rounds += [[op] for op in found]
-            done |= {id(value) for op in found for value in op.outputs}
+        ready = [op for op in waiting if op.opcode not in FUSED and is_ready(op)]
+        if ready:
+            rounds += [[op] for op in ready]
+            done |= {id(value) for op in ready for value in op.outputs}
         else:
             for op in waiting:  # in order, so that what an operator reads has been seen before it
                 if op.opcode in FUSED and is_ready(op):
-                    found.append(op)
+                    ready.append(op)
                     done.add(id(op.output))
-            rounds.append(found)
-        waiting = [op for op in waiting if op not in found]
+            rounds.append(ready)
+        waiting = [op for op in waiting if op not in ready]
     cuts = find_cuts(ops)
     return [
         KernelGroup(tuple(each), lanes_of(each, cuts)) if each[0].opcode in FUSED else each[0]

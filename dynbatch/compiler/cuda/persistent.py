@@ -59,17 +59,17 @@ class Tail:
     def text(self, prefix: str) -> str:
         """The whole kernel; its name follows the prefix."""
         steps, shared = "for (int t = first; t < last; ++t) {", ""
-        given = {name: name for name in self.arrays.names}
+        name_of = {name: name for name in self.arrays.names}
         turns: list[str] = []
         if self.is_backward:
             steps = "for (int t = last - 1; t >= first; --t) {"
             shared = "    __shared__ REAL partial[THREADS_OF_TAIL];"
             for pair in self.loop.carried:  # these change places
-                given |= {name: f"{name}_given" for name in pair}
+                name_of |= {name: f"{name}_given" for name in pair}
                 for name, other in zip(pair, pair[::-1], strict=True):
                     chosen = f"(last - 1 - t) & 1 ? {other}_given : {name}_given"
                     turns.append(f"    REAL* const {name} = {chosen};")
-        names = [*given.values()]
+        names = [*name_of.values()]
         body = [
             steps,
             f"    {STEP}",

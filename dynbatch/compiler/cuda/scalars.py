@@ -13,10 +13,10 @@ from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression
 def statement(op: Op, out: str, xs: Sequence[str]) -> str:
     """The statement that declares `out` and computes it from its operands."""
     code, operands = _partial(op, xs) if op.opcode is OpCode.PARTIAL else _function(op, xs)
-    given = ", ".join([f"{name} = {x}" for name, x in operands.items()])
+    constants = ", ".join([f"{name} = {x}" for name, x in operands.items()])
     return (
-        f"REAL {out}; {{ const REAL {given}; {out} = {code}; }}"
-        if given
+        f"REAL {out}; {{ const REAL {constants}; {out} = {code}; }}"
+        if constants
         else f"const REAL {out} = {code};"
     )
 
@@ -39,16 +39,16 @@ def _partial(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
     source, (dy, *read) = op.source, xs
     assert source is not None
     side, operands = op.derivative(read, literal(source.number), "")
-    names, given = "ab", {"dy": dy}
+    names, arguments_of = "ab", {"dy": dy}
     if source.opcode is OpCode.UNARY:
         unary, arguments = _unary(source)
-        code, names, given = unary.backward, "s", given | arguments
+        code, names, arguments_of = unary.backward, "s", arguments_of | arguments
     elif source.opcode is OpCode.WHERE:
         code, names = (WHERE.backward_a, WHERE.backward_b)[side], "m"
     else:
         binary = BINARY[source.kernel.name]
         code = (binary.backward_a, binary.backward_b)[side]
-    return code, given | {name: x for name, x in zip(names, operands, strict=True) if x}
+    return code, arguments_of | {name: x for name, x in zip(names, operands, strict=True) if x}
 
 
 def literal(number: float) -> str:

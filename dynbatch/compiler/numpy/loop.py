@@ -79,8 +79,8 @@ class NumpyLoop:
 
         def run(t: int, step: Step) -> None:
             start, end, count, before = step
-            found = slice(count) if before < 0 else slice(before, before + count)
-            rows = slice(start, end), slice(count), found
+            earlier = slice(count) if before < 0 else slice(before, before + count)
+            rows = slice(start, end), slice(count), earlier
             for call in first if before < 0 else others:
                 call(t, rows)
 

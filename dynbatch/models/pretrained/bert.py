@@ -113,8 +113,8 @@ class BertConfig(ModelConfig):
     @property
     def dropout_of_classifier(self) -> float:
         """Dropout before a classifier."""
-        given = self.classifier_dropout
-        return self.hidden_dropout_prob if given is None else given
+        dropout = self.classifier_dropout
+        return self.hidden_dropout_prob if dropout is None else dropout
 
 
 class BertEmbeddings(Module):

@@ -99,8 +99,10 @@ class ModelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The object for config.json."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "others"}
-        return {"model_type": self.model_types[0], **self.others, **own}
+        settings = {
+            one.name: getattr(self, one.name) for one in fields(self) if one.name != "others"
+        }
+        return {"model_type": self.model_types[0], **self.others, **settings}
 
 
 def unusable(kind: type, path: Path, error: Exception) -> CheckpointError:

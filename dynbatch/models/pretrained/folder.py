@@ -63,8 +63,8 @@ def file_of(folder: Path, name: str) -> Path:
     if name in ("", ".", "..") or "\0" in name or Path(name).name != name or "\\" in name:
         raise damaged(folder, f"{shorten(name)} is not the name of a file in the folder")
     try:
-        place, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
-        is_file = place.is_file()
+        target, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+        is_file = target.is_file()
     except (OSError, ValueError) as error:  # a name too long, or with what no name has
         raise damaged(
             folder, f"{shorten(name)} cannot be opened ({shorten(str(error))})"
@@ -80,7 +80,7 @@ def file_of(folder: Path, name: str) -> Path:
         or_run = f'; load_pretrained("{folder}") reads a run' if _may_be_run(path) else ""
         raise fault(path, problem, f"give a folder that has {name}{or_run}")
     blobs = home.parent.parent / "blobs"
-    if place.parent != home and not (home.parent.name == "snapshots" and place.parent == blobs):
+    if target.parent != home and not (home.parent.name == "snapshots" and target.parent == blobs):
         raise fault(path, "a link that leads out of the folder", "put the file itself there")
     return path
 

@@ -79,13 +79,13 @@ class LlamaConfig(ModelConfig):
                 "choose a checkpoint of a published Llama",
             )  # fmt: skip
         others = dict(self.others)
-        if (given := others.pop("rope_parameters", None)) is not None:
-            if not isinstance(given, dict):
+        if (rope := others.pop("rope_parameters", None)) is not None:
+            if not isinstance(rope, dict):
                 raise refused(
-                    "LlamaConfig", f"rope_parameters is {given!r:.60}", "it is a dict, or None",
+                    "LlamaConfig", f"rope_parameters is {rope!r:.60}", "it is a dict, or None",
                     'give {"rope_theta": 10000.0, "rope_type": "default"}, say',
                 )  # fmt: skip
-            scaling = dict(given)
+            scaling = dict(rope)
             object.__setattr__(self, "others", others)
             object.__setattr__(self, "rope_theta", scaling.pop("rope_theta", self.rope_theta))
             object.__setattr__(self, "rope_scaling", scaling)

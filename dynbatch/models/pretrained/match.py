@@ -170,16 +170,16 @@ class Match:
 
     def _take(self, name: str, plain: str, tensor: Tensor) -> None:
         self._found[plain] = tensor
-        own = self._aliases.get(plain, plain)
-        shape = self._wanted[own]
+        name_here = self._aliases.get(plain, plain)
+        shape = self._wanted[name_here]
         if tensor.shape != shape:
             self._shapes.append(f"{shorten(name)} {tensor.shape}, for {shape}")
-            self._unfit.add(own)
+            self._unfit.add(name_here)
         elif tensor.dtype not in FLOATS:
             self._dtypes.append(
                 f"{shorten(name)} of {tensor.dtype}, for one of {', '.join(FLOATS)}"
             )
-            self._unfit.add(own)
+            self._unfit.add(name_here)
 
     def _resolve_ties(self) -> None:
         """Give each tensor its name of the table; one with both names has to be the same."""

@@ -104,8 +104,8 @@ class T5Config(ModelConfig):
     @property
     def is_scaled(self) -> bool:
         """Whether the decoder's values are divided by √D before the output."""
-        given = self.scale_decoder_outputs
-        return self.tie_word_embeddings if given is None else given
+        scaled = self.scale_decoder_outputs
+        return self.tie_word_embeddings if scaled is None else scaled
 
     def to_json(self) -> dict[str, Any]:
         """The object for config.json."""
@@ -117,8 +117,8 @@ class T5Config(ModelConfig):
     @property
     def start(self) -> int:
         """The id with which the decoder begins."""
-        given = self.decoder_start_token_id
-        return self.pad_token_id if given is None else given
+        token = self.decoder_start_token_id
+        return self.pad_token_id if token is None else token
 
 
 class T5(TextToTextModel):

@@ -85,9 +85,9 @@ def find(table: Table, name: str) -> Stored:
         ArgumentError: the table has none.
     """
     for pattern, value in table.items():
-        if found := _expression(pattern).fullmatch(name):
+        if match := _expression(pattern).fullmatch(name):
             stored = Stored((value,)) if isinstance(value, str) else value
-            return replace(stored, names=tuple([_filled(n, found.groups()) for n in stored.names]))
+            return replace(stored, names=tuple([_filled(n, match.groups()) for n in stored.names]))
     raise ArgumentError(f"the table of names has no entry for the parameter {name!r}")
 
 

@@ -60,10 +60,10 @@ def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
     size, text = _header(path)
     start, places = 8 + len(text), array("q")
     try:
-        for name, place in _entries(text):
-            found = _tensor(path, name, _DECODER.decode(text[place]), start, size)
-            places.extend((found.start, found.stop))
-            yield name, found
+        for name, entry in _entries(text):
+            tensor = _tensor(path, name, _DECODER.decode(text[entry]), start, size)
+            places.extend((tensor.start, tensor.stop))
+            yield name, tensor
     except (ValueError, RecursionError) as error:
         raise damaged(
             path, f"its header is not what it should be ({shorten(str(error))})"
@@ -96,35 +96,35 @@ def _entries(text: str) -> Iterator[tuple[str, slice]]:
     Raises:
         ValueError: it is not such an object, or a value is too long for a tensor's entry.
     """
-    place = _past(text, 0, "{")
-    while text[place : place + 1] == '"':
-        key, length = _DECODER.raw_decode(text[place : place + _LONGEST])
-        place = _past(text, place + length, ":")
+    start = _past(text, 0, "{")
+    while text[start : start + 1] == '"':
+        key, length = _DECODER.raw_decode(text[start : start + _LONGEST])
+        start = _past(text, start + length, ":")
         if is_metadata := key == "__metadata__":
-            found = _METADATA.match(text, place)
-            stop = found.end() if found else 0
+            metadata = _METADATA.match(text, start)
+            stop = metadata.end() if metadata else 0
         else:
-            stop = text.find("}", place, place + _LONGEST) + 1
-        if text[place : place + 1] != "{" or not stop:
+            stop = text.find("}", start, start + _LONGEST) + 1
+        if text[start : start + 1] != "{" or not stop:
             raise ValueError(f"{shorten(key)} is not described by an object")
         if not is_metadata:
-            yield key.encode("latin-1", "replace").decode("utf-8", "replace"), slice(place, stop)
-        place = _SPACE.match(text, stop).end()  # type: ignore[union-attr]
-        if text[place : place + 1] != ",":
+            yield key.encode("latin-1", "replace").decode("utf-8", "replace"), slice(start, stop)
+        start = _SPACE.match(text, stop).end()  # type: ignore[union-attr]
+        if text[start : start + 1] != ",":
             break
-        place = _past(text, place, ",")
-        if text[place : place + 1] != '"':
-            raise ValueError(f"a name expected at {place}")
-    if _past(text, place, "}") != len(text):
+        start = _past(text, start, ",")
+        if text[start : start + 1] != '"':
+            raise ValueError(f"a name expected at {start}")
+    if _past(text, start, "}") != len(text):
         raise ValueError("something follows the object")
 
 
-def _past(text: str, place: int, mark: str) -> int:
+def _past(text: str, start: int, mark: str) -> int:
     """The place after a mark, and after the spaces around it."""
-    place = _SPACE.match(text, place).end()  # type: ignore[union-attr]
-    if text[place : place + 1] != mark:
-        raise ValueError(f"{mark!r} expected at {place}")
-    return _SPACE.match(text, place + 1).end()  # type: ignore[union-attr]
+    start = _SPACE.match(text, start).end()  # type: ignore[union-attr]
+    if text[start : start + 1] != mark:
+        raise ValueError(f"{mark!r} expected at {start}")
+    return _SPACE.match(text, start + 1).end()  # type: ignore[union-attr]
 
 
 def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:

@@ -103,9 +103,9 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
 
 def config_json(model: Family, dtype: str = "float32") -> dict[str, Any]:
     """The object of config.json for a model whose values are written in that dtype."""
-    own = model.config.to_json()
-    own.pop("dtype", None)  # newer than torch_dtype, for which it stands
-    return {**own, "architectures": [model.architecture], "torch_dtype": dtype}
+    settings = model.config.to_json()
+    settings.pop("dtype", None)  # newer than torch_dtype, for which it stands
+    return {**settings, "architectures": [model.architecture], "torch_dtype": dtype}
 
 
 def _shards(parts: Sequence[Part], dtype: str, most: int | None) -> list[list[Part]]:
@@ -125,15 +125,15 @@ def _shards(parts: Sequence[Part], dtype: str, most: int | None) -> list[list[Pa
 
 def _write_tensors(path: Path, parts: Sequence[Part], dtype: str) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers wants to be told
-    place = 0
+    start = 0
     for part in parts:
-        stop = place + part.bytes_of(dtype)
+        stop = start + part.bytes_of(dtype)
         header[part.name] = {
             "dtype": DTYPES[dtype][0],
             "shape": list(part.shape),
-            "data_offsets": [place, stop],
+            "data_offsets": [start, stop],
         }
-        place = stop
+        start = stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
     with open(path, "wb") as file:

@@ -176,11 +176,11 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         options["rng"] = generator(options.get("rng"))
         super().__init__(dim, heads, hidden, **options)
         memory_dim = dim if memory_dim is None else memory_dim
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             name: value for name, value in options.items() if name in ATTENTION
         }
         self.multihead_attn = MultiHeadAttention(
-            dim, heads, memory_dim=memory_dim, dropout=self.self_attn.dropout, **given
+            dim, heads, memory_dim=memory_dim, dropout=self.self_attn.dropout, **settings
         )
         self.norm3 = norm_of(self, dim, options)
 

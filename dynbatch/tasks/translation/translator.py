@@ -171,8 +171,8 @@ class Translator(WritingTask):
 
     def written(self, texts: Sequence[ParallelText], beam_size: int = 1) -> list[Tokens]:
         """The best target found for each source, in tokens."""
-        found = self.translate([text.source for text in texts], beam_size)
-        return [best.tokens for best, *_ in found]
+        translations = self.translate([text.source for text in texts], beam_size)
+        return [best.tokens for best, *_ in translations]
 
     def rates(self, texts: Sequence[ParallelText], found: Sequence[Tokens]) -> ErrorRates:
         """The error rates of targets found."""
@@ -219,10 +219,10 @@ class Translator(WritingTask):
 
     def report(self, parts: Parts) -> str:
         """The error rates of the test; of words BLEU and chrF too, where sacrebleu is installed."""
-        found = self.written(parts.test)
-        told = str(self.rates(parts.test, found))
+        answers = self.written(parts.test)
+        told = str(self.rates(parts.test, answers))
         if self.target_units == "words":
-            texts = [join(tokens, self.target_units) for tokens in found]
+            texts = [join(tokens, self.target_units) for tokens in answers]
             scores = translation_scores(texts, [text.references for text in parts.test])
             told += "".join([f", {name} {score:.1f}" for name, score in scores.items()])
         return told
@@ -236,9 +236,9 @@ class Translator(WritingTask):
         """Sources, their targets as found, and what is right where they are not."""
         lines = []
         for text, tokens in zip(texts, self.written(texts), strict=True):
-            found = join(tokens, self.target_units)
-            lines += [text.source, f"  → {found}"]
-            if found not in text.references:
+            translation = join(tokens, self.target_units)
+            lines += [text.source, f"  → {translation}"]
+            if translation not in text.references:
                 lines += [f"  ≠ {text.references[0]}"]
         return lines
 
@@ -280,9 +280,9 @@ class Translator(WritingTask):
                 vocabularies = {
                     name: Vocabulary(description[name]) for name in ("source", "target")
                 }
-                given = {name: description[name] for name in DESCRIPTION}
-                kind = given.pop("model")
-                return cls(**{**given, **vocabularies}, kind=kind)
+                settings = {name: description[name] for name in DESCRIPTION}
+                kind = settings.pop("model")
+                return cls(**{**settings, **vocabularies}, kind=kind)
             except (ValueError, TypeError) as error:  # a kind of attention that there is not, say
                 problem = problem_of(error)
         raise damaged_description(info, problem)

@@ -163,16 +163,16 @@ class DeviceGroupRun:
         Args:
             sums: are made for each batch before it runs.
         """
-        own = [t for t, batch in enumerate(self._region.batches) if batch.group == self._number]
-        batches, each = np.array(own), SumLaunches(self.rows.queue, self._batch.dtype, sums)
+        numbers = [t for t, batch in enumerate(self._region.batches) if batch.group == self._number]
+        batches, each = np.array(numbers), SumLaunches(self.rows.queue, self._batch.dtype, sums)
         batches = batches[::-1] if way else batches
         self._steps = CallSteps(self._device, self.rows, self._generic, way, batches, each)
 
     @property
     def flushes(self) -> bool:
         """Whether a user's node type in the cell computes with CuPy at once."""
-        own = [op.node for op in self._loop.program.generic]
-        return not all([type(node).names_kernels for node in own])
+        generic = [op.node for op in self._loop.program.generic]
+        return not all([type(node).names_kernels for node in generic])
 
     def run(self, batches: Array, is_apart: bool) -> None:
         """Queue the next batches of the group, by their numbers in the region.
@@ -206,8 +206,8 @@ class DeviceGroupRun:
         """After backward: gradients of what the calls returned, side by side (count, width), and
         of what they were given, (count, width of it) by stream.
         """
-        given = [k for k in self.cell.reached if k < self.cell.program.num_given]
-        return self.results, {k: self.rows.matrix(f"dX{k}").array for k in given}
+        reached = [k for k in self.cell.reached if k < self.cell.program.num_given]
+        return self.results, {k: self.rows.matrix(f"dX{k}").array for k in reached}
 
 
 def _place(matrix: DeviceMatrix) -> Place:

@@ -38,15 +38,15 @@ class ScanGradients(LoopGradients):
         for part in self.loop.backward_program.found_states():
             state = self.loop.program.following[part]
             packed = rows.add_matrix(f"H{part}", scratch, rows.tokens, state.width)
-            earlier, found = rows.found(part)
-            gathers.pick(rows.whole(state), earlier, packed, found)
+            earlier, states = rows.found(part)
+            gathers.pick(rows.whole(state), earlier, packed, states)
 
     def _multiplied(self, op: Op) -> DeviceMatrix:
         (value,) = op.inputs
         if value.base.origin is not Origin.STATE:
             return super()._multiplied(op)
-        found = self.rows.matrix(f"H{value.base.number}")
-        return found.part(0, value.column, value.width)
+        matrix = self.rows.matrix(f"H{value.base.number}")
+        return matrix.part(0, value.column, value.width)
 
     def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> RowGathers:
         """What overwrites gradients of the chunk's streams; at last those of states and memories.
@@ -65,13 +65,13 @@ class ScanGradients(LoopGradients):
             return gathers
         rest = iter(dxs[len(rows.streams) :])
         back = np.argsort(rows.sentences, kind="stable")
-        for k, given in enumerate(rows.given):
-            dx = next(rest) if given else None
+        for k, is_given in enumerate(rows.given):
+            dx = next(rest) if is_given else None
             if dx is not None:
                 gathers.pick(rows.left(k), back, matrix_of(dx.values))
-        for place, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
+        for number, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
             if dx is not None and memory_gradients:
-                source = matrix_of(memory_gradients[place].values)
+                source = matrix_of(memory_gradients[number].values)
                 order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")
                 gathers.pick(source, order, matrix_of(dx.values))
             elif dx is not None:

@@ -56,7 +56,7 @@ class ScanRows(LoopRows):
         states = streams + sum(self.given)
         inits = iter(xs[streams:states])
         self.streams, self.memories = xs[:streams], xs[states:]
-        self.inits = [next(inits) if given else None for given in self.given]
+        self.inits = [next(inits) if is_given else None for is_given in self.given]
 
     def start(
         self, scratch: Scratch, weights: Mapping[str, Array], gathers: RowGathers, fills: bool
@@ -115,17 +115,17 @@ class ScanRows(LoopRows):
         if left is base:  # no step changes it
             address = 0 if init is None else init.part(0, value.column, value.width).address
             return RowsOfSteps(np.full(order.size, address, np.int64), base.width)
-        found = self._rows_of(left.base, left.column + value.column, order, before)
+        rows = self._rows_of(left.base, left.column + value.column, order, before)
         is_first = before < 0
         if not is_first.any():
-            return found
+            return rows
         if init is None:
-            return RowsOfSteps(np.where(is_first, 0, found.addresses), found.stride)
+            return RowsOfSteps(np.where(is_first, 0, rows.addresses), rows.stride)
         start = init.part(0, value.column, value.width).address
-        stride = found.stride
+        stride = rows.stride
         if stride != init.stride:
             stride = np.where(is_first, init.stride, stride)
-        return RowsOfSteps(np.where(is_first, start, found.addresses), stride)
+        return RowsOfSteps(np.where(is_first, start, rows.addresses), stride)
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None for a state that is all zeros, or an unwanted gradient."""

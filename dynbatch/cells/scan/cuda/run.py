@@ -147,8 +147,8 @@ class DeviceScanRun:
         rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
         out, shard = matrix_of(y.values), self.rows.shard
         for value in self.loop.program.exports:
-            place = out.part(0, column, value.width)
-            gathers.put(rows.whole(value), shard.order, place)
+            columns = out.part(0, column, value.width)
+            gathers.put(rows.whole(value), shard.order, columns)
             column += value.width
         index, last = -1 - np.arange(rows.sentences.size), shard.last()
         index[rows.sentences[: last.size]] = last
@@ -216,10 +216,10 @@ class DeviceScanRun:
         """The arrays for gradients of the state, which begin as those of the last states."""
         sentences, carried = self.chunks[0].sentences, {}
         for names, state in zip(self.loop.carried, self.loop.program.states, strict=True):
-            given = matrix_of(self.batch.port_gradients[state.number].values)
+            gradient = matrix_of(self.batch.port_gradients[state.number].values)
             for name in names:
                 carried[name] = matrix_of(scratch.take(sentences.size, state.width))
-                gathers.pick(given, sentences, carried[name])
+                gathers.pick(gradient, sentences, carried[name])
         return carried
 
     def _start_backward(

@@ -41,7 +41,7 @@ class ScanSteps(LoopSteps):
     ) -> None:
         super().__init__(cell, rows, generic, way)
         carried = zip(cell.loop.carried, rows.finds, strict=True)
-        self._unwanted = {found for (_, found), is_found in carried if not is_found}
+        self._unwanted = {incoming for (_, incoming), is_found in carried if not is_found}
 
     @property
     def key(self) -> Hashable:
@@ -51,7 +51,7 @@ class ScanSteps(LoopSteps):
             return self
         missing = frozenset([name for name, matrix in rows.matrices.items() if matrix is None])
         pairs = [[rows.matrix(name).address for name in pair] for pair in loop.carried if self._way]
-        apart = tuple([found - left for left, found in pairs])
+        apart = tuple([incoming - left for left, incoming in pairs])
         return self._cell.name, self._way, missing, apart, rows.dtype, rows.table.tobytes()
 
     def run(self, others: Sequence[Self] = ()) -> None:
@@ -86,9 +86,9 @@ class ScanSteps(LoopSteps):
         if isinstance(item, Kernel):
             return continues | (not item.stores <= self._unwanted)
         source = item.source or item
-        given = not source.reads_state or rows.finds[source.inputs[0].base.number]
+        finds_state = not source.reads_state or rows.finds[source.inputs[0].base.number]
         skips = not item.is_linear or self._cell.loop.skips_zeros(item)
-        return continues | given | (not skips)
+        return continues | finds_state | (not skips)
 
     def _first_of_tail(self) -> int:
         """The step from which on one launch does the rest; the number of steps without a tail."""
