@@ -97,7 +97,6 @@ class TakenArrays:
         return not self._recipes and all([isinstance(node, Lookup) for _, node, _ in self.sites])
 
     def seen_in(self, trace: Operators) -> list[tuple[Any, ...]]:
-        """What the operators of a trace have made of their arrays."""
         return [trace.nodes[position].given_values() for position, _, _ in self.sites]
 
     def shapes_in(self, trace: Operators) -> dict[int, Shape]:
@@ -169,7 +168,6 @@ def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | 
 
 
 def _takes(node: Operation, array: Array) -> bool:
-    """Whether a node's attributes may have been made of an array."""
     try:
         return same(node.given(array), node.given_values())
     except DynbatchError:

@@ -54,12 +54,10 @@ class BlockCall(Operation):
     places: Sequence[ResultPlace]
 
     def size_of(self, operator: int) -> tuple[int, int]:
-        """Rows and width of the value of an operator."""
         return self.program.operators[operator].size_at(self.free, self.told, operator)
 
     @property
     def elements(self) -> int:
-        """Elements of the values of all operators."""
         sizes = [self.size_of(operator) for operator in range(len(self.program.operators))]
         return sum([rows * width for rows, width in sizes])
 
@@ -68,7 +66,6 @@ class BlockCall(Operation):
         return ["program"]
 
     def content(self) -> bytes:
-        """The arrays that it was given."""
         return b"".join([array.tobytes() for array in self.arrays])
 
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -92,7 +89,6 @@ class BlockResult(Operation):
 
     @property
     def call(self) -> BlockCall:
-        """The block's call."""
         (call,) = self.inputs
         assert isinstance(call, BlockCall)
         return call
@@ -101,7 +97,6 @@ class BlockResult(Operation):
         return RESULT
 
     def take_place(self) -> None:
-        """Lie where the block left this result."""
         self._block, self._position, self._start = self.call.places[self.number]
 
 

@@ -43,7 +43,6 @@ class Recipe(NamedTuple):
     options: Any
 
     def on(self, arrays: Mapping[int, Array]) -> Array:
-        """What it makes of these arrays."""
         result: Array = self.function(*_at(self.arguments, arrays), **_at(self.options, arrays))
         return result
 
@@ -76,7 +75,6 @@ class GivenArrays:
         self.reads_shapes = False
 
     def given(self) -> list[Array]:
-        """What the block is given."""
         return [self._numbered(array, number) for number, array in enumerate(self.arrays)]
 
     def made(self, function: Callable[..., Any], arguments: Any, options: Any) -> Any:
@@ -108,7 +106,6 @@ class GivenArrays:
         self.is_touched = self.is_touched or not _works_inside()
 
     def read_shape(self) -> None:
-        """Note that a shape is read."""
         self.reads_shapes = self.reads_shapes or not _works_inside()
 
     def _numbered(self, array: Array, number: int) -> GivenArray:
@@ -207,7 +204,6 @@ def _works_inside() -> bool:
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """A value with `change` applied to its leaves."""
     if type(value) in (list, tuple):
         return type(value)([_mapped(change, part) for part in value])
     if type(value) is dict:

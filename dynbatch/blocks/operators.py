@@ -23,7 +23,6 @@ class Sized(NamedTuple):
     coefficients: tuple[Coefficients, ...]
 
     def at(self, free: Sequence[int]) -> Any:
-        """Its value for these free sizes."""
         return with_leaves(self.form, iter([affine(c, free) for c in self.coefficients]))
 
 

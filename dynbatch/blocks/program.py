@@ -125,16 +125,13 @@ class BlockProgram:
 
     @cached_property
     def all_parameters(self) -> tuple[Parameter, ...]:
-        """The parameters that its operators read, each once."""
         by_uid = {p.uid: p for op in self.operators for p in op.node.all_parameters()}
         return tuple(by_uid.values())
 
     def takes(self, sizes: Sizes) -> bool:
-        """Whether the sizes of a call keep to the program's pattern."""
         return keeps(self._ties, sizes)
 
     def free_of(self, sizes: Sizes) -> Sizes:
-        """The sizes of a call that vary."""
         return tuple([sizes[k] for k in self.free])
 
     # How a call differs from the traces -----------------------------------------------------------

@@ -78,12 +78,10 @@ class Resumed:
 
     @property
     def width(self) -> int:
-        """The width of the result."""
         return self.program.operators[self.program.results[0]].node.width
 
     @cached_property
     def parameters(self) -> Reads:
-        """The parameters that its function read, by path."""
         reads = self.program.reads.items()
         return {path: value for path, value in reads if isinstance(value, Parameter)}
 
@@ -269,7 +267,6 @@ class _Resuming:
 
 
 def _beginning(program: BlockProgram, slots: Sequence[CacheSlot]) -> BlockProgram | None:
-    """The program of the slots' sources."""
     wanted = [k for slot in slots for k in slot.sources if k is not None]
     if not wanted:
         return None
@@ -305,7 +302,6 @@ def _beside(node: Operation, node_type: type[Operation], inputs: tuple[Node, ...
 
 
 def _last_row(source: BlockOperator, place: int, free: int) -> BlockOperator:
-    """The operator that takes the last row of another's value."""
     node = _beside(source.node, LastRow, (source.node,))
     node.rows, node.sig = 1, node.signature()
     op = BlockOperator(node, (place,))

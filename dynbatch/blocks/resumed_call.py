@@ -31,7 +31,6 @@ class ResumedCall(BlockCall):
 
     @classmethod
     def of(cls, program: BlockProgram, lengths: Array, graph: Owner) -> ResumedCall:
-        """A new node."""
         call = cls.__new__(cls)
         call.program, call.lengths, call.arrays = program, lengths, ()
         call.free, call.told, call.stream = (0,) * len(program.free), NOTHING, 0

@@ -43,7 +43,6 @@ def keeps(ties: Sequence[tuple[int, int]], sizes: Sizes) -> bool:
 
 
 def free_positions(pattern: Pattern) -> list[int]:
-    """The positions of the sizes that vary on their own."""
     return [k for k, leader in enumerate(pattern) if leader == k]
 
 
@@ -96,7 +95,6 @@ class Fit:
         self._points = np.array(points, np.int64).reshape(len(points), -1)
 
     def constant(self, value: int) -> tuple[int, ...]:
-        """The function that is everywhere `value`."""
         return (*[0] * self._points.shape[1], value)
 
     def coefficients(self, values: Sequence[int]) -> tuple[int, ...] | None:

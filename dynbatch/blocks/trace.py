@@ -177,7 +177,6 @@ class TraceMaker:
         return self.on(sizes, self.arrays_of(sizes), draws_arrays=True)
 
     def on(self, sizes: Sizes, arrays: Sequence[Array], draws_arrays: bool = False) -> BlockTrace:
-        """The trace at these sizes, with these arrays."""
         trace = run_on_placeholders(
             self._function, self.arguments, self._params, sizes, arrays, self._dtype, draws_arrays
         )
@@ -246,7 +245,6 @@ class Seen:
         self.reads_lengths = False
 
     def watch(self, run: Callable[[], BlockTrace]) -> BlockTrace:
-        """Run it, and note what its code does."""
         codes: set[Any] = set()
 
         def watcher(frame: Any, event: str, argument: object) -> None:

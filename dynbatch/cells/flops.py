@@ -34,11 +34,9 @@ class RowNodes(Sequence[Any]):
         return self._node
 
     def input_nodes(self, position: int) -> Any:
-        """The sizes of what is read at a position."""
         return self._inputs[position]
 
     def input_elements(self) -> list[int]:
-        """Elements of each input."""
         return [sum(each.lengths) * each.widths[0] if self._count else 0 for each in self._inputs]
 
 

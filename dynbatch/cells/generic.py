@@ -132,7 +132,6 @@ class GenericStep:
             self._in_c.begin(*self._attended(), first, counts, self.keeps)
 
     def begin_backward(self, first: int, counts: Sequence[int]) -> None:
-        """Prepare backward of some of the steps of `begin`."""
         if self._in_c is not None:
             gradients = [self.memory_gradients[x] for x in self._places if x is not None]
             dkeys, dvalues = [None if dx is None else dx.values for dx in gradients]
@@ -145,7 +144,6 @@ class GenericStep:
         return self._in_c.addresses[way], self._in_c.shared
 
     def _attended(self) -> tuple[Array, Array, Array]:
-        """Keys, values, and where each sentence's begin, of attention to memories."""
         keys, values = [self.memories[x] for x in self._places if x is not None]
         return keys.values, values.values, keys.offsets
 
@@ -267,7 +265,6 @@ class GenericStep:
         return self._rows_chosen[t, x]
 
     def _gradient(self, x: int, n: int) -> Ragged | None:
-        """The gradient of a memory's rows, of the first n sentences."""
         whole = self.memory_gradients[x]
         return None if whole is None else self._first(x, n, whole, True)
 

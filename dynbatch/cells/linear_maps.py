@@ -20,7 +20,6 @@ from dynbatch.parameter import Parameter
 
 
 def weight_elements(cell: CompiledLoop, way: int, streams: bool, dtype: DType) -> int:
-    """Scratch elements of `packed_weights`."""
     return sum([elements for _, _, elements in _rooms(cell, way, streams, dtype)])
 
 

@@ -62,7 +62,6 @@ class LoopArrays:
         return arrays
 
     def of_all(self, count: int) -> Arrays:
-        """The packed arrays, with so many rows, and those that are kept."""
         return self.kept | {b.name: rows[:count] for b, rows in self._wide}
 
     def of_shard(self, number: int, wide: Arrays, span: slice, kept: slice) -> Arrays:

@@ -19,11 +19,9 @@ class ShardGradients:
         self._pending: dict[int, tuple[Parameter, Array]] = {}
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
-        """Add dyᵀ x."""
         blas.matmul_outer(x, dy, self.buffer(parameter))
 
     def add(self, parameter: Parameter, gradient: Array) -> None:
-        """Add an array of the parameter's shape."""
         known = self._sums.get(parameter.uid)
         gradient = gradient.reshape(parameter.shape)
         if known is None:
@@ -32,7 +30,6 @@ class ShardGradients:
             arrays.accumulate(gradient, known[1])
 
     def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
-        """Add dy to rows `ids`."""
         scatter_rows(dy, ids, self.buffer(parameter))
 
     def buffer(self, parameter: Parameter) -> Array:
@@ -43,7 +40,6 @@ class ShardGradients:
         return self._pending[parameter.uid][1]
 
     def pass_on(self, gradients: Gradients) -> None:
-        """Give the sums to the step's own gradients."""
         for parameter, array in self._pending.values():
             self.add(parameter, array)
         for parameter, total in self._sums.values():

@@ -62,7 +62,6 @@ _NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a folder or a file, see below")
     add("target", metavar="TARGET", help="the folder or file to write")

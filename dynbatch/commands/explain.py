@@ -60,7 +60,6 @@ MB = 1e6
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add = parser.add_argument
     add("run", metavar="RUN", help="a run's folder, or its checkpoint")
     add("--file", metavar="DATA", help="take lines of this file (the run's own data)")

@@ -95,7 +95,6 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a folder or a checkpoint, see below")
     add("prompts", metavar="PROMPT", nargs="*", help="texts to continue, or sources")

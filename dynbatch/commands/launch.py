@@ -43,7 +43,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "-n", "--processes", metavar="N", type=int, default=2, help="on this machine (2)"
     )

@@ -66,7 +66,6 @@ class IdTokenizer:
             ) from None
 
     def decode(self, ids: ArrayLike) -> str:
-        """The ids as text."""
         return " ".join([str(one) for one in np.asarray(ids).tolist()])
 
 
@@ -110,7 +109,6 @@ def load(
 
 
 def _near(path: Path) -> str:
-    """What may have been meant by a path where nothing is."""
     beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, beside, n=1)
     return f"{path.with_name(near[0])}?" if near else "dynbatch train makes one: --output FOLDER"

@@ -97,7 +97,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _near_choice(message: str) -> list[str]:
-    """The choice that was meant, of argparse's message of a value that is none of the choices."""
     match = re.search(r"invalid choice: (.*) \(choose from (.*)\)", message)
     if match is None:
         return []
@@ -121,7 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    """Run what a command line says."""
     name = given[0] if given else ""
     if name in ("-h", "--help", "help") or not given:
         print(help_of_all(), end="", file=sys.stdout if given else sys.stderr)
@@ -145,7 +143,6 @@ def _run(given: Sequence[str]) -> int:
 
 
 def help_of_all() -> str:
-    """What `dynbatch --help` prints."""
     lines = [f"  {name:<10} {command.SUMMARY}" for name, command in COMMANDS.items()]
     return WHAT.format(commands="\n".join(lines))
 

@@ -91,7 +91,6 @@ class Subject:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add = parser.add_argument
     add("data", metavar="DATA", help="a text file, see below")
     add("--model", metavar="MODEL", help=f"{', '.join(MODELS)}, or one of your own, see below "

@@ -31,7 +31,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("names", metavar="NAME", nargs="*", help="of a type (default: all)")
 
 

@@ -32,7 +32,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="a folder with metrics.jsonl, or such a file"
     )

@@ -154,7 +154,6 @@ def _state_dict(path: Path, content: object, key: str | None) -> tuple[Tensors, 
 
 
 def _tensors(path: Path, content: object) -> Tensors:
-    """The tensors among a dict's values."""
     if not isinstance(content, Mapping):
         return {}
     kind = torch_for(path).Tensor
@@ -179,7 +178,6 @@ def _read_index(path: Path) -> Tensors:
 
 
 def shapes_of(tensors: Tensors) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each tensor."""
     return {
         name: (tuple(one.shape), str(one.dtype).removeprefix("torch."))
         for name, one in tensors.items()

@@ -46,7 +46,6 @@ def panel_elements(inner: int, width: int, dtype: DType) -> int:
 
 
 def columns_of(arrays: Arrays, columns: Columns) -> Array:
-    """The rows of a value."""
     buffer, column, width = columns
     rows: Array = arrays[buffer.name]
     return rows[:, column : column + width]

@@ -32,7 +32,6 @@ class Role(Enum):
 
 
 def array_name(role: Role, label: int | str = "") -> str:
-    """The name of an array in generated code."""
     return f"{role.value}{label}"
 
 
@@ -108,12 +107,10 @@ class Storage:
             self._assign(op)
 
     def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
-        """Buffer and first column of a value that has memory."""
         buffer, column = self._columns[id(value.base)]
         return buffer, column + value.column
 
     def columns_of(self, value: Value) -> Columns:
-        """Columns of a value that has memory."""
         return Columns(*self.buffer_of(value), value.width)
 
     def left_by_step(self, program: Program) -> list[Columns | None]:
@@ -124,7 +121,6 @@ class Storage:
         ]
 
     def has_place(self, value: Value) -> bool:
-        """Whether a value has memory."""
         return id(value.base) in self._columns
 
     def is_kept(self, value: Value) -> bool:
@@ -132,7 +128,6 @@ class Storage:
         return any([value.overlaps(other) for other in self.kept])
 
     def _new(self, value: Value, packed: bool) -> None:
-        """Give a value a buffer of its own."""
         buffers = self.packed if packed else self.temporary
         buffer = ProgramBuffer(self._roles[not packed], len(buffers), value.width, packed)
         buffers.append(buffer)
@@ -195,7 +190,6 @@ class Storage:
 
 
 def storage_of(program: LoopProgram, backward: BackwardProgram) -> Storage:
-    """The buffers of forward, which leaves what backward reads."""
     return Storage(program, [*read_after(program, backward), *backward.saved()])
 
 

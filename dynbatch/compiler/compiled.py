@@ -94,7 +94,6 @@ class CompiledLoop:
 
     @cached_property
     def in_c(self) -> NativeLoop:
-        """This loop in C."""
         attends = self.reads_first_memories and all(map(has_steps, self.program.generic))
         return NativeLoop(self.storage, self.backward_program, self.gradients, self.numpy, attends)
 

@@ -48,7 +48,6 @@ class BackwardProgram(Program):
         return {id(v) for v in [*self.of_streams.values(), *self.following]}
 
     def packed_results(self) -> list[Value]:
-        """Results with a row for each token."""
         return [*self.of_streams.values(), *self.of_maps.values()]
 
     def saved(self) -> list[Value]:
@@ -104,7 +103,6 @@ def _own(program: Program, value: Value, taken: set[int]) -> Value:
 
 
 def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -> None:
-    """Contribute to the gradients of an operator's inputs."""
     if op.opcode is OpCode.GENERIC:
         _differentiate_generic(program, sums, op, dy)
     elif op.is_linear:

@@ -19,7 +19,6 @@ class GradientPart(NamedTuple):
     factor: Value | None = None
 
     def cut(self, program: Program, first: int, end: int) -> GradientPart:
-        """Fewer columns."""
         at, width = first - self.first, end - first
         factor = None if self.factor is None else cut(program, self.factor, at, width)
         return GradientPart(first, end, cut(program, self.gradient, at, width), factor)

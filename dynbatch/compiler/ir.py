@@ -69,21 +69,17 @@ class Value:
 
     @classmethod
     def columns(cls, base: Value, column: int, width: int) -> Value:
-        """Some columns of a base value."""
         view = cls(width)
         view.base, view.column = base, column
         return view
 
     def become_view(self, base: Value, column: int) -> None:
-        """Make the value a view of columns of `base`."""
         self.base, self.column = base.base, base.column + column
 
     def is_whole(self) -> bool:
-        """Whether the value is all of its base."""
         return self.width == self.base.width
 
     def overlaps(self, other: Value) -> bool:
-        """Whether the two share columns."""
         return (
             self.base is other.base
             and self.column < other.column + other.width
@@ -161,7 +157,6 @@ class Op:
 
     @classmethod
     def copy(cls, source: Value, output: Value, node: Any = None) -> Op:
-        """The operator that copies one value whole."""
         op = cls(OpCode.COPY, [source], output, node)
         op.columns = [0]
         return op
@@ -185,7 +180,6 @@ class Op:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Static arguments of a unary function."""
         is_unary = self.opcode is OpCode.UNARY and self.node is not None
         return tuple(self.node.arguments()) if is_unary else ()
 
@@ -217,17 +211,14 @@ class Op:
 
     @property
     def is_add(self) -> bool:
-        """Whether the operator adds two values."""
         return self.opcode is OpCode.BINARY and self.kernel is binary.add
 
     @property
     def is_multiply(self) -> bool:
-        """Whether the operator multiplies two values."""
         return self.opcode is OpCode.BINARY and self.kernel is binary.multiply
 
     @property
     def has_bias(self) -> bool:
-        """Whether any piece of a linear map has a bias."""
         return any([piece.biases for piece in self.pieces])
 
     @property

@@ -60,7 +60,6 @@ Item = Op | KernelGroup
 
 
 def ops_of(item: Item) -> tuple[Op, ...]:
-    """The operators of an item of the loop."""
     return item.ops if isinstance(item, KernelGroup) else (item,)
 
 

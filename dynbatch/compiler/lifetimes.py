@@ -30,7 +30,6 @@ class Lifetimes:
             self._read.setdefault(id(value.base), []).append((len(timed), value))
 
     def _timed(self, program: Program) -> list[tuple[int, Op]]:
-        """The operators, each with the time at which it runs."""
         return [*enumerate(program.every_op())]
 
     def can_share(self, a: Value, column_a: int, b: Value, column_b: int) -> bool:

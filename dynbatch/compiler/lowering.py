@@ -45,7 +45,6 @@ class LoopProgram(Program):
         self.following += self.states[len(trace.states) :]
 
     def begin(self, parts: Split) -> None:
-        """An empty program."""
         super().__init__()
         self.states: list[Value] = []
         self.streams: list[Value] = []
@@ -74,7 +73,6 @@ class LoopProgram(Program):
         return [*self.exports, *[self.following[k] for k in self.changed_states()]]
 
     def changed_states(self) -> dict[int, Value]:
-        """Parts of the state that a step changes, by number."""
         pairs = zip(self.states, self.following, strict=False)
         return {k: state for k, (state, left) in enumerate(pairs) if left is not state}
 
@@ -85,7 +83,6 @@ class LoopProgram(Program):
 
     @property
     def generic(self) -> list[Op]:
-        """Operators that run by their own kernels."""
         return [op for op in self.ops if op.opcode is OpCode.GENERIC]
 
     def _find_read_outside(self, leaving: Sequence[Node]) -> None:
@@ -97,7 +94,6 @@ class LoopProgram(Program):
                 self._read_outside |= {x.index for x in node.inputs}
 
     def _is_part_of_map(self, node: Node) -> bool:
-        """Whether a node is some columns of a linear map of the tokens, read by the loop alone."""
         while isinstance(node, Slice) and self._sections[node.index] is Section.TOKEN:
             if node.index in self._read_outside:
                 return False
@@ -109,7 +105,6 @@ class LoopProgram(Program):
     # From nodes to operators ----------------------------------------------------------------------
 
     def add(self, node: Node) -> None:
-        """Add a node to the loop as an operator."""
         if isinstance(node, Structural):
             self._add_structural(node)
             return

@@ -23,7 +23,6 @@ class Pointer(NamedTuple):
     stride: str
 
     def overlaps(self, other: Pointer) -> bool:
-        """Whether the two share memory."""
         return (
             self.array == other.array
             and self.column < other.column + other.width
@@ -43,7 +42,6 @@ class Pointers:
         self._known: dict[int, tuple[ProgramBuffer, int]] = {}
 
     def of(self, base: Value, column: int, width: int) -> Pointer:
-        """The place of some columns of a base value."""
         if base.origin is Origin.STATE:
             name = f"h{base.number}"
             return Pointer(name, column, width, f"{name} + {column}", f"{name}_row")
@@ -51,7 +49,6 @@ class Pointers:
         return place_in(buffer, first + column, width, "s")
 
     def whole(self, value: Value) -> Pointer:
-        """The place of a value."""
         return self.of(value.base, value.column, value.width)
 
     def buffer_of(self, base: Value) -> tuple[ProgramBuffer, int]:
@@ -67,7 +64,6 @@ class Pointers:
 
 
 def place_in(buffer: ProgramBuffer, column: int, width: int, row: str) -> Pointer:
-    """The place of columns of an array, packed from its row `row` on."""
     first = f"{row} * {buffer.width} + " if buffer.packed else ""
     pointer = f"{buffer.name} + {first}{column}"
     return Pointer(buffer.name, column, width, pointer, str(buffer.width))

@@ -25,7 +25,6 @@ class Program:
         self.following: list[Value] = []
 
     def value(self, width: int, origin: Origin = Origin.OPERATOR, number: int = 0) -> Value:
-        """A new value, known to the program."""
         value = Value(width, origin, number)
         self.values.append(value)
         return value
@@ -37,7 +36,6 @@ class Program:
         return view
 
     def move(self, value: Value, base: Value, column: int = 0) -> None:
-        """Make a value, and every view of it, columns of another from `column` on."""
         for view in self.values:
             if view.base is value and view is not value:
                 view.become_view(base, column + view.column)
@@ -48,7 +46,6 @@ class Program:
         return [*self.ahead, *self.ops]
 
     def results(self) -> list[Value]:
-        """Values that are read outside a step."""
         return self.following
 
     def leaving(self) -> set[int]:

@@ -40,7 +40,6 @@ class Prologue:
             self._make(node)
 
     def streams(self) -> list[Node]:
-        """The streams of the loop."""
         return [self.rows(node) for node in self._compiled.program.stream_nodes]
 
     def held(self) -> list[Node]:
@@ -48,7 +47,6 @@ class Prologue:
         return [self._nodes[node.index] for node in self._compiled.program.held_nodes]
 
     def memories(self) -> list[Node]:
-        """The memories that the loop reads."""
         return [self._nodes[node.index] for node in self._compiled.program.memory_nodes]
 
     def rows(self, node: Node) -> Node:

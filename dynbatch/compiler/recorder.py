@@ -132,7 +132,6 @@ class Recorder:
 
 
 def reads_of(recorder: Recorder) -> Reads:
-    """The reads through a recorder."""
     reads: Reads = object.__getattribute__(recorder, "_reads")
     return reads
 
@@ -184,7 +183,6 @@ def _refuse(name: str) -> None:
 
 
 def _note(recorder: Recorder, way: Way, key: object = None) -> Any:
-    """Read a part of the recorder's value, and note it."""
     params, reads = _params_of(recorder), reads_of(recorder)
     path = (*_path_of(recorder), (way, key))
     try:

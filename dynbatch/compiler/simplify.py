@@ -42,7 +42,6 @@ def simplify(program: Program) -> Simplified:
 
 
 def _replace(program: Program, equal: Callable[[Op], Value | None]) -> int:
-    """Replace what operators make by values that it is equal to."""
     leaving = program.leaving()
     gone: set[int] = set()
     for op in program.every_op():
@@ -93,12 +92,10 @@ def _key(op: Op) -> tuple[object, ...]:
 
 
 def _function(op: Op) -> tuple[object, ...]:
-    """The function of an elementwise operator."""
     return (op.opcode, op.kernel, repr(op.number), op.side, *op.arguments)
 
 
 def _drop_identities(program: Program) -> int:
-    """Replace what an operator makes by the operand that it is equal to."""
     makers = {id(op.output): op for op in program.ops}
     return _replace(program, lambda op: _equal_operand(op, makers))
 
@@ -113,7 +110,6 @@ def _equal_operand(op: Op, makers: dict[int, Op]) -> Value | None:
 
 
 def _negated(value: Value, makers: dict[int, Op]) -> Value | None:
-    """x where a value is -x."""
     maker = makers.get(id(value.base))
     if maker is None or maker.kernel is not arithmetic.negative:
         return None

@@ -238,7 +238,6 @@ def _require_arguments(name: str, function: Callable[..., object], count: int) -
 
 
 def require_inside(name: str, returned: Sequence[Node], graph: TraceGraph) -> None:
-    """Raise `GraphError` if a cell returned a node that was made outside it."""
     for node in returned:
         if node.graph is not graph:
             raise GraphError.at_caller(

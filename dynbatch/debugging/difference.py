@@ -44,7 +44,6 @@ class Checker:
         )
 
     def advice(self, node_type: type[Operation] | None) -> str:
-        """Advice about a difference."""
         if node_type is not None and not node_type.is_built_in:
             name = node_type.__name__
             return (

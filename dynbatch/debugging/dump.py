@@ -103,7 +103,6 @@ class Writer:
         return {"array": self._array(array)}
 
     def _once(self, value: T, documents: list[Document], write: Callable[[T], Document]) -> int:
-        """The number of a value's document, written when the value is first met."""
         if id(value) not in self._numbers:
             document = write(value)
             self._numbers[id(value)] = (len(documents), value)

@@ -79,7 +79,6 @@ def _numbers(nodes: Mapping[int, Node]) -> list[list[int]]:
 
 
 def _given(value: Any) -> Document:
-    """The document of an argument of a call."""
     if isinstance(value, Node):
         return {"node": value.index}
     if isinstance(value, TuplePart):
@@ -123,7 +122,6 @@ class CallReader:
         self._graph.add_table(table)
 
     def add_constants(self, documents: Sequence[Document]) -> None:
-        """Enter in the tables the nodes hoisted out of their cells."""
         for table, document in zip(self._tables, documents, strict=True):
             for number, index in document["constants"]:
                 table.hoisted.constants[number] = self._all_nodes[index]

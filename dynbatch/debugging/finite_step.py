@@ -46,7 +46,6 @@ class StepGuard:
             self.backward(arena, "forward and backward")
 
     def added_gradients(self) -> None:
-        """Inspect the sums of gradients that the step has added to."""
         for block in self._added_to():
             flat = to_host(block.gradients().flat)
             if not np.isfinite(flat).all():

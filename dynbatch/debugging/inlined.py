@@ -62,7 +62,6 @@ class InlinedRegion:
         self.parameters: dict[int, tuple[Parameter, Array]] = {}
 
     def forward(self) -> None:
-        """Run every call."""
         members = set(self._calls)
         for call in self._calls:
             cell = self._cells[call.origin]
@@ -115,7 +114,6 @@ class InlinedRegion:
     def _arguments(
         self, call: ValueHandle, cell: InlinedCell, members: Container[Node]
     ) -> Iterator[tuple[Node, Terms]]:
-        """The traced vectors that a call is given, and what each is the sum of."""
         vectors = [terms for terms, is_matrix in _leaves(call) if not is_matrix]
         for x, terms in zip(cell.trace.arguments, vectors, strict=True):
             places: Terms = []
@@ -259,7 +257,6 @@ Origin = tuple[Any, int, int]
 
 
 def _leaves(call: ValueHandle) -> Iterator[tuple[list[Origin], bool]]:
-    """For each value that a call is given what it is the sum of, and whether it is a matrix."""
     table = call.origin
     matrices = iter(table.matrices)
     for column, count in zip(table.columns, table.forms, strict=True):

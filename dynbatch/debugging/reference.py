@@ -55,7 +55,6 @@ class ReferenceRun:
         self._members = _bounds([len(nodes) for nodes in groups])
 
     def forward(self, xs: Flats) -> list[Array]:
-        """The elements of the value, and of each port."""
         outputs = []
         for k, batch in enumerate(self.batches):
             y = self._prepare(batch)
@@ -124,7 +123,6 @@ class ReferenceRun:
         return flat[self._elements[k] : self._elements[k + 1]]
 
     def _cut(self, k: int, flats: Flats) -> list[Any]:
-        """The inputs of batch k."""
         inputs: list[Ragged | None] = []
         for position, nodes in enumerate(self._reads[k]):
             flat, bounds = flats[position], self._bounds[position]

@@ -26,13 +26,11 @@ def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
 
 
 def result_names(call: ValueHandle) -> list[str]:
-    """The names of a call's results in messages."""
     count = len(call.shapes)
     return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
 
 
 def calls_text(node: RegionNode) -> str:
-    """The numbers of calls and batches, and the cells, as text."""
     batches = len(node.region.batches)
     return f"{batches} batch{'es' * (batches > 1)} of {node.region.count} {node.label()}"
 

@@ -158,7 +158,6 @@ class StackCheck(StepCheck):
                 self._compare("backward", pieces, to_host(view.flat), sums[region])
 
     def _rows(self) -> Iterator[tuple[Node, Array]]:
-        """For each row the region that it comes from, and the elements there."""
         for stacked in self.step.nodes:
             assert isinstance(stacked, StackCalls)
             for result in stacked.results:
@@ -169,7 +168,6 @@ class StackCheck(StepCheck):
 
 
 def values_of(call: ValueHandle, what: str, scale: Callable[[], float]) -> list[ComparedArray]:
-    """A part to compare for each value of a call's result, named by `what`."""
     names = result_names(call)
     return [
         ComparedArray(call, what.format(name), shape, scale)

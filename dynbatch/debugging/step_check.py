@@ -33,7 +33,6 @@ class ComparedArray(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -247,7 +246,6 @@ class StepCheck:
         )
 
     def _terms(self, node: Operation) -> float:
-        """The largest element that a node reads."""
         return largest([to_host(x._block.node_values(x)) for x in node.reads()])
 
     def _compare(

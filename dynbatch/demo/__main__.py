@@ -57,7 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_pairs() -> None:
-    """Write the pairs to standard output."""
     for command, actions in scan_pairs():
         print(" ".join(command), " ".join(actions), sep="\t")
 

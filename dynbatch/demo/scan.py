@@ -45,7 +45,6 @@ def simple_split(seed: int = 0) -> tuple[list[Pair], list[Pair]]:
 
 
 def _phrases() -> Iterator[Pair]:
-    """The 102 commands without a conjunction."""
     for words, actions in _verbs():
         yield words, actions
         yield (*words, "twice"), actions * 2

@@ -72,13 +72,11 @@ class Gradient:
 
 
 def name_of(function: Function) -> str:
-    """What a function is called, in errors and of what is made of it."""
     name = getattr(function, "__qualname__", "function").removesuffix(".__call__")
     return str(name.rsplit(".", 1)[-1].strip("<>"))
 
 
 def _graph_among(arguments: Iterable[Any]) -> Any:
-    """The graph of the first node among arguments, or the graph that is one of them."""
     for argument in arguments:
         if isinstance(argument, Node):
             return argument.graph

@@ -34,5 +34,4 @@ def rows_of(x: Node) -> Node:
 
 
 def sum_of_rows(x: Node) -> Node:
-    """The sum of all rows, a vector."""
     return x if x.ndim == 1 else F.sum(rows_of(x), dim=0)

@@ -304,7 +304,6 @@ _IDS = (
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
     try:
         content = json.loads(path.read_text("utf-8"))
         if not isinstance(content, dict):

@@ -159,7 +159,6 @@ class Engine:
         return request.number
 
     def _first(self, config: GenerationConfig) -> Array:
-        """The decoder's first id."""
         start = config.decoder_start_token_id
         return np.array([self._model.start if start is None else start], np.int64)
 
@@ -321,7 +320,6 @@ class Engine:
         return events
 
     def _give_back(self) -> None:
-        """Give back what steps hold, where none is to come."""
         if self.is_idle:
             self._continuation.forget_steps()
 

@@ -48,7 +48,6 @@ class GrownPages:
         return may_split, None if may_split else number
 
     def bytes_for(self, length: int, rows: int) -> int:
-        """Bytes that `reserve` takes from the pool."""
         splits, copied = self._next(length)
         gap = -length % self._pages.rows if splits else self.gap
         count = self._pages.count(length + rows - self.dropped + gap) - len(self.held)
@@ -96,7 +95,6 @@ class GrownPages:
                 yield page, max(start, low) - start, end - start
 
     def close(self) -> None:
-        """Give all back."""
         held, self.held = self.held, []
         self._pages.leave(held)
         self.dropped, self.split, self.gap = 0, NOWHERE, 0
@@ -122,7 +120,6 @@ class History:
         self.length = 0
 
     def bytes_for(self, rows: int) -> int:
-        """Bytes that `reserve` takes from the pool."""
         states = self.caches.states
         is_ready = not states.slots or (self.state is not None and self.state.readers == 1)
         needed = 0 if is_ready else states.page_bytes

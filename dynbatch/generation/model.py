@@ -90,7 +90,6 @@ class Continuation:
         return (end,) if isinstance(end, int) else ()
 
     def graph(self) -> Graph:
-        """A graph where the model is."""
         graph = Graph(self.device, self.dtype, grad=False, matmul=self._matmul)
         graph.advises = False  # a single request has nothing to batch
         return graph
@@ -254,7 +253,6 @@ class Continuation:
 
 
 def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:
-    """The device and dtype of a model's parameters."""
     parameters = model.parameters()
     common = graph_dtype(parameters)
     dtypes = [common if one._is_fresh else one.dtype for one in parameters]
@@ -287,21 +285,17 @@ def _rows_of_memories(
 
 
 def has_source(model: Any) -> bool:
-    """Whether a model is an encoder-decoder."""
     return hasattr(model, "encode") and hasattr(model, "decode")
 
 
 def encoded_by(model: Any, graph: Graph, source: ArrayLike) -> tuple[Node, ...]:
-    """What an encoder-decoder's decoder is given."""
     encoded = model.encode(graph, source)
     return encoded if isinstance(encoded, tuple) else (encoded,)
 
 
 def logits_of(graph: Any, model: Any, ids: Any) -> Any:
-    """The logits of a decoder."""
     return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)
 
 
 def decoded_logits(graph: Any, model: Any, ids: Any, *given: Any) -> Any:
-    """The logits of an encoder-decoder's decoder."""
     return model.predict(model.decode(graph, ids, *given))

@@ -75,7 +75,6 @@ class Lender:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes that are on loan."""
         return sum([len(pages) * size for pages, size in self._sets])
 
     def set_of(self, page_bytes: int) -> set[ref[Page]]:
@@ -91,7 +90,6 @@ class Lender:
         return page
 
     def give(self, page: Page, pages: set[ref[Page]]) -> None:
-        """Give a page back that nobody reads."""
         pages.discard(ref(page))
         self._pool.give(page.array)
 
@@ -125,11 +123,9 @@ class Pages:
 
     @property
     def lent(self) -> int:
-        """Pages on loan."""
         return len(self._lent)
 
     def count(self, rows: int) -> int:
-        """Pages that so many rows fill."""
         return -(-rows // self.rows) if self.slots else 0
 
     def take(self) -> Page:
@@ -185,7 +181,6 @@ class Caches:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes of all pages on loan."""
         return self._lender.lent_bytes
 
     @property

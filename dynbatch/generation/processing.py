@@ -108,7 +108,6 @@ class LogitsProcessing:
         return range(0) if is_always_changed else range(first, end)
 
     def _begin(self, context: Sequence[int]) -> None:
-        """Begin with a context and no result."""
         config = self._config
         self._tokens = list(context)
         self._seen = set(context) if config.repetition_penalty != 1 else set()
@@ -120,7 +119,6 @@ class LogitsProcessing:
                 self._note_ngram(end)
 
     def with_result(self, tokens: Sequence[int]) -> LogitsProcessing:
-        """A copy with another result."""
         copy = object.__new__(LogitsProcessing)
         copy.__dict__.update(self.__dict__)
         copy._begin(self._tokens[: self._context])
@@ -129,7 +127,6 @@ class LogitsProcessing:
         return copy
 
     def fork(self) -> LogitsProcessing:
-        """A copy that goes on by itself."""
         copy = object.__new__(LogitsProcessing)
         copy.__dict__.update(self.__dict__)
         copy._tokens = list(self._tokens)
@@ -139,12 +136,10 @@ class LogitsProcessing:
 
     @property
     def count(self) -> int:
-        """Tokens of the result so far."""
         return len(self._tokens) - self._context
 
     @property
     def result(self) -> list[int]:
-        """The result so far."""
         return self._tokens[self._context :]
 
     @property
@@ -153,7 +148,6 @@ class LogitsProcessing:
         return len(self._tokens) - self._context in self._plain
 
     def take(self, token: int) -> None:
-        """Append a token to the result."""
         self._tokens.append(token)
         if self._plain:
             return
@@ -222,7 +216,6 @@ class LogitsProcessing:
         return ends
 
     def _note_ngram(self, end: int) -> None:
-        """Note which token came last in the n tokens that end there."""
         first = end - self._config.no_repeat_ngram_size
         if first >= 0:
             *start, last = self._tokens[first:end]

@@ -141,7 +141,6 @@ class GenerationRequest:
         return TextStream(self.tokenizer, self.config.stop_strings)
 
     def fail(self, error: Exception) -> TokenEvent:
-        """End it for an error."""
         self.error = error
         self.close()
         return TokenEvent(self.number, 0, None, reason=FAILED, error=error)

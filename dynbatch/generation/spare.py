@@ -50,6 +50,5 @@ class SpareSentences:
             grown.split, grown.gap = 0, row
 
     def close(self) -> None:
-        """Give their pages back."""
         while self._histories:
             self._histories.pop().close()

@@ -74,7 +74,6 @@ class FreeList:
             self._start_of[end] = start
 
     def remove(self, start: int) -> None:
-        """Remove the free stretch that starts at `start`."""
         end = self._end_of.pop(start)
         del self._start_of[end]
         del self._by_size[bisect_left(self._by_size, (end - start, start))]
@@ -102,7 +101,6 @@ class Peaks:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all steps so far."""
         self.count = 0
         self.most = 0
         self._mean = self._squares = 0.0

@@ -105,7 +105,6 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
 
 
 def by_size(intervals: Sequence[Interval]) -> list[Interval]:
-    """The largest first."""
     return sorted(intervals, key=lambda block: -block.size)
 
 

@@ -26,11 +26,9 @@ class HostBuffer(Buffer):
         self._bytes, self.address, self.size = memory, address, memory.size
 
     def part(self, offset: int, size: int) -> HostBuffer:
-        """A view of some of the bytes."""
         return HostBuffer(self._bytes[offset : offset + size], self.address + offset)
 
     def array(self, dtype: np.typing.DTypeLike) -> Array:
-        """A view of the bytes in that dtype."""
         # Of a memoryview: views of the array then keep it alive, and not what it is a view of.
         return np.frombuffer(self._bytes.data, dtype, self.size // np.dtype(dtype).itemsize)
 

@@ -149,12 +149,10 @@ class BatchNorm(Module):
         return [F.reshape(y, x.shape) for y, x in zip(ys, xs, strict=True)]
 
     def _scale(self, graph: Graph, variance: Node) -> Node:
-        """weight / √(variance + eps)."""
         scale = (variance + self.eps) ** -0.5
         return scale if self.weight is None else scale * F.parameter(graph, self.weight)
 
     def _track(self, num_rows: int, mean: Array, variance: Array) -> None:
-        """Take a mini-batch into the running means."""
         means, variances, count = self.running_mean, self.running_var, self.num_batches_tracked
         assert means is not None and variances is not None and count is not None
         combine([count.value], [np.ones_like(count.value)], 1.0, 1.0)

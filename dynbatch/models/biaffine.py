@@ -143,7 +143,6 @@ class BiaffineParser(Module):
         return arcs + F.cross_entropy(self.labels(states, heads), labels, reduction="sum")
 
     def _arc_sides(self, states: Node) -> tuple[Node, Node]:
-        """The words projected as dependents, and as heads after the root."""
         heads = self._project(self.arc_head, self._with_root(states))
         return self._project(self.arc_dependent, states), heads
 

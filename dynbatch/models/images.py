@@ -201,7 +201,6 @@ class Flatten(Module):
 
 
 def _groups(owner: Module, groups: int, inputs: int, outputs: int) -> int:
-    """The groups of channels, checked."""
     groups = size(owner, "groups", groups)
     if inputs % groups or outputs % groups:
         raise refused(

@@ -107,7 +107,6 @@ class Module:
             yield name, parameter
 
     def _members_of(self, name: str, value: object) -> Iterator[tuple[str, Module | Parameter]]:
-        """Parameters and modules in the value of an attribute, with their paths."""
         kinds: tuple[type[Module | Parameter], ...] = (Module, Parameter)
         return members(type(self).__name__, name, value, kinds)
 

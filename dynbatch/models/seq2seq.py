@@ -235,7 +235,6 @@ class Seq2Seq(Module):
     def _loss(
         self, graph: Owner, source: Array, read: Array, written: Array, reduction: str
     ) -> Node:
-        """Cross-entropy of what the decoder writes after what it has read."""
         return F.cross_entropy(
             self.predict(self.decode(graph, read, *self.encode(graph, source))),
             written,

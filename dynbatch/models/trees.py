@@ -73,7 +73,6 @@ def _require_one_root(what: str, roots: Sequence[int]) -> None:
 
 
 def _bottom_up(what: str, heads: Sequence[int], children: Sequence[Sequence[int]]) -> list[int]:
-    """All nodes, each after its children."""
     missing = [len(of) for of in children]
     order = [node for node, count in enumerate(missing) if count == 0]
     for node in order:  # grows as it goes

@@ -103,7 +103,6 @@ class Sample:
 
     @property
     def batches(self) -> list[Batch]:
-        """Both kinds of batches, each once."""
         return list({tuple(batch): batch for batch in [*self.spread, *self.largest]}.values())
 
 

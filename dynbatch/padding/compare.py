@@ -191,7 +191,6 @@ def _require_call(loss: Loss, example: Example) -> None:
 
 
 def _work(samples: Mapping[str, Sample], batch_sizes: Sequence[int]) -> int:
-    """Steps of the progress bar."""
     measured = sum([1 + len(sample.batches) for sample in samples.values()])
     return measured + len(CURVES) * len(batch_sizes)
 

@@ -22,7 +22,6 @@ FORMS = (
 
 
 def is_padded(name: str) -> bool:
-    """Whether a form of `FORMS` pads."""
     return name.startswith("padded")
 
 

@@ -56,6 +56,5 @@ class WithinLimit:
 
 
 def limits_as_text(limit: int, limited: Iterable[WithinLimit]) -> list[str]:
-    """The lines of a report, below a heading."""
     heading = f"within {megabytes(limit)} MB of arena, as planned"
     return [heading, *[line for one in limited for line in str(one).splitlines()]]

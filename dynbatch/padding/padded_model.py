@@ -155,7 +155,6 @@ def _require_padded(batch: Sequence[PaddedExample]) -> None:
 
 
 def _with_lengths(example: Example, longest: Longest) -> PaddedExample:
-    """The padded ids, then the lengths without padding."""
     parts = parts_of(example)
     padded = [lengthened(ids, length, 0) for ids, length in zip(parts, longest, strict=True)]
     return [*padded, *map(len, parts)]
@@ -173,7 +172,6 @@ def _is_sequence(part: object) -> bool:
 
 
 def described(example: Example) -> str:
-    """The type of an example, or the types of a tuple's parts."""
     kinds = ", ".join([type(part).__name__ for part in parts_of(example)])
     return f"({kinds})" if isinstance(example, tuple) else f"a {kinds}"
 

@@ -150,7 +150,6 @@ class _Watch:
         self._type: Any = import_torch().Tensor
 
     def mode(self) -> Any:
-        """A context in which every operator is watched."""
         base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
         watch = self
 

@@ -254,7 +254,6 @@ class CutByCost(Generic[Example]):
     lengths: Callable[[Example], Any]
 
     def __call__(self, batch: Sequence[Example], size: int) -> list[list[int]]:
-        """The places of each shard's examples in a mini-batch."""
         return self.cost.shards([self.lengths(example) for example in batch], size)
 
     def summary(self) -> dict[str, str]:

@@ -98,7 +98,6 @@ class RankGuard:
             self._send({"kind": "taken"})
 
     def close(self) -> None:
-        """End the guard."""
         if os.getpid() != self._pid:  # a fork
             return
         self._is_closing = True

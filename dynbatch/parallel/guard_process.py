@@ -205,7 +205,6 @@ class Line:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def read(self) -> list[Message]:
-        """The messages that have come."""
         try:
             part = self.socket.recv(1 << 16)
         except OSError:

@@ -98,7 +98,6 @@ def environment_of_ranks(
     processes: int, nodes: Nodes, listener: socket.socket | None, report: int,
     environment: Mapping[str, str] = os.environ,
 ) -> list[dict[str, str]]:  # fmt: skip
-    """The environment of each process on this machine."""
     address = nodes.address or ("127.0.0.1", 0)
     port = address[1] if listener is None else listener.getsockname()[1]
     threads = str(max(1, num_processors() // processes))

@@ -131,7 +131,6 @@ def pipeline(
 def _parts(
     examples: Sequence[Any], micro_batches: int, costs: Sequence[float] | None
 ) -> list[list[int]]:
-    """The examples of each micro-batch, by their places."""
     count = arguments.size("pipeline", "micro_batches", micro_batches)
     if costs is None:
         costs = [1.0] * len(examples)
@@ -155,7 +154,6 @@ class _Values(NamedTuple):
     shapes: list[list[tuple[int, ...]]]
 
     def of_examples(self) -> list[list[Array]]:
-        """The values of each example's nodes."""
         each = iter(split(self.flat, [shape for shapes in self.shapes for shape in shapes]))
         return [[next(each) for _ in shapes] for shapes in self.shapes]
 
@@ -182,7 +180,6 @@ class _MicroBatch:
 
     @property
     def num_elements(self) -> int:
-        """The numbers that the stage passes on."""
         return sum([prod(node.shape) for node in self._ends])
 
     def values(self) -> _Values:

@@ -40,7 +40,6 @@ class GradientPlace(NamedTuple):
     own: Array
 
     def is_of(self, parameter: Parameter) -> bool:
-        """Whether the parameter writes its gradients there still."""
         return self.dtype == parameter.dtype and parameter.gradient_state[1] is self.own
 
     def follows(self, other: GradientPlace) -> bool:

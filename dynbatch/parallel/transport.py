@@ -86,7 +86,6 @@ def last_words(message: str, rank: int | None) -> bytes:
 
 
 def error_of(words: bytes) -> ParallelError:
-    """The error that the last words of another rank are here."""
     told = json.loads(words)
     return ParallelError(told["message"], told["rank"])
 

@@ -78,7 +78,6 @@ def narrow(boxes: Boxes) -> Boxes:
 
 
 def _joined(boxes: Boxes, into: Mapping[int, int]) -> Boxes:
-    """The graph with some boxes as one, by the key of that one."""
     if not into:
         return boxes
     shapes: dict[int, NodeBox] = {}

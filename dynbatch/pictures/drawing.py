@@ -101,7 +101,6 @@ class Drawing:
         self._add(shape, "path", f"line line-{colour}", "", 1, "")
 
     def area(self, points: Sequence[Point], colour: str, *, opacity: float = 1) -> None:
-        """A filled polygon."""
         path = " ".join([f"{_number(x)},{_number(y)}" for x, y in points])
         self._add(f'<polygon points="{path}"', "polygon", f"fill-{colour}", "", opacity, "")
         self._reach(max([y for _, y in points], default=0))

@@ -85,7 +85,6 @@ def generation(engine: Engine) -> Picture:
 
 
 def _requests(steps: Sequence[EngineStep]) -> list[int]:
-    """All requests, the first to arrive first."""
     return sorted({number for step in steps for state in STATES for number in getattr(step, state)})
 
 

@@ -136,7 +136,6 @@ def _use(graph: object) -> MemoryUse:
 
 
 def _stages(use: MemoryUse) -> Stages:
-    """The stages with what earlier runs hold."""
     held = use.by_cause.get(EARLIER, 0)
     return [(label, {EARLIER: held, **sizes} if held else sizes) for label, sizes in use.stages]
 
@@ -196,7 +195,6 @@ def _band(panel: Panel, top: float, labels: Sequence[str]) -> None:
 
 
 def _stack(panel: Panel, stages: Stages, causes: Sequence[str]) -> None:
-    """The causes above each other, as steps."""
     base = [0] * len(stages)
     for cause in causes:
         heights = [low + sizes.get(cause, 0) for low, (_, sizes) in zip(base, stages, strict=True)]

@@ -88,7 +88,6 @@ def padding(lengths: Sequence[int] | Graph) -> Picture:
 
 
 def _lengths(given: Any) -> list[int]:
-    """The checked argument as lengths."""
     if isinstance(given, Graph):
         return _sentence_lengths(given)
     fix = "give the lengths of the sentences: db.pictures.padding([3, 41, 1, 12])"

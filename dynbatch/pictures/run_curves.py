@@ -47,7 +47,6 @@ class Curve:
         return Curve(steps, means)
 
     def finite(self) -> list[float]:
-        """The values that are finite."""
         return [value for value in self.values if isfinite(value)]
 
     @property

@@ -156,7 +156,6 @@ def _without_spare(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _whole(node: Node) -> Node:
-    """The call that a part of a result belongs to."""
     return node.call if isinstance(node, ResultPart | BlockResult) else node
 
 
@@ -237,7 +236,6 @@ def _note(boxes: Boxes) -> str:
 
 
 def _lines(shape: NodeBox) -> list[tuple[str, bool]]:
-    """The lines of a box, and whether each is bold."""
     if shape.count:
         return [(shape.name, False)]
     return [(shape.name, True), (f"{shape.size} · {_when(shape)}", False)]
@@ -263,7 +261,6 @@ def _box(drawing: Drawing, x: float, y: float, width: float, shape: NodeBox, col
 
 
 def _words(boxes: Boxes, number: int) -> str:
-    """All boxes from the top, with what each reads."""
     reads: dict[int, list[str]] = {}
     for source, reader in boxes.edges:
         reads.setdefault(reader, []).append(boxes.shapes[source].name)

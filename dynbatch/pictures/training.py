@@ -67,7 +67,6 @@ def training(*runs: str | os.PathLike[str]) -> Picture:
 
 
 def _named(histories: list[RunCurves]) -> list[RunCurves]:
-    """The histories, those of one name with numbers."""
     names = [history.name for history in histories]
     for k, history in enumerate(histories):
         if names.count(history.name) > 1:
@@ -171,7 +170,6 @@ def _draw_small_panel(
     drawing: Drawing, place: Point, quantity: Quantity, title: str,
     histories: Sequence[RunCurves], curves: Mapping[int, Sequence[Curve]],
 ) -> None:  # fmt: skip
-    """The curves of some runs, by the number of the run."""
     shown = [curve for of_run in curves.values() for curve in of_run if curve.finite()]
     panel = _panel(drawing, *place, NARROW, HEIGHT, shown, title, quantity.form, quantity.from_zero)
     for k, of_run in curves.items():
@@ -276,7 +274,6 @@ def _extent(history: RunCurves) -> str:
 
 
 def _words(history: RunCurves) -> str:
-    """A run in words and numbers."""
     losses = history.loss.finite()
     said = [
         f"{history.name}: {_extent(history)}",

@@ -177,7 +177,6 @@ def _alone(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advi
 
 
 def is_almost_one_by_one(statistics: GraphStatistics) -> bool:
-    """Whether a graph of many nodes has fewer than 1.5 in a batch on average."""
     few = statistics.nodes < MEAN_BATCH * statistics.batches
     return few and statistics.nodes >= MANY_NODES
 

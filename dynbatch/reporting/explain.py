@@ -67,7 +67,6 @@ def report(record: RunRecord, observed: Observed, full: bool = False) -> str:
 
 
 def _standing_out(record: RunRecord, observed: Observed) -> Iterator[str]:
-    """The mistakes that counts show, each with its fix."""
     for one in standing_out(record, observed)[:MOST_MISTAKES]:
         yield from _wrapped(f"stands out: {one.problem}".replace(FIXED, " "))
         yield from _wrapped(f"{INDENT}fix:  {one.fix}")
@@ -105,7 +104,6 @@ class _Line(NamedTuple):
         return f"{self.numbers[0]} ×{count}" if count > 1 else str(self.numbers[0])
 
     def cells(self) -> tuple[str, ...]:
-        """The line's columns, without its kind."""
         sums, widths = self.sums, {row.width for row in self.rows}
         return (
             self.step, str(sums.nodes), str(sums.rows),

@@ -84,7 +84,6 @@ class Introspection:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plan of each run so far."""
         return self._executor.plans
 
     def explain(

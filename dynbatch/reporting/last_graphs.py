@@ -54,7 +54,6 @@ class GraphSummary:
 
     @property
     def is_latest(self) -> bool:
-        """Whether no graph of this thread has begun since."""
         return self.number == _of_thread.begun
 
     def note(

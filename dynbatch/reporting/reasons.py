@@ -65,7 +65,6 @@ def apart(record: RunRecord) -> list[Apart]:
 
 
 def _batches_apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
-    """The pairs, with numbers of batches through all plans."""
     steps: dict[int, list[int]] = {}
     signatures_of: dict[type[Node], list[int]] = {}
     links: dict[int, str] = {}  # a step, and why it did not run with the last of its signature

@@ -62,7 +62,6 @@ class Observed(NamedTuple):
 
 
 def total_seconds(record: RunRecord) -> float:
-    """Seconds of the runs, and of what built their nodes."""
     return record.build_seconds + record.statistics.host_seconds + record.statistics.kernel_seconds
 
 
@@ -72,5 +71,4 @@ def in_ms(seconds: float) -> str:
 
 
 def a_batch(record: RunRecord) -> float:
-    """The host's seconds for a batch, on average."""
     return record.statistics.host_seconds / max(1, record.statistics.batches)

@@ -28,7 +28,6 @@ class MostFrequentTag:
         return word in self._best
 
     def tag(self, words: Sequence[str]) -> list[str]:
-        """The tags of a sentence."""
         return [self._best.get(word, self._usual) for word in words]
 
 
@@ -83,5 +82,4 @@ LZMA_WINDOW = 1 << 21
 
 
 def most_frequent(categories: Sequence[int]) -> int:
-    """The category that most texts have."""
     return int(np.bincount(categories).argmax())

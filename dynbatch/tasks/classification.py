@@ -118,7 +118,6 @@ class Classification(TextLabelling):
         return predict(self.model, self.model, ids, matmul=matmul)
 
     def differences(self, other: Self) -> list[str]:
-        """What words and labels differ."""
         said = {
             "words": self.vocabulary.difference(other.vocabulary),
             "labels": Vocabulary(self.labels).difference(Vocabulary(other.labels)),

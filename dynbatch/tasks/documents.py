@@ -32,7 +32,6 @@ class Piece:
 
     @property
     def num_predicted(self) -> int:
-        """Tokens that are predicted, and counted."""
         return int(self.ids.size) - 1 - self.context
 
 
@@ -64,7 +63,6 @@ class DocumentTokenizer:
         return np.append(self.encode(text), self.mark)
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text of tokens, without marks."""
         tokens = np.asarray(ids)
         return self._units.decode(tokens[tokens != self.mark])
 

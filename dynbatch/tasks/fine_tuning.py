@@ -154,7 +154,6 @@ class FineTuning(TextLabelling):
         return super().label(lines, matmul)
 
     def differences(self, other: Self) -> list[str]:
-        """What labels differ."""
         difference = Vocabulary(self.labels).difference(Vocabulary(other.labels))
         return [f"labels: {difference}"] if difference else []
 

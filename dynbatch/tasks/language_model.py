@@ -156,11 +156,9 @@ class DocumentWriter(WritingTask):
         return model.loss(graph, example.ids, example.context)
 
     def num_tokens(self, example: Piece) -> int:
-        """The tokens that a piece predicts."""
         return example.num_predicted
 
     def batches(self, examples: Sequence[Piece], settings: LanguageModelSettings) -> Batches:
-        """Mini-batches of at most `max_tokens` predicted tokens."""
         return TokenBatches(examples, settings.max_tokens, self.num_tokens, settings.seed)
 
     def optimizer(self, settings: LanguageModelSettings) -> Optimizer:
@@ -192,7 +190,6 @@ class DocumentWriter(WritingTask):
 
     @classmethod
     def shown(cls, text: str) -> str:
-        """A document, its line feeds as ⏎."""
         return text.replace("\n", "⏎")
 
     @classmethod
@@ -202,13 +199,11 @@ class DocumentWriter(WritingTask):
 
     @classmethod
     def sizes(cls, texts: Sequence[str]) -> str:
-        """Documents and bytes."""
         return f"{len(texts):,} documents, {sum([len(text.encode()) for text in texts]):,} bytes"
 
     def samples(
         self, texts: Sequence[str], settings: LanguageModelSettings, rng: np.random.Generator
     ) -> list[str]:
-        """Documents that the model makes up, with a line of one % behind each."""
         made_up = self.sample(settings.samples, settings.sample_length, rng)
         return [
             line
@@ -238,7 +233,6 @@ class DocumentWriter(WritingTask):
 
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
-        """An untrained model of a checkpoint's sizes."""
         places = info.shapes.get("model/places.weight")  # of older runs, without rotary
         rotary = {} if places else {"longest": is_count}
         description = checked_description(info, _DESCRIPTION | rotary)
@@ -267,7 +261,6 @@ class DocumentWriter(WritingTask):
         return self.tokenizer
 
     def generation(self) -> GenerationConfig:
-        """Documents are drawn, and end at the mark."""
         return GenerationConfig(
             max_new_tokens=self.model.positions, eos_token_id=(self.model.mark,), do_sample=True
         )

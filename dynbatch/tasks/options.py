@@ -35,7 +35,6 @@ def passes(text: str) -> int:
 
 
 def not_negative(text: str) -> int:
-    """A whole number of at least 0."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
@@ -43,7 +42,6 @@ def not_negative(text: str) -> int:
 
 
 def above_zero(text: str) -> float:
-    """A number above 0."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")

@@ -274,7 +274,6 @@ def table_widths(info: CheckpointInfo, rows: Mapping[str, int]) -> list[int]:
 
 
 def damaged_description(info: CheckpointInfo, problem: str) -> CheckpointError:
-    """The error of a description that a model cannot be made of."""
     return CheckpointError(
         f"{info.path}: damaged: its description of the model has {problem}; nothing was loaded.\n"
         f"  fix: {other_copy(info.path)}"

@@ -79,11 +79,9 @@ class TextLabelling(LabellingTask):
         ]
 
     def num_tokens(self, example: LabelledIds) -> int:
-        """One, as a text has one label."""
         return 1
 
     def length(self, example: LabelledIds) -> int:
-        """The ids of a text."""
         return int(example.ids.size)
 
     def _best(self, texts: Sequence[LabelledText]) -> list[str]:
@@ -95,7 +93,6 @@ class TextLabelling(LabellingTask):
         return {"accuracy": accuracy(wanted, answers), "macro-F1": macro_f1(wanted, answers)}
 
     def told(self, found: dict[str, float], texts: Sequence[LabelledText]) -> str:
-        """Both metrics in percent."""
         right, f1 = found.values()
         return f"validation: {right:.2%} of the labels are right, macro-F1 {f1:.2%}"
 
@@ -151,12 +148,10 @@ class TextLabelling(LabellingTask):
     # Labels of lines, and checkpoints -------------------------------------------------------------
 
     def label(self, lines: Sequence[str], matmul: str = FULL) -> list[dict[str, Any]]:
-        """The label of each line, its probability, and those of all labels."""
         return labelled(lines, self.scores(lines, matmul), self.labels)
 
     @staticmethod
     def line(found: dict[str, Any]) -> str:
-        """The label alone."""
         return str(found["label"])
 
 

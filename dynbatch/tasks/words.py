@@ -52,7 +52,6 @@ class Lexicon:
         return cls(Vocabulary.build(sentences, min_count), characters)
 
     def encode(self, words: Sequence[str]) -> WordIds:
-        """A sentence in ids."""
         is_rare = np.array([word not in self.words for word in words], bool)
         order = np.empty(len(words), np.int64)
         order[np.argsort(is_rare, kind="stable")] = np.arange(len(words))
@@ -107,7 +106,6 @@ _WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
 
 
 def spelled_share(sentences: Sequence[WordIds]) -> float:
-    """The share of words that have no vector of their own."""
     words = sum([ids.order.size for ids in sentences])
     return sum([len(ids.rare) for ids in sentences]) / max(1, words)
 

@@ -160,7 +160,6 @@ def _agree(
 
 
 def _difference(loss: Callable[[], float], array: Array, element: int, step: float) -> float:
-    """Central difference of the loss in one element of an array that the loss reads."""
     flat = array.reshape(-1)
     before = flat[element]
     flat[element] = before + step

@@ -22,7 +22,6 @@ class NanPool(Pool):
 
 
 def nan_pool(device: str) -> NanPool:
-    """Such a pool over the memory of a device."""
     return NanPool(upstream=DeviceMemory() if device == "cuda" else HostMemory())
 
 

@@ -83,7 +83,6 @@ def gradient_of(node: Node) -> Array:
 
 
 def outputs_of(build: Build, graph: Owner, arguments: Sequence[Any]) -> list[Node]:
-    """What `build` returns, as a list."""
     built = build(graph, *arguments)
     return [built] if isinstance(built, Node) else list(built)
 

@@ -75,7 +75,6 @@ def open_pair(h: Node, x: Node, p: Weights) -> tuple[Node, Node]:
 
 @cell
 def close_pair(pair: tuple[Node, Node], x: Node, p: Weights) -> Node:
-    """One state of a pair."""
     first, second = pair
     return F.tanh(first * second + _linear(p, "gate", x, first.width))
 
@@ -123,7 +122,6 @@ def spread(memory: Node, h: Node, p: Weights) -> Node:
 
 @cell
 def projected(x: Node, h: Node, weight: Parameter) -> Node:
-    """A state mapped by the one parameter that the cell is given."""
     return F.tanh(F.linear(h, weight) * F.sum(x))
 
 

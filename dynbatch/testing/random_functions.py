@@ -30,7 +30,6 @@ def running_mean(x: Node, h: Node, params: None) -> tuple[Node, Node]:
 def attending(
     x: Node, state: tuple[Node, Node], params: None, memory: Node
 ) -> tuple[Node, tuple[Node, Node]]:
-    """A state of two parts, and a memory to attend to."""
     h, c = state
     h = F.tanh(x + F.attention(h, memory))
     c = F.sigmoid(x) * c + h

@@ -135,7 +135,6 @@ class RandomGraph:
             self.parameters[name] = parameter
 
     def __len__(self) -> int:
-        """How many sentences there are."""
         return max(len(self.sentences), self.count)
 
     def build(self, graph: Owner) -> Built:

@@ -48,7 +48,6 @@ class LabelledTree:
     children: list[LabelledTree] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """The tree in brackets, as `parse` reads it."""
         text = ""
         waiting: list[LabelledTree | str] = [self]
         while waiting:
@@ -135,7 +134,6 @@ class LabelledTree:
 
 
 def _tree_of(rows: Rows) -> LabelledTree:
-    """The tree of its rows."""
     waiting: list[LabelledTree] = []
     for label, word, count in rows:
         first = len(waiting) - count
@@ -188,7 +186,6 @@ def read_trees(path: str | Path) -> list[LabelledTree]:
 
 
 def _trees(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[LabelledTree]:
-    """The trees of numbered lines."""
     path: list[LabelledTree] = []  # the nodes that are open, from the root down
     begin, start = 0, ""
     for number, line in lines:

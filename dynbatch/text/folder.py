@@ -38,7 +38,6 @@ class TranslationTokenizer:
         return self._source.encode(text)
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text of a target's ids."""
         return self._target.decode(ids)
 
 

@@ -127,7 +127,6 @@ def read_vectors(
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[BinaryIO]:
-    """A file, or what gzip has compressed in it."""
     try:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)

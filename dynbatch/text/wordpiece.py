@@ -187,7 +187,6 @@ class WordPiece:
         return f" {character} " if self._chinese and _is_chinese(character) else character
 
     def _cut(self, word: str) -> list[str]:
-        """The longest pieces of a word."""
         if len(word) > self._longest:
             return [self._unknown]
         pieces, start = [], 0

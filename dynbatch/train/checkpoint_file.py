@@ -127,7 +127,6 @@ class CheckpointFile:
         return array
 
     def damaged(self, what: str) -> CheckpointError:
-        """The error for a damaged file."""
         return CheckpointError(
             f"{self.path}: damaged: {what}; nothing was loaded.\n  fix: {other_copy(self.path)}"
         )

@@ -35,7 +35,6 @@ _ARRAYS = ("__array__", "__array_interface__", "__cuda_array_interface__", "__dl
 
 
 def text_digest(text: str) -> str:
-    """The digest of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_SIZE).hexdigest()
 
 
@@ -143,7 +142,6 @@ def _parts(value: Any, unread: set[type]) -> tuple[bytes, Any, Iterable[object]]
 
 
 def _parts_of_array(value: Any) -> tuple[bytes, Any, Iterable[object]]:
-    """The parts of an array of any library, on any device."""
     try:
         shared = view("data_digest", value.detach() if hasattr(value, "detach") else value)
     except NOT_SHARED:  # NumPy has no bfloat16

@@ -139,7 +139,6 @@ if hasattr(os, "register_at_fork"):
 
 
 def _acquire(key: Path, path: Path) -> None:
-    """Note the lock file and its open handle, which holds the lock until it is closed."""
     lock = path.with_name(f".{path.name}.lock").absolute()
     while key not in _handles or _handles[key][1].closed:
         try:
@@ -179,7 +178,6 @@ def _is_still(lock: Path, handle: FileIO) -> bool:
 
 
 def _holder(handle: FileIO) -> str:
-    """The holder of the lock, according to the file."""
     try:
         who = json.loads(os.pread(handle.fileno(), 1000, 0))
         return f"process {int(who['process'])} on {who['host']}"

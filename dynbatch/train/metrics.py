@@ -119,7 +119,6 @@ def read_metrics(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def _whole_lines(path: Path) -> list[tuple[bytes, Record]]:
-    """The lines of a file with their records."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except OSError as error:

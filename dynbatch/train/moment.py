@@ -25,17 +25,14 @@ class Moment:
 
     @classmethod
     def now(cls, buffers: Sequence[ModelBuffer], generator: np.random.Generator | None) -> Moment:
-        """This moment."""
         copies = [(buffer, snapshot(buffer.value)) for buffer in buffers]
         return cls(RandomStates.now(generator), copies)
 
     def restore(self, generator: np.random.Generator | None) -> None:
-        """Put generators and buffers back."""
         self.random.restore(generator)
         self.restore_buffers()
 
     def restore_buffers(self) -> None:
-        """Put the buffers back alone."""
         for buffer, values in self.buffers:
             buffer.device.use()
             copy(values, buffer.value)

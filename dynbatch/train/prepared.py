@@ -98,7 +98,6 @@ class PreparedBatches(NamesChecked, Generic[Raw, Prepared]):
             self._require_pickled()
 
     def __len__(self) -> int:
-        """Number of batches in an epoch, where it is the same in all of them."""
         return len(self.batches)  # type: ignore[arg-type]
 
     def num_batches(self, epoch: int) -> int:
@@ -181,7 +180,6 @@ class PreparedEpoch(Generic[Prepared]):
             workers.shutdown(wait=True, cancel_futures=True)
 
     def _named(self, batch: list[int]) -> tuple[list[int], list[Any]]:
-        """A mini-batch's examples, after their places."""
         return batch, [self._owner.batches.examples[index] for index in batch]
 
 

@@ -47,7 +47,6 @@ class Progress:
         self._bar: tqdm | None = None
 
     def close(self) -> None:
-        """Leave the bar as it is."""
         if self._bar is not None:
             self._bar.close()
 

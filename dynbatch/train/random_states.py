@@ -20,7 +20,6 @@ class RandomStates:
 
     @classmethod
     def now(cls, generator: np.random.Generator | None) -> RandomStates:
-        """The states of this moment."""
         state = None if generator is None else generator.bit_generator.state
         return cls(random.get_state(), state)
 

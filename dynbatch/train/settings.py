@@ -134,7 +134,6 @@ class TrainerSettings(NamesChecked):
         return named | {f"{name} of the schedule": value for name, value in state.items()}
 
     def moment(self) -> Moment:
-        """The random states and buffers of this moment."""
         return Moment.now(self._buffers, self.random_state)
 
     def __post_init__(self) -> None:

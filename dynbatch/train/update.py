@@ -126,7 +126,6 @@ def differentiate(
 
 
 def _tokens_of(num_tokens: Callable[[Example], int], batches: Sequence[Sequence[Example]]) -> int:
-    """The tokens of all examples."""
     count = 0
     try:
         for example in [example for batch in batches for example in batch]:
@@ -194,7 +193,6 @@ def _losses(
 
 
 def _note_call(error: TypeError, call: str, argument: object) -> None:
-    """Add to an error how the function was called that raised it, and its last argument."""
     last = call[:-1].rpartition(", ")[2].rpartition("(")[2]
     error.add_note(
         f"Trainer calls {call}, and {last} is {shown(argument)}.\n"
@@ -204,7 +202,6 @@ def _note_call(error: TypeError, call: str, argument: object) -> None:
 
 
 def _of_each(losses: object, batch: Sequence[Example]) -> list[Node]:
-    """The losses that a function of a whole mini-batch returned, one for each example."""
     if not isinstance(losses, list | tuple) or len(losses) != len(batch):
         number = f"{len(losses)} losses" if isinstance(losses, list | tuple) else shown(losses)
         raise refused(

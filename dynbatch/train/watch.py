@@ -105,7 +105,6 @@ class _Sums:
             self._late.append((numbers, counts, HostCopy(partials)))
 
     def read(self) -> list[float]:
-        """The sums in the arrays' order."""
         for numbers, counts, copy in self._late:
             parts = np.split(copy.read(), np.cumsum(counts)[:-1])
             for k, part in zip(numbers, parts, strict=True):

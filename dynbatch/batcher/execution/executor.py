@@ -365,6 +365,5 @@ class Executor:
 
 
 def _seconds_since(begin: float) -> float:
-    """Seconds since a time, without those of compiling."""
     end = time.perf_counter()
     return end - begin - seconds_compiling(begin, end)

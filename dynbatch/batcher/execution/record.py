@@ -144,7 +144,6 @@ class StepRecord(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Seconds of forward, without those of compiling."""
         return sum([_seconds(begin, end) for what, begin, end in self.spans if what == "forward"])
 
     @property
@@ -275,7 +274,6 @@ def _seconds(begin: float, end: float) -> float:
 
 
 def rows_of(steps: Sequence[StepRun]) -> list[StepRecord]:
-    """The rows of steps of one graph in the table."""
     user_names: dict[int, list[str]] = {}
     graph: Any = steps[0].nodes[0].graph if steps else None
     for index, name in graph.names.items() if steps else ():
@@ -383,5 +381,4 @@ def _kind_of(step: StepRun) -> str:
 
 
 def names_of(parameters: Sequence[Parameter]) -> Names:
-    """Parameters' names and shapes, for reasons."""
     return {p.uid: (p.name, p.shape) for p in parameters}

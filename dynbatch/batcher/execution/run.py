@@ -130,7 +130,6 @@ class Commits:
         self._touched: list[Parameter] = []
 
     def add(self, steps: Sequence[StepRun]) -> None:
-        """Add the gradients that these steps left."""
         self._add([step.gradients for step in steps if step.gradients])
         for step in steps:
             step.gradients = None
@@ -148,7 +147,6 @@ class Commits:
             parameter.grad = None
 
     def finish(self) -> None:
-        """Note that all gradients are complete."""
         self._touched = []
 
     def _add(self, gradients: Sequence[StepGradients]) -> None:

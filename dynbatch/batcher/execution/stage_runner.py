@@ -44,7 +44,6 @@ class StepActions:
         run_each(step.forward(arena))
 
     def backward(self, step: StepRun, arena: Array) -> None:
-        """Run the batched backward of a step."""
         run_each(step.backward(arena))
 
     def add_gradients(self, step: StepRun, arena: Array) -> None:
@@ -52,7 +51,6 @@ class StepActions:
         step.add_gradients(arena)
 
     def clear(self, block: Block) -> None:
-        """Set a block's gradient to 0."""
         arrays.fill(block.gradients().values, 0)
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:

@@ -49,7 +49,6 @@ class BlockTable:
         return (alive.index(most), most) if most else (0, 0)
 
     def intervals(self, offsets: Sequence[int]) -> list[Interval]:
-        """The rows as `memory.Interval`s."""
         columns = (self.sizes, self.firsts, self.lasts, self.alignments)
         places = offsets or [-1] * len(self.sizes)
         return [

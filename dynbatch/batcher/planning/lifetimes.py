@@ -280,13 +280,11 @@ class LifetimeWalk:
         )
 
     def _ensure_gradient(self, block: Block, time: int) -> None:
-        """Ensure a zeroed block to add gradients to."""
         if self._begins(block):
             self._begin_gradient(block, time)
             self._cleared.append(block)
 
     def _add_to_gradient(self, block: Block, time: int) -> None:
-        """Have a block whose gradient is added to at a stage."""
         self._ensure_gradient(block, time)
         if self.pairs is not None and block in self.gradients:
             self.pairs.added(self.gradients[block], time)

@@ -153,7 +153,6 @@ class LiveProfile:
         return alive
 
     def _walk(self) -> None:
-        """Find the readers of each value, and when they read."""
         number, maker = self._number, self._plan.graph.maker
         for time, stage in enumerate(self._plan.stages):
             for step in stage.steps:
@@ -189,7 +188,6 @@ class LiveProfile:
             self._journal.append(("alive", first, end, elements))
 
     def _extend(self, number: int, entry: int) -> None:
-        """A value is read at an entry."""
         last = self._last[number]
         if last < entry:
             self._change(last + 1, entry + 1, self._size[number])

@@ -68,7 +68,6 @@ class MicroBatches:
         self._sizes = sorted(sizes.values(), reverse=True)
 
     def __len__(self) -> int:
-        """The largest possible number of parts."""
         return 1 if self.reason else len(self._targets)
 
     def parts(self, count: int) -> list[tuple[list[Node], list[Node]]]:

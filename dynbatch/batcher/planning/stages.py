@@ -126,7 +126,6 @@ class StepGraph:
             self._find_deferred()
 
     def needs_gradient(self, step: StepRun) -> bool:
-        """Whether some input of a step needs a gradient."""
         return any(
             [not self.requires_grad.isdisjoint(source.gradient_blocks) for source in step.sources]
         )

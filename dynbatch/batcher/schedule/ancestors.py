@@ -146,7 +146,6 @@ class Needed:
                 self.waiting.setdefault(phase, []).append((table, rows))
 
     def add_all(self, targets: Iterable[Node]) -> None:
-        """Targets, with all nodes and calls that they need."""
         self.add(targets)
         for phase in sorted(self.waiting, reverse=True):
             self.add_calls(phase)

@@ -70,7 +70,6 @@ class Entries:
 
 
 def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, int]]:
-    """The entries of each leaf of one argument, and what to add to their `first`."""
     if TupleArgument not in set(map(type, given)):
         entries = Entries(given)
         return [(entries, leaf) for leaf in range(num_leaves)]
@@ -116,7 +115,6 @@ class Pending:
             entries.keep(needed)
 
     def nodes(self) -> list[Node]:
-        """The ordinary nodes that the calls read."""
         nodes = [o for entries in self.columns for o in entries.origins if isinstance(o, Node)]
         return list(dict.fromkeys(nodes))
 

@@ -39,7 +39,6 @@ class ArgumentGather(NamedTuple):
     ahead: bool
 
     def of_leaf(self, leaf: int, width: int, gathers: Gathers) -> StreamGather:
-        """The gather of one leaf."""
         spaces = [space(leaf, width) for space in self.spaces]
         lies_so = len(spaces) == 1 and isinstance(spaces[0], PackedRows)
         view = self.table.view() if lies_so else None
@@ -68,7 +67,6 @@ class Gathers:
 
     @property
     def spaces(self) -> list[Space]:
-        """All arrays that rows are gathered from."""
         return list(self._spaces)
 
     def source(self, nodes: list[Node]) -> int:
@@ -105,7 +103,6 @@ class Gathers:
         return number, begins
 
     def space(self, space: Space) -> int:
-        """The number of a space."""
         return self._spaces.setdefault(space, len(self._spaces))
 
     def of_argument(self, entries: Entries, calls: Array) -> ArgumentGather:

@@ -79,7 +79,6 @@ class RegionBuilder:
         self._gathers = Gathers(plans, inner)
 
     def node(self, number: int) -> RegionNode:
-        """The region as a node."""
         offset = 0
         for pending, order in zip(self._pending, self._ordered.order, strict=True):
             offset = self._add_group(pending, order, offset)

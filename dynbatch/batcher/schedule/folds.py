@@ -41,7 +41,6 @@ class Folds:
         self.readers_of.setdefault(node.index, []).append(reader)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Indices of each input that may be folded and of its reader."""
         pairs = [(index, r.index) for index, readers in self.readers_of.items() for r in readers]
         return sorted(pairs)
 
@@ -70,7 +69,6 @@ class Folds:
         return any([x._block is not None and x._block.array is None for x in node.inputs])
 
     def clear(self) -> None:
-        """Forget all nodes."""
         self.readers.clear()
         self.readers_of.clear()
 

@@ -117,7 +117,6 @@ class BoundedFrontier(Frontier):
         return sum([len(counts) for counts in self._left.values()])
 
     def lowers(self, signature: int) -> bool:
-        """Whether running the ready nodes of a signature lowers the bound."""
         return self._longest_ready[signature] == self._left[signature][-1]
 
     def take(self, signature: int) -> list[int]:

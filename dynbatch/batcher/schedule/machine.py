@@ -56,7 +56,6 @@ class Machine:
             yield BatchStep(signature, tuple(frontier.take(signature)))
 
     def choose(self, frontier: BoundedFrontier) -> int:
-        """The signature to run next."""
         known = self._regrets.get(state_of(frontier)) if self._regrets else None
         if known is None:
             return frontier.lowest()
@@ -73,7 +72,6 @@ class Machine:
             after = min(known.values())
 
     def copy(self) -> Machine:
-        """A machine with a copy of this one's table."""
         copied = Machine()
         copied._regrets = {state: known.copy() for state, known in self._regrets.items()}
         return copied

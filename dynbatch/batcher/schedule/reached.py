@@ -68,7 +68,6 @@ def results_reached(program: BlockProgram, signature: int) -> tuple[int, ...]:
 
 
 def signatures_of_operators(program: BlockProgram, results: Collection[int]) -> tuple[int, ...]:
-    """The signatures of a block's operators where backward begins at some of its results."""
     nodes = [operator.node for operator in program.operators]
     reached = _reached(nodes, program.edges, results)
     return tuple(
@@ -89,7 +88,6 @@ def _is_plain(node_type: type[Operation]) -> bool:
 
 
 def _reached(nodes: Sequence[Operation], inputs: Positions, roots: Iterable[int]) -> list[bool]:
-    """Whether a gradient that begins at the roots reaches each node."""
     reached = [False] * len(nodes)
     for root in roots:
         reached[root] = True

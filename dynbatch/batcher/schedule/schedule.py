@@ -45,7 +45,6 @@ def _is_function(policy: object) -> TypeGuard[Policy]:
 
 
 def policy_name(policy: str | Policy) -> str:
-    """The name of a policy in plans."""
     if isinstance(policy, str):
         return policy
     return str(getattr(policy, "__name__", type(policy).__name__))

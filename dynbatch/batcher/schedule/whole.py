@@ -51,7 +51,6 @@ def _phase(joined: int) -> int:
 
 
 def _nodes(numbers: Sequence[bytes]) -> Iterator[tuple[int, int, list[int]]]:
-    """Signature, index and inputs' indices of each node of all runs."""
     for of_run in numbers:
         count, *rest = array("i", of_run)
         signatures, indices, counts = (rest[k * count : (k + 1) * count] for k in range(3))

@@ -70,7 +70,6 @@ class BlockBatch:
         return (rows[:1], widths[:1]) if op.is_shared else (rows, widths)
 
     def value(self, operator: int, name: str, call: int) -> Any:
-        """An attribute of an operator that differs from call to call."""
         bound = self.program.operators[operator].bound[name]
         if isinstance(bound, Sized):
             return bound.at(self.calls[call].free)
@@ -129,7 +128,6 @@ class BlockBatch:
         return [node for operator in read for node in self.nodes_of(operator)]
 
     def part_read(self, operator: BlockOperator, position: int) -> MembersPart | None:
-        """What an operator reads at a position, where it lies in one block."""
         read = operator.inputs[position]
         part = self.part_of(read) if read >= 0 else None
         if part is not None and isinstance(operator.node, Port):

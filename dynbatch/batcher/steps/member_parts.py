@@ -45,12 +45,10 @@ class MembersPart(Sequence[Any]):
 
     @property
     def start(self) -> int:
-        """The first element in the block."""
         return self.members.starts[self.first]
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         return self.members.starts[self.end] - self.start
 
     @property
@@ -114,7 +112,6 @@ class MembersParts(Sequence[Any]):
 
 
 def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
-    """Where the values of nodes lie."""
     return [ResultPlace(x._block, x._position, x._start) for x in nodes]
 
 

@@ -115,13 +115,11 @@ class Members(Sequence[Any]):
         return [0, *np.cumsum(elements).tolist()]
 
     def lie_in(self, block: Any) -> None:
-        """Note where the values lie."""
         self.block = block
         for position, node in self._nodes.items():
             self._place(node, position)
 
     def places(self, operator: int) -> list[ResultPlace]:
-        """Where the values of one of the operators lie, for each call."""
         if self.block is None or self.is_shared:
             count = len(self.batch.calls)
             if self.is_shared:
@@ -137,15 +135,12 @@ class Members(Sequence[Any]):
         return columns[0] if len(columns) == 1 else [x for column in columns for x in column]
 
     def by_operator(self) -> list[OperatorNodes]:
-        """The nodes of each operator apart."""
         return [OperatorNodes(self, number, self._count) for number in range(len(self.operators))]
 
     def input_nodes(self, position: int) -> Sequence[Node]:
-        """What each node reads at a position."""
         return self.batch.inputs_of(self.operators, position)
 
     def counts(self) -> list[int]:
-        """The number of inputs of each node."""
         program = self.batch.program
         return [
             len(program.operators[k].inputs) for k in self.operators for _ in range(self._count)
@@ -189,7 +184,6 @@ class Members(Sequence[Any]):
 
 
 def _stand_in(node: Folded) -> Any:
-    """What a folded node stands for, which inside a block has no value of its own."""
     stand_in = object.__new__(Operation)
     stand_in.graph, stand_in.index, stand_in.phase = node.graph, node.index, node.phase
     stand_in.ndim, stand_in.rows, stand_in.width = node.ndim, node.rows, node.width
@@ -206,9 +200,7 @@ class OperatorNodes(MembersPart):
         self._operator = members.operators[place]
 
     def column(self, name: str) -> Sequence[Any]:
-        """An attribute of each node."""
         return self._step.batch.column(self._operator, name)
 
     def input_nodes(self, position: int) -> Sequence[Node]:
-        """What each node reads at a position."""
         return self._step.batch.inputs_of([self._operator], position)

@@ -106,7 +106,6 @@ class Claim:
             _claims.update(dict.fromkeys(distinct, self._self))
 
     def release(self) -> None:
-        """Release all parameters."""
         for uid in self._uids:
             if _claims.get(uid) is self._self:
                 del _claims[uid]
@@ -133,11 +132,9 @@ class StashedGradients:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters whose gradients are stashed."""
         return [parameter for parameter, _ in self._states]
 
     def put(self, parameters: Iterable[Parameter]) -> None:
-        """Stash the gradients of parameters, each once."""
         distinct = {parameter.uid: parameter.here for parameter in parameters}
         self._states = [(p, p.gradient_state) for p in distinct.values()]
         for parameter, _ in self._states:

@@ -32,7 +32,6 @@ class Home(NamedTuple):
     is_new: bool
 
     def of(self, column: Array) -> Array:
-        """What a column says of these places."""
         return column if self.chosen is None else column[self.chosen]
 
 
@@ -61,7 +60,6 @@ class Places:
 
     @classmethod
     def of(cls, nodes: Sequence[Any]) -> Places:
-        """The place of each node."""
         if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
             return cls([nodes.block] * len(nodes), nodes.starts[: len(nodes)])
         if isinstance(nodes, MembersParts):
@@ -184,7 +182,6 @@ def move_rectangles(groups: Iterable[Rectangles]) -> int:
 
 
 def value_moves(groups: Iterable[Rectangles]) -> Iterator[tuple[Array, Array, Array]]:
-    """Source, target and moves of each pair of arrays, to copy rectangles of values."""
     for source, target, _, moves in _tables(groups, False, ()):
         yield source, target, moves
 

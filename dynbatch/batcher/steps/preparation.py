@@ -64,12 +64,10 @@ class Preparation:
 
     @property
     def steps(self) -> list[StepRun]:
-        """In the order in which they were prepared."""
         return [step for part in self.parts for stage in part for step in stage]
 
     @property
     def parts_in_order(self) -> list[list[list[StepRun]]]:
-        """With what is common to several parts before them."""
         return self.parts if len(self.parts) < 2 else with_common(self.parts)
 
     def forget(self) -> None:

@@ -35,7 +35,6 @@ class NodeArgument:
         self.ready = 0 if origin is None else origin.phase + 1
 
     def given_nodes(self) -> list[Node]:
-        """The node, if there is one."""
         return [] if self.origin is None else [self.origin]
 
 
@@ -72,7 +71,6 @@ def is_value(argument: object) -> bool:
 
 
 def graphs_of(values: Sequence[object]) -> Iterator[Any]:
-    """The graphs of all nodes among some arguments."""
     for value in leaves(tuple(values)):
         if isinstance(value, Node):
             yield value.graph
@@ -83,7 +81,6 @@ def graphs_of(values: Sequence[object]) -> Iterator[Any]:
 
 
 def form_given(value: Any) -> Form:
-    """The form of an argument."""
     if isinstance(value, tuple):
         return tuple(map(form_given, value))
     if isinstance(value, Parameter):  # as a value
@@ -98,14 +95,12 @@ def form_given(value: Any) -> Form:
 
 
 def holds_matrix(value: object) -> bool:
-    """Whether a matrix is among an argument's values."""
     return any(
         [isinstance(x, Node) and not isinstance(x, Call) and x.ndim > 1 for x in leaves(value)]
     )
 
 
 def as_argument(value: Any, graph: CallGraph) -> Argument:
-    """An argument as a table records it."""
     if isinstance(value, SumArgument) and value.form_id == NO_FORM:
         value = value.nodes
     if isinstance(value, ValueHandle | TuplePart | SumArgument | Row):
@@ -142,7 +137,6 @@ def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
 
 
 def _leaf_arguments(value: object, graph: CallGraph) -> list[Argument]:
-    """An argument for each leaf of a value."""
     argument = as_argument(value, graph)
     if isinstance(argument, TupleArgument):
         return list(argument.members)

@@ -123,7 +123,6 @@ class TuplePart(NoOperators):
 
     @property
     def parts(self) -> list[PartSlot]:
-        """The slots of its parts."""
         return part_slots(self.form, self.first, self.origin.graph.form_ids)
 
     def __getitem__(self, key: int | slice) -> Any:
@@ -133,7 +132,6 @@ class TuplePart(NoOperators):
         return iter([part_at(self.call, slot) for slot in self.parts])
 
     def given_nodes(self) -> list[Node]:
-        """The call whose part is an argument."""
         return [self.call]
 
     def __repr__(self) -> str:
@@ -147,13 +145,11 @@ Parts: TypeAlias = ResultPart | TuplePart | tuple[ResultPart | TuplePart, ...]
 
 
 def part_at(call: Call, slot: PartSlot) -> ResultPart | TuplePart:
-    """The part of a call's result in a slot."""
     first, form_id, form = slot
     return ResultPart(call, first) if form is None else TuplePart(call, form, first, form_id)
 
 
 def part_of(call: Call, slots: Sequence[PartSlot], key: int | slice) -> Parts:
-    """The part at an index, or the parts of a slice."""
     if isinstance(key, slice):
         return tuple([part_at(call, slot) for slot in slots[key]])
     try:

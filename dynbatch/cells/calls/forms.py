@@ -75,7 +75,6 @@ class PartSlot(NamedTuple):
 
 
 def part_slots(form: tuple[ResultForm, ...], first: int, form_ids: FormIds) -> list[PartSlot]:
-    """The slots of a tuple's parts, its first leaf being a call's value number `first`."""
     slots = []
     for part in form:
         slots.append(PartSlot(first, form_ids[part], part if isinstance(part, tuple) else None))

@@ -80,7 +80,6 @@ class GroupRun:
         self._generic: dict[str, GenericStep] = {}
 
     def begin(self, scratch: Scratch, tasks: Tasks, y: Array, xs: Sequence[Ragged]) -> None:
-        """Set the arrays of forward."""
         memories = [xs[source] for source in self.group.memories]
         chosen = self._region.chosen_memories(self._number) if memories else {}
         for number, op in self.cell.generic.items():
@@ -235,7 +234,6 @@ class GroupRun:
             give_back(dx, table, first, end, gradients)
 
     def in_c(self, is_backward: bool) -> BoundBatches:
-        """The pass over batches as C runs it."""
         assert self._native is not None
         run, product, places = 0, 0, []
         for arrays in self._of_threads(is_backward):
@@ -257,12 +255,10 @@ class GroupRun:
             yield self.arrays | temporary
 
     def launches(self, is_backward: bool) -> int:
-        """Kernels of a batch."""
         launches = self.cell.launches_backward if is_backward else self.cell.launches
         return len(self._gathers) + len(self._returns) + launches
 
     def argument(self, stream: int) -> Array:
-        """The rows of a stream."""
         rows: Array = self.arrays[f"X{stream}"]
         return rows
 

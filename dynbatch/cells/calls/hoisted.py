@@ -30,7 +30,6 @@ class HoistedNodes:
         self.replaced: dict[Node, Node] = {}
 
     def of_constants(self, step: CompiledStep) -> list[Node]:
-        """The nodes in place of a compiled cell's constants."""
         self._make(step, self.constants, of_memory=False)
         return [self.constants[node.index] for node in step.program.constants]
 

@@ -108,12 +108,10 @@ class CallGroup(NamedTuple):
 
     @property
     def cell(self) -> CompiledStep:
-        """The compiled cell."""
         return self.results.step
 
     @property
     def calls(self) -> int:
-        """Number of calls."""
         return self.results.calls
 
     @property
@@ -150,11 +148,9 @@ class CallRegion:
 
     @property
     def size(self) -> int:
-        """Elements of the value."""
         return sum([group.calls * group.cell.width for group in self.groups])
 
     def is_at_once(self, group: int) -> bool:
-        """Whether all of a group's calls are one batch."""
         return self.most(group) == self.groups[group].calls
 
     def read_once(self) -> set[int]:
@@ -165,7 +161,6 @@ class CallRegion:
         return {source for source, times in count.items() if times == 1}
 
     def most(self, group: int) -> int:
-        """Calls of a group's largest batch."""
         return max([batch.end - batch.first for batch in self.batches if batch.group == group])
 
     def chosen_memories(self, group: int) -> dict[int, Array]:
@@ -187,5 +182,4 @@ class CallRegion:
 
     @property
     def count(self) -> int:
-        """Number of calls."""
         return sum([group.calls for group in self.groups])

@@ -79,16 +79,13 @@ class RegionNode(Operation):
         return f"calls of {', '.join(names)}"
 
     def call_runs(self) -> list[CallRun]:
-        """The places of each group's results after the run."""
         return [CallRun(self, group.results) for group in self.region.groups]
 
     def settle(self) -> None:
-        """Enter in the calls' tables that this node runs them."""
         for group, run in zip(self.region.groups, self.call_runs(), strict=True):
             group.table.settle(group.rows, run)
 
     def calls(self) -> Iterator[tuple[ValueHandle, int]]:
-        """The calls in the order in which they run, with batch numbers from 0."""
         for number, step in enumerate(self.region.batches):
             group = self.region.groups[step.group]
             for row in group.rows[step.first : step.end].tolist():
@@ -101,7 +98,6 @@ class RegionNode(Operation):
         return [(names[step.group], step.end - step.first) for step in region.batches]
 
     def depths(self) -> list[tuple[int, int, int]]:
-        """The number of each table in the graph, and the least and greatest depth of its calls."""
         return [
             (group.table.graph.tables.index(group.table), int(depth.min()), int(depth.max()))
             for group in self.region.groups
@@ -137,7 +133,6 @@ class RegionNode(Operation):
 
     @classmethod
     def _rows_read(cls, batch: Batch, group: CallGroup) -> list[list[int]]:
-        """For each memory, how many of its rows each call reads."""
         sources = cls.sources(batch.nodes) if group.memories else []
         rows = [np.array([node.rows for node in sources[memory]]) for memory in group.memories]
         return [each[group.memory_of].tolist() for each in rows]
@@ -245,7 +240,6 @@ class RegionRun:
             self.batch.launches += groups[batch.group].launches(is_backward)
 
     def _values(self, xs: Sequence[Ragged]) -> Iterator[Array]:
-        """The arrays behind the region's spaces."""
         for space in self.region.spaces:
             if isinstance(space, Inner):
                 group = self.groups[space.group]

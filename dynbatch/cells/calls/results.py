@@ -36,13 +36,11 @@ class SumArgument(Several):
 
     @property
     def nodes(self) -> NodeTree:
-        """The sum as ordinary nodes, in the structure of the results."""
         if self._nodes is None:
             self._nodes = by_part(_sum, [structure_of(member) for member in self.members])
         return self._nodes
 
     def _taken(self) -> NodeTree:
-        """The nodes of its parts, which the caller may keep."""
         if self.form_id != NO_FORM:
             self.form_id = NO_FORM  # so that no table of calls takes it as it is
             totals = self.members[0].origin.graph.totals
@@ -145,7 +143,6 @@ def common_form(what: str, results: Sequence[Result]) -> ResultForm:
 
 
 def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> Any:
-    """Join nodes part by part, in their common structure."""
     if isinstance(structures[0], tuple):
         return tuple([by_part(join, part) for part in zip(*structures, strict=True)])
     return join(structures)

@@ -143,7 +143,6 @@ def may_be_value(argument: object) -> bool:
 
 
 def as_value(argument: object, graph: Owner) -> object:
-    """The argument, with its parameters made nodes."""
     if isinstance(argument, Parameter):
         return parameter(graph, argument)
     if isinstance(argument, tuple):

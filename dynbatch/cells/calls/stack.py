@@ -54,7 +54,6 @@ class Stacked(NamedTuple):
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Stacked:
-        """The results, as they are found."""
         origins = [result.origin for result in results]
         are_calls = {*map(type, results)} == {Call}
         firsts = None if are_calls else [result.first for result in results]
@@ -96,16 +95,13 @@ class StackCalls(Operation):
 
     @property
     def results(self) -> Sequence[Result]:
-        """What is stacked."""
         return self.stacked.results
 
     @property
     def tables(self) -> Sequence[CallTable]:
-        """The tables of the calls that are stacked."""
         return self.stacked.tables
 
     def rows_of(self, table: CallTable) -> list[int]:
-        """The rows, in a table, of the calls that are stacked."""
         pairs = zip(self.stacked.origins, self.stacked.rows, strict=True)
         return [row for origin, row in pairs if origin is table]
 

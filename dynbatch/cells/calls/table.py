@@ -63,7 +63,6 @@ class ResultRows(NamedTuple):
     step: CompiledStep
 
     def element(self, position: int, leaf: int) -> int:
-        """The first element of value number `leaf` of the call in a row."""
         return self.offset + position * self.step.width + self.step.columns[leaf]
 
     def of(self, flat: Array) -> Array:
@@ -221,7 +220,6 @@ class CallTable:
         self.ready, self.depth, self.run_of, self.position = self._arrays
 
     def waiting(self) -> list[ValueHandle]:
-        """The calls that have not run."""
         self.update()
         return [self.calls[row] for row in np.flatnonzero(self.run_of == NOT_RUN)]
 
@@ -233,7 +231,6 @@ class CallTable:
         return zip(phases.tolist(), np.split(rows, starts[1:]), strict=False)
 
     def run(self, row: int) -> CallRun:
-        """The run of a call that has run."""
         return self.runs[int(self.run_of[row])]
 
     def home(self, row: int) -> Node | None:
@@ -245,7 +242,6 @@ class CallTable:
         return home if home._block is not None else None
 
     def forget_run(self, row: int) -> None:
-        """Forget a call's run, so that it runs again."""
         self.update()
         self.run_of[row] = NOT_RUN
 
@@ -256,11 +252,9 @@ class CallTable:
         self.runs.append(run)
 
     def inputs_of(self, row: int) -> tuple[Node, ...]:
-        """The nodes that a call was given."""
         return tuple(nodes_among([column[row] for column in self.columns]))
 
     def compiled(self, tokens: frozenset[int]) -> CompiledStep:
-        """The cell, compiled for these tokens."""
         step = self.trace.compiled.get(tokens)
         if step is None:
             with compiling():
@@ -309,7 +303,6 @@ class Several:
 
 
 def nodes_among(arguments: Iterable[Any]) -> list[Node]:
-    """The nodes in the arguments of a call."""
     return [
         node
         for value in arguments

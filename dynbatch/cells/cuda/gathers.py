@@ -55,7 +55,6 @@ class RowGathers:
         self._later.append(function)
 
     def run(self, others: Sequence[Self] = ()) -> None:
-        """Queue them all, with those of others, in one launch."""
         everyone = (self, *others)
         for each in everyone:
             self._queue.keep(*each._used)

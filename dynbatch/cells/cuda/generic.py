@@ -88,7 +88,6 @@ class DeviceGenericSteps:
         return all([whole == width for whole, width in widths])
 
     def forward(self, op: Op, t: int) -> None:
-        """An operator's results in step t."""
         rows = self._rows
         xs = [rows.argument(op, position, t) for position in range(len(op.inputs))]
         with self._in_turn(op):

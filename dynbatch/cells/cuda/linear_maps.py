@@ -60,7 +60,6 @@ def wide_maps(
 
 
 def _weight_alone(op: Op) -> Array | None:
-    """The parameter that is the whole of a wide weight."""
     piece = op.pieces[0]
     is_alone = len(op.pieces) == 1 and piece.width == piece.weight.shape[0]
     return piece.weight.value if is_alone else None
@@ -113,7 +112,6 @@ class GradientRows(ParameterRows):
         self._again = iter(self._taken)
 
     def next_portion(self) -> None:
-        """Add from now on."""
         self.adds, self._again = True, iter(self._taken)
 
     def take(self, parameter: Parameter, first: int, count: int) -> Array:

@@ -100,7 +100,6 @@ class LockStep:
         self, transposes: tuple[bool, bool], n: int, k: int, a: Sequence[RowsOfSteps],
         b: Sequence[RowsOfSteps], beta: int, c: Sequence[RowsOfSteps], where: Array,
     ) -> None:  # fmt: skip
-        """One product for all runs."""
         (x, lda), (y, ldb), (z, ldc) = a[0], b[0], c[0]
         shape = (*transposes, self._count, n, k)
         if len(self._runs) == 1:

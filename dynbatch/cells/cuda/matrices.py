@@ -24,13 +24,11 @@ class DeviceMatrix(NamedTuple):
     width: int
 
     def part(self, row: int, column: int, width: int) -> DeviceMatrix:
-        """Some columns, from a row on."""
         first = row * self.stride + column
         address = self.address + first * self.array.itemsize
         return DeviceMatrix(self.array, self.offset + first, address, self.stride, width)
 
     def view(self, rows: int) -> Array:
-        """The first rows as an array."""
         if self.stride == self.width:
             flat = self.array.reshape(-1)[self.offset : self.offset + rows * self.width]
             return flat.reshape(rows, self.width)

@@ -29,7 +29,6 @@ class MatrixProduct(NamedTuple):
         return "product", self.c.array.dtype, self.transposes, self.shape, self.beta, strides
 
     def run(self, others: Sequence[Self] = ()) -> None:
-        """Queue the product, with those of others."""
         everyone = (self, *others)
         for each in everyone:
             self.queue.keep(each.a.array, each.b.array, each.c.array)

@@ -50,7 +50,6 @@ class LoopRows:
         self.table = np.array(table, np.int32).reshape(-1, 3)
 
     def add_matrix(self, name: str, scratch: Scratch, rows: int, width: int) -> DeviceMatrix:
-        """A matrix in the scratch, under a name."""
         matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
         return matrix
 
@@ -59,7 +58,6 @@ class LoopRows:
         self.matrices |= wide_maps(self.loop, rooms, gathers)
 
     def matrix(self, name: str) -> DeviceMatrix:
-        """An existing matrix."""
         matrix = self.matrices[name]
         assert matrix is not None
         return matrix
@@ -89,7 +87,6 @@ class LoopRows:
         return None if matrix is None else matrix.address
 
     def whole(self, value: Value) -> DeviceMatrix:
-        """All rows of a packed value."""
         buffer, first = self.loop.places.buffer_of(value.base)
         return self.matrix(buffer.name).part(0, first + value.column, value.width)
 
@@ -103,11 +100,9 @@ class LoopRows:
         return matrix and matrix.part(row if buffer.packed else 0, first + column, width)
 
     def in_turn(self, name: str, t: int) -> str:
-        """The array that has a name in a step."""
         return name
 
     def of_steps(self, value: Value, order: Array) -> RowsOfSteps:
-        """A value's rows in several steps."""
         return self._rows_of(value.base, value.column, order, self.table[order, 0])
 
     def _rows_of(self, base: Value, column: int, order: Array, rows: Array) -> RowsOfSteps:

@@ -39,7 +39,6 @@ class LoopSteps:
         self._pass = (cell.forward, cell.backward)[way]
 
     def _steps(self, everyone: Sequence[Self], items: Sequence[Alike], order: Array) -> None:
-        """Queue steps, in this order, that have the same items."""
         queue = self.rows.queue
         parts = [[*part] for _, part in groupby(items, self._is_own)]
         if not any(map(self._is_own, items)):
@@ -68,7 +67,6 @@ class LoopSteps:
         return steps.steps
 
     def _add(self, steps: LockStep, alike: Alike, order: Array, where: Array) -> None:
-        """Add an item of all steps in `order`, which runs in some of them."""
         item = alike[0]
         if isinstance(item, Kernel):
             steps.kernel(item, where)
@@ -80,11 +78,9 @@ class LoopSteps:
             steps.map_gradient(alike, where)
 
     def _runs_in(self, item: Any, order: Array) -> Array:
-        """The steps in which an item runs."""
         return np.ones(order.size, bool)
 
     def _own(self, items: Sequence[Alike], t: int) -> None:
-        """Queue operators with kernels of their own."""
         for (op,) in items:
             if op.opcode is OpCode.GENERIC:
                 self._generic.forward(op, t)

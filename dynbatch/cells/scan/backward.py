@@ -139,7 +139,6 @@ class ScanBackward:
                 step.forget()
 
     def _states_before(self, chunk: list[Shard]) -> States:
-        """The states before a chunk."""
         if not chunk[0].first:
             return self._initial
         return [
@@ -157,7 +156,6 @@ class ScanBackward:
         return columns_of(self._arrays.kept, columns)[shard.before]
 
     def _backward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
-        """What runs backward of one shard in one chunk."""
         run = self._run
         tasks = run.forward_tasks(number, shard, arrays) if run.recomputes else []
         for step in run.generic[number].values():

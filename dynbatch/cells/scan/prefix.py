@@ -59,27 +59,22 @@ class Shard(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Tokens of the shard."""
         return self.order.size
 
     @property
     def counts(self) -> list[int]:
-        """Sentences running in each step."""
         return [count for _, _, count, _ in self.steps]
 
     @property
     def running(self) -> int:
-        """Sentences running in the first step."""
         return self.steps[0][2] if self.steps else 0
 
     @property
     def numbered(self) -> list[tuple[int, Step]]:
-        """The steps with their numbers."""
         return list(enumerate(self.steps, self.first))
 
     @property
     def span(self) -> slice:
-        """The shard's packed rows."""
         return slice(self.start, self.start + self.rows)
 
     def last(self) -> Array:

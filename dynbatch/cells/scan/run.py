@@ -98,7 +98,6 @@ class ScanRun:
         return cut(self.shards, of_pass(lengths_of(self.batch), self.batch.recompute, leaves_all))
 
     def forward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
-        """What runs forward of one shard in one chunk."""
         for step in self.generic[number].values():
             step.begin(shard.first, shard.counts)
         if self.native is not None and self.is_in_c:
@@ -155,7 +154,6 @@ class ScanRun:
         return shards
 
     def initial_states(self, scratch: Scratch) -> States:
-        """The states before the first step."""
         inits = iter(self.inits)
         return self.by_shard(
             [next(inits) if is_given else None for is_given in self.given], scratch
@@ -224,7 +222,6 @@ class ScanRun:
     # Statistics -----------------------------------------------------------------------------------
 
     def count_forward(self, chunks: int) -> None:
-        """Kernels of one forward."""
         cell = self.cell
         around = chunks * (len(cell.stream_maps) + 2 * len(self.streams))
         self.count(cell.launches, len(cell.state_maps), around)
@@ -254,7 +251,6 @@ class ScanRun:
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
-        """Scratch elements that one pass needs."""
         cell: CompiledCell = batch.first.cell
         chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
         rows, running, again = max([e.rows for e in chunks]), len(batch.nodes), batch.recompute > 0
@@ -273,11 +269,9 @@ def take_rows(rows: Array, index: Array, out: Array) -> None:
 
 
 def take_streams(cell: CompiledCell, arrays: Arrays) -> None:
-    """Bring the rows of streams in the order of a shard."""
     for k in range(len(cell.program.streams)):
         take_rows(arrays[rows_of_stream(k)], arrays[ORDER], arrays[f"X{k}"])
 
 
 def lengths_of(batch: Batch) -> Array:
-    """Tokens of each sentence."""
     return batch.array("length", np.int64)

@@ -15,7 +15,6 @@ from dynbatch.kernels.unary import every_function
 
 @cache
 def known_functions() -> frozenset[str]:
-    """The functions that C has on vectors."""
     return frozenset([*[f.name for f in every_function()], *binary.FUNCTIONS, "where"])
 
 
@@ -53,14 +52,12 @@ def _partial(op: Op, xs: Sequence[str]) -> str:
 
 
 def _operands(op: Op, xs: Sequence[str]) -> list[str]:
-    """An operator's operands, with its numbers."""
     if op.opcode is OpCode.UNARY:
         return [xs[0], *map(literal, op.kernel.chosen(op.arguments)[1])]
     return op.operands(xs, _splat(op))
 
 
 def _name(op: Op) -> str:
-    """The name of an operator's function."""
     if op.opcode is OpCode.UNARY:
         return str(op.kernel.chosen(op.arguments)[0].name)
     return "where" if op.opcode is OpCode.WHERE else str(op.kernel.name)

@@ -72,7 +72,6 @@ class ForwardText(LoopText):
         return ["if (ys) {", *lines, "}"]
 
     def _products(self, op: Op, rows: str) -> list[str]:
-        """One product for each weight of a map."""
         number = self.maps[id(op)]
         x = self.places.whole(op.inputs[0])
         buffer, first = self.places.buffer_of(op.output)

@@ -55,7 +55,6 @@ ORDER, OUTPUTS, OUTPUT_GRADIENTS = "order", "ys", "dys"
 
 
 def rows_of_stream(number: int) -> str:
-    """The name of a stream's rows outside of the loop."""
     return f"xs{number}"
 
 

@@ -69,13 +69,11 @@ class NativeLoop:
 
     @cached_property
     def texts(self) -> tuple[ForwardText, BackwardText]:
-        """The sources of `forward` and of `backward`."""
         back = BackwardText(self._backward, self._storage, self._gradients, self.attends)
         return ForwardText(self._backward.forward, self._storage, self.attends), back
 
     @cached_property
     def source(self) -> str:
-        """All of it."""
         return "\n".join([HEAD, *[each.text for each in self.texts]])
 
     @cached_property

@@ -132,7 +132,6 @@ class Kernel:
         self.lanes.append((lane.width, self._lines(names)))
 
     def grid(self, rows: int) -> int:
-        """The number of blocks for so many rows."""
         return -(-rows * sum([width for width, _ in self.lanes]) // self.block)
 
     def text(self, prefix: str) -> str:
@@ -161,7 +160,6 @@ class Kernel:
         return [*lines, *[self._store(name, x) for name, x in names.stores]]
 
     def _load(self, segment: ColumnRange) -> str:
-        """The expression for a value in memory."""
         base, first, _ = segment
         view = Value.columns(*segment)
         if base.origin is Origin.STATE:

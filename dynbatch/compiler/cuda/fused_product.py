@@ -50,12 +50,10 @@ class ProductLane(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Elements of a row in a block."""
         return TILE_COLUMNS // len(self.terms[0][1]) if self.terms else TILE_COLUMNS
 
     @property
     def tiles(self) -> int:
-        """Blocks that make a row."""
         return -(-self.width // self.columns)
 
 
@@ -125,7 +123,6 @@ class FusedProduct(Kernel):
             self.tile_lanes.append(ProductLane(len(columns), self._pieces.terms, [line], guard))
 
     def _value(self, op: Op) -> Value:
-        """What the group reads of a product."""
         return op.output
 
     def _needed(self, op: Op) -> str:
@@ -220,7 +217,6 @@ class FusedProduct(Kernel):
         )
 
     def _begin(self) -> list[str]:
-        """Lines that say which rows there are."""
         return [STEP.replace("long long", "int")]  # which take fewer registers
 
     def _lane_text(self, lane: ProductLane) -> list[str]:
@@ -265,7 +261,6 @@ def fused_products(loop: Loop, step: DevicePass, name: str) -> list[FusedProduct
 
 
 def _chosen(numbers: Sequence[int], index: str) -> str:
-    """The expression for one of some numbers."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
     if all([number == numbers[0] + k * step for k, number in enumerate(numbers)]):
         return f"{numbers[0]} + {index} * {step}" if step else str(numbers[0])

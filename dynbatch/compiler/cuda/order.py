@@ -27,7 +27,6 @@ class ProductRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number of the last item."""
         return self.last if self.group is None else self.group
 
 
@@ -56,7 +55,6 @@ class DevicePass(Program):
                 self._reads.setdefault(id(x.base), []).append((number, x))
 
     def products(self, run: ProductRun) -> list[Op]:
-        """The products of a run."""
         return [op for item in self.items[run.first : run.last + 1] for op in ops_of(item)]
 
     def leaves(self, value: Value, number: int) -> bool:
@@ -65,7 +63,6 @@ class DevicePass(Program):
         return any([at != number and value.overlaps(x) for at, x in reads])
 
     def reads(self, value: Value) -> bool:
-        """Whether an item reads a value that another item makes."""
         for number, item in enumerate(self.items):
             if any([op.output is value for op in ops_of(item)]):
                 return any([at not in (-1, number) for at, _ in self._reads[id(value)]])

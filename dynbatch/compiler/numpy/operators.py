@@ -45,6 +45,5 @@ def _partial(op: Op) -> Function:
 
 
 def name_of(op: Op) -> str:
-    """The name of what an operator computes."""
     name = op.opcode.name.lower() if op.kernel is None else str(op.kernel.name)
     return f"{name}[{name_of(op.source)}]" if op.source else name

@@ -176,7 +176,6 @@ class Marian(TextToTextModel):
 
 
 def _layer_table(side: str, norm_of_inner: str) -> Table:
-    """Names of the parts that the layers of both sides have."""
     ours, theirs = f"{side}.layers.*", f"model.{side}.layers.*"
     return {
         f"{ours}.self_attn.in_proj_{{}}": joined(
@@ -191,7 +190,6 @@ def _layer_table(side: str, norm_of_inner: str) -> Table:
 
 
 def _memory_table(ours: str, theirs: str) -> Table:
-    """Names of a decoder layer's attention to the encoder."""
     return {
         f"{ours}.multihead_attn.q_proj.{{}}": f"{theirs}.encoder_attn.q_proj.{{}}",
         f"{ours}.multihead_attn.kv_proj.{{}}": joined(

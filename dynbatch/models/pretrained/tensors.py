@@ -76,7 +76,6 @@ def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _header(path: Path) -> tuple[int, str]:
-    """The size of the file, and the text of its header, a character for each byte."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -57,5 +57,4 @@ class SourceTokenizer:
         return self._source.encode(tokens)
 
     def decode(self, ids: ArrayLike) -> str:
-        """The text of a target's ids."""
         return join(self._target.decode(np.asarray(ids)), self._target_units)

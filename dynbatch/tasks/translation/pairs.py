@@ -49,7 +49,6 @@ def vocabulary_of(texts: Iterable[str], units: str, min_count: int = 1) -> Vocab
 
 
 def targets_of(texts: Sequence[ParallelText]) -> list[str]:
-    """All references of all examples."""
     return [target for text in texts for target in text.references]
 
 

@@ -99,7 +99,6 @@ class Translator(WritingTask):
 
     @classmethod
     def key(cls, text: ParallelText) -> str:
-        """The source without its blanks."""
         return "".join(text.source.split())
 
     @classmethod
@@ -140,7 +139,6 @@ class Translator(WritingTask):
         return model.loss(graph, example.source, example.target)
 
     def num_tokens(self, example: NumberedPair) -> int:
-        """The target's tokens and its end."""
         return example.target.size + 1
 
     def batches(self, examples: Sequence[NumberedPair], settings: TranslationSettings) -> Batches:
@@ -170,12 +168,10 @@ class Translator(WritingTask):
         return {"token error rate": rates.token, "sequence error rate": rates.sequence}
 
     def written(self, texts: Sequence[ParallelText], beam_size: int = 1) -> list[Tokens]:
-        """The best target found for each source, in tokens."""
         translations = self.translate([text.source for text in texts], beam_size)
         return [best.tokens for best, *_ in translations]
 
     def rates(self, texts: Sequence[ParallelText], found: Sequence[Tokens]) -> ErrorRates:
-        """The error rates of targets found."""
         return error_rates(
             found,
             [[tokenize(each, self.target_units) for each in text.references] for text in texts],
@@ -185,17 +181,14 @@ class Translator(WritingTask):
 
     @classmethod
     def shown(cls, text: ParallelText) -> str:
-        """Source and first target."""
         return f"{text.source}  →  {text.references[0]}"
 
     @classmethod
     def prompt(cls, text: ParallelText) -> str:
-        """A source."""
         return text.source
 
     @classmethod
     def sizes(cls, texts: Sequence[ParallelText]) -> str:
-        """Sources and their targets."""
         return f"{len(texts):,} sources with {len(targets_of(texts)):,} targets"
 
     def tokens(self, held_out: Sequence[ParallelText]) -> list[str]:
@@ -214,7 +207,6 @@ class Translator(WritingTask):
         return lines
 
     def told(self, found: dict[str, float], texts: Sequence[ParallelText]) -> str:
-        """The error rates of a validation."""
         return f"validation: {self._rates(found, texts)}"
 
     def report(self, parts: Parts) -> str:
@@ -249,7 +241,6 @@ class Translator(WritingTask):
         return float(np.mean(tokens == Vocabulary.unknown)) if tokens.size else 0.0
 
     def differences(self, other: Self) -> list[str]:
-        """How the vocabularies differ, and what tokens are."""
         return [
             f"{side} vocabulary: {difference}"
             for side in ("source", "target")
@@ -272,7 +263,6 @@ class Translator(WritingTask):
 
     @classmethod
     def described(cls, info: CheckpointInfo) -> Self:
-        """An untrained translator as a checkpoint describes it."""
         description: Any = info.extra.get("description")
         problem = wrong_description(description, info.shapes)
         if problem is None:
@@ -299,7 +289,6 @@ class Translator(WritingTask):
         return translator
 
     def coder(self) -> SourceTokenizer:
-        """Ids of sources, and text of targets."""
         return SourceTokenizer(self.source, self.target, self.source_units, self.target_units)
 
     def generation(self) -> GenerationConfig:

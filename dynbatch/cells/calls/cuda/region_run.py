@@ -102,7 +102,6 @@ class DeviceRegionRun:
         SumLaunches(queue(), self.batch.dtype, sums).launch()
 
     def _places(self, xs: Sequence[Ragged]) -> list[Place]:
-        """The places of the region's spaces."""
         return [
             self.groups[space.group].export(space.leaf)
             if isinstance(space, Inner)
@@ -131,7 +130,6 @@ class DeviceRegionRun:
         return self._tables[key]
 
     def _inside(self, number: int) -> Iterator[RowSums]:
-        """Sums that add the gradients of a group's readers to those of what it returned."""
         group = self.groups[number]
         for k, space in enumerate(self.region.spaces):
             if isinstance(space, Inner) and space.group == number:

@@ -59,7 +59,6 @@ class CallSteps(LoopSteps):
             self._begun += batches.size
 
     def _of(self, order: Array) -> PreparedLoop:
-        """Batches of the group."""
         steps, is_few = LockStep(self._cell, [self.rows], order), self._is_few[order]
         self._add(steps, (self._sums,), order, np.ones(order.size, bool))
         for items, where in ((self._pass.items, ~is_few), (self._pass.few, is_few)):

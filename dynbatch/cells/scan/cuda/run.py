@@ -70,7 +70,6 @@ class DeviceScanRun:
 
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
-        """Scratch elements that one pass needs."""
         loop: Loop = batch.first.cell.on_device.loop
         program = loop.program
         tokens = max([chunk.rows for chunk in chunks_of(batch)])

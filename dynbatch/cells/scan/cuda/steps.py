@@ -45,7 +45,6 @@ class ScanSteps(LoopSteps):
 
     @property
     def key(self) -> Hashable:
-        """Steps of one key run in lock step."""
         rows, loop = self.rows, self._cell.loop
         if self._generic:
             return self
@@ -55,7 +54,6 @@ class ScanSteps(LoopSteps):
         return self._cell.name, self._way, missing, apart, rows.dtype, rows.table.tobytes()
 
     def run(self, others: Sequence[Self] = ()) -> None:
-        """Queue all steps, with those of others."""
         everyone, first = (self, *others), self._first_of_tail()
         if self._way:
             self._tail(everyone, first)
@@ -98,7 +96,6 @@ class ScanSteps(LoopSteps):
         return int((running > tail.TAIL_ROWS).sum())
 
     def _tail(self, everyone: Sequence[Self], first: int) -> None:
-        """Queue the steps from `first` on."""
         rows, steps = self.rows, len(self.rows.steps)
         if first < steps:
             kernel = self._cell.tails[self._way]
