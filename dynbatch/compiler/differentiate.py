@@ -153,8 +153,7 @@ def partial_reads(op: Op) -> list[Value]:
     if op.opcode is OpCode.UNARY:
         return {"input": op.inputs, "output": op.outputs}.get(op.kernel.reads, [])
     if op.opcode is OpCode.BINARY:
-        reads = (op.kernel.reads_a, op.kernel.reads_b)
-        return [x for x, is_read in zip(op.inputs, reads, strict=True) if is_read]
+        return [x for x, is_read in zip(op.inputs, op.kernel.reads, strict=True) if is_read]
     if op.opcode is OpCode.WHERE:
         return op.inputs[:1]
     return op.inputs if op.node.retains.inputs else []

@@ -201,7 +201,7 @@ class Op:
         if source.opcode is OpCode.WITH_NUMBER:
             return source.side, source.operands([*read, missing][:1], number)
         if source.opcode is OpCode.BINARY:
-            known, reads = iter(read), (source.kernel.reads_a, source.kernel.reads_b)
+            known, reads = iter(read), source.kernel.reads
             return self.position, [next(known) if is_read else missing for is_read in reads]
         return max(self.position - 1, 0), [*read, missing][:1]  # of a choice, behind its mask
 

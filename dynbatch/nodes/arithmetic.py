@@ -10,6 +10,7 @@ from dynbatch.backend import Array
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
+from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
@@ -35,7 +36,7 @@ class Scalar(Operation):
     inplace_forward = True
     inplace_backward = True
     number: float
-    kernel: ClassVar[kernels.BinaryFunction]
+    kernel: ClassVar[Pair]
     side: ClassVar[int] = 0
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -137,14 +138,13 @@ class Binary(Operation):
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
-    kernel: ClassVar[kernels.BinaryFunction]
+    kernel: ClassVar[Pair]
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:
-            needed = ((0,) if kernel.reads_a else ()) + ((1,) if kernel.reads_b else ())
-            cls.retains = Retain(inputs=needed)
+            cls.retains = Retain(inputs=tuple([k for k in (0, 1) if kernel.reads[k]]))
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         if shapes[0] != shapes[1]:

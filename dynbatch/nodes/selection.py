@@ -13,6 +13,7 @@ import numpy as np
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
+from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
@@ -96,7 +97,7 @@ _Relation = tuple[type[Binary], type[WithNumber], type[WithNumber]]
 """The node types for two nodes, a node and a number, and a number and a node."""
 
 
-def _comparison(kernel: kernels.BinaryFunction, sign: str, *names: str) -> _Relation:
+def _comparison(kernel: Pair, sign: str, *names: str) -> _Relation:
     """Make the node types of a comparison, which is 1 where it holds and else 0.
 
     Without a third name the comparison is the same with its sides exchanged.

@@ -4,7 +4,7 @@ import pytest
 from dynbatch.kernels import binary
 from tests.kernels.columns import columns
 
-BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.BinaryFunction)]
+BINARY = [*binary.FUNCTIONS.values()]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -17,7 +17,7 @@ def test_columns_of_rows_of_any_width(kernel, dtype):
         kernel.forward(a, b, a)
         np.testing.assert_allclose(a, expected, rtol=1e-6)
         a[...] = plain_a
-        for differentiate in (kernel.backward_a, kernel.backward_b):
+        for differentiate in kernel.backward:
             differentiate(plain_dy, plain_a, plain_b, expected)
             out = np.empty((7, 16), dtype)[:, : a.shape[1]]
             if kernel.inplace:

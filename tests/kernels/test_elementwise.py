@@ -10,7 +10,7 @@ from dynbatch.kernels import elementwise
 from dynbatch.kernels.scalar.expressions import Expression, parts, substitute, variable
 from dynbatch.kernels.unary import FUNCTIONS, Argument, Function, activations
 from tests.kernels.columns import columns
-from tests.kernels.scalar.exact import mp, sigmoid, size_of, value_of
+from tests.kernels.scalar.exact import errors, is_number, mp, sigmoid, size_of, value_of
 from tests.kernels.unary.cases import EVERY_CHOICE, EVERY_NAME, choices, name_of
 
 every_choice = pytest.mark.parametrize(("function", "arguments"), EVERY_CHOICE, ids=EVERY_NAME)
@@ -56,27 +56,6 @@ def points(dtype: Any) -> Any:
     return np.concatenate([sizes, -sizes])
 
 
-def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
-    """Of each number, in units of the last place of a size.
-
-    What is below the least normal numbers needs only be as small, and what is beyond the greatest
-    infinite.
-    """
-    finite, result = np.finfo(found.dtype), []
-    least, greatest = mp.mpf(float(finite.tiny)) * 100, mp.mpf(float(finite.max))
-    for number, truth, size in zip(found.tolist(), exact, sizes, strict=True):
-        if abs(truth) > greatest:
-            result.append(0.0 if number == mp.sign(truth) * mp.inf else math.inf)
-        elif abs(size) < least:
-            result.append(0.0 if abs(number) <= 2 * least else math.inf)
-        else:
-            with np.errstate(over="ignore"):
-                unit = mp.mpf(float(np.spacing(found.dtype.type(float(abs(size))))))
-            wrong = abs(mp.mpf(number) - truth) / unit
-            result.append(float(wrong) if mp.isfinite(wrong) else math.inf)
-    return np.array(result)
-
-
 def numbered(
     function: Function, arguments: tuple[Argument, ...]
 ) -> tuple[Function, dict[str, Any]]:
@@ -89,10 +68,6 @@ def slope_of(function: Function) -> Expression:
     """The derivative, over what it reads, s."""
     saved = "y" if function.reads == "output" else "x"
     return substitute(function.gradient(), variable(saved), variable("s"))
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, mp.mpf) and mp.isfinite(value)
 
 
 @every_dtype

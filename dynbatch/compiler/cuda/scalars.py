@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dynbatch.compiler.ir import Op, OpCode
-from dynbatch.kernels.binary import WHERE
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, UnaryExpression
 
 
 def statement(op: Op, out: str, xs: Sequence[str]) -> str:

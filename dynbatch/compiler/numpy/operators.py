@@ -37,11 +37,15 @@ def _partial(op: Op) -> Function:
     if source.opcode is OpCode.UNARY:  # where it reads nothing, dy stands in
         return lambda dy, *rest: kernel.backward(dy, *[dy, *rest][-2:], *arguments)
 
-    def backward(dy: Array, *arrays: Any) -> None:
-        side, operands = op.derivative(arrays[:-1], source.number, None)
-        (kernel.backward_a, kernel.backward_b)[side](dy, *operands, arrays[-1])
+    is_beside = source.opcode is OpCode.WITH_NUMBER
+    backward = kernel.backward_with_number if is_beside else kernel.backward
 
-    return backward
+    def run(dy: Array, *arrays: Any) -> None:
+        *read, out = arrays
+        side, operands = op.derivative(read, out.dtype.type(source.number), None)
+        backward[side](dy, *operands, out)
+
+    return run
 
 
 def name_of(op: Op) -> str:

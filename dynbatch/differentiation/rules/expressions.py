@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dynbatch import nodes as F
+from dynbatch.differentiation.table import Made
 from dynbatch.kernels.scalar.expressions import (
     Expression,
     conditions,
     decide,
-    parts,
-    uniform_text,
+    substitute,
+    variable,
 )
 from dynbatch.kernels.scalar.function import Argument, Function
+from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.kernels.unary import FUNCTIONS
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.unary.node_types import NODE_TYPES
@@ -38,7 +42,7 @@ def _normal_below(x: Node) -> Node:
     return F.where(is_far, F.gelu(far) / far, 0.5 * F.erf(x / math.sqrt(2)) + 0.5)
 
 
-def _where(mask: Node, a: Any, b: Any) -> Any:
+def _where(mask: Any, a: Any, b: Any) -> Any:
     if isinstance(a, Node) or isinstance(b, Node):
         return F.where(mask, a, b)
     return mask if (a, b) == (1, 0) else mask * (a - b) + b
@@ -46,9 +50,11 @@ def _where(mask: Node, a: Any, b: Any) -> Any:
 
 CALLS: dict[str, Callable[..., Any]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
-    "divide": operator.truediv, "negative": operator.neg, "power": F.pow, "clip": F.clip,
+    "divide": operator.truediv, "negative": operator.neg, "power": F.pow, "pow": F.pow,
+    "clip": F.clip,
     "less": F.less, "less_equal": F.less_equal, "greater": F.greater,
-    "greater_equal": F.greater_equal, "equal": F.equal, "both": operator.mul, "where": _where,
+    "greater_equal": F.greater_equal, "equal": F.equal, "not_equal": F.not_equal,
+    "both": operator.mul, "where": _where,
     "maximum": lambda x, number: F.clip(x, low=number),
     "minimum": lambda x, number: F.clip(x, high=number),
     "reciprocal": lambda x: 1.0 / x, "hypot1": _hypot1, "gauss": lambda x: F.exp(-(x * x)),
@@ -58,23 +64,38 @@ CALLS: dict[str, Callable[..., Any]] = {
 """Primitives on nodes; others are functions of their name."""
 
 
-def on_nodes(root: Expression, variables: Mapping[str, Any]) -> Node:
-    """An expression's value.
+def on_nodes(root: Expression, variables: Mapping[str, Any]) -> Any:
+    """An expression's value: a node, or a number where it reads none.
 
     Args:
-        variables: nodes, and the numbers that static arguments are, by name.
+        variables: nodes, and the numbers that arguments are, by name.
     """
     made: dict[Expression, Any] = {}
-    for part in parts(root):
-        xs = [made[x] for x in part.operands]
-        if part.is_uniform:
-            made[part] = _number(part, variables)
-        elif part.op == "variable":
-            made[part] = variables[part.value]
-        else:
-            made[part] = _function(part)(*xs)
-    node: Node = made[root]
-    return node
+
+    def value_of(part: Expression) -> Any:
+        if part not in made:
+            made[part] = _made(part, variables, value_of)
+        return made[part]
+
+    with np.errstate(all="ignore"):
+        return value_of(root)
+
+
+def _made(
+    part: Expression, variables: Mapping[str, Any], value_of: Callable[[Expression], Any]
+) -> Any:
+    if not part.operands:
+        return part.value if part.op == "number" else variables[part.value]
+    first, rest = value_of(part.operands[0]), part.operands[1:]
+    if not isinstance(first, Node):  # what a number decides needs no other nodes
+        if part.op == "where":
+            return value_of(rest[0] if first else rest[1])
+        if part.op == "both":
+            return value_of(rest[0]) if first else 0.0
+    xs = [first, *map(value_of, rest)]
+    if any([isinstance(x, Node) for x in xs]):
+        return _function(part)(*xs)
+    return float(getattr(np, part.op)(*map(np.float64, xs)))
 
 
 def _function(part: Expression) -> Callable[..., Any]:
@@ -82,11 +103,6 @@ def _function(part: Expression) -> Callable[..., Any]:
         return CALLS[part.op]
     f = part.value if part.op == "call" else FUNCTIONS[part.op]
     return lambda x, *numbers: NODE_TYPES[f](x, **dict(zip(f.arguments, numbers, strict=True)))
-
-
-def _number(part: Expression, variables: Mapping[str, Any]) -> float:
-    result: float = eval(uniform_text(part), {}, dict(variables))  # of the library's own text
-    return result
 
 
 Gradient = Callable[[Node, Node, Node], Node]
@@ -98,8 +114,22 @@ def gradient_of(function: Function, arguments: tuple[Argument, ...]) -> Gradient
     named = dict(zip(chosen.names_of_arguments, numbers, strict=True))
     root = chosen.derivative
     if root is not None:
-        truth = {test: bool(_number(test, named)) for test in conditions(root)}
+        truth = {test: bool(on_nodes(test, named)) for test in conditions(root)}
         root = decide(root, truth)
     if root is None or root.is_uniform:
         return None
     return lambda y, x, dy: on_nodes(root, {"x": x, "y": y, "dy": dy, **named})
+
+
+def gradients_of_pair(
+    pair: Pair, y: Node, values: Sequence[Node | float], dy: Node
+) -> tuple[Made, ...]:
+    """Makers of the gradient of each value that is a node, of y = f(a, b)."""
+    known = dict(zip(pair.names, values, strict=True)) | {"y": y, "dy": dy}
+    is_beside_number = not all([isinstance(value, Node) for value in values])
+
+    def made(side: int) -> Made:
+        root, body = pair.gradient(side, is_beside_number)
+        return lambda: on_nodes(substitute(root, body, variable("y")), known)
+
+    return tuple([made(side) for side in (0, 1) if isinstance(values[side], Node)])

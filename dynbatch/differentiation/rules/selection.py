@@ -1,4 +1,4 @@
-"""Rules of maxima and minima of two values, of choices by a mask, and of dropout."""
+"""Rules of choices by a mask, and of dropout."""
 
 from __future__ import annotations
 
@@ -7,48 +7,12 @@ from dynbatch.differentiation.table import Made, rule
 from dynbatch.errors import GraphError
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.selection import (
-    Maximum,
-    MaximumWithNumber,
-    Minimum,
-    MinimumWithNumber,
-    Where,
-)
-
-
-def _share(dy: Node, chosen: Node, other: Node | float) -> Node:
-    """0 where `chosen` is less than `other`, ½ dy where they are equal, else dy: NaN wins."""
-    share = 1.0 - F.equal(chosen, other) * 0.5
-    return F.where(F.less(chosen, other), 0.0, dy * share)
+from dynbatch.nodes.selection import Where
 
 
 def equals(a: Node, b: Node) -> Node:
     """1 where a and b are equal or both NaN, else 0: where an extremum b of a's may come from."""
     return F.equal(a, b) + F.not_equal(a, a) * F.not_equal(b, b)
-
-
-@rule(Maximum)
-def _maximum(y: Maximum, dy: Node) -> tuple[Made, ...]:
-    a, b = y.inputs
-    return lambda: _share(dy, a, b), lambda: _share(dy, b, a)
-
-
-@rule(Minimum)
-def _minimum(y: Minimum, dy: Node) -> tuple[Made, ...]:
-    a, b = y.inputs
-    return lambda: _share(dy, b, a), lambda: _share(dy, a, b)
-
-
-@rule(MaximumWithNumber)
-def _maximum_with_number(y: MaximumWithNumber, dy: Node) -> tuple[Made, ...]:
-    (x,) = y.inputs
-    return (lambda: _share(dy, x, y.number),)
-
-
-@rule(MinimumWithNumber)
-def _minimum_with_number(y: MinimumWithNumber, dy: Node) -> tuple[Made, ...]:
-    (x,) = y.inputs
-    return (lambda: _share(dy, -x, -y.number),)
 
 
 @rule(Where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dynbatch.kernels import binary
 from dynbatch.kernels.gated import GATES
 from dynbatch.kernels.scalar.c_printer import CPrinter
 from dynbatch.kernels.scalar.function import Function, every_function
@@ -66,6 +67,11 @@ def unary() -> str:
     return CPrinter().text(every_function())
 
 
+def pairs() -> str:
+    """The functions of two values, on vectors: a part of `elementwise.h`."""
+    return CPrinter().pairs(binary.FUNCTIONS.values())
+
+
 def loops() -> str:
     """Loops over elements that lie side by side, named as what they compute of each."""
     texts = ['#include "elementwise.h"\n']
@@ -100,5 +106,5 @@ def _gated(f: Function) -> str:
     return GATED.format(name=f.name, saved="y" if f.reads == "output" else "x")
 
 
-PRINTED = {"unary.h": unary, "loops.c": loops, "gated.c": gated}
+PRINTED = {"unary.h": unary, "pairs.h": pairs, "loops.c": loops, "gated.c": gated}
 """The texts by the names under which they are included, and compiled."""

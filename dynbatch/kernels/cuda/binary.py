@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from dynbatch.backend import Array
-from dynbatch.kernels.binary import BinaryFunction
 from dynbatch.kernels.cuda.elementwise import launch_generated, launch_with_numbers
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.kernels.scalar.pair import Pair
 
 
-def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
+def combine(kernel: Pair, a: Array, b: Array, out: Array) -> None:
     """out = f(a, b)."""
     launch_generated(kernel.name, (a, b), out)
 
 
-def combine_backward(
-    kernel: BinaryFunction, dy: Array, a: Array, b: Array, out: Array, side: int
-) -> None:
+def combine_backward(kernel: Pair, dy: Array, a: Array, b: Array, out: Array, side: int) -> None:
     """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); nothing to do where that is dy itself."""
-    is_dy = (kernel.cuda.backward_a, kernel.cuda.backward_b)[side] == "dy"
-    if not (is_dy and device_address(dy) == device_address(out)):
+    if not (kernel.passes[side] and device_address(dy) == device_address(out)):
         launch_generated(f"{kernel.name}_backward_{'ab'[side]}", (dy, a, b), out)
 
 
 def combine_number(
-    kernel: BinaryFunction, x: Array, numbers: Array, offsets: Array, out: Array, side: int
+    kernel: Pair, x: Array, numbers: Array, offsets: Array, out: Array, side: int
 ) -> None:
     """out_i = f(x_i, numbers[k]) for the elements i of segment k; f(numbers[k], x_i) for side 1."""
     launch_with_numbers(f"{kernel.name}_{'ab'[side]}_with_number", (x,), numbers, offsets, out)
 
 
 def combine_number_backward(
-    kernel: BinaryFunction, dy: Array, x: Array, numbers: Array, offsets: Array, out: Array,
+    kernel: Pair, dy: Array, x: Array, numbers: Array, offsets: Array, out: Array,
     side: int,
 ) -> None:  # fmt: skip
     """out = dy ⊙ ∂f/∂x, as `combine_number`."""

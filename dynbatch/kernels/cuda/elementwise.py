@@ -11,8 +11,7 @@ from typing import cast
 from weakref import WeakSet
 
 from dynbatch.backend import Array
-from dynbatch.kernels.binary import WHERE
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE
 from dynbatch.kernels.cuda.joined.chains import (
     THREADS,
     TILE,

@@ -1,8 +1,8 @@
 """The functions of `kernels/unary/` and `kernels/binary.py` as CUDA expressions.
 
 Kernels and the loops of cells are generated from them. Each is one expression in the variables
-named here, usable in any scope; every variable is a REAL and may be read more than once. Those of
-one value are calls of functions that are printed, as unary.cuh, from their definitions.
+named here, usable in any scope; every variable is a REAL and may be read more than once. They are
+calls of functions that are printed, as unary.cuh and pairs.cuh, from their definitions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dynbatch.kernels import binary
+from dynbatch.kernels.scalar.expressions import variables
+from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.kernels.unary import Function, every_function
 
 
@@ -31,6 +33,31 @@ class UnaryExpression(NamedTuple):
         return cls(f"{f.name}_of(x{numbers})", f"{f.name}_back(dy, {saved}{numbers})")
 
 
+class PairExpression(NamedTuple):
+    """y = f(a, b).
+
+    forward:    over a and b.
+    backward_a: over dy, and those of a and b that it reads.
+    backward_b: likewise, of the gradient of b. Both are empty where there is no gradient.
+    """
+
+    forward: str
+    backward_a: str = ""
+    backward_b: str = ""
+
+    @classmethod
+    def of(cls, f: Pair) -> PairExpression:
+        forward = f"{f.name}_of(a, b)"
+        if not f.is_differentiable:
+            return cls(forward)
+        read = [variables(gradient) for gradient in f.gradients("cuda")]
+        given = [", ".join([x if x in names else "0" for x in ("dy", "a", "b")]) for names in read]
+        return cls(forward, *[f"{f.name}_back_{x}({given[k]})" for k, x in enumerate("ab")])
+
+
 UNARY = {f.name: UnaryExpression.of(f) for f in every_function()}
 
-BINARY = {name: function.cuda for name, function in binary.FUNCTIONS.items()}
+BINARY = {f.name: PairExpression.of(f) for f in binary.FUNCTIONS.values()}
+
+# Over a mask m beside a and b. Nothing of the other side comes through, not even a NaN.
+WHERE = PairExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")

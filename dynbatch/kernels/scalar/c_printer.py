@@ -1,5 +1,6 @@
 """Prints functions as C on vectors and as CUDA: NAME_of(x, arguments…) and NAME_back(dy, s, …).
 
+Those of two values are NAME_of(a, b) with NAME_back_a(dy, a, b) and NAME_back_b(dy, a, b).
 s is x or y as `reads` says, else not read. A static argument is one REAL for all elements. With 1
 for dy a gradient is the derivative. Primitives are in `elementwise.h` and `common.cuh`, by hand.
 """
@@ -7,7 +8,7 @@ for dy a gradient is the derivative. Primitives are in `elementwise.h` and `comm
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from dynbatch.kernels.scalar.expressions import (
@@ -21,6 +22,7 @@ from dynbatch.kernels.scalar.expressions import (
     variable,
 )
 from dynbatch.kernels.scalar.function import Function
+from dynbatch.kernels.scalar.pair import Pair
 
 
 class CPrinter:
@@ -35,7 +37,9 @@ class CPrinter:
     choice = "choose({0}, {1}, {2})"
     both = "({0} & {1})"
 
-    def function(self, name: str, arrays: list[str], of: Function, root: Expression) -> str:
+    def function(
+        self, name: str, arrays: Sequence[str], of: Function | Pair, root: Expression
+    ) -> str:
         """A function of arrays' elements and the static arguments that returns the root."""
         (root,) = rebuild((root,), _quotient)
         lines, result = self._body(root)
@@ -61,9 +65,19 @@ class CPrinter:
             ]
         )
 
-    def has(self, f: Function) -> bool:
+    def pairs(self, functions: Iterable[Pair]) -> str:
+        return "".join([text for f in functions for text in self._pair(f)])
+
+    def _pair(self, f: Pair) -> Iterator[str]:
+        if not self.has(f):
+            yield self.function(f"{f.name}_of", f.names, f, f.value(self.language))
+        if f.is_differentiable:
+            for name, root in zip(f.names, f.gradients(self.language), strict=True):
+                yield self.function(f"{f.name}_back_{name}", ("dy", *f.names), f, root)
+
+    def has(self, f: Function | Pair) -> bool:
         """Whether NAME_of is a primitive, by hand."""
-        return f.value(self.language).op == f.name != "negative"
+        return f.value(self.language).op == f.name not in ("negative", *INFIX)
 
     def _body(self, root: Expression) -> tuple[list[str], str]:
         """Statements for what is read more than once, and the result."""
@@ -137,7 +151,7 @@ class CudaPrinter(CPrinter):
     choice = "({0} ? {1} : {2})"
     both = "({0} && {1})"
 
-    def has(self, f: Function) -> bool:
+    def has(self, f: Function | Pair) -> bool:
         return False
 
     def _wide(self, part: Expression, text: str) -> str:
@@ -146,6 +160,8 @@ class CudaPrinter(CPrinter):
     def _call(self, part: Expression, xs: list[str]) -> str:
         number_of = [k for k, x in enumerate(part.operands) if x.is_uniform]
         if part.op in ("maximum", "minimum"):
+            if not number_of:
+                return f"{'Max' if part.op == 'maximum' else 'Min'}::combine({', '.join(xs)})"
             (k,) = number_of
             return f"{'at_least' if part.op == 'maximum' else 'at_most'}({xs[1 - k]}, {xs[k]})"
         return f"{'fabs' if part.op == 'absolute' else part.op}({', '.join(xs)})"

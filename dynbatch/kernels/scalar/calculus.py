@@ -12,8 +12,10 @@ from dynbatch.kernels.scalar.expressions import (
     hypot1,
     make,
     normal_density,
+    not_equal,
     number,
     parts,
+    pow,
     reciprocal,
     sigmoid_above,
     sigmoid_below,
@@ -28,6 +30,12 @@ ROOT_2_PI = math.sqrt(2 * math.pi)
 def _power(dy: Expression, y: Expression, x: Expression, exponent: Expression) -> Gradients:
     slope = make("power", x, exponent - 1) * exponent * dy
     return where(equal(exponent, 0), 0, slope), None  # also at x = 0, where 0 · x^-1 is NaN
+
+
+def _pow(dy: Expression, y: Expression, a: Expression, b: Expression) -> Gradients:
+    # 0 where b is 0, also where 1 / a is no number; 0^b is 0, or 1, nearby where b is from 0 on.
+    base = where(equal(b, 0) & not_equal(0 * (1 / a), 0), 1, a)
+    return dy * (pow(base, b - 1) * b), dy * (y * log(where(equal(a, 0) & (b >= 0), 1, a)))
 
 
 def _clip(
@@ -53,7 +61,8 @@ def _of(name: str) -> Callable[[Expression], Expression]:
     return lambda x: make(name, x)
 
 
-sqrt, sin, cos, sinh, cosh, sign = map(_of, ("sqrt", "sin", "cos", "sinh", "cosh", "sign"))
+sqrt, sin, cos, sinh, cosh = map(_of, ("sqrt", "sin", "cos", "sinh", "cosh"))
+sign, log = _of("sign"), _of("log")
 
 RULES: dict[str, Callable[..., Gradients]] = {
     "add": lambda dy, y, a, b: (dy, dy),
@@ -62,6 +71,7 @@ RULES: dict[str, Callable[..., Gradients]] = {
     "divide": lambda dy, y, a, b: (dy / b, -(a / b / b * dy)),
     "negative": lambda dy, y, x: (-dy,),
     "power": _power,
+    "pow": _pow,
     "maximum": _choose_more,
     "minimum": _choose_less,
     "clip": _clip,

@@ -12,7 +12,7 @@ from typing import Any
 
 MASKS = {
     "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==",
-    "both": "&",
+    "not_equal": "!=", "both": "&",
 }  # fmt: skip
 """The primitives that are true or false, with their signs."""
 
@@ -119,6 +119,7 @@ log1p, expm1 = primitive("log1p"), primitive("expm1")  # of 0 to 1; of 0 and les
 maximum, minimum, where, equal = map(primitive, ("maximum", "minimum", "where", "equal"))
 normal_below, normal_density = primitive("normal_below"), primitive("normal_density")
 sigmoid_below, sigmoid_above = primitive("sigmoid_below"), primitive("sigmoid_above")
+not_equal, pow = primitive("not_equal"), primitive("pow")  # of two values; power's is a number
 gauss, hypot1 = primitive("gauss"), primitive("hypot1")  # exp(-x²) and √(1 + x²)
 # Languages whose division is one pass divide by x itself: a · (1 / x) is a / x there.
 reciprocal = primitive("reciprocal")

@@ -139,11 +139,7 @@ class Function:
     def _backward(self) -> tuple[Callable[..., None], bool]:
         saved = "y" if self.reads == "output" else "x"
         parameters = ("dy", saved, "out", *self.names_of_arguments)
-        roots = {"out": self.gradient("numpy")}
-        is_safe = numpy_printer.needs_scratch(parameters, roots)
-        is_safe = is_safe or not numpy_printer.needs_scratch(parameters, roots, {"dy"})
-        kept = {"dy"} if is_safe else set()
-        return numpy_printer.function("backward", parameters, roots, kept), is_safe
+        return numpy_printer.gradient(parameters, self.gradient("numpy"))
 
     @cached_property
     def with_slope(self) -> Callable[..., tuple[Array, Array]]:

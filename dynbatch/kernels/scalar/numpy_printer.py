@@ -31,7 +31,8 @@ CALLS = {
     # Not np.negative: NumPy 2.4's is wrong for columns of rows that are 16 or 64 bytes apart.
     "negative": "np.multiply({0}, -1)",
     "reciprocal": "np.divide(1, {0})",  # np.reciprocal is slower
-    "hypot1": "np.hypot({0}, 1)", "gauss": "normal.gauss({0})", "erf": "normal.erf({0})",
+    "pow": "np.power({0}, {1})", "hypot1": "np.hypot({0}, 1)",
+    "gauss": "normal.gauss({0})", "erf": "normal.erf({0})",
     "masked": "np.multiply({0}, {1})", "both": "np.logical_and({0}, {1})",
     "asin": "np.arcsin({0})", "acos": "np.arccos({0})", "atan": "np.arctan({0})",
     "asinh": "np.arcsinh({0})", "acosh": "np.arccosh({0})", "atanh": "np.arctanh({0})",
@@ -45,7 +46,7 @@ class Printer:
     """The statements that compute roots into arrays of their names.
 
     Args:
-        like:   the name of an array of the dtype.
+        roots:  what is computed, by the names of the arrays that take it.
         shared: the inputs whose memory outputs may share: those are written when these have been
                 read for the last time.
 
@@ -54,11 +55,12 @@ class Printer:
         scratch: the arrays that they make.
     """
 
-    def __init__(self, like: str, roots: Roots, shared: set[str]) -> None:
+    def __init__(self, roots: Roots, shared: set[str]) -> None:
         self.lines: list[str] = []
         self.scratch: list[str] = []
-        self._like = like
-        self._outputs = dict(zip(rebuild(tuple(roots.values()), _masked), roots, strict=True))
+        (self._like, *_) = roots
+        printed = map(_mask_of, rebuild(tuple(roots.values()), _masked))
+        self._outputs = dict(zip(printed, roots, strict=True))
         everything = parts(*self._outputs)
         self._steps = [part for part in everything if part.operands and not part.is_uniform]
         self._ends = {x: k for k, part in enumerate(self._steps) for x in part.operands}
@@ -117,12 +119,12 @@ class Printer:
             if x in self._registers and (x.op in MASKS) == (part.op in MASKS)
         ]
         dying = [register for register in dying if register not in busy]
-        if part.op in MASKS:
-            return dying[0] if dying else ""
         is_open = k >= self._opens
         free = [name for name in self._outputs.values() if is_open and name not in busy]
         if self._outputs.get(part) in free:
             return self._outputs[part]
+        if part.op in MASKS:
+            return dying[0] if dying else ""
         if part.op == "where":  # np.where makes an array
             return ""
         if len(self._outputs) > 1:  # an output that holds something else has no room for its own
@@ -146,6 +148,12 @@ class Printer:
         self._registers |= {step: names[twins.index(step.op)] for step in wanted}
 
 
+def _mask_of(root: Expression) -> Expression:
+    """The mask that a root of 1 and 0 is."""
+    is_mask = root.op == "where" and root.operands[1:] == (number(1), number(0))
+    return root.operands[0] if is_mask and not root.operands[0].is_uniform else root
+
+
 def _masked(part: Expression, xs: list[Expression]) -> Expression | None:
     """A product with a mask reads the mask itself."""
     if (
@@ -159,13 +167,16 @@ def _masked(part: Expression, xs: list[Expression]) -> Expression | None:
 
 def text(name: str, parameters: Sequence[str], roots: Roots, shared: set[str]) -> str:
     """The Python text of a function that computes roots into arrays of their names."""
-    lines = Printer(parameters[0], roots, shared).lines
+    lines = Printer(roots, shared).lines
     return "\n    ".join([f"def {name}({', '.join(parameters)}):", *lines, ""])
 
 
-def needs_scratch(parameters: Sequence[str], roots: Roots, shared: set[str] | None = None) -> bool:
-    """Whether the statements make arrays of their own."""
-    return bool(Printer(parameters[0], roots, shared or set()).scratch)
+def gradient(parameters: Sequence[str], root: Expression) -> tuple[Callable[..., None], bool]:
+    """The code that computes a gradient into `out`, and whether that may be dy."""
+    roots = {"out": root}
+    # Written after dy has been read, unless that would take the only array of its own.
+    is_safe = bool(Printer(roots, set()).scratch) or not Printer(roots, {"dy"}).scratch
+    return function("backward", parameters, roots, {"dy"} if is_safe else set()), is_safe
 
 
 def function(

@@ -1,4 +1,4 @@
-"""The C functions of `elementwise.h` and `unary.h` against NumPy functions of the same names."""
+"""C functions of `elementwise.h`, `unary.h` and `pairs.h` against NumPy's of the same names."""
 
 from collections.abc import Callable, Iterator
 
@@ -38,7 +38,7 @@ def _source() -> Iterator[str]:
         yield KERNEL.format(name=f"unary{k}_backward", call=call)
     for name, function in binary.FUNCTIONS.items():
         yield KERNEL.format(name=f"{name}_forward", call=f"{name}_of({A}, {B})")
-        if function.cuda.backward_a:
+        if function.is_differentiable:
             yield KERNEL.format(name=f"{name}_backward_a", call=f"{name}_back_a({A}, {B}, {C})")
             yield KERNEL.format(name=f"{name}_backward_b", call=f"{name}_back_b({A}, {B}, {C})")
     yield KERNEL.format(name="where_forward", call=f"where_of({A}, {B}, {C})")
@@ -108,10 +108,9 @@ def test_a_binary_function_and_its_gradients_are_exact(name: str, dtype: type) -
     b = np.roll(a, 3) * dtype(0.1)
     b[::7] = a[::7]
     check(in_c(f"{name}_forward", a, b), exact(function.forward, dtype, a, b))
-    if function.cuda.backward_a:
+    if function.is_differentiable:
         dy = np.random.default_rng(2).standard_normal(a.shape).astype(dtype)
-        for side in "ab":
-            backward = getattr(function, f"backward_{side}")
+        for side, backward in zip("ab", function.backward, strict=True):
             expected = exact(backward, dtype, dy, a, b)
             check_gradient(in_c(f"{name}_backward_{side}", dy, a, b), expected)
 

@@ -4,7 +4,7 @@ import pytest
 from dynbatch.kernels import binary
 from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
-BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.BinaryFunction)]
+BINARY = [*binary.FUNCTIONS.values()]
 COMPARISONS = (binary.greater, binary.greater_equal, binary.equal, binary.not_equal)
 LENGTHS = (0, 1, 31, 32, 33, 1025)
 
@@ -25,7 +25,7 @@ def special(dtype):
 def test_two_values(cupy, dtype, kernel):
     a, b = special(dtype)
     dy, out = normal(dtype, a.size), np.zeros_like(a)
-    read_a, read_b = Values(a) if kernel.reads_a else None, Values(b) if kernel.reads_b else None
+    read_a, read_b = [Values(x) if kernel.reads[k] else None for k, x in enumerate((a, b))]
     sides = () if kernel in COMPARISONS else (0, 1)
     with launches(1 + len(sides)):
         assert_versions_agree(binary.combine, kernel, Values(a), Values(b), Values(out))

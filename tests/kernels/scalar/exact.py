@@ -4,6 +4,7 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dynbatch.kernels.scalar.expressions import Expression, expand, parts
@@ -27,6 +28,7 @@ def sigmoid(x: Any) -> Any:
 CALLS: dict[str, Any] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
     "divide": operator.truediv, "negative": operator.neg, "power": operator.pow,
+    "pow": operator.pow, "not_equal": operator.ne,
     "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
     "greater_equal": operator.ge, "equal": operator.eq, "both": operator.and_,
     "maximum": max, "minimum": min, "absolute": abs,
@@ -46,6 +48,31 @@ def value_of(root: Expression, **variables: Any) -> Any:
 def size_of(root: Expression, **variables: Any) -> Any:
     """The size of the terms that a value is the sum of, where they cancel each other."""
     return _evaluate(root, variables)[1]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, mp.mpf) and mp.isfinite(value)
+
+
+def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
+    """Of each number, in units of the last place of a size.
+
+    What is below the least normal numbers needs only be as small, and what is beyond the greatest
+    infinite.
+    """
+    finite, result = np.finfo(found.dtype), []
+    least, greatest = mp.mpf(float(finite.tiny)) * 100, mp.mpf(float(finite.max))
+    for number, truth, size in zip(found.tolist(), exact, sizes, strict=True):
+        if abs(truth) > greatest:
+            result.append(0.0 if number == mp.sign(truth) * mp.inf else math.inf)
+        elif abs(size) < least:
+            result.append(0.0 if abs(number) <= 2 * least else math.inf)
+        else:
+            with np.errstate(over="ignore"):
+                unit = mp.mpf(float(np.spacing(found.dtype.type(float(abs(size))))))
+            wrong = abs(mp.mpf(number) - truth) / unit
+            result.append(float(wrong) if mp.isfinite(wrong) else math.inf)
+    return np.array(result)
 
 
 def _evaluate(root: Expression, variables: dict[str, Any]) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels import binary
 from dynbatch.kernels.scalar import numpy_printer
 from dynbatch.kernels.scalar.c_printer import CPrinter, CudaPrinter, literal
 from dynbatch.kernels.scalar.calculus import differentiate
@@ -38,6 +39,24 @@ INLINE vector power_back(vector dy, vector s, REAL exponent) {
 }
 INLINE vector acos_back(vector dy, vector s) {
     return ((-dy) / sqrt_of(((1 - s) * (1 + s))));
+}
+INLINE vector divide_of(vector a, vector b) {
+    return (a / b);
+}
+INLINE vector divide_back_a(vector dy, vector a, vector b) {
+    return (dy / b);
+}
+INLINE vector divide_back_b(vector dy, vector a, vector b) {
+    return (-(((a / b) / b) * dy));
+}
+INLINE vector maximum_back_a(vector dy, vector a, vector b) {
+    return choose((a < b), splat(0), choose((a == b), (dy * ((REAL)0.5)), dy));
+}
+INLINE vector maximum_back_b(vector dy, vector a, vector b) {
+    return choose((b < a), splat(0), choose((a == b), (dy * ((REAL)0.5)), dy));
+}
+INLINE vector greater_of(vector a, vector b) {
+    return choose((a > b), splat(1), splat(0));
 }
 """
 
@@ -75,6 +94,27 @@ __device__ __forceinline__ REAL acos_of(REAL x) {
 __device__ __forceinline__ REAL acos_back(REAL dy, REAL s) {
     return ((-dy) / sqrt(((1 - s) * (1 + s))));
 }
+__device__ __forceinline__ REAL divide_of(REAL a, REAL b) {
+    return (a / b);
+}
+__device__ __forceinline__ REAL divide_back_a(REAL dy, REAL a, REAL b) {
+    return (dy / b);
+}
+__device__ __forceinline__ REAL divide_back_b(REAL dy, REAL a, REAL b) {
+    return (-(((a / b) / b) * dy));
+}
+__device__ __forceinline__ REAL maximum_of(REAL a, REAL b) {
+    return Max::combine(a, b);
+}
+__device__ __forceinline__ REAL maximum_back_a(REAL dy, REAL a, REAL b) {
+    return ((a < b) ? (REAL)0 : ((a == b) ? (dy * ((REAL)0.5)) : dy));
+}
+__device__ __forceinline__ REAL maximum_back_b(REAL dy, REAL a, REAL b) {
+    return ((b < a) ? (REAL)0 : ((a == b) ? (dy * ((REAL)0.5)) : dy));
+}
+__device__ __forceinline__ REAL greater_of(REAL a, REAL b) {
+    return ((a > b) ? (REAL)1 : (REAL)0);
+}
 """
 
 NUMPY = """\
@@ -102,7 +142,7 @@ def gelu(dy, x, out):
     np.multiply(dy, t0, out=out)
 def leaky_relu(dy, x, out, slope):
     m1 = np.greater(x, 0)
-    t0 = np.where(m1, dy.dtype.type(1), slope)
+    t0 = np.where(m1, out.dtype.type(1), slope)
     np.multiply(dy, t0, out=out)
 def clip(dy, x, out, low, high):
     m1 = np.greater_equal(x, low)
@@ -114,6 +154,7 @@ def clip(dy, x, out, low, high):
 COMPILED = (
     activations.silu, activations.elu, activations.gelu, arithmetic.power, trigonometric.acos
 )  # fmt: skip
+PAIRS = binary.divide, binary.maximum, binary.greater
 IN_NUMPY = (
     activations.silu, activations.softplus, activations.gelu, activations.leaky_relu,
     arithmetic.clip,
@@ -121,8 +162,8 @@ IN_NUMPY = (
 
 
 def test_c_and_cuda_are_these():
-    assert CPrinter().text(COMPILED) == C
-    assert CudaPrinter().text(COMPILED) == CUDA
+    assert CPrinter().text(COMPILED) + CPrinter().pairs(PAIRS) == C
+    assert CudaPrinter().text(COMPILED) + CudaPrinter().pairs(PAIRS) == CUDA
 
 
 def test_numpys_gradients_write_over_dy_only_after_its_last_use():
@@ -132,6 +173,12 @@ def test_numpys_gradients_write_over_dy_only_after_its_last_use():
         texts.append(numpy_printer.text(f.name, parameters, {"out": f.gradient("numpy")}, kept))
     assert "".join([text.rstrip(" ") for text in texts]) == NUMPY
     assert [f.name for f in IN_NUMPY if not f.inplace] == ["softplus"]
+
+
+def test_a_comparison_is_one_pass_of_numpys():
+    roots = {"out": binary.greater.value("numpy")}
+    text = numpy_printer.text("greater", ("a", "b", "out"), roots, {"a", "b"})
+    assert text.strip() == "def greater(a, b, out):\n    np.greater(a, b, out=out)"
 
 
 def test_what_a_derivative_reads_is_found():

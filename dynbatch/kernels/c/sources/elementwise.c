@@ -1,22 +1,8 @@
-// The functions of two values over elements that lie side by side, those that gain on NumPy; those
-// of one value are printed, as unary.c.
+// Sums, copies and choices of elements that lie side by side; loops.c, which is printed, has the
+// functions that gain on NumPy.
 #include "elementwise.h"
 
-#define CASE(NUMBER, RESULT) \
-    case NUMBER: EACH_VECTOR(i, part, last - first) put(out + first + i, RESULT, part); break;
 #define AT(ARRAY) get(ARRAY + first + i, part)
-
-// out = dy df/da and dy df/db of y = f(a, b); `out` may be dy.
-EXPORT void combine_backward(ptrdiff_t first, ptrdiff_t last, int function, const REAL* dy,
-    const REAL* a, const REAL* b, REAL* out) {
-    switch (function) {
-        CASE(0, maximum_back_a(AT(dy), AT(a), AT(b)))
-        CASE(1, maximum_back_b(AT(dy), AT(a), AT(b)))
-        CASE(2, minimum_back_a(AT(dy), AT(a), AT(b)))
-        CASE(3, minimum_back_b(AT(dy), AT(a), AT(b)))
-        CASE(4, divide_back_b(AT(dy), AT(a), AT(b)))
-    }
-}
 
 // What NumPy does as fast, for threads to share without the interpreter:
 

@@ -2,10 +2,9 @@
 //
 // unary.h is printed from the definitions of kernels/unary/: NAME_of(x, arguments...) and
 // NAME_back(dy, s, arguments...), where s is x or y as `reads` says, else not read. "gelu" with
-// "tanh" is gelu_tanh. The others are here:
-//   NAME_of(a, b)                   y of a binary function
-//   NAME_back_a(dy, a, b)           the gradient of a, and NAME_back_b that of b
-//   where_of(m, a, b)               with where_back_a(dy, m) and where_back_b(dy, m)
+// "tanh" is gelu_tanh. So is pairs.h from those of kernels/binary.py: NAME_of(a, b) with
+// NAME_back_a(dy, a, b), the gradient of a, and NAME_back_b. Here are the primitives, and
+// where_of(m, a, b) with where_back_a(dy, m) and where_back_b(dy, m).
 // A static argument is one REAL for all elements; so is a function's number: add_of(x, splat(2)).
 // With dy = splat(1) a gradient is the derivative.
 #include "functions.h"
@@ -107,48 +106,10 @@ INLINE vector gauss_of(vector x) {
     return exp_of(-head * head) * exp_of((head - a) * (a + head));
 }
 
-#include "unary.h"
-
-INLINE vector add_of(vector a, vector b) { return a + b; }
-INLINE vector add_back_a(vector dy, vector a, vector b) { return dy; }
-INLINE vector add_back_b(vector dy, vector a, vector b) { return dy; }
-
-INLINE vector subtract_of(vector a, vector b) { return a - b; }
-INLINE vector subtract_back_a(vector dy, vector a, vector b) { return dy; }
-INLINE vector subtract_back_b(vector dy, vector a, vector b) { return -dy; }
-
-INLINE vector multiply_of(vector a, vector b) { return a * b; }
-INLINE vector multiply_back_a(vector dy, vector a, vector b) { return dy * b; }
-INLINE vector multiply_back_b(vector dy, vector a, vector b) { return dy * a; }
-
-INLINE vector divide_of(vector a, vector b) { return a / b; }
-INLINE vector divide_back_a(vector dy, vector a, vector b) { return dy / b; }
-INLINE vector divide_back_b(vector dy, vector a, vector b) { return -(a / b / b * dy); }
-
-INLINE vector raise_to_of(vector a, vector b) { return pow_of(a, b); }
-INLINE vector raise_to_back_a(vector dy, vector a, vector b) {
-    return choose(b == 0, zeros(), pow_of(a, b - 1) * b) * dy;
-}
-INLINE vector raise_to_back_b(vector dy, vector a, vector b) {  // 0^b is 0, or 1, nearby
-    return choose((a == 0) & (b >= 0), zeros(), pow_of(a, b) * log_of(a)) * dy;
-}
-
-// Equal values get half the gradient each.
-INLINE vector maximum_back_a(vector dy, vector a, vector b) {
-    return choose(a < b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
-}
-INLINE vector maximum_back_b(vector dy, vector a, vector b) { return maximum_back_a(dy, b, a); }
 INLINE vector minimum_of(vector a, vector b) { return choose(b != b, b, smaller(b, a)); }
-INLINE vector minimum_back_a(vector dy, vector a, vector b) {
-    return choose(a > b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
-}
-INLINE vector minimum_back_b(vector dy, vector a, vector b) { return minimum_back_a(dy, b, a); }
 
-// 1 where it holds, else 0; they have no gradients.
-INLINE vector greater_of(vector a, vector b) { return choose(a > b, ones(), zeros()); }
-INLINE vector greater_equal_of(vector a, vector b) { return choose(a >= b, ones(), zeros()); }
-INLINE vector equal_of(vector a, vector b) { return choose(a == b, ones(), zeros()); }
-INLINE vector not_equal_of(vector a, vector b) { return choose(a != b, ones(), zeros()); }
+#include "pairs.h"
+#include "unary.h"
 
 INLINE vector where_of(vector m, vector a, vector b) { return choose(m != 0, a, b); }
 INLINE vector where_back_a(vector dy, vector m) { return choose(m != 0, dy, zeros()); }

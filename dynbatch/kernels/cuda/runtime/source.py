@@ -19,7 +19,7 @@ from typing import NamedTuple
 printed: dict[str, Callable[[], str]] = {}
 """Headers that are made when they are first included, by name."""
 
-HEADERS = ("common.cuh", "unary.cuh", "segments.cuh", "attention.cuh")
+HEADERS = ("common.cuh", "unary.cuh", "pairs.cuh", "segments.cuh", "attention.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )

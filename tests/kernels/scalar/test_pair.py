@@ -1,0 +1,88 @@
+"""How far functions of two values and their derivatives are from the truth, in the last places."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels import binary
+from dynbatch.kernels.c.runtime import library
+from tests.kernels.scalar.exact import errors, is_number, mp, size_of, value_of
+
+PAIRS = [*binary.FUNCTIONS.values()]
+
+# In units of the last place. The exponent b - 1 is rounded, which is worth |log a| as many in a^b.
+ACCURACY = {"raise_to": 40.0}
+ONES = {"dy": mp.mpf(1)}
+
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+
+
+def points(dtype):
+    """Each number beside each other: ±0, ±1, equal ones, from subnormal ones to large ones."""
+    finite = np.finfo(dtype)
+    sizes = [0, finite.smallest_subnormal, finite.tiny, 1e-3, 0.3, 0.5, 1, 2.1, 3, 17, 88, 1e3, 1e6]
+    each = np.array([*sizes, *[-size for size in sizes]], dtype)
+    first, second = np.meshgrid(each, each)
+    return first.reshape(-1), second.reshape(-1)
+
+
+def values(pair, a, b):
+    return [dict(zip(pair.names, map(mp.mpf, xs), strict=True)) for xs in zip(a, b, strict=True)]
+
+
+@pytest.fixture(params=["C", "NumPy"])
+def kernels(request):
+    if request.param == "C":
+        yield
+    else:
+        with library.reference_only():
+            yield
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@every_pair
+def test_values_and_both_derivatives_are_good_to_the_last_places(pair, dtype):
+    a, b = points(dtype)
+    allowed = ACCURACY.get(pair.name, 3)
+    if pair is binary.raise_to:
+        a, b = [x[(a == 0) | (np.abs(a) >= 1e-3)] for x in (a, b)]
+    dy, known = np.ones_like(a), [ONES | xs for xs in values(pair, a.tolist(), b.tolist())]
+    runs = [(pair.value(), lambda out: binary.combine(pair, a, b, out))]
+    for side, root in enumerate(pair.gradients()):
+        runs.append(
+            (root, lambda out, side=side: binary.combine_backward(pair, dy, a, b, out, side))
+        )
+    for root, run in runs:
+        out = np.empty_like(a)
+        with np.errstate(all="ignore"):
+            run(out)
+        exact = [value_of(root, **xs) for xs in known]
+        held = np.array([is_number(y) for y in exact])
+        sizes = [size_of(root, **xs) for xs in known]
+        chosen = [[each[k] for k in np.flatnonzero(held)] for each in (exact, sizes)]
+        wrong = errors(out[held], *chosen)
+        worst = wrong.argmax()
+        assert wrong[worst] <= allowed, f"{wrong[worst]} at {a[held][worst]}, {b[held][worst]}"
+
+
+@every_pair
+def test_both_slopes_are_the_limits_of_differences(pair):
+    a, b = points("float64")
+    body, step = pair.value(), mp.mpf("1e-40")
+    compared = 0
+    with mp.workdps(400):
+        for xs in values(pair, a.tolist(), b.tolist()):
+            if any([0 < abs(x) < 1e-6 for x in xs.values()]):
+                continue
+            for name, root in zip(pair.names, pair.gradients(), strict=True):
+                ends = [value_of(body, **xs | {name: xs[name] + h}) for h in (step, -step)]
+                slope = value_of(root, **ONES, **xs)
+                if not (all(map(is_number, ends)) and is_number(slope)):
+                    continue
+                numeric = (ends[0] - ends[1]) / (2 * step)
+                if pair.is_differentiable:
+                    assert abs(slope - numeric) <= abs(numeric) * mp.mpf("1e-14") + step, (name, xs)
+                else:
+                    assert slope == 0
+                compared += 1
+    assert compared > 300
