@@ -159,5 +159,5 @@ class NoOperators:
         return DtypeError.at_caller(f"{self!r} {problem}.\n  fix:  {self._instead()}")
 
     def _instead(self) -> str:
-        """What to write instead; the last line of these errors."""
+        """The text to write instead; the last line of these errors."""
         raise NotImplementedError

@@ -47,7 +47,7 @@ of_thread = OfThread()
 
 
 class Device:
-    """Where the values of a graph, or the arrays of a model, live.
+    """The place of a graph's values or a model's arrays: the CPU, or one GPU.
 
     Args:
         xp:      the array module, NumPy or CuPy; None for a GPU that is only planned for.
@@ -73,7 +73,7 @@ class Device:
 
     @property
     def xp(self) -> ArrayModule:
-        """Its array module, NumPy or CuPy, of which it is the current device; see `use`.
+        """The array module, NumPy or CuPy, of which it is the current device; see `use`.
 
         Raises:
             BackendError: the device is only planned for.
@@ -158,7 +158,7 @@ def _parsed(name: str) -> tuple[bool, int | None]:
 
 
 class ArraySpec(NamedTuple):
-    """Where arrays lie and their dtype, whether or not there are any: what sizes follow from."""
+    """The device and dtype of arrays, from which sizes follow even where there are no arrays."""
 
     device: Device
     dtype: DType

@@ -43,7 +43,7 @@ _latest: ref[_Raised] | None = None
 
 
 def set_gc_threshold(objects: int | None) -> None:
-    """How many new objects start a garbage collection while there is a graph.
+    """Set how many new objects start a garbage collection while there is a graph.
 
     The threshold holds from `with db.Graph()` on, until the graph and its nodes are gone, as a rule
     at the next mini-batch; afterwards the collector is as it was. A collector that is disabled, has

@@ -203,7 +203,7 @@ class OwnedNodes:
             self._example = before
 
     def sentence(self, node: Node) -> int | None:
-        """Which sentence a node belongs to, counted from 0: its part of the graph."""
+        """The sentence that a node belongs to, counted from 0: its part of the graph."""
         return Sentences(self._nodes).of(node)
 
     def _forget(self, node: Node, count: int) -> None:

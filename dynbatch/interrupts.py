@@ -23,7 +23,7 @@ class Terminated(SystemExit):
 
 
 class _Handler:
-    """What handles signals inside a block, and afterwards passes them on to those of before.
+    """A handler of signals inside a block, which afterwards passes them on to earlier ones.
 
     An interrupt may come while handlers are put back, one after the other: what is left of this one
     then does no harm.

@@ -109,7 +109,7 @@ class NamesChecked:
 
 
 def instead_of(name: str, known: Iterable[str]) -> str:
-    """What to write instead of a name that a class lacks."""
+    """Advice on what to write instead of a name that a class lacks."""
     known = list(known)
     for alike in ALIKE:
         ours = [each for each in known if each in alike] if name in alike else []

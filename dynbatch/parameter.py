@@ -351,7 +351,7 @@ class Parameter(ParameterHabits):
         return f"Parameter({self.name!r}, {self.dtype}{self.shape}{self.frozen_shown(', ')}{where})"
 
     def frozen_shown(self, before: str) -> str:
-        """What of the parameter is frozen, as descriptions end; "" if nothing is."""
+        """The frozen part of the parameter, as descriptions end; "" if nothing is."""
         if self.frozen:
             return f"{before}frozen"
         rows = self.frozen_rows

@@ -1,4 +1,4 @@
-"""How the command `dynbatch` ends while it is being imported: in a line, as it does later.
+"""The end of the command `dynbatch` while it is being imported: in a line, as it is later.
 
 Importing this lets Ctrl-C, a lack of memory and a missing package be told so, in place of the line
 that an import had come to, where the process is that command.
@@ -32,7 +32,7 @@ def _tell(kind: type[BaseException], error: BaseException, traceback: TracebackT
 
 
 def told_of_memory(error: MemoryError) -> str:
-    """What the command prints where memory is short."""
+    """The command's output where memory is short."""
     return (
         f"error: there is not enough memory{f': {error}' if str(error) else ''}.\n"
         "  fix:  give smaller mini-batches or a smaller model; or more memory, where `ulimit -v` "

@@ -16,7 +16,7 @@ Form = tuple[Any, ...]
 
 
 class ArgumentKind(IntEnum):
-    """What an argument is to a block."""
+    """The meaning of an argument to a block."""
 
     NODE = auto()
     ARRAY = auto()

@@ -34,7 +34,7 @@ class ArraysAlike(Exception):
 
 
 class TakenArrays:
-    """Which operators take which arrays of a call, or what NumPy makes of these.
+    """The operators that take arrays of a call, or of results of NumPy from them.
 
     Args:
         operators: of the block; their rows are bound while arrays are added.
@@ -56,7 +56,7 @@ class TakenArrays:
     def of(
         self, free: Sequence[int], arrays: Sequence[Array], shapes: Mapping[int, Shape]
     ) -> list[tuple[Any, ...]] | None:
-        """What each operator makes of its array; None where an array has an unexpected shape.
+        """Attributes that operators make of their arrays; None if an array has an unexpected shape.
 
         Args:
             shapes: that a trace at the call's sizes told.

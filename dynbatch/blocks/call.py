@@ -17,7 +17,7 @@ from dynbatch.parameter import Parameter
 
 
 class ResultPlace(NamedTuple):
-    """Where a result lies: the packed values of its operator, its position and first element."""
+    """The place of a result: the packed values of its operator, its position and first element."""
 
     block: Any
     position: int

@@ -78,7 +78,7 @@ class GivenArrays:
         return [self._numbered(array, number) for number, array in enumerate(self.arrays)]
 
     def made(self, function: Callable[..., Any], arguments: Any, options: Any) -> Any:
-        """What a call of NumPy gives, noted where it gives an array."""
+        """The result of a call of NumPy, noted if it is an array."""
         result = function(*_plain(arguments), **_plain(options))
         is_array = isinstance(result, np.ndarray) and result.ndim
         if not is_array or "out" in options or _works_inside():
@@ -91,7 +91,7 @@ class GivenArrays:
         return self._numbered(result, len(self.arrays) - 1)
 
     def recipes_of(self, number: int) -> dict[int, Recipe]:
-        """What makes an array of those that are given, in order."""
+        """The recipes that make an array from those that are given, in order."""
         recipe = self.recipes[number]
         if recipe is None:
             return {}
@@ -212,7 +212,7 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """What a value of lists, tuples and dicts is made of."""
+    """The leaves of a value of lists, tuples and dicts."""
     arrays: list[Any] = []
     _mapped(arrays.append, value)
     return arrays

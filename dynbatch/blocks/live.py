@@ -28,7 +28,7 @@ class Operators(NamedTuple):
 
 
 def live_operators(trace: BlockTrace) -> Operators:
-    """What the results of a trace need.
+    """The operators of a trace that its results need.
 
     A loss takes the place of the projection below it, which nothing else reads, as it does between
     nodes of a graph (see `batcher.schedule.folds`).

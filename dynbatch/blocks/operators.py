@@ -43,7 +43,7 @@ class Site(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What of a call does not follow from its sizes, by what the program knows.
+    """The parts of a call that do not follow from its sizes, according to the program.
 
     given:  what `Operation.given` makes of arrays, for each operator that takes one.
     values: of other attributes, by operator and name. sizes: rows and widths, by operator.
@@ -99,7 +99,7 @@ def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
 
 
 def why_apart(a: Node, b: Node) -> str:
-    """Why an operator cannot share a batch with itself at other sizes."""
+    """The reason that an operator cannot share a batch with itself at other sizes."""
     name = type(a).__name__
     article = "an" if name[0] in "AEIOU" else "a"
     if [x.width for x in (a, *a.inputs)] == [x.width for x in (b, *b.inputs)]:

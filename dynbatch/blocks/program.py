@@ -55,7 +55,7 @@ class NotOneProgram(Exception):
 
 
 class BlockProgram:
-    """What a block was traced to.
+    """The operators that a block was traced to.
 
     Args:
         maker:   traces the block for the call at hand, which the program does not keep.
@@ -148,7 +148,7 @@ class BlockProgram:
         return bool(self._unsafe) and any([sizes[self.free[k]] == 0 for k in self._unsafe])
 
     def given(self, free: Sizes, arrays: Sequence[Array], known: Told = NOTHING) -> Told | None:
-        """What a call's arrays tell, checked; None where it makes arrays of unexpected shapes.
+        """Values from a call's arrays, checked; None where it makes arrays of unexpected shapes.
 
         None too where they do not suit its sizes: the function itself will raise that.
 
@@ -167,7 +167,7 @@ class BlockProgram:
         return told if self._taken.suit(free, told) else None
 
     def given_to_all(self, ids: Array, lengths: Array) -> list[list[Sequence[Any]]]:
-        """What each operator makes of the ids of many sentences: of each, or of all together.
+        """Values that operators make of the ids of many sentences: of each, or of all together.
 
         Args:
             ids:     the calls' only array, of all sentences.
@@ -185,7 +185,7 @@ class BlockProgram:
         return [list(zip(*site, strict=True)) for site in zip(*of_each, strict=True)]
 
     def traced(self, maker: TraceMaker, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
-        """What a trace at the call's sizes tells, or None if it builds other operators."""
+        """Values from a trace at the call's sizes; None if it builds other operators."""
         free = self.free_of(sizes)
         if self.by_data or sizes not in self._known:
             try:
@@ -212,7 +212,7 @@ class BlockProgram:
         return all([self._differs(t) is None and self._taken.holds_in(t) for t in (trace, other)])
 
     def _read(self, trace: Operators, free: Sizes) -> Told | None:
-        """What a trace tells; None where it is not as the program says it would be."""
+        """Values from a trace; None if it differs from the program."""
         if self._differs(trace) is not None:
             return None
         told = Told(self._taken.seen_in(trace), {}, {}, self._taken.shapes_in(trace))
@@ -233,7 +233,7 @@ class BlockProgram:
         return told
 
     def _differs(self, trace: Operators) -> str | None:
-        """How a trace differs from the program; None where it does not."""
+        """The difference between a trace and the program; None if there is none."""
         mine = [(op.node, op.inputs) for op in self.operators]
         theirs = list(zip(trace.nodes, trace.inputs, strict=True))
         for (a, read), (b, other) in zip(mine, theirs, strict=False):

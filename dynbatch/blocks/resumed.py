@@ -34,7 +34,7 @@ from dynbatch.parameter import Parameter
 
 
 class SlotKind(Enum):
-    """What an operator keeps for the rows to come."""
+    """The kind of data that an operator keeps for later rows."""
 
     GROWN = "a row for each row so far"
     KEPT = "rows that follow from what the sentence is given"
@@ -61,7 +61,7 @@ class CacheSlot(NamedTuple):
 
 @dataclass(frozen=True)
 class Resumed:
-    """How a block goes on.
+    """A block that continues from kept rows.
 
     Args:
         program:   of the next rows. It gives the results of the last of them.
@@ -101,7 +101,7 @@ class Resumed:
 
 
 def resumed(program: BlockProgram) -> Resumed:
-    """How a block goes on.
+    """The block that continues from kept rows.
 
     Raises:
         GraphError: it computes a row from rows behind it, or cannot go on from those before; or it
@@ -220,7 +220,7 @@ class _Resuming:
     # Last rows ------------------------------------------------------------------------------------
 
     def _of_last_rows(self) -> tuple[dict[int, int], list[BlockOperator], tuple[int, ...]]:
-        """Where each old operator is among the new ones, these, and which are the results.
+        """The new number of each old operator, the new operators, and the results among them.
 
         What only the last row of a result follows from is computed for the last row.
         """

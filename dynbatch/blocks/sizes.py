@@ -1,4 +1,4 @@
-"""Which sizes of a block's arguments vary, and how what it builds follows from them."""
+"""Sizes of a block's arguments that vary, and the sizes in its program that follow from them."""
 
 from __future__ import annotations
 

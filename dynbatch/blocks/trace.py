@@ -233,7 +233,7 @@ def _slot() -> tuple[Callable[[Any], None], Any]:
 
 
 class Seen:
-    """What the code of a block does while it is traced, but for ours and NumPy's.
+    """Facts about a block's code while it is traced, apart from our functions and NumPy's.
 
     Attributes:
         names:         in the code of all functions that ran.

@@ -93,7 +93,7 @@ class Cell(Generic[Returned]):
         return compiled
 
     def memory_forms(self, memories: Sequence[Node]) -> tuple[tuple[int, ...], ...]:
-        """What a program depends on of the memories: rows too, if it ever did."""
+        """Forms of the memories that a program depends on: with rows, if it ever read them."""
         if self._by_rows:
             return tuple([(m.ndim, m.width, m.rows) for m in memories])
         return tuple([(m.ndim, m.width) for m in memories])

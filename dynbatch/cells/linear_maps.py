@@ -77,7 +77,7 @@ def stream_gradients(
     cell: CompiledLoop, arrays: Arrays, outs: Mapping[int, Array], order: Array | None,
     span: tuple[int, int],
 ) -> list[Task]:  # fmt: skip
-    """What makes dx of each stream, in outs[k][order], of a range of rows.
+    """Tasks that make dx of each stream, in outs[k][order], of a range of rows.
 
     Args:
         outs:  where gradients go, of those streams whose are asked for. It may be dX itself.

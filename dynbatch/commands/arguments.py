@@ -1,4 +1,4 @@
-"""What options of commands may be: functions of the user."""
+"""Options of commands that are functions of the user."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _near(path: Path) -> str:
 
 
 def _made(loader: str, path: Path) -> TextModel:
-    """What a loader returns.
+    """The result of a loader, checked.
 
     Raises:
         DataError: something else than it should.

@@ -225,7 +225,7 @@ def _text(options: argparse.Namespace) -> Text:
 
 
 def _form(options: argparse.Namespace) -> str:
-    """What the data is for, as `dynbatch train` sees it; "lines" where --model says how to read it,
+    """The purpose of the data for `dynbatch train`; "lines" where --model says how to read it,
     or where it is of none of the forms, which its reader then says."""
     if options.model in ("seq2seq", "language-model"):
         return "lines"

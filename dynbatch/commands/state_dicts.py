@@ -114,7 +114,7 @@ def write(tensors: Tensors, path: Path) -> None:
 
 
 def _load(path: Path) -> object:
-    """What `torch.save` wrote, if it is made of tensors, numbers, text, lists and dicts alone."""
+    """A file of `torch.save`, if it is made of tensors, numbers, text, lists and dicts alone."""
     torch = torch_for(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # of the pickle's age

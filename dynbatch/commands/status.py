@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and what it says of errors."""
+"""The end of a command: its exit status, and the text of errors."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Writing:
     def pieces(
         self, most: int, is_alone: bool, is_json: bool, has_scores: bool = False
     ) -> Iterator[str]:
-        """What to print: of one result alone each piece as it comes, else lines for each prompt.
+        """Text to print: of one result alone each piece as it comes, else lines for each prompt.
 
         Args:
             most:       prompts in the engine at once.

@@ -35,7 +35,7 @@ class Scratch:
         return self._array[start : self._used].reshape(rows, width)
 
     def rest(self) -> Scratch:
-        """What is left, to be handed out anew by each of several that follow one another."""
+        """The arrays that are left, to be handed out anew by each of several users in turn."""
         return Scratch(self._array[self._used :])
 
 

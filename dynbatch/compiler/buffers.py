@@ -114,7 +114,7 @@ class Storage:
         return Columns(*self.buffer_of(value), value.width)
 
     def left_by_step(self, program: Program) -> list[Columns | None]:
-        """Where each part of the state is after a step; None for one that no step changes."""
+        """Columns of each part of the state after a step; None for one that no step changes."""
         return [
             None if value.origin is Origin.STATE else self.columns_of(value)
             for value in program.following

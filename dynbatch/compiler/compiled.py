@@ -88,7 +88,7 @@ class CompiledLoop:
         self.parameters = self._parameters_of_ops()
 
     def remarks(self, on_device: bool) -> str:
-        """What `explain()` says of the loop."""
+        """Remarks on the loop in `explain()`."""
         of_c = "" if on_device else self.in_c.remark
         return "; ".join(filter(None, [str(self.simplified), of_c]))
 
@@ -104,7 +104,7 @@ class CompiledLoop:
 
     @cached_property
     def on_device(self) -> DeviceCell:
-        """This loop for a GPU."""
+        """The loop for a GPU."""
         return DeviceCell(self.backward_program, self.overwrites)
 
     def _place_values(self) -> None:
@@ -145,7 +145,7 @@ class CompiledLoop:
         ]
 
     def _place_read(self, value: Value) -> Columns:
-        """Where a value lies that backward reads, packed."""
+        """The packed columns of a value that backward reads."""
         roles = {Origin.STREAM: Role.STREAM, Origin.STATE: Role.FOUND_STATES}
         role = roles.get(value.base.origin)
         if role is None:

@@ -44,7 +44,7 @@ class BackwardProgram(Program):
         return [*self.packed_results(), *self.following]
 
     def leaving(self) -> set[int]:
-        """Not gradients of maps' outputs: several maps may have the same."""
+        """Gradients that leave the program, but not maps' outputs, which several maps may share."""
         return {id(v) for v in [*self.of_streams.values(), *self.following]}
 
     def packed_results(self) -> list[Value]:
@@ -56,7 +56,7 @@ class BackwardProgram(Program):
         return [x for op in self.ops for x in op.inputs if id(x.base) in made]
 
     def multiplied(self) -> list[Value]:
-        """What linear maps multiplied whose output has a gradient: their weights' reads it."""
+        """Factors of linear maps whose output has a gradient: gradients of weights read them."""
         return [self.forward.linear_maps[number].inputs[0] for number in self.of_maps]
 
     def found_states(self) -> dict[int, Value]:

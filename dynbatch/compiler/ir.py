@@ -184,13 +184,13 @@ class Op:
         return tuple(self.node.arguments()) if is_unary else ()
 
     def operands(self, xs: Sequence[T], number: T) -> list[T]:
-        """What an elementwise operator's function gets: `xs`, and WITH_NUMBER's its number."""
+        """Arguments of an elementwise operator's function: `xs`, and the number of WITH_NUMBER."""
         if self.opcode is not OpCode.WITH_NUMBER:
             return [*xs]
         return [number, *xs] if self.side else [*xs, number]
 
     def derivative(self, read: Sequence[T], number: T, missing: T) -> tuple[int, list[T]]:
-        """Which derivative a PARTIAL is, 0 or 1, and its operands: `missing` where it reads none.
+        """The number, 0 or 1, of a PARTIAL's derivative, and its operands; `missing` if unread.
 
         Args:
             read:   what it reads beside dy.

@@ -9,7 +9,7 @@ from dynbatch.compiler.program import Program
 
 
 class Lifetimes:
-    """When values of a program are made and read, as positions in the order of operators.
+    """Times at which values are made and read, as positions in the order of operators.
 
     Attributes:
         makers: the operator that makes each base value, by identity.

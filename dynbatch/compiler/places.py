@@ -1,4 +1,4 @@
-"""Where the values of a step lie, as expressions of C and of CUDA C++."""
+"""Places of a step's values, as expressions of C and of CUDA C++."""
 
 from __future__ import annotations
 

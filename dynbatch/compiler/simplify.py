@@ -18,7 +18,7 @@ from dynbatch.kernels.unary import arithmetic
 
 
 class Simplified(NamedTuple):
-    """How many operators are gone: equal to others, without effect, or folded into another."""
+    """Counts of operators that are gone: equal to others, without effect, or folded."""
 
     shared: int = 0
     identities: int = 0
@@ -66,7 +66,7 @@ def _share(program: Program) -> int:
 
 
 def _key(op: Op) -> tuple[object, ...]:
-    """What operators have in common that compute the same; () for those that stay."""
+    """A key that is equal for operators that compute the same; () for those that stay."""
     read = [(id(x.base), x.column, x.width) for x in op.inputs]
     if op.is_add or op.is_multiply:
         read.sort()

@@ -58,7 +58,7 @@ def check_reads(what: str, reads: Reads, graph: Owner) -> None:
 
 
 def read(params: Any, way: Way, key: Any) -> Any:
-    """What one reads of a value in some way."""
+    """The result of reading a value in some way."""
     if way is Way.ATTRIBUTE:
         return getattr(params, key)
     if way is Way.ITEM:
@@ -113,7 +113,7 @@ class MadeOfReads(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """What the trace read from its parameters."""
+        """Everything that the trace read from its parameters."""
 
 
 class _FirstTraced(threading.local):
@@ -198,7 +198,7 @@ class Traced(Generic[T]):
                     return made
 
     def all(self) -> list[T]:
-        """What is kept, the last used at the end."""
+        """All entries, the last used at the end."""
         return [made for _, made in self._kept]
 
 

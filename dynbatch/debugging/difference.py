@@ -68,7 +68,7 @@ def largest(arrays: Iterable[Array]) -> float:
 
 
 def scale_of(arrays: Iterable[Array]) -> Callable[[], float]:
-    """What gives `largest` of several arrays; it looks at them once, when it is first asked."""
+    """A function that gives `largest` of several arrays, computed when it is first called."""
     return cache(partial(largest, arrays))
 
 

@@ -103,7 +103,7 @@ class InlinedRegion:
         return sum(values[1:], values[0]) if values else np.zeros(x.width, self._dtype)
 
     def _hoisted(self, call: ValueHandle, cell: InlinedCell) -> Iterator[tuple[Node, Terms]]:
-        """What a call reads besides its arguments, and the region's input for each."""
+        """Values that a call reads besides its arguments, and the region's input for each."""
         hoisted = call.origin.hoisted
         memories = tuple([terms[0][0] for terms, is_matrix in _leaves(call) if is_matrix])
         for x in cell.hoisted:

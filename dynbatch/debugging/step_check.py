@@ -171,7 +171,7 @@ class StepCheck:
                 yield node, r.source._block, r.source._start + there, r.target._start + here
 
     def _sums(self, arena: Array) -> dict[Block, tuple[Array, float]]:
-        """For each block that this step adds to, the expected sum, and the largest term."""
+        """The expected sum, and the largest term, of each block that this step adds to."""
         sums_of: dict[Block, tuple[Array, float]] = {}
 
         def begin(block: Block, is_empty: bool) -> Array:

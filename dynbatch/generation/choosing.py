@@ -61,7 +61,7 @@ def choose(ready: Sequence[Ready], logits: Array) -> list[TokenEvent]:
 
 
 def _changed(sentences: Sequence[Ready]) -> list[int]:
-    """Which sentences have penalties, bans or hooks that may change their logits."""
+    """The sentences whose penalties, bans or hooks may change their logits."""
     return [k for k, (_, branch, _) in enumerate(sentences) if not branch.processing.is_plain]
 
 

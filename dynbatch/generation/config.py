@@ -40,7 +40,7 @@ _WITHOUT_VERSION_HERE: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig(NamesChecked):
-    """How tokens are chosen, and when a sentence ends. Fields are named as in `transformers`.
+    """The choice of tokens and the end of sentences; fields are named as in `transformers`.
 
     With l the logits of a next token, in this order, as there:
 

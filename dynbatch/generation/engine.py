@@ -243,7 +243,7 @@ class Engine:
 
     @property
     def replays(self) -> Replays | None:
-        """How many steps of this thread's engines on the GPU were one CUDA graph, and why others
+        """Counts of steps of this thread's engines that were one CUDA graph, and why others
         were not; it prints as text. None on the CPU."""
         device = self._continuation.device
         device.use()
@@ -327,7 +327,7 @@ class Engine:
         self, requests: Sequence[GenerationRequest], act: Callable[[], Result],
         events: list[TokenEvent],
     ) -> Result | None:  # fmt: skip
-        """What a part of a step gives; None where it failed."""
+        """The result of a part of a step; None where it failed."""
         try:
             return act()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What chosen tokens make of sentences: they are longer, or end, or their request fails."""
+"""Effects of chosen tokens on sentences: they are longer, or end, or their request fails."""
 
 from __future__ import annotations
 

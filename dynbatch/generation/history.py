@@ -101,7 +101,7 @@ class GrownPages:
 
 
 class History:
-    """What a sentence has left for its rows to come.
+    """The data that a sentence keeps for later rows.
 
     Attributes:
         caches:      where its pages come from.
@@ -183,7 +183,7 @@ class History:
         self.length = 0
 
     def spans(self) -> Iterator[tuple[Pages, Page, int, int]]:
-        """Its pages, and between which of its rows each has some that are read again."""
+        """The pages, and between which of its rows each has some that are read again."""
         for pages, grown in zip(self.caches.grown, self.grown, strict=True):
             for page, low, high in grown.spans(self.length):
                 yield pages, page, low, high

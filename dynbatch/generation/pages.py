@@ -1,4 +1,4 @@
-"""Where the rows lie that sentences keep while they are generated: pages of the project's pool.
+"""Pages of the project's pool, for the rows that sentences keep while they are generated.
 
 A page has `rows` rows of all slots of one kind, one after the other in one array. The pages of a
 sentence need not be neighbours, and sentences that began alike share them.

@@ -21,7 +21,7 @@ ALL, KEPT, FORCED = 0, 1, 2
 
 
 class RowEdit(NamedTuple):
-    """What becomes of one row of logits: a row of `RowEdits`.
+    """Changes of one row of logits: a row of `RowEdits`.
 
     penalized: ids, each with its factor and its amount.
     """
@@ -160,7 +160,7 @@ class LogitsProcessing:
             self._note_ngram(len(self._tokens))
 
     def edit(self) -> RowEdit:
-        """What all but the hook makes of the next row of logits."""
+        """The changes of the next row of logits, without the hook's."""
         config, count = self._config, self.count
         if count < len(self._prefix):
             return RowEdit(allowed=self._prefix[count : count + 1], limit=FORCED)
@@ -183,7 +183,7 @@ class LogitsProcessing:
         )  # fmt: skip
 
     def hooked(self, row: Array) -> Array:
-        """What the hook makes of a row of logits (V,), which may be written over.
+        """The hook's result for a row of logits (V,), which may be written over.
 
         Raises:
             ArgumentError: it returned something else than logits (V,).

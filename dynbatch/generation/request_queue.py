@@ -85,7 +85,7 @@ class RequestQueue:
         return joining
 
     def rows(self, events: list[TokenEvent]) -> Rows:
-        """What is read now, with room for it; sentences that need one token come first.
+        """Sentences to read now, with room for them; those that need one token come first.
 
         Where there are no pages, the youngest requests wait and begin anew later. Those that have
         none even alone end with an event.

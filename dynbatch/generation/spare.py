@@ -28,7 +28,7 @@ class SpareSentences:
         self._histories: list[History] = []
 
     def take(self, count: int) -> Sequence[History]:
-        """So many of them, with room for a row.
+        """As many spare sentences, with room for a row.
 
         Raises:
             OutOfMemory: the pool has no room for their pages.

@@ -15,7 +15,7 @@ from dynbatch.kernels.attention.addresses import PagedRows, PageTable, write_row
 
 
 class StepRows:
-    """What some sentences have left, for a step that reads new rows of each.
+    """The kept data of some sentences, for a step that reads new rows of each.
 
     Args:
         histories: of the sentences, with room for the new rows.
@@ -36,7 +36,7 @@ class StepRows:
         self.memory_rows = int(self._kept_rows.sum(axis=0).max(initial=0))
 
     def pasts(self, room: int) -> dict[int, object]:
-        """What each operator has kept, by number.
+        """The kept data of each operator, by number.
 
         Args:
             room: for rows of a scan's memory.

@@ -73,7 +73,7 @@ class TextStream:
         return self._tokenizer.decode(self._ids[first:end])
 
     def _released(self, text: str, *, is_last: bool) -> str:
-        """What may be given out of held back and new text."""
+        """The part of held back and new text that may be given out."""
         text = self._held + text
         ends = [end for stop in self._stops if (end := text.find(stop)) >= 0]
         if ends:

@@ -108,7 +108,7 @@ class Adaptor(Resource):
         self.name = upstream.name
 
     def allocate(self, size: int) -> Buffer:
-        """What the upstream gives."""
+        """Allocate from the upstream."""
         return self.upstream.allocate(size)
 
     def free(self, buffer: Buffer) -> None:
@@ -153,7 +153,7 @@ class Limit(Adaptor):
         self.allocated_bytes = 0
 
     def allocate(self, size: int) -> Buffer:
-        """What the upstream gives.
+        """Allocate from the upstream.
 
         Raises:
             MemoryError: it would be more than the limit.
@@ -183,7 +183,7 @@ class Limit(Adaptor):
 
 
 class Retry(Adaptor):
-    """If memory runs out, has unused memory returned and tries once more."""
+    """A resource that has unused memory returned and tries again when memory runs out."""
 
     def allocate(self, size: int) -> Buffer:
         """A buffer of the upstream, at the first or the second try.
@@ -218,7 +218,7 @@ class Statistics(Adaptor):
         self._requested: dict[int, int] = {}
 
     def allocate(self, size: int) -> Buffer:
-        """What the upstream gives."""
+        """Allocate from the upstream."""
         try:
             buffer = self.upstream.allocate(size)
         except MemoryError:

@@ -24,7 +24,7 @@ class Attention(Module):
         return memory
 
     def projected(self, query: Node) -> Node:
-        """What `scored` takes of the query; it is itself unless a subclass projects it."""
+        """The query as `scored` takes it; it is itself unless a subclass projects it."""
         return query
 
     def scored(self, query: Node, keys: Node, values: Node) -> Node:

@@ -81,7 +81,7 @@ class GPT(Module):
 
     @block
     def features(self, graph: Owner, ids: Array) -> Node:
-        """What the layers make of a sentence, (T, width)."""
+        """The output of the layers for a sentence, (T, width)."""
         x = self.tokens(graph, ids)
         if self.places is not None:
             x = x + F.positions(x, self.places.weight)

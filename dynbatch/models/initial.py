@@ -21,7 +21,7 @@ Draws = dict[int, Draw]
 
 
 class _Unfilled:
-    """What `unfilled` collects."""
+    """The arrays that `unfilled` collects."""
 
     def __init__(self, most: int) -> None:
         self.most = most

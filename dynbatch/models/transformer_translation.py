@@ -62,7 +62,7 @@ class TransformerTranslation(Module):
         return self.cross_entropy(states, np.append(ids, self.end))
 
     def opened(self, ids: Array) -> Array:
-        """What the decoder reads: `<s>` and the tokens."""
+        """The decoder's input: `<s>` and the tokens."""
         return np.concatenate(([self.begin], ids))
 
     def cross_entropy(self, states: Node, targets: Array) -> Node:

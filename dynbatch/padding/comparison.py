@@ -86,7 +86,7 @@ class Comparison:
         return forms[name]
 
     def table(self) -> str:
-        """All of it as text; megabytes of 1,000,000 bytes."""
+        """The whole comparison as text; megabytes of 1,000,000 bytes."""
         return _table(self)
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = mega
 
 
 def _savings(comparison: Comparison) -> list[str]:
-    """How much less each unpadded form takes: of random batches, then of those by tokens."""
+    """Savings of each unpadded form: beside random batches, then beside those by tokens."""
     forms = comparison.forms
     others = [each for each in forms.values() if is_padded(each.name)]
     lines = [f"{UNPADDED_RANDOM}: memory at the peak"]
@@ -224,7 +224,7 @@ def _limits(comparison: Comparison) -> list[str]:
 
 
 def _chain(comparison: Comparison) -> list[str]:
-    """Where the saving comes from, for one batch."""
+    """The sources of the saving, for one batch."""
     rest = comparison.without
     lines = [
         "where the saving comes from: the random batch with most padding",

@@ -228,7 +228,7 @@ class MeasuredForms:
         return peaks
 
     def within(self, name: str, batch_size: int, chosen: Sample, limit: int) -> WithinLimit:
-        """What a form does for its mini-batches to stay within so many bytes of arena."""
+        """The mini-batches with which a form stays within so many bytes of arena."""
         estimate = self._steppers[name].estimate
         many = self.batches(name, batch_size, MEAN_BATCHES).spread
         peaks = [estimate(self._given(name, batch)).peak_bytes for batch in many]

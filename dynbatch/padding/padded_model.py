@@ -161,7 +161,7 @@ def _with_lengths(example: Example, longest: Longest) -> PaddedExample:
 
 
 def parts_of(example: Example) -> tuple[Any, ...]:
-    """What a loss takes of an example behind the graph."""
+    """The arguments that a loss takes of an example behind the graph."""
     return example if isinstance(example, tuple) else (example,)
 
 

@@ -35,7 +35,7 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True)
 class TorchStep:
-    """What forward and backward of one mini-batch held and took, in bytes.
+    """Bytes that forward and backward of one mini-batch held and took.
 
     Args:
         peak_bytes:     most at once, without parameters, their gradients and what was there before.

@@ -120,7 +120,7 @@ class MaskedAttention:
         return F.concat([keys, F.input(keys.graph, feature)])
 
     def attend(self, query: Node, memory: tuple[Node, ...]) -> Node:
-        """What `Attention.attend` computes in a step of the decoder."""
+        """The result of `Attention.attend` in a step of the decoder."""
         weight, vector = self._wide
         keys, values = memory
         return F.additive_attention(F.linear(query, weight), keys, values, vector)

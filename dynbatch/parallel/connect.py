@@ -73,7 +73,7 @@ def _joined(transport: str | None, timeout: float, device: str) -> Communicator:
 
 
 def connected() -> int:
-    """How many processes the open communicators of this one join; 1 without any."""
+    """The number of processes that the open communicators of this one join; 1 without any."""
     return max([each.size for each in _communicators if not each.is_closed], default=1)
 
 

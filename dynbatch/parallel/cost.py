@@ -257,7 +257,7 @@ class CutByCost(Generic[Example]):
         return self.cost.shards([self.lengths(example) for example in batch], size)
 
     def summary(self) -> dict[str, str]:
-        """What decides the cuts: a `Trainer` compares it between ranks, and with its checkpoint."""
+        """The numbers that decide the cuts, which a `Trainer` compares with ranks and files."""
         return {"cost of a shard": json.dumps(asdict(self.cost))}
 
 
@@ -286,7 +286,7 @@ def _products(lengths: Array) -> Array:
 
 
 def _features(lengths: Array) -> Array:
-    """What each number of a `Cost` is multiplied by, for one shard, in the order of `_rates`."""
+    """The factors of a `Cost`'s numbers, for one shard, in the order of `_rates`."""
     sums = [lengths.sum(axis=0), _products(lengths).sum(axis=0), lengths.max(axis=0)]
     return np.concatenate([[len(lengths), 1.0], *sums])
 

@@ -1,4 +1,4 @@
-"""How a process of a run ends: the others learn it, and one of them says what happened."""
+"""The end of a process in a run: the others learn it, and one of them says what happened."""
 
 from __future__ import annotations
 

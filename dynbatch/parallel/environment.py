@@ -1,4 +1,4 @@
-"""Which rank this process is: read from what `dynbatch launch`, torchrun, mpiexec or SLURM set."""
+"""The rank of this process: read from what `dynbatch launch`, torchrun, mpiexec or SLURM set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ opened it: nobody can take the port meanwhile."""
 
 
 class PlaceInRun(NamedTuple):
-    """Where a process stands in a run.
+    """The rank of a process in a run, and how to reach rank 0.
 
     Args:
         rank:       0 to size - 1.

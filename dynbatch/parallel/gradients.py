@@ -74,7 +74,7 @@ def sum_gradients(communicator: Communicator, parameters: Parameters) -> None:
 
 
 def _counts(communicator: Communicator, pairs: Sequence[tuple[str, Parameter]]) -> Array:
-    """What each rank has of each parameter, (size, parameters) int64: NONE, DENSE or its rows.
+    """The kind of gradient on each rank, (size, parameters) int64: NONE, DENSE or its rows.
 
     Where places in common memory differ, since a rank has made a model anew, all forget them.
 

@@ -57,7 +57,7 @@ ENDING = tuple(
 
 
 class GuardProcess:
-    """What a guard does with messages and ticks.
+    """The guard's reactions to messages and ticks.
 
     Args:
         rank:   of the process that is guarded.

@@ -121,7 +121,7 @@ def environment_of_ranks(
 
 
 def _listener(nodes: Nodes) -> socket.socket | None:
-    """Where rank 0 will listen: it inherits the socket, so that nobody takes the port meanwhile."""
+    """The socket of rank 0, which inherits it, so that nobody takes the port meanwhile."""
     if nodes.rank:
         return None
     host, port = nodes.address or ("127.0.0.1", 0)
@@ -277,7 +277,7 @@ def _said(
 
 
 def how_it_ended(rank: int, status: int) -> str:
-    """What an exit status says.
+    """An exit status in words.
 
     Example:
         >>> how_it_ended(1, -9)

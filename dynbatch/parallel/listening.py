@@ -1,4 +1,4 @@
-"""Where rank 0 listens, and how ranks on its machine learn that it cannot."""
+"""Rank 0's listening address, and how ranks on its machine learn that it cannot listen."""
 
 from __future__ import annotations
 

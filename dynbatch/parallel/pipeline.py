@@ -27,7 +27,7 @@ Stage = Callable[..., Any]
 
 
 class PipelineResult(NamedTuple):
-    """What a mini-batch gave that went through a pipeline.
+    """The result of a mini-batch that went through a pipeline.
 
     Args:
         loss:    the sum of the losses, on all ranks.
@@ -143,7 +143,7 @@ def _parts(
 
 
 class _Values(NamedTuple):
-    """What a stage passes on for a micro-batch.
+    """The values that a stage passes on for a micro-batch.
 
     Args:
         flat:   all numbers, one after the other.

@@ -1,4 +1,4 @@
-"""How ranks without MPI find each other: all ask rank 0, then each connects to those below it."""
+"""The meeting of ranks without MPI: all ask rank 0, then each connects to those below it."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def _told(peer: socket.socket) -> Any:
 
 
 def _exactly(peer: socket.socket, count: int) -> bytes:
-    """So many bytes of a connection.
+    """An exact number of bytes from a connection.
 
     Raises:
         ConnectionError: it ended before.

@@ -137,7 +137,7 @@ def _in_order(order: list[int], own: Array, tops: Array, size: int) -> list[list
 
 
 def _cuts(own: Array, tops: Array, limit: int, size: int) -> list[int] | None:
-    """Where to cut a list so that no piece costs more than `limit`; None: not in `size` pieces."""
+    """Cuts of a list into pieces that cost at most `limit`; None if `size` pieces do not do."""
     cuts = [0]
     while cuts[-1] < len(own):
         begin, width, count = cuts[-1], 2 * len(own) // size + 1, 0

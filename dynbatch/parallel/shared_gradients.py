@@ -25,7 +25,7 @@ CHUNK_BYTES = 1 << 18
 
 
 class GradientPlace(NamedTuple):
-    """Where the gradients of a parameter lie: all ranks' blocks, and a range of bytes of each.
+    """The place of a parameter's gradients: all ranks' blocks, and a range of bytes of each.
 
     Args:
         number: of the blocks, the same on all ranks.
@@ -65,7 +65,7 @@ class SharedGradients:
         self._number = 0
 
     def digest(self, parameters: Sequence[Parameter]) -> bytes:
-        """What is equal on all ranks if these parameters have the same places on all of them.
+        """Bytes that are equal on all ranks if the parameters have equal places on all of them.
 
         A parameter of another dtype by now, or whose memory was taken away, has none any more.
         """

@@ -46,7 +46,7 @@ def shared_blocks(communicator: Communicator, nbytes: int) -> list[Array] | None
 
 
 def _machine() -> tuple[str, str] | None:
-    """What is equal for two processes only if each can open what the other has open."""
+    """A text that is equal for two processes only if each can open the other's files."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return boot, os.readlink("/proc/self/ns/pid")
@@ -70,7 +70,7 @@ def _made(nbytes: int) -> int | None:
 
 
 def _mapped(path: str, nbytes: int) -> Array | None:
-    """What another process has open, (nbytes,) uint8; None if this one may not open or map it."""
+    """Memory of another process, (nbytes,) uint8; None if this one may not open or map it."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:

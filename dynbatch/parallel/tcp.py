@@ -125,7 +125,7 @@ class TcpTransport:
             raise error_of(words)
 
     def _loss(self, rank: int, error: OSError) -> ParallelError:
-        """Why the connection to a rank ended: by its last words, or those of whoever has some."""
+        """The reason that the connection to a rank ended: its last words, or another rank's."""
         end = time.monotonic() + LAST_WORDS_SECONDS
         lost = self._voices[rank]
         while not lost.has_ended and (left := end - time.monotonic()) > 0:
@@ -168,7 +168,7 @@ class TcpTransport:
 
 
 class _Voice:
-    """What a rank says beside its data: a line, its last words."""
+    """The messages of a rank beside its data: a line, its last words."""
 
     def __init__(self, rank: int, voice: socket.socket) -> None:
         self.rank = rank

@@ -81,7 +81,7 @@ class Transport(DeviceTransport, Protocol):
 
 
 def last_words(message: str, rank: int | None) -> bytes:
-    """What a rank tells the others when the run fails: a line."""
+    """The line that a rank tells the others when the run fails."""
     return json.dumps({"message": message, "rank": rank}).encode() + b"\n"
 
 
@@ -116,7 +116,7 @@ def _shown(number: int) -> str:
 
 
 def cut_off(rank: int, error: BaseException) -> ParallelError:
-    """What a rank's next exchange raises, after this error ended one in its midst."""
+    """The error of a rank's next exchange, after this error ended one in its midst."""
     if isinstance(error, ParallelError):
         return error
     return ParallelError(

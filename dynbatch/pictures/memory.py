@@ -154,13 +154,13 @@ def _goes_back(stages: Stages) -> bool:
 
 
 def _kind(label: str) -> str:
-    """What a stage does: "forward", "backward", "early backward" or "accumulate"."""
+    """The kind of a stage: "forward", "backward", "early backward" or "accumulate"."""
     kind, _ = _parts(label)
     return "forward" if kind == "recompute" else kind
 
 
 def _parts(label: str) -> tuple[str, str]:
-    """What a stage does, and its node types."""
+    """The kind of a stage, and its node types."""
     words = 2 if label.startswith(EARLY_BACKWARD) else 1
     *kind, types = label.split(" ", words)
     return " ".join(kind), types

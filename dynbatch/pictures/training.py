@@ -108,7 +108,7 @@ def _draw_loss(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> 
 
 
 class Quantity(NamedTuple):
-    """What a small panel shows of a run; runs for which it has one title share a panel."""
+    """A quantity of a run that a small panel shows; runs with one title share a panel."""
 
     title_of: Callable[[RunCurves], str]
     curves_of: Callable[[RunCurves], list[Curve]]
@@ -268,7 +268,7 @@ def _shade(ratio: float) -> tuple[str, float]:
 
 
 def _extent(history: RunCurves) -> str:
-    """How long a run was: "1,034 updates in 3 epochs", without epochs where none are told."""
+    """The length of a run: "1,034 updates in 3 epochs", without epochs where none are told."""
     numbers = {"update": history.loss.steps[-1], "epoch": history.epochs}
     return " in ".join([plural(n, name) for name, n in numbers.items() if n])
 

@@ -1,4 +1,4 @@
-"""What to change so that a run is faster, with the figures of this very run."""
+"""Advice on what to change so that a run is faster, with the figures of this very run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NARROWEST = 40
 
 
 def advice(record: RunRecord, observed: Observed) -> list[Advice]:
-    """What to change: what stands out, then the others in order of what they would bring.
+    """The advice: first what stands out, then the others in order of what they would bring.
 
     A record of a step that was run before in the process gives better figures: the first one also
     compiles and plans.
@@ -33,7 +33,7 @@ def advice(record: RunRecord, observed: Observed) -> list[Advice]:
 
 
 def standing_out(record: RunRecord, observed: Observed) -> list[Advice]:
-    """What counts alone show to be a mistake, whatever took how long."""
+    """Advice on what counts alone show to be a mistake, whatever took how long."""
     return [one for one in _told(record, observed) if one.stands_out]
 
 
@@ -45,7 +45,7 @@ def why_apart(record: RunRecord, observed: Observed) -> Advice | None:
 
 
 def _told(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    """What each rule tells, those on several graphs first."""
+    """The advice of each rule, those on several graphs first."""
     pairs = apart(record)
     for of_several in LAST_GRAPHS_RULES:
         yield from of_several(record, observed)
@@ -89,7 +89,7 @@ def _compiling(record: RunRecord, columns: int) -> str:
 
 
 def _work_itself(record: RunRecord) -> str:
-    """Where the time goes if nothing is to be blamed."""
+    """The parts of the work that take the time if nothing is to be blamed."""
     batches = f"{record.statistics.batches} batches, at least {record.lower_bound}"
     seconds: dict[str, float] = {}
     for row in record.rows:

@@ -13,7 +13,7 @@ from dynbatch.kernels.runtime.precision import FULL
 
 
 def backends() -> dict[str, str]:
-    """What kernels run on, by name: "numpy", "c" and "cuda", each with a sentence.
+    """The state of each backend by name: "numpy", "c" and "cuda", each with a sentence.
 
     NumPy is always there. C, compiled at its first use, takes its place on the CPU where there is a
     compiler; CUDA runs graphs with `device="cuda"`.
@@ -33,7 +33,7 @@ def without_c() -> str:
 
 
 def rounding(matmul: str, on_gpu: bool = False) -> str:
-    """What factors of products with weights are rounded to, and by what; "" if they are not.
+    """The rounding of factors of products with weights, and who does it; "" if there is none.
 
     Example:
         >>> rounding("float32"), rounding("tf32", on_gpu=True)

@@ -187,7 +187,7 @@ def _is_of_vectors(row: StepRecord) -> bool:
 
 
 def _groups(pairs: Pairs, reasons: tuple[str, ...]) -> dict[str, tuple[str, Groups]]:
-    """By node type the batches of each signature, if many differ so; and the first reason."""
+    """Batches of each signature by node type, if many differ so; and the first reason."""
     by_type: dict[str, list[Apart]] = {}
     for pair in pairs:
         if pair.second and pair.reason.startswith(reasons) and OTHER_BLOCK not in pair.reason:
@@ -251,7 +251,7 @@ def _nodes(record: RunRecord, groups: Groups) -> int:
 
 
 def _extra(pairs: Pairs, reason: str) -> dict[str, list[int]]:
-    """By node type the batches that a reason brings on top, most first."""
+    """Batches that a reason brings on top by node type, most first."""
     extra: dict[str, list[int]] = {}
     for pair in pairs:
         if pair.reason.startswith(reason) and not pair.second:

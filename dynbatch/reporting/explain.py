@@ -37,7 +37,7 @@ INDENT = "      "
 
 
 def report(record: RunRecord, observed: Observed, full: bool = False) -> str:
-    """What stands out; the batches of all runs as a table; and reasons below the table.
+    """The report: what stands out; the batches of all runs as a table; and reasons below it.
 
     Args:
         full:        each batch in a line of its own, and every remark and reason.
@@ -73,7 +73,7 @@ def _standing_out(record: RunRecord, observed: Observed) -> Iterator[str]:
 
 
 def _products(record: RunRecord) -> Iterator[str]:
-    """Which types' products have rounded factors, and which are in float32, if any are rounded."""
+    """The types whose products have rounded factors, and those in float32, if any are rounded."""
     if how := rounding(record.matmul, record.is_cuda):
         products = dict.fromkeys([each for row in record.rows for each in row.products])
         rounded, whole = [
@@ -84,7 +84,7 @@ def _products(record: RunRecord) -> Iterator[str]:
 
 
 def _compiling(record: RunRecord) -> Iterator[str]:
-    """What only the first runs of a process do."""
+    """Work that only the first runs of a process do."""
     if record.compile_seconds:
         milliseconds = record.compile_seconds * 1e3
         yield f"compiling {milliseconds:.2f} ms besides, once; the next step also plans faster"
@@ -155,7 +155,7 @@ def _table(rows: Sequence[StepRecord], full: bool) -> Iterator[str]:
 
 
 def _remarks(rows: Sequence[StepRecord], wide: int) -> Iterator[str]:
-    """What is known of some batches beside the table, whose kinds have `wide` columns."""
+    """Remarks on some batches beside the table, whose kinds have `wide` columns."""
     remarks: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         name = row.kind if len(row.kind) > wide else ""

@@ -179,7 +179,7 @@ backward=Flops(products=120, elementwise=15))
         return Profile.of(self._record())
 
     def advice(self, columns: int = 80) -> str:
-        """What to change so that a step is faster, in order of what it would bring at most.
+        """The advice for a faster step, in order of what each change would bring at most.
 
         The figures are those of the runs so far; `explain` shows these runs. A closed graph can be
         asked as well.
@@ -284,7 +284,7 @@ backward=Flops(products=120, elementwise=15))
         return len(read.intersection(self._kept))
 
     def _observed(self) -> Observed:
-        """What the record does not say."""
+        """Observations that the record does not have."""
         if not self._closed:
             self._note_summary(self._record())
         return Observed(

@@ -30,7 +30,7 @@ COLUMNS = 80
 
 
 class NodeType(NamedTuple):
-    """What a type of node is. `str()` gives it in a few lines.
+    """The description of a node type. `str()` gives it in a few lines.
 
     Args:
         name:         of the class.
@@ -122,7 +122,7 @@ def _is_listed(node_type: type[Operation]) -> bool:
 
 
 def _section(node_type: type[Operation], heading: str) -> str:
-    """What the docstring of a type, or else of a base, has under a heading."""
+    """The text under a heading in the docstring of a type, or else of a base."""
     form = re.compile(rf"^ *{heading}:(.*(?:\n(?! *[A-Z][\w ]*:)(?! *$).*)*)", re.MULTILINE)
     for base in node_type.__mro__[: node_type.__mro__.index(Operation)]:
         section = form.search(vars(base).get("__doc__") or "")
@@ -167,7 +167,7 @@ def _named(
 
 
 def _values(code: CodeType, names: Mapping[str, Any], node_type: type[Operation]) -> Iterator[Any]:
-    """What code names: globals, attributes of modules and classes, and of the type itself."""
+    """Values that code names: globals, attributes of modules and classes, and the type itself."""
     value = None
     for step in dis.get_instructions(code):
         if step.opname.startswith("LOAD_GLOBAL"):

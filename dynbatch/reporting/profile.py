@@ -19,7 +19,7 @@ HEAD = "kernels' ms by type batches  nodes   rows forward backward share GFLOP/s
 
 
 class TypeProfile(NamedTuple):
-    """What the batches of one node type took together.
+    """The time that the batches of one node type took together.
 
     Attributes:
         kind:    the type's name, as `explain` has it.

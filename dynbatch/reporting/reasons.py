@@ -1,4 +1,4 @@
-"""Why batches of one node type ran apart: their signatures differ, or one needs the other.
+"""Reasons for batches apart of one node type: signatures differ, or one needs the other.
 
 Rows keep the parameters' names, so that a closed graph can be explained too.
 """
@@ -115,7 +115,7 @@ def names_text(names: Sequence[str]) -> str:
 
 
 def notes(pairs: Sequence[Apart]) -> dict[int, list[str]]:
-    """For each batch step the steps that ran apart, and why: "3: parameter differs: 'a' / 'b'"."""
+    """Notes on the steps that ran apart, by batch step: "3: parameter differs: 'a' / 'b'"."""
     beside: dict[int, list[str]] = {}
     for pair in pairs:
         if not pair.second:

@@ -1,4 +1,4 @@
-"""What advice is, and what its rules look at.
+"""Advice, and the observations that its rules look at.
 
 A gain is what a change brings at most, in seconds of the run; what a rule cannot measure has none.
 """
@@ -36,7 +36,7 @@ class Advice(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a run's record does not say.
+    """Observations that a run's record does not have.
 
     Args:
         block_notes: calls of blocks that are more than a node each, and why; see `explain`.

@@ -1,4 +1,4 @@
-"""What a model must beat: counts of words, and a compressor."""
+"""Baselines that a model must beat: counts of words, and a compressor."""
 
 from __future__ import annotations
 

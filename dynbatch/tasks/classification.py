@@ -29,7 +29,7 @@ WINDOWS = (3, 4, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationSettings(TaskSettings):
-    """What a classifier of texts can be told."""
+    """Settings of a text classifier."""
 
     epochs: int = option(6, "passes over the data", passes)
     batch_size: int = option(16, "texts in a mini-batch")

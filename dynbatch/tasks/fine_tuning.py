@@ -41,7 +41,7 @@ MOST_JSON = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningSettings(TaskSettings):
-    """What the fine-tuning of an encoder can be told."""
+    """Settings of the fine-tuning of an encoder."""
 
     from_: str | None = option(None, "folder of the BERT, MiniLM or RoBERTa to begin from", str)
     epochs: int = option(4, "passes over the data", passes)
@@ -122,7 +122,7 @@ class FineTuning(TextLabelling):
         return ids if len(ids) <= most else np.append(ids[: most - 1], ids[-1])
 
     def tokens(self, held_out: Sequence[LabelledText]) -> list[str]:
-        """How many texts are longer than the model reads, if any are."""
+        """The number of texts longer than the model reads, if any are."""
         most = self.model.positions
         cut = sum([len(self.tokenizer.encode(text.text)) > most for text in held_out])
         said = f"{cut:,} of {len(held_out):,} held-out texts are cut, to the {most} that it reads"

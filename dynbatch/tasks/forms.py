@@ -1,4 +1,4 @@
-"""Which task a file of text is for, by its form."""
+"""The task that a file of text is for, by its form."""
 
 from __future__ import annotations
 

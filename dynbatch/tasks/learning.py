@@ -1,4 +1,4 @@
-"""From parts of a corpus to a trained task: begun or gone on with, validated and saved."""
+"""Training of a task: begun from parts of a corpus or gone on with, validated and saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every training command can be told, and which of it may change when a run goes on."""
+"""Settings of every training command, and which of them may change when a run goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dynbatch.train.run_folder import CHECKPOINT, other_copy
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What every training command can be told; a task adds its own, and other defaults."""
+    """Settings of every training command; a task adds its own, and other defaults."""
 
     limit: int | None = option(None, "train on X sentences, drawn at random (all)")
     epochs: int = option(2, "passes over the data", passes)
@@ -63,7 +63,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings(TrainingSettings):
-    """What `dynbatch train` can be told of every task."""
+    """Settings of `dynbatch train` for every task."""
 
     data: str | None = option(None, "a file of text, whose form --help shows", str, is_first=True)
     output: str | None = option(

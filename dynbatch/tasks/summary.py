@@ -1,4 +1,4 @@
-"""What is said of a run: of a long example before, of its speed and memory at its end."""
+"""Texts on a run: of a long example before, of its speed and memory at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def speed(records: Iterable[Record]) -> str:
 
 
 def memory_saved(records: Iterable[Record]) -> str:
-    """What the mini-batches of a training took, and would have taken padded, as one line.
+    """Memory that a training's mini-batches took, and would have taken padded, as one line.
 
     Args:
         records: of the metrics file; those with `padded_bytes` count (see `train.Trainer`).
@@ -44,7 +44,7 @@ def memory_saved(records: Iterable[Record]) -> str:
 
 
 def long_example(task: Task, texts: Sequence[Any]) -> str:
-    """Which example is so long that its mini-batch takes minutes; "" if there is none."""
+    """A line on an example so long that its mini-batch takes minutes; "" if there is none."""
     longest = max([task.shown(text) for text in texts], key=len)
     if task.is_bounded or len(longest) < LONG:
         return ""

@@ -29,7 +29,7 @@ from dynbatch.train import CheckpointInfo
 
 @dataclass(frozen=True, kw_only=True)
 class TaggingSettings(TaskSettings):
-    """What a tagger can be told."""
+    """Settings of a tagger."""
 
     epochs: int = option(8, "passes over the data", passes)
     batch_size: int = option(16, "sentences in a mini-batch")
@@ -190,7 +190,7 @@ class Tagging(LabellingTask):
         return "\n".join(lines)
 
     def differences(self, other: Self) -> list[str]:
-        """What words, characters and tags differ."""
+        """Differences of words, characters and tags."""
         mine, theirs = self.lexicon, other.lexicon
         said = {
             "words": mine.words.difference(theirs.words),
@@ -285,7 +285,7 @@ class Tagging(LabellingTask):
 def accuracy(
     sentences: Sequence[TaggedSentence], found: Sequence[Sequence[str]], known: Any
 ) -> Accuracy:
-    """How many tags are right. `known` tells which words the training data has."""
+    """The share of tags that are right. `known` tells which words the training data has."""
     right: dict[bool, list[bool]] = {True: [], False: []}
     for sentence, tags in zip(sentences, found, strict=True):
         for word, tag, answer in zip(sentence.words, tags, sentence.tags, strict=True):

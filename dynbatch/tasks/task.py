@@ -89,7 +89,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def key(cls, text: Any) -> str:
-        """What decides in which part an example is: equal keys are on one side."""
+        """A key that decides in which part an example is: equal keys are on one side."""
 
     @classmethod
     @abstractmethod
@@ -129,7 +129,7 @@ class Task(ABC):
         return SentenceBatches(examples, settings.batch_size, settings.seed)
 
     def optimizer(self, settings: Any) -> Optimizer:
-        """What makes the updates: Adam."""
+        """The optimizer: Adam."""
         return Adam(self.model, lr=settings.lr)
 
     def padded_bytes(self) -> Callable[[Sequence[Any]], int] | None:
@@ -145,13 +145,13 @@ class Task(ABC):
 
     @classmethod
     def prompt(cls, text: Any) -> str:
-        """What `dynbatch generate` could be given for an example such as this one."""
+        """A prompt for `dynbatch generate` of an example such as this one."""
         return ""
 
     @classmethod
     @abstractmethod
     def sizes(cls, texts: Sequence[Any]) -> str:
-        """How many examples there are, of which sizes, in a few words."""
+        """The number of examples, and their sizes, in a few words."""
 
     def tokens(self, held_out: Sequence[Any]) -> list[str]:
         """Lines that say what texts are cut into, and what of those held out cannot be written."""
@@ -167,7 +167,7 @@ class Task(ABC):
         """
 
     def report(self, parts: Parts) -> str:
-        """What is printed of the test at the end of training: the metrics, and those of baselines
+        """The test's report at the end of training: the metrics, and those of baselines
         that know `parts.train`, where there are any."""
         measures = self.evaluate(parts.test)
         return "\n".join([f"{name:24}  {value:.4f}" for name, value in measures.items()])
@@ -181,7 +181,7 @@ class Task(ABC):
         return 0.0
 
     def differences(self, other: Self) -> list[str]:
-        """How the vocabularies of another task of this kind differ, a line each."""
+        """Differences from the vocabularies of another task of this kind, a line each."""
         return []
 
     # Checkpoints ----------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class WritingTask(Task):
 
     @abstractmethod
     def generation(self) -> GenerationConfig:
-        """How tokens are chosen where nobody says it."""
+        """The settings of generation where the user gives none."""
 
 
 class LabellingTask(Task):
@@ -217,7 +217,7 @@ class LabellingTask(Task):
 
     @abstractmethod
     def label(self, lines: Sequence[str], matmul: str = FULL) -> list[dict[str, Any]]:
-        """What the model finds for each line of text: objects of JSON; `matmul` as in `Graph`."""
+        """The model's answer to each line of text: objects of JSON; `matmul` as in `Graph`."""
 
     @staticmethod
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What tasks that give a text one label have in common: their files, metrics and baselines."""
+"""Common parts of tasks that give a text one label: their files, metrics and baselines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TextLabelling(LabellingTask):
 
     @abstractmethod
     def ids(self, text: str) -> Array:
-        """What the model reads of a text, (T,)."""
+        """The ids that the model reads of a text, (T,)."""
 
     @abstractmethod
     def scores(self, texts: Sequence[str], matmul: str = FULL) -> list[Array]:
@@ -109,7 +109,7 @@ class TextLabelling(LabellingTask):
         return "\n".join(lines)
 
     def _baselines(self, parts: Parts) -> dict[str, list[str]]:
-        """What labels the test's texts have by what needs no network."""
+        """Labels of the test's texts from baselines without a network."""
         known, test = self.examples(parts.train), self.examples(parts.test)
         numbers = [example.label for example in known]
         usual = self.labels[most_frequent(numbers)]

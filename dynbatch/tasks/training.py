@@ -170,7 +170,7 @@ def refuse_to_write_over_a_run(settings: TrainingSettings) -> None:
 
 
 def place(settings: TrainingSettings) -> str:
-    """What a run is computed on, for its first line."""
+    """The device and processes of a run, for its first line."""
     on_gpu = backend.device(settings.device).is_cuda
     processes = place_in_run().size
     on = "on a GPU" if on_gpu else f"{num_threads()} threads"

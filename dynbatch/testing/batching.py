@@ -30,7 +30,7 @@ from dynbatch.testing.probe import (
 
 @dataclass
 class Outcome:
-    """What a run of some sentences computed, by the names that errors use."""
+    """The results of a run of some sentences, by the names that errors use."""
 
     values: dict[str, Array]
     gradients: dict[str, Array]
@@ -39,7 +39,7 @@ class Outcome:
 
 @dataclass
 class Case:
-    """What is checked, on what, and how closely."""
+    """One check: its function, its sentences, and its tolerances."""
 
     build: Build
     examples: Sequence[tuple[Any, ...]]

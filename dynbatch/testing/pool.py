@@ -52,7 +52,7 @@ class FailingMemory(Adaptor):
         self.calls = 0
 
     def allocate(self, size: int) -> Buffer:
-        """What the upstream gives, if it is not the turn of a failure.
+        """Allocate from the upstream, if it is not the turn of a failure.
 
         Raises:
             MemoryError: it is.

@@ -217,7 +217,7 @@ def _trees(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[LabelledTree
 
 
 def _fault(node: LabelledTree, above: Sequence[LabelledTree]) -> Fault | None:
-    """What is wrong with a node whose brackets end, and the fix; None if nothing is."""
+    """The fault of a node whose brackets end, and the fix; None if there is none."""
     if not node.word and not node.children:
         return "a node without a word and without a tree below it", _FIX
     if above and (word := above[-1].word):

@@ -94,7 +94,7 @@ def rows_of(path: str | Path, lines: Iterable[tuple[int, str]], is_whole: bool =
 
 
 def named_columns(first: Sequence[str]) -> tuple[int, int] | None:
-    """Where labels and texts are, if the first line names both.
+    """The columns of labels and texts, if the first line names both.
 
     Example:
         >>> named_columns(["id", "Review", "sentiment"]), named_columns(["spam", "You won!"])
@@ -107,7 +107,7 @@ def named_columns(first: Sequence[str]) -> tuple[int, int] | None:
 
 
 def num_values(rows: Rows) -> list[int]:
-    """How many different values each of two columns has."""
+    """The number of different values in each of two columns."""
     return [len({row[k].strip() for _, row in rows}) for k in range(2)]
 
 

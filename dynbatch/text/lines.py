@@ -108,7 +108,7 @@ def bad_line(where: str, problem: str, line: str, rule: str, fix: str) -> DataEr
 
 
 def num_columns(found: int, first: int) -> str:
-    """How many columns a line has, in words, and the first line, where it has others."""
+    """The number of columns of a line, in words, and the first line, if it has others."""
     columns = f"{found} column{'s' * (found != 1)}"
     return columns if found == first else f"{columns}, the first line has {first}"
 

@@ -25,7 +25,7 @@ _RULE = "a word and {} numbers on each line, one space or tab between them"
 
 
 class VectorFileForm(NamedTuple):
-    """What the beginning of a file tells.
+    """The form of a file, as its beginning tells it.
 
     dim: features of a vector, D.
     num_vectors: that there are to be; None if the file does not say.
@@ -80,7 +80,7 @@ class VectorRows:
 
 
 def form_of(path: str | Path, head: bytes) -> VectorFileForm:
-    """What a file is, by its beginning.
+    """The form of a file, by its beginning.
 
     Raises:
         DataError: it has no vectors.

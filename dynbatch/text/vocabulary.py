@@ -132,7 +132,7 @@ class Vocabulary:
         return [(k, token) for k, token in enumerate(tokens, start=1) if token not in self._ids]
 
     def difference(self, other: Vocabulary) -> str:
-        """How `other` differs, in words; "" if it is the same.
+        """The difference of `other`, in words; "" if there is none.
 
         Example:
             >>> Vocabulary(["a", "b"]).difference(Vocabulary(["b", "c"]))

@@ -149,7 +149,7 @@ def _scalars(record: Record) -> Iterator[tuple[str, float]]:
 
 
 def _record(event: Any) -> Record:
-    """What decides whether an event is kept: its step, and the epoch of a validation."""
+    """The numbers that decide whether an event is kept: its step, and a validation's epoch."""
     record: Record = {"step": event.step}
     values = {value.tag: value.simple_value for value in event.summary.value}
     if TAGS["metric"] in values:

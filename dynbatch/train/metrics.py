@@ -25,7 +25,7 @@ METRICS = "metrics"
 
 
 def validated(found: float | Mapping[str, float]) -> Record:
-    """What a line about a validation says of what it found: the metric that decides which model is
+    """A validation's part of a line: the metric that decides which model is
     best; and by name, where there are names, all of them, of which the first one decides.
 
     Raises:

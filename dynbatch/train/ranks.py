@@ -47,7 +47,7 @@ COUNTS = ("step", "epoch", "sentences", "tokens")
 
 
 class UpdateNote(NamedTuple):
-    """What a rank tells the others of an update, before gradients are summed.
+    """A rank's note to the others on an update, before gradients are summed.
 
     Args:
         same:    what must be the same on all ranks, by name.
@@ -303,7 +303,7 @@ def _shortened(value: object) -> str:
 
 
 def _gathered(communicator: Communicator, own: Note) -> list[Note]:
-    """What all ranks tell, of one type.
+    """Notes of all ranks, of one type.
 
     Raises:
         ParallelError: some are at an update, and others have no mini-batches any more.

@@ -22,7 +22,7 @@ def earlier_run(checkpoint: str | os.PathLike[str]) -> Path | None:
 
 
 def other_copy(checkpoint: str | os.PathLike[str]) -> str:
-    """What to do where a checkpoint is damaged or gone: the best one is a whole moment, too."""
+    """Advice where a checkpoint is damaged or gone: the best one is a whole moment, too."""
     best = best_of(checkpoint)
     if best.is_file():
         return f"take another copy; or go on from the best validation: cp {best} {checkpoint}"

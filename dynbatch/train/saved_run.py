@@ -128,7 +128,7 @@ class SavedRun:
         return info, saved
 
     def data(self) -> Summary:
-        """What decides the run's updates: its mini-batches and shards, if known, and other data."""
+        """The data that decides the run's updates: its mini-batches and shards, if known."""
         if self._summary is None:
             run = self._run
             batches: Summary = getattr(run.batches, "summary", dict)()

@@ -102,7 +102,7 @@ class TrainerSettings(NamesChecked):
         return nullcontext() if self.average is None else self.average.applied()
 
     def deciding(self) -> dict[str, object]:
-        """What decides the updates beside model and data, by name."""
+        """Settings that decide the updates beside model and data, by name."""
         parts = {"optimizer": self.optimizer, "schedule": self.schedule}
         states = {
             f"state of the {name}": data_digest(part.state_dict())

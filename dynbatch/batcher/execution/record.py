@@ -131,7 +131,7 @@ class StepRecord(NamedTuple):
 
     @property
     def remarks(self) -> str:
-        """What the programs of compiled cells do without, and why they run in no C."""
+        """Optimisations that the compiled cells go without, and why they do not run in C."""
         texts = [loop.remarks(self.on_device) for loop in self.loops]
         return "; ".join(dict.fromkeys(filter(None, texts)))
 
@@ -195,7 +195,7 @@ class RunRecord(NamedTuple):
 
     @property
     def row_numbers(self) -> list[int | None]:
-        """For each batch of all plans the first of its rows; None where it has none."""
+        """The first row of each batch of all plans; None for a batch that has none."""
         first: dict[tuple[int, int], int] = {}
         for number, row in enumerate(self.rows):
             first.setdefault(row.planned, number)
@@ -259,7 +259,7 @@ class RunRecord(NamedTuple):
 
     @property
     def build_seconds(self) -> float:
-        """From making the graph to its first run: the user's code, and the nodes it makes."""
+        """Seconds from the graph's beginning to its first run: the user's code and making nodes."""
         return _seconds(self.begin, self.runs[0].begin) if self.runs else 0.0
 
     @property
@@ -355,7 +355,7 @@ def _flops_of(step: StepRun, rows: int) -> tuple[Flops, Flops]:
 
 
 def _bytes_of(step: StepRun, parameters: Sequence[Parameter]) -> int:
-    """What only moves reads as much as it writes, and not all of a table."""
+    """Bytes that a step reads and writes; a step that only moves reads as much as it writes."""
     elements: int = 2 * step.block.size
     if not step.node_type.only_moves:
         read = sum([source.size for source in step.sources])

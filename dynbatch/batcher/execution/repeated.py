@@ -66,7 +66,7 @@ class RepeatedRun:
 
     @property
     def _queue(self) -> Queue | None:
-        """That of the running thread; None without a GPU."""
+        """The queue of the running thread; None without a GPU."""
         return queue() if self._device.is_cuda else None
 
     def run(self) -> None:
@@ -95,7 +95,7 @@ class RepeatedRun:
             self._queue.early.clear()  # which are among these
 
     def _given(self) -> list[object]:
-        """What calls and launches that were written down follow from, beside the arena."""
+        """Addresses, beside the arena, that recorded calls and launches depend on."""
         packed = packed_weights()
         settings = (
             parallel.available(), is_batch_invariant(), switch.is_off, packed,
@@ -140,7 +140,7 @@ class RepeatedRun:
 
 
 def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
-    """What does the same; actions in C that follow one another are done together.
+    """Actions with the same effect: those in C that follow one another are one call.
 
     Args:
         actions: each with whether calls of C may be written down in its place.
@@ -167,7 +167,7 @@ def in_few_launches(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
 
 
 def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
-    """What `StepRun.forward` does each time, for `in_few_calls`; its arrays stay where they are."""
+    """The work of `StepRun.forward`, for `in_few_calls`; its arrays stay at their addresses."""
     kind, batch = step.node_type, step.batch
     if isinstance(step, AliasStep):
         return []

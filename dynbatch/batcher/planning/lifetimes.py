@@ -233,7 +233,7 @@ class LifetimeWalk:
     def _target(
         self, step: StepRun, source: BatchInput, time: int, begun: Sequence[Block]
     ) -> GradientTarget | None:
-        """Where the gradient of an input goes.
+        """The block that the gradient of an input goes to.
 
         Args:
             begun: blocks all of whose gradient the step writes first, a part for each input.

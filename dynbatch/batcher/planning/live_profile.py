@@ -128,7 +128,7 @@ class LiveProfile:
         return held
 
     def numbers(self, steps: Iterable[StepRun]) -> list[int]:
-        """Where `freed_at` has these steps."""
+        """The positions of these steps in `freed_at`."""
         return [self._number[step] for step in steps]
 
     def saved_by_segments(self, option: RecomputeOption, entry: int) -> int:

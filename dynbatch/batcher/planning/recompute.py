@@ -72,7 +72,7 @@ def options_of(
 
 
 def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> dict[StepRun, int]:
-    """What it costs to run each step again, with what it reads that is freed after forward."""
+    """Costs of running each step again, with the inputs that are freed after forward."""
     costs: dict[StepRun, int] = {}
     maker = {block: step for part in parts for step in part for block in step.blocks}
     for part in parts:

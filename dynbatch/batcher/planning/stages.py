@@ -28,7 +28,7 @@ EARLY_BACKWARD = "early backward"
 
 
 class StageKind(Enum):
-    """What a stage does with its steps."""
+    """The kind of work that a stage does with its steps."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -188,7 +188,7 @@ class StepGraph:
 
 
 def stage_label(stage: Stage, graph: StepGraph) -> str:
-    """What a stage does, in reports: "early backward" where it comes before forward."""
+    """The name of a stage in reports: "early backward" where it comes before forward."""
     if stage.is_backward and graph.early.issuperset(stage.steps):
         return EARLY_BACKWARD
     return stage.kind.value

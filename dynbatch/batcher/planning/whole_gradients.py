@@ -1,4 +1,4 @@
-"""Which steps write all of a block's gradient, so that nobody has to clear it before."""
+"""Steps that write all of a block's gradient, so that it need not be cleared before."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> li
 def ancestors_among(
     pending: Sequence[Node], targets: Iterable[Node], folds: Folds, kept: Container[int]
 ) -> list[Operation]:
-    """What `ancestors` returns, found in one pass over the nodes that have not been computed.
+    """`ancestors`, found in one pass over the nodes that have not been computed.
 
     That is quicker where most of them are needed, as they are for a loss.
 
@@ -88,7 +88,7 @@ def ancestors_with_calls(
     policy: str | Policy,
     roots: Sequence[Node] | None = None,
 ) -> list[Operation]:
-    """What `ancestors` returns for graphs with calls: these are gathered in regions, one node each.
+    """`ancestors` for graphs with calls: these are gathered in regions, one node each.
 
     The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
     run as one. Regions come before the ordinary nodes of their phase, which is a topological order.

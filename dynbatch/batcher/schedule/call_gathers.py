@@ -28,7 +28,7 @@ SpaceOfLeaf = Callable[[int, int], Space]
 
 
 class ArgumentGather(NamedTuple):
-    """What one argument is gathered from: the same rows for each of its leaves.
+    """The rows that one argument is gathered from, which are equal for each of its leaves.
 
     spaces: of each array that the table reads.
     ahead:  whether no call of the region is among it.
@@ -106,7 +106,7 @@ class Gathers:
         return self._spaces.setdefault(space, len(self._spaces))
 
     def of_argument(self, entries: Entries, calls: Array) -> ArgumentGather:
-        """What one argument of a group's calls is gathered from.
+        """The gather of one argument of a group's calls.
 
         Args:
             calls: (N,) of each row of the group, which of the entries' calls it is.

@@ -84,7 +84,7 @@ class Structure:
         return depths
 
     def own_chains(self) -> list[int]:
-        """For each node, the most nodes of its signature on a path that starts at it.
+        """The most nodes of its signature on a path that starts at it, for each node.
 
         Cost: O(nodes + inputs · signatures that a path can meet twice).
         """
@@ -108,7 +108,7 @@ class Structure:
         return lengths
 
     def longest_chains(self) -> dict[int, int]:
-        """For each signature, the most nodes of it on a path."""
+        """The most nodes of each signature on a path."""
         longest: dict[int, int] = {}
         for signature, chain in zip(self.signatures, self.own_chains(), strict=True):
             longest[signature] = max(longest.get(signature, 0), chain)
@@ -189,7 +189,7 @@ class Plan:
 
     @cached_property
     def longest_chains(self) -> dict[int, int]:
-        """For each signature, the most nodes of it on a path: as many batches it needs at least."""
+        """The most nodes of each signature on a path: as many batches it needs at least."""
         return self.structure.longest_chains()
 
     @property

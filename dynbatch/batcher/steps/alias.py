@@ -13,7 +13,7 @@ from dynbatch.nodes.operation import Operation
 
 
 class AliasStep(StepRun):
-    """It launches nothing and has no memory; readers of its nodes read their inputs.
+    """A step without launches or memory: readers of its nodes read their inputs.
 
     No gradient passes, since what they read is a `View`.
     """

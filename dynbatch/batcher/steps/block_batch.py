@@ -116,7 +116,7 @@ class BlockBatch:
         return [members[k] for k in range(number * count, (number + 1) * count)]
 
     def inputs_of(self, operators: Sequence[int], position: int) -> Sequence[Node]:
-        """What the operators of a step read at a position: nodes of one step where they lie so."""
+        """The nodes that a step's operators read at a position; of one step where they lie so."""
         read = [self.program.operators[k].inputs[position] for k in operators]
         if min(read) >= 0:
             parts = [self.part_of(operator) for operator in read]
@@ -181,7 +181,7 @@ class ResumedBatch(BlockBatch):
         return bound.at(self._sizes[call].tolist())
 
     def _told(self, operator: int, name: str) -> Sequence[Any] | None:
-        """What the call tells at each step; None for what follows from sizes."""
+        """The values that a call sets at each step; None for those that follow from sizes."""
         bound = self.program.operators[operator].bound.get(name, name)
         if isinstance(bound, Given):
             return self._call.made[bound.site][bound.place]

@@ -1,4 +1,4 @@
-"""What a memory plan says of one step: where each pass has its arrays.
+"""The part of a memory plan for one step: the arrays of each pass.
 
 A place is a row of the plan's table of blocks; the executor looks its offset up.
 """
@@ -30,7 +30,7 @@ class Placement(NamedTuple):
 
 
 class GradientTarget(NamedTuple):
-    """Where the gradient of one input goes.
+    """The place that the gradient of one input is written to.
 
     direct:   straight into the gradient block: the first writer, and it writes all that it reads.
     adds:     likewise, but the kernel adds to what lies there.

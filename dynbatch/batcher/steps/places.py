@@ -1,4 +1,4 @@
-"""Where the values of nodes lie, and the copies from there or to there, as tables of moves."""
+"""Places of nodes' values, and the copies from there or to there, as tables of moves."""
 
 from __future__ import annotations
 

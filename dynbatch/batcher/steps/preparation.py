@@ -29,7 +29,7 @@ from dynbatch.nodes.operation import Operation
 
 
 class PartNodes(NamedTuple):
-    """What one part of a run computes.
+    """The nodes that one part of a run computes.
 
     nodes: in a topological order.
     roots: those of them at which backward begins; None where there is no backward.

@@ -24,7 +24,7 @@ Span = tuple[str, float, float]
 
 
 class Needs(NamedTuple):
-    """What forward needs besides values, as its node type says.
+    """The needs of forward besides values, according to its node type.
 
     saved:     rows and widths of what it saves for backward, by name.
     workspace: elements of scratch.
@@ -97,7 +97,7 @@ class StepRun:
 
     @property
     def label(self) -> str:
-        """What errors of the device call it: its first node, and how many there are."""
+        """The name of the step in errors of the device: its first node, and how many there are."""
         if not self._label:
             self._label = f"{self.nodes[0].label()}, in a batch of {len(self.nodes)}"
         return self._label
@@ -109,7 +109,7 @@ class StepRun:
         return work
 
     def needs(self, keeps: bool, recompute: int) -> Needs:
-        """What a forward with these settings of its batch needs."""
+        """The needs of a forward with these settings of its batch."""
         if self.is_structural:
             return NOTHING
         needs = self._needs.get((keeps, recompute))
@@ -130,7 +130,7 @@ class StepRun:
         return needs
 
     def readers(self, position: int) -> list[tuple[Operation, Any]]:
-        """For each place that an input is packed from, in order, the node that reads it."""
+        """The reading node of each place that an input is packed from, in order."""
         places = self.sources[position].nodes
         if not self.node_type.splits:
             return [(self.nodes[0], x) for x in places]

@@ -82,7 +82,7 @@ class Call(ValueHandle):
         return super().keep()
 
     def content(self) -> bytes:
-        """What tells it from calls of other cells with the same inputs; see `nodes.stream`."""
+        """A text that no call of another cell with these inputs has; see `nodes.stream`."""
         return self.origin.cell.__name__.encode()
 
     def __len__(self) -> int:

@@ -160,7 +160,7 @@ class Calls:
         return make(tuple(checked) if at is None else (*checked[:at], params, *checked[at:]))
 
     def inlined(self, arguments: tuple[Any, ...]) -> Any:
-        """What the function makes of the arguments, as nodes of its operators."""
+        """The function's result for these arguments, as nodes of its operators."""
         at, arguments, graph = self._roles.of(arguments)
         return self._inline(arguments, at, graph)
 

@@ -64,7 +64,7 @@ class FormIds(dict[Form, int]):
 
 
 class PartSlot(NamedTuple):
-    """Where a part of a returned tuple is: its first leaf, the integer of its form, and the form.
+    """A part of a returned tuple: its first leaf, the integer of its form, and the form.
 
     `table.ValueHandle` tells of these; the form itself is there if the part is a tuple.
     """

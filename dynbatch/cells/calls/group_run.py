@@ -263,7 +263,7 @@ class GroupRun:
         return rows
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:
-        """After backward: gradients of what the calls returned, side by side (count, width), and
+        """Gradients after backward: of the calls' results, side by side (count, width), and
         of what they were given, (count, width of it) by stream.
         """
         num_given = self.cell.program.num_given

@@ -75,7 +75,7 @@ def by_run_and_value(
 
 
 class StreamGather(NamedTuple):
-    """What a stream's rows, one for each call of a group, are gathered from.
+    """The sources of a stream's rows, one for each call of a group.
 
     spaces: of each array that the table reads, its place in the region's `spaces`.
     ahead:  whether all of it is known before the first batch.

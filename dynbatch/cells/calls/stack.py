@@ -147,7 +147,7 @@ def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
 
 
 def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
-    """Where the rows of a batch are: arrays, and which row of which each is."""
+    """Places of a batch's rows: arrays, and which row of which array each is."""
     each = [node.stacked for node in nodes]
     tables = dict.fromkeys([table for stacked in each for table in stacked.tables])
     number = {table: k for k, table in enumerate(tables)}

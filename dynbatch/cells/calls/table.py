@@ -53,7 +53,7 @@ class CallGraph(Owner, Protocol):
 
 
 class ResultRows(NamedTuple):
-    """Where the results of calls of one table lie in a region's value: a row for each call.
+    """Places of the results of one table's calls in a region's value: a row for each call.
 
     offset: first element; `calls` rows of `step.width` elements follow.
     """

@@ -1,1 +1,1 @@
-"""What loops of cells share on a GPU: rows by address, wide weights and their gradients."""
+"""Common parts of loops of cells on a GPU: rows by address, wide weights, their gradients."""

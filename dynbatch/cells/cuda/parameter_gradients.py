@@ -43,7 +43,7 @@ class LoopGradients:
                 yield from self._stream_gradient(op, dy)
 
     def _zero_rows(self, op: Op) -> int:
-        """How many of the first rows that a map multiplied are zeros."""
+        """The number of first rows that a map multiplied and that are zeros."""
         return 0
 
     def _multiplied(self, op: Op) -> DeviceMatrix:

@@ -128,7 +128,7 @@ class LoopRows:
         return rows.array
 
     def argument(self, op: Op, position: int, t: int) -> Any:
-        """What an operator with kernels of its own gets: an array, or the number of a memory."""
+        """The argument of an operator with own kernels: an array, or the number of a memory."""
         value = op.inputs[position]
         if value.base.origin is Origin.MEMORY:
             return value.base.number

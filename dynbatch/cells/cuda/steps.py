@@ -22,7 +22,7 @@ Alike = tuple[Any, ...]
 
 
 class LoopSteps:
-    """What a step launches, for every step.
+    """The launches of every step.
 
     Args:
         generic: operators with kernels of their own.

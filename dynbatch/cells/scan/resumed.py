@@ -17,7 +17,7 @@ from dynbatch.ragged import Ragged
 
 
 class ScanPast(NamedTuple):
-    """What the rows before left of a scan, of all sentences.
+    """The data that earlier rows left of a scan, of all sentences.
 
     states:   parts of the state, one row of each a sentence, which are written over.
     memories: what each step reads; None where there is nothing.

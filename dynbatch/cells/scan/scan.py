@@ -101,7 +101,7 @@ class Scan(Operation):
 
     @staticmethod
     def _rows_read(batch: Batch) -> list[list[int]]:
-        """For each memory, how many of its rows each token reads."""
+        """The number of rows that each token reads, for each memory."""
         first = batch.first
         begin = len(first.inputs) - len(first.cell.program.memories)
         places = range(begin, len(first.inputs))
@@ -160,7 +160,7 @@ def _runner(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:
 
 @dataclass(slots=True)
 class ScanKind:
-    """What scans of one graph share that run one program in one way.
+    """The common part of a graph's scans that run one program in one way.
 
     params: what the cell was compiled with; held, so that its identity stays its own.
     """

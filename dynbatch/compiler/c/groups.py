@@ -69,7 +69,7 @@ def _group(
 
 
 class _Accesses:
-    """What a lane loads and stores, each place with a time: an operator loads, then it stores."""
+    """Loads and stores of a lane, each place with a time: an operator loads, then it stores."""
 
     def __init__(self, lane: Lane, ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> None:
         self.lane = lane

@@ -54,7 +54,7 @@ class NativeLoop:
 
     @property
     def remark(self) -> str:
-        """Why NumPy runs the loop where other loops run in C, or ""."""
+        """The reason that NumPy runs the loop where other loops run in C, or ""."""
         return f"run by NumPy: no C for {', '.join(self.lacks)}" if self.lacks else ""
 
     def functions(self, dtype: DType) -> NativeFunctions | None:
@@ -119,7 +119,7 @@ class NativeFunctions:
         self._bound(0, arrays)([(0, rows, 0, -1)], True)
 
     def bind(self, way: int, arrays: Arrays) -> RunSteps:
-        """What runs steps forward (0), or back (1), with weights as `pack` and `pack_back` do.
+        """A function that runs steps forward (0) or back (1), with weights packed for that pass.
 
         NumPy runs the operators between the parts of a step.
         """

@@ -20,7 +20,7 @@ from dynbatch.compiler.program import Program
 
 
 class LaneLifetimes(Lifetimes):
-    """When values are made and read if items run one after the other, and an item's lanes at once.
+    """Times at which values are made and read, item by item, an item's lanes at once.
 
     A lane loads an element's operands before it stores what it makes of them. Products that one
     kernel can do together, with the group behind them, are read until its end.
@@ -85,7 +85,7 @@ class DeviceStorage(Storage):
         super().__init__(step, packed, [*held, *fixed], results, roles, lives, overwrites)
 
     def _whole_rows(self, program: Program) -> set[int]:
-        """Also gradients that own kernels read, but not those whose rows may be part of wider."""
+        """Rows read whole by own kernels, gradients too, unless they may be part of wider rows."""
         whole = {id(op.output) for op in program.ops if op.opcode is OpCode.GENERIC}
         for op in program.ops:
             if op.opcode is OpCode.GENERIC_GRADIENT and op.source is not None:

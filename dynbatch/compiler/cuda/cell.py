@@ -23,7 +23,7 @@ Items = Sequence[Op | Kernel]
 
 
 class PassOnDevice:
-    """What a step of one pass runs.
+    """The work of a step of one pass.
 
     Attributes:
         groups: the kernels of its groups, by the number of the item. A group whose results all lie
@@ -50,7 +50,7 @@ class PassOnDevice:
             self.across = product_across_steps(loop, step)
 
     def items_of_few(self, goes_on: bool, is_followed: bool) -> Items:
-        """What a step of few rows runs.
+        """The items of a step of few rows.
 
         Args:
             goes_on:     it does the last products of the step before it, too.
@@ -96,12 +96,12 @@ class DeviceCell:
 
     @property
     def name(self) -> str:
-        """What the names of its kernels begin with."""
+        """The prefix of its kernels' names."""
         return self.source.name.removesuffix(".cu")
 
     @property
     def source(self) -> CudaSource:
-        """Their CUDA text, in the precision of products that the run wants."""
+        """The CUDA text of its kernels, in the precision of products that the run wants."""
         precision = of_products()
         if precision not in self._sources:
             # Named by content: equal cells share their kernels, and compilers their caches.

@@ -1,4 +1,4 @@
-"""Which columns of products a lane adds to each other anyhow, so that one sum takes all of them."""
+"""Columns of products that a lane adds to each other, so that one sum takes all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.compiler.lanes import ColumnRange, Lane
 
 
 class Pieces(NamedTuple):
-    """What a lane needs of products: sums, each of the same products.
+    """A lane's needs of products: sums, each of the same products.
 
     numbers: the sum in which each segment is, by its key.
     heads:   segments that stand for their sum; the others add zero.

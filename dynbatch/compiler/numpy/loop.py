@@ -61,7 +61,7 @@ class NumpyLoop:
                 np.add(out, arrays[f"b{self._maps[id(op)]}"], out)
 
     def bind(self, way: int, arrays: Arrays) -> RunSteps:
-        """What runs steps forward (0) or back (1) on these arrays."""
+        """A function that runs steps forward (0) or back (1) on these arrays."""
         run = self.bind_ops(self.ops[way], arrays)
 
         def steps_of(steps: Sequence[Numbered]) -> None:
@@ -71,7 +71,7 @@ class NumpyLoop:
         return steps_of
 
     def bind_ops(self, ops: Sequence[Op], arrays: Arrays) -> Callable[[int, Step], None]:
-        """What runs some operators of a step on these arrays."""
+        """A function that runs some operators of a step on these arrays."""
         first, others = [
             [call for op in ops for call in self._calls(op, arrays, is_first)]
             for is_first in (True, False)

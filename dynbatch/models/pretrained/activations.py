@@ -1,4 +1,4 @@
-"""What `FeedForward` calls the activations that a config.json names."""
+"""Names that `FeedForward` has for the activations of a config.json."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Family(Module):
         raise NotImplementedError
 
     def table(self) -> Table:
-        """Where each parameter is in a file: see `dynbatch.models.pretrained.table`."""
+        """The entry of each parameter in a file: see `dynbatch.models.pretrained.table`."""
         raise NotImplementedError
 
     def tied(self) -> Mapping[str, str]:

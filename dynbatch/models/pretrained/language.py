@@ -1,4 +1,4 @@
-"""What families that write text share: scores of words, and the loss of a text."""
+"""Common parts of families that write text: scores of words, and the loss of a text."""
 
 from __future__ import annotations
 

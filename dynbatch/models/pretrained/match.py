@@ -103,7 +103,7 @@ class Match:
             )
 
     def _fixes(self, is_other: bool) -> list[str]:
-        """What helps against each kind of difference.
+        """Fixes for each kind of difference.
 
         Args:
             is_other: whether names differ.

@@ -104,7 +104,7 @@ class PretrainedModel(Family):
             raise unusable(cls, path, error) from error
 
     def checkpoint_extra(self) -> dict[str, Any]:
-        """What `save_checkpoint` adds to `extra`, from which `load_pretrained` makes the model."""
+        """Entries of `extra` in `save_checkpoint`, from which `load_pretrained` makes the model."""
         return {self.KEY: config_json(self)}
 
     def save_pretrained(

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a parameter is in a file.
+    """The entry of a parameter in a file.
 
     Args:
         names:      of its tensors there; the rows of several stand one below the other in ours.

@@ -27,7 +27,7 @@ _BLOCK = 1 << 20  # elements that are converted at a time
 
 
 class Part(NamedTuple):
-    """What is written as one tensor: the rows of a parameter that `stored.names[number]` has."""
+    """One tensor to write: the rows of a parameter that `stored.names[number]` has."""
 
     name: str
     parameter: Parameter
@@ -43,7 +43,7 @@ class Part(NamedTuple):
         return int(np.prod(self.shape)) * DTYPES[dtype][1]
 
     def blocks(self, dtype: str) -> Iterator[bytes]:
-        """Its bytes, some at a time."""
+        """The bytes of the tensor, some at a time."""
         part = self.stored.parts(self.parameter.numpy())[self.number]
         flat = np.ascontiguousarray(part).reshape(-1)
         for start in range(0, flat.size, _BLOCK):

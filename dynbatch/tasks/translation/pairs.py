@@ -53,7 +53,7 @@ def targets_of(texts: Sequence[ParallelText]) -> list[str]:
 
 
 def units_of(texts: Sequence[str], units: str) -> str:
-    """What tokens are where the settings leave it open ("auto"): words, unless more than a tenth
+    """The kind of tokens where the settings leave it open ("auto"): words, unless more than a tenth
     of the running words are there only once, so that they can only be spelled.
 
     Example:

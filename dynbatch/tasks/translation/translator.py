@@ -53,7 +53,7 @@ class Translation:
 
 
 class Translator(WritingTask):
-    """What turns a source into targets: texts of words, or of characters.
+    """A translator of a source into targets: texts of words, or of characters.
 
     Where the settings leave open what tokens are, they are words, unless more than a tenth of the
     running words of a side are there only once, so that they could only be unknown: words of a
@@ -192,7 +192,7 @@ class Translator(WritingTask):
         return f"{len(texts):,} sources with {len(targets_of(texts)):,} targets"
 
     def tokens(self, held_out: Sequence[ParallelText]) -> list[str]:
-        """What tokens are, and how many held-out targets have some that are never written."""
+        """The kind of tokens, and how many held-out targets have some that are never written."""
         source, target = [len(each.entries) for each in (self.source, self.target)]
         lines = [
             f"{source:,} different {self.source_units} in sources, "
@@ -292,7 +292,7 @@ class Translator(WritingTask):
         return SourceTokenizer(self.source, self.target, self.source_units, self.target_units)
 
     def generation(self) -> GenerationConfig:
-        """How targets are written: greedily, or with beams whose scores are log-probabilities."""
+        """The way targets are written: greedily, or with beams scored by log-probabilities."""
         return GenerationConfig(
             max_new_tokens=self.max_length, early_stopping=True, length_penalty=0.0
         )
@@ -301,7 +301,7 @@ class Translator(WritingTask):
         self, sources: Sequence[str], beam_size: int = 1, length_penalty: float = 0.0,
         n_best: int = 1, batch_size: int = 512,
     ) -> Iterator[list[Translation]]:  # fmt: skip
-        """For each source, in order, its best targets: greedy, or with a beam.
+        """The best targets of each source, in order: greedy, or with a beam.
 
         Args:
             batch_size: sources that are searched side by side.

@@ -203,7 +203,7 @@ class DeviceGroupRun:
         return self.rows.matrix(f"X{stream}").array
 
     def gradients(self) -> tuple[Array, dict[int, Array]]:
-        """After backward: gradients of what the calls returned, side by side (count, width), and
+        """Gradients after backward: of the calls' results, side by side (count, width), and
         of what they were given, (count, width of it) by stream.
         """
         reached = [k for k in self.cell.reached if k < self.cell.program.num_given]

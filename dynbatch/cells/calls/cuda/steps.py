@@ -17,7 +17,7 @@ from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 
 
 class CallSteps(LoopSteps):
-    """What a batch launches, for every batch of a group: sums of rows, then the cell's step.
+    """Launches of a batch, for every batch of a group: sums of rows, then the cell's step.
 
     Args:
         rows:    a step is a batch of the region, by its number there.

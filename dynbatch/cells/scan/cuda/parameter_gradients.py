@@ -49,7 +49,7 @@ class ScanGradients(LoopGradients):
         return matrix.part(0, value.column, value.width)
 
     def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> RowGathers:
-        """What overwrites gradients of the chunk's streams; at last those of states and memories.
+        """Gathers that overwrite gradients of the chunk's streams; then of states and memories.
 
         Args:
             memory_gradients: in the order of the sentences; empty where no operator reads one.

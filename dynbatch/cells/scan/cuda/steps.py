@@ -19,7 +19,7 @@ from dynbatch.compiler.cuda.emit import Kernel
 
 
 class StepWay(NamedTuple):
-    """How a step runs: with few rows, and then see `PassOnDevice.items_of_few`."""
+    """A way to run a step: with few rows (see `PassOnDevice.items_of_few`), or with many."""
 
     is_few: bool
     goes_on: bool
@@ -27,7 +27,7 @@ class StepWay(NamedTuple):
 
 
 class ScanSteps(LoopSteps):
-    """What a step of a scan launches, for every step.
+    """The launches of every step of a scan.
 
     Args:
         generic: operators with kernels of their own.
