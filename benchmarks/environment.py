@@ -1,4 +1,4 @@
-"""What ran underneath: versions, matrix kernels, and the settings that change them."""
+"""The environment of a run: versions, matrix kernels, and the settings that change them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Clock:
         self._busy: dict[str, list[float]] = {}
 
     def run(self, name: str, work: Callable[[], Any]) -> Any:
-        """What the work returns."""
+        """The result of the work."""
         wall, busy = time.perf_counter(), time.process_time()
         found = work()
         self._busy.setdefault(name, []).append(time.process_time() - busy)
@@ -209,7 +209,7 @@ def seq2seq(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def price(model: GPT2, options: argparse.Namespace) -> dict[str, Any]:
-    """What steps cost whose bits are the rows' own, of prompts and of single tokens."""
+    """The costs of steps whose bits are the rows' own, of prompts and of single tokens."""
     rng, clock = np.random.default_rng(options.seed), Clock()
     prompts = [rng.integers(0, model.config.vocab_size, 4 * options.prompt) for _ in range(PROMPTS)]
     try:

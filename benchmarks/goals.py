@@ -1,4 +1,4 @@
-"""What dynbatch is to reach on a CPU: `python -m benchmarks.goals [--only tagger] [--rounds 3]`.
+"""Goals of dynbatch on a CPU: `python -m benchmarks.goals [--only tagger] [--rounds 3]`.
 
 Each measurement is a command of its own, on a machine that does nothing else. Their tables go to
 stderr as they come, the goals to stdout at the end. `--against FOLDER` times another checkout
@@ -128,7 +128,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def without_c(name: str) -> str:
-    """What the goals call a measurement with NumPy's kernels alone."""
+    """The goals' name for a measurement with NumPy's kernels alone."""
     return f"{name}, without C"
 
 
@@ -197,7 +197,7 @@ def _towards(what: str, ratio: float, goal: Goal) -> str:
 
 
 def ratios(run: Mapping[str, Any]) -> dict[str, float]:
-    """Of each peer that ran, its time over dynbatch's."""
+    """The time of each peer that ran, over dynbatch's."""
     peers = run["peers_ms"].items()
     return {name: ms / run["dynbatch_ms"] for name, ms in peers if ms is not None}
 

@@ -42,7 +42,7 @@ class Batch:
     targets: list[Array]
 
     def sentences(self) -> Iterator[tuple[Any, ...]]:
-        """What a model of one sentence is given, sentence by sentence."""
+        """The inputs of a model of one sentence, sentence by sentence."""
         return zip(self.sources, self.targets, strict=True)
 
     @property
@@ -117,7 +117,7 @@ class Corpus:
         return [self.fill(rng, self.lengths(rng, num_sentences)) for _ in range(count)]
 
     def describe(self, batches: Sequence[Batch]) -> str:
-        """What one of these batches holds on average."""
+        """The average contents of one of these batches."""
         tokens = np.mean([batch.num_tokens for batch in batches])
         return f"{tokens:.0f} tokens, {mean_padding_ratio(batches):.2f} cells a token when padded"
 

@@ -1,4 +1,4 @@
-"""What a machine can do at most: the fastest products that any library here gets from it; copies.
+"""Limits of a machine: the fastest products that any library here gets from it; copies.
 
 A training step is mostly matrix products, so its floating-point operations a second, over the rate
 of a large product, say how much a faster implementation of the same arithmetic could still bring.

@@ -1,4 +1,4 @@
-"""What 8 to 1,024 ranks would wait for: `python -m benchmarks.many_ranks [--json FILE]`.
+"""Waits of 8 to 1,024 ranks: `python -m benchmarks.many_ranks [--json FILE]`.
 
 Reckoned, not run. First the shards: mini-batches with the lengths of real messages and with those
 of `benchmarks.lengths` are cut for so many ranks by cost, by tokens and by sentences; all ranks

@@ -131,7 +131,7 @@ def validation_loss(side: Side, text: Text, recipe: Recipe) -> float:
 
 @dataclass
 class Row:
-    """What one side has come to."""
+    """The result of one side."""
 
     seconds: float
     training_loss: float

@@ -1,4 +1,4 @@
-"""What rounded factors cost in accuracy: `python -m benchmarks.precision [cmudict] [scan]`.
+"""The accuracy lost by rounded factors: `python -m benchmarks.precision [cmudict] [scan]`.
 
 `dynbatch train` learns pairs with `--matmul float32`, `tf32` and `bfloat16` from the same seeds,
 and greedily decodes pairs it has not seen, in float32. On the CPU this shows what tensor cores of a

@@ -1,4 +1,4 @@
-"""What a run found, for people and for programs."""
+"""The findings of a run, for people and for programs."""
 
 from __future__ import annotations
 

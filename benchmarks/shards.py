@@ -44,7 +44,7 @@ Cuts = dict[str, list[list[int]]]
 
 
 class Found(NamedTuple):
-    """What one model showed on one kind of lengths.
+    """The result of one model on one kind of lengths.
 
     Args:
         cost:      as it was measured.

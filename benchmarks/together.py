@@ -14,7 +14,7 @@ Found = Mapping[str, Any]
 
 
 def measure(workload: str, options: Sequence[str]) -> Found | None:
-    """What `benchmarks.run` finds of a workload; None if it fails, which is told on stderr.
+    """The measurement of a workload by `benchmarks.run`; None if it fails, as stderr tells.
 
     So are its warnings, and which peers do not run.
     """

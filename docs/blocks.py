@@ -223,7 +223,7 @@ def run_blocks(page: Path) -> dict[str, object]:
 
 
 def processor_seconds() -> float:
-    """What this process and those that it waited for have taken of processors."""
+    """Seconds of processors that this process and those that it waited for have taken."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 

@@ -37,7 +37,7 @@ class Browser:
         self.call("POST", "/url", url=path.as_uri())
 
     def script(self, text, *arguments):
-        """What a function of that body returns; it has its `arguments`."""
+        """The result of a function of that body; it has its `arguments`."""
         return self.call("POST", "/execute/sync", script=text, args=arguments)
 
     def press(self, *names):
@@ -58,7 +58,7 @@ class Browser:
         self.call("POST", f"/element/{found[ELEMENT]}/click")
 
     def log(self):
-        """What the page's console holds: errors of scripts, and what its policy refused."""
+        """The page's console: errors of scripts, and what its policy refused."""
         return [entry["message"] for entry in self.call("POST", "/se/log", type="browser")]
 
 

@@ -179,7 +179,7 @@ def one_thread(same_threads: None) -> None:
 
 @pytest.fixture
 def cuda() -> Iterator[Any]:
-    """What dynbatch takes for CuPy: a GPU where there is one, else the simulator in one way."""
+    """The module that dynbatch takes for CuPy: a GPU's where there is one, else the simulator."""
     with devices.device("gpu" if devices.has_gpu() else "shuffled") as module:
         yield module
 

@@ -34,7 +34,7 @@ class Made:
 
 
 class MapStyle:
-    """As PyTorch wants it: no end but `len`."""
+    """A data set of PyTorch's map style: no end but `len`."""
 
     def __init__(self, made):
         self.made = made

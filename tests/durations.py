@@ -1,4 +1,4 @@
-"""What a run of the tests takes: `make test ARGS=--durations-table=FILE` writes a table.
+"""The time that the tests take: `make test ARGS=--durations-table=FILE` writes a table.
 
 The file keeps the tables of other suites. All is in seconds of processors, summed over workers, but
 for `clock`:

@@ -46,7 +46,7 @@ def covering(items: Iterable[pytest.Item]) -> set[str]:
 
 
 def _values(item: pytest.Item) -> Iterable[Any]:
-    """What one case takes from each list of parameters and from each fixture that has some."""
+    """The values of one case from each list of parameters and each fixture that has some."""
     given = dict(getattr(getattr(item, "callspec", None), "params", {}))
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs["argnames"]

@@ -1,4 +1,4 @@
-"""What errors say."""
+"""The texts of errors."""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,12 +16,12 @@ def matrix(generator: Generator, length: int) -> tuple[Any, ...]:
 
 
 def image(generator: Generator, length: int) -> tuple[Any, ...]:
-    """Of one pixel or more; the higher, the narrower."""
+    """An image of one pixel or more; the higher, the narrower."""
     return (generator.standard_normal((max(1, length), 1 + 7 // (length + 1), 4)),)
 
 
 def larger_image(generator: Generator, length: int) -> tuple[Any, ...]:
-    """Of 3 × 3 pixels or more."""
+    """An image of 3 × 3 pixels or more."""
     return (generator.standard_normal((3 + length, 3 + 7 // (length + 1), 4)),)
 
 
@@ -80,7 +80,7 @@ def two_sentences(generator: Generator, length: int) -> tuple[Any, ...]:
 
 
 def two_with_words(generator: Generator, length: int) -> tuple[Any, ...]:
-    """The same with at least one key."""
+    """Two sentences with at least one key."""
     return two_sentences(generator, max(1, length))
 
 
@@ -93,7 +93,7 @@ def choices(generator: Generator, length: int) -> tuple[Any, ...]:
 
 
 def some_memory(generator: Generator, length: int) -> tuple[Any, ...]:
-    """The same with at least one key: without any PyTorch gives NaN, dynbatch zeros."""
+    """A memory with at least one key: without any PyTorch gives NaN, dynbatch zeros."""
     return query_and_memory(generator, max(1, length))
 
 

@@ -354,7 +354,7 @@ def test_threads_are_counted_by_integers(same_threads, count):
 
 
 class TorchLike:
-    """What a dtype of PyTorch's is to NumPy: nothing that it knows."""
+    """An object that is to NumPy as a dtype of PyTorch is: nothing that it knows."""
 
     def __repr__(self):
         return "torch.float64"

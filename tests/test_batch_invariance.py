@@ -51,7 +51,7 @@ def results(build: Build, sentences: Sequence[np.ndarray], matmul: str) -> list[
 def differing(
     name: str, companies: Sequence[int], threads: int, matmul: str = "float32"
 ) -> set[tuple[str, int, int]]:
-    """What has other bits than alone on one thread: its name, words and sentences beside it."""
+    """Bits that differ from those alone on one thread: name, words and sentences beside it."""
     build, rng = KINDS[name](), np.random.default_rng(0)
     own = np.split(rng.permutation(OWN_WORDS), np.cumsum(WATCHED)[:-1])
     db.set_num_threads(1)

@@ -84,7 +84,7 @@ def test_no_kind_of_data_set_is_read_for_ever_or_copied(tmp_path, kind):
 
 
 def frame():
-    """As pandas has it: [name] is a column."""
+    """A table as of pandas: [name] is a column."""
     names = ["__len__", "__getitem__", "keys", "iloc"]
     return type("DataFrame", (), dict.fromkeys(names, lambda *_: 3))()
 

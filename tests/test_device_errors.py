@@ -1,4 +1,4 @@
-"""What a GPU refuses is an error that says for whom, and leaves graph, pool and queue usable."""
+"""A refusal of a GPU is an error that says for whom, and leaves graph, pool and queue usable."""
 
 import importlib
 import re
@@ -228,7 +228,7 @@ def out_of_memory(*args, **named):
 
 
 class Driver(RuntimeError):
-    """What CuPy raises for the runtime's errors."""
+    """An error such as CuPy raises for the runtime's."""
 
 
 def cupy_that(count):

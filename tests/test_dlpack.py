@@ -36,7 +36,7 @@ def counted(run):
 
 @contextmanager
 def watched(cuda):
-    """What the host waits for inside, on a GPU that works as late as it may; a skip on a real one.
+    """Waits of the host inside, on a GPU that works as late as it may; a skip on a real one.
 
     Memory of the stand-in that is freed waits too, so what earlier work has held is freed first.
     """

@@ -28,7 +28,7 @@ def tokens(graph, length=5, width=4):
 
 
 class Mistake(NamedTuple):
-    """What is done, the exception, and pieces of its message in order."""
+    """A mistake, its exception, and pieces of its message in order."""
 
     provoke: Any
     error: type[Exception]

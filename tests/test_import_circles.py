@@ -15,7 +15,7 @@ def name_of(path: Path) -> str:
 
 
 def imports_of(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """What each module imports of the others: at once, in functions, and for type checkers."""
+    """Imports of each module: at once, in functions, and for type checkers."""
     graph = {}
     for name, path in modules.items():
         imported = set()

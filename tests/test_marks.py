@@ -1,4 +1,4 @@
-"""Of products of parameters `make test` tries a few cases, among which is each value."""
+"""A few of the products of parameters run in `make test`, among which is each value."""
 
 import random
 from itertools import product

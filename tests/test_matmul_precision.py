@@ -47,7 +47,7 @@ def recurrent(x, h, p):
 
 
 def by_hand(matmul, p, xs, dys):
-    """The same in float64, whose factors are rounded to float32 and then as asked."""
+    """The product in float64, of factors rounded to float32 and then as asked."""
 
     def factor(x):
         with multiplying(matmul):

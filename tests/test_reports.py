@@ -1,4 +1,4 @@
-"""What a worker of a run in several processes tells of each test."""
+"""The report of a worker, in a run of several processes, on each test."""
 
 from tests import conftest
 

@@ -92,7 +92,7 @@ def test_another_thread_runs_a_graph_on_its_gpu(cp):
 
 
 def texts(model, elsewhere, **settings):
-    """What an engine writes whose steps find another GPU current."""
+    """The text of an engine whose steps find another GPU current."""
     with Engine(model, step_tokens=4) as engine:
         numbers = []
         for prompt in ([3, 1, 2, 5, 4, 1], [7], [4, 4]):
@@ -219,7 +219,7 @@ def averaged(model):
 
 
 def after(act, device, elsewhere):
-    """What something gives behind an update, on the host."""
+    """The value of something behind an update, on the host."""
     model = Tagger().to(device)
     optimizer = optim.Adam([model.embed.weight, model.output.weight], 0.1)
     moment = Moment.now([model.mean], None)

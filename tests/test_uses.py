@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def uses(tmp_path):
-    """What one file uses in a repository of some texts."""
+    """The files that one file uses in a repository of some texts."""
 
     def of(file, texts):
         for name, text in texts.items():

@@ -23,7 +23,7 @@ Rule = Callable[..., Any]
 
 
 def outcome_by_torch(random_graph: RandomGraph) -> Outcome:
-    """What `policies.outcome` returns, by PyTorch; without gradients of nodes that cells made."""
+    """`policies.outcome` by PyTorch; without gradients of nodes that cells made."""
     torch = import_torch()
     inline = replace(random_graph, inline=True)
     parameters = inline.parameters

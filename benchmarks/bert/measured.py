@@ -57,7 +57,7 @@ def step(config: BertConfig, lengths: Sequence[int], threads: int) -> dict[str, 
 
 
 def in_a_process(sizes: dict[str, int], lengths: Sequence[int], threads: int) -> dict[str, Any]:
-    """What `step` finds in a process that holds nothing else.
+    """The result of `step` in a process that holds nothing else.
 
     Args:
         sizes: fields of the model's `BertConfig`.

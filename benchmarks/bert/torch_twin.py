@@ -1,4 +1,4 @@
-"""The same network in PyTorch, and the bytes of its training step.
+"""The network in PyTorch, and the bytes of its training step.
 
 Its attention is the fused kernel, which stores no scores: dropout of attention's weights, for which
 PyTorch's CPU has no such kernel, is left out. Only words to be predicted get logits, and all of

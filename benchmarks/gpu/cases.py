@@ -74,13 +74,13 @@ class Case:
         return self.corpus().random_batches(rng, self.batches, self.batch)
 
     def bucketed(self) -> list[Batch]:
-        """As many mini-batches of like lengths, with as many tokens."""
+        """Mini-batches of like lengths, as many and with as many tokens."""
         tokens = round(np.mean([batch.num_tokens for batch in self.data()]))
         rng = np.random.default_rng(SEED + 1)
         return self.corpus().bucketed_batches(rng, self.batches, tokens, self.batch)
 
     def batches_of(self, side: Contender) -> list[Batch]:
-        """Those that a side runs on."""
+        """The mini-batches that a side runs on."""
         return self.bucketed() if side.is_bucketed else self.data()
 
     def ours(self, device: str = "cuda", precision: str = FULL) -> DynbatchContender:
@@ -109,7 +109,7 @@ class Case:
 
 
 def precisions() -> tuple[str, ...]:
-    """Those of products that the card has."""
+    """The precisions of products that the card has."""
     capability = int(backend.cupy().cuda.Device().compute_capability)
     return (FULL, *(ROUNDED if capability >= LEAST_CAPABILITY else ()))
 

@@ -78,7 +78,7 @@ def at_the_beginning(wanted: Sequence[str], cores: int) -> list[Job]:
 def side_by_side(
     wanted: Sequence[str], cores: int, seconds: float, keep: Path | None = None
 ) -> list[Job]:
-    """What may run at the same time, as none of it is timed. The longest come first.
+    """Jobs that may run at the same time, as none is timed. The longest come first.
 
     Args:
         seconds: until the timed parts begin, which the tests may take.
@@ -107,7 +107,7 @@ def side_by_side(
 
 
 def one_by_one(wanted: Sequence[str]) -> list[Job]:
-    """What is timed, and has the machine for itself."""
+    """Jobs that are timed, and have the machine for themselves."""
     jobs = _speed(wanted, CASES[1:])
     if "generation" in wanted:
         jobs.append(Job("generation", GENERATION, 2 * TIMED_SECONDS))
@@ -125,7 +125,7 @@ def _speed(wanted: Sequence[str], cases: Sequence[Case]) -> list[Job]:
 
 
 def expected_seconds(jobs: Sequence[Job]) -> float:
-    """What they should take: half of what they may."""
+    """The seconds that jobs should take: half of what they may."""
     return sum([job.limit_seconds for job in jobs]) / 2
 
 

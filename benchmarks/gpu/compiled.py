@@ -1,4 +1,4 @@
-"""What the first training step of a program compiles for a GPU, and how long NVRTC takes; no card.
+"""Modules that a first training step compiles for a GPU, and how long NVRTC takes; no card.
 
     python -m benchmarks.gpu.compiled [tagger seq2seq transformer tree] [--beside CHECKOUT]
 

@@ -60,7 +60,7 @@ def measure(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _check(case: Case, batch: Batch) -> str:
-    """What `Graph(check=True)` finds wrong, or nothing."""
+    """The findings of `Graph(check=True)`, or nothing."""
     try:
         case.ours().check(batch)
     except CheckError as error:

@@ -83,7 +83,7 @@ class Counts:
 
 @contextmanager
 def counting() -> Iterator[dict[str, Counts]]:
-    """What is launched on the stand-in inside, by name; products of cuBLAS are "gemm"."""
+    """Counts of launches on the stand-in inside, by name; products of cuBLAS are "gemm"."""
     found: dict[str, Counts] = defaultdict(Counts)
     launch, products = simulator.Program.launch, cublas._products
     runtime = _runtime()

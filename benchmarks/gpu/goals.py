@@ -1,4 +1,4 @@
-"""What dynbatch wants to reach on an H100 or H200, beside what was measured."""
+"""Goals of dynbatch on an H100 or H200, beside what was measured."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def loop_in_turn(made: Queue) -> None:
 
 
 def loop(made: Queue) -> None:
-    """The same, prepared where this checkout can."""
+    """The loop, prepared where this checkout can."""
     if PreparedLoop is None:
         return loop_in_turn(made)
     numbers = np.arange(LAUNCHES // 2)

@@ -52,7 +52,7 @@ def describe() -> Iterator[dict[str, Any]]:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """What `describe` found, for people."""
+    """The findings of `describe`, for people."""
     if "driver" not in found:
         return [f"card       {found['card']}"]
     memory = found["memory_bytes"] / 2**30

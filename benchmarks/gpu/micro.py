@@ -1,4 +1,4 @@
-"""What nobody can reckon: a launch, a small product, attention by shape. Medians of a few rounds.
+"""Figures that nobody can reckon: a launch, a small product, attention. Medians of few rounds.
 
 * launch: microseconds of the host for one, by CuPy's kernel object and by the queue, and of the
   device, for a kernel that does next to nothing;

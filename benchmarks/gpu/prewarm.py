@@ -72,7 +72,7 @@ def train_few(case: Case, step: str = FULL) -> int:
 
 
 def commands(processes: int, switched: int = 0) -> list[list[str]]:
-    """What the processes run, those that take longest first.
+    """The commands that the processes run, those that take longest first.
 
     Args:
         switched: so many of the cases in each way of each switch, too.

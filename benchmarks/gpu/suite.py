@@ -87,7 +87,7 @@ class Shard:
         self._process.wait()
 
     def findings(self) -> list[str]:
-        """What a program that watches the tests said of kernels, each with the test before it."""
+        """Findings on kernels of a program that watches the tests, each with the test before it."""
         test, found = "", []
         for line in self.log.read_text(errors="replace").splitlines():
             if name := _TEST.match(line):

@@ -1,4 +1,4 @@
-"""What the device did meanwhile, as CUPTI recorded it through PyTorch's profiler."""
+"""Work of the device, as CUPTI recorded it through PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def device_work(function: Callable[[], Any]) -> DeviceWork | None:
 
 
 def summary(events: Iterable[Mapping[str, Any]]) -> DeviceWork | None:
-    """What the events of a Chrome trace say, whose times are microseconds; None without any."""
+    """A summary of a Chrome trace, whose times are microseconds; None without any events."""
     work = [e for e in events if e.get("ph") == "X" and e.get("cat") in KINDS]
     if not work:
         return None

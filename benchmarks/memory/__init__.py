@@ -1,1 +1,1 @@
-"""What memory costs: benchmarks of plans, limits, allocators and losses."""
+"""The cost of memory: benchmarks of plans, limits, allocators and losses."""

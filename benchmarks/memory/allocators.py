@@ -69,7 +69,7 @@ DECODE_EVERY, DECODED, LONGEST = 5, 16, 30
 
 @dataclass(frozen=True)
 class Log:
-    """What one program asked its pool for.
+    """The requests of one program to its pool.
 
     Args:
         warm: number of the first event after the warm-up.
@@ -82,7 +82,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Steady:
-    """What the default pool did in the program itself. Bytes; the steps after the warm-up.
+    """Figures of the default pool in the program itself. Bytes; the steps after the warm-up.
 
     used_bytes:     the most in use between two steps.
     reserved_bytes: after the warm-up, and in the end.

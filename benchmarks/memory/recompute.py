@@ -162,7 +162,7 @@ def fill(figure: Any, points: Sequence[Point]) -> None:
 
 
 class Label(NamedTuple):
-    """What is written beside a point."""
+    """The text beside a point."""
 
     text: str
     colour: str

@@ -19,7 +19,7 @@ _WORKER = Path(__file__).with_name("checkout_worker.py")
 
 
 class CheckoutContender(Contender):
-    """The same workload in another checkout, in a process of its own.
+    """A workload in another checkout, in a process of its own.
 
     Args:
         folder:    the checkout's root.

@@ -1,4 +1,4 @@
-"""What the PyTorch peers share: values, padding and packing, the update, names of kernels.
+"""Common parts of the PyTorch peers: values, padding and packing, the update, kernels' names.
 
 Nothing here is timed but `PyTorchContender.train`. Batches are padded or packed beforehand, and lie
 on the device, as a `DataLoader` that works ahead would have it. Tensors are time-major, (T, B): no
@@ -118,7 +118,7 @@ def tf32(is_allowed: bool) -> Iterator[None]:
 
 
 def _shapes(prepared: Any) -> Any:
-    """What a compiled function is specialised to: shapes of all tensors of a batch, and numbers."""
+    """The key that a compiled function is specialised to: tensors' shapes, and numbers."""
     if isinstance(prepared, Tensor):
         return tuple(prepared.shape)
     if isinstance(prepared, int):

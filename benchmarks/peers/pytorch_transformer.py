@@ -142,7 +142,7 @@ class Padded:
 
 
 class TransformerContender(PyTorchContender):
-    """What all forms share: the network and the mean of the sentences' losses."""
+    """The common part of all forms: the network and the mean of the sentences' losses."""
 
     model: Network
 

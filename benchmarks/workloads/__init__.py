@@ -1,4 +1,4 @@
-"""What is timed: one file per workload, its model written in dynbatch's public interface."""
+"""Workloads that are timed: one file each, its model written in the public interface."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class StepTagger(DynbatchTagger):
 
 
 def weights(lstm: models.LSTM, suffix: str) -> Weights:
-    """What one direction's cell reads."""
+    """The weights that one direction's cell reads."""
     return Weights(*[getattr(lstm, f"{name}_l0{suffix}") for name in Weights._fields])
 
 

@@ -25,7 +25,7 @@ class LanguageModel(models.Module):
 
     @db.block
     def states(self, x: db.Node) -> db.Node:
-        """What the layers make of word vectors: one node a sentence."""
+        """The output of the layers for word vectors: one node a sentence."""
         return self.encoder(x + F.positions(x, self.position.weight), causal=True)
 
     def loss(self, graph: db.Graph, words: Array, targets: Array) -> db.Node:
@@ -46,7 +46,7 @@ class BertTagger(models.Module):
 
     @db.block
     def states(self, x: db.Node) -> db.Node:
-        """What the layer makes of word vectors: one node a sentence."""
+        """The output of the layer for word vectors: one node a sentence."""
         return self.encoder(x)
 
     def loss(self, graph: db.Graph, words: Array, tags: Array) -> db.Node:

@@ -150,7 +150,7 @@ class HandBatchedTree(Contender):
     # Inner nodes ----------------------------------------------------------------------------------
 
     def _of_inner(self, count: int) -> tuple[Array, ...]:
-        """What inner nodes need in backward: both children's h and c, gates, tanh(c)."""
+        """Values of inner nodes for backward: both children's h and c, gates, tanh(c)."""
         widths = {"h pairs": 2, "c pairs": 2, "gates": 5, "tanh": 1}
         return tuple(
             self._buffers.rows(name, count, width * self._hidden) for name, width in widths.items()

@@ -64,7 +64,7 @@ def classes() -> dict[str, str]:
 
 @cache
 def written() -> dict[str, str]:
-    """What a page writes, such as `F.tanh` or `Graph.backward`, and the full name."""
+    """Names as a page writes them, such as `F.tanh` or `Graph.backward`, and the full names."""
     forms: dict[str, str] = {}
     for full, value in public().items():
         room, _, name = full.rpartition(".")

@@ -45,7 +45,7 @@ class Expression:
     tokens: tuple[str, ...]
 
     def value(self) -> int:
-        """What it evaluates to, 0 … 9: [MED rounds down, [SM is the sum modulo 10."""
+        """The value of the list, 0 … 9: [MED rounds down, [SM is the sum modulo 10."""
         lists: list[list[int]] = [[]]
         operators: list[str] = []
         for token in self.tokens:

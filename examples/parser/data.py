@@ -15,7 +15,7 @@ SUFFIX = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbered:
-    """What the parser reads of a sentence.
+    """A sentence as the parser reads it.
 
     Args:
         ids:     of words, suffixes and, where it reads them, tags: (T,) int64 each.

@@ -77,6 +77,6 @@ def neighbour(sentence: ParsedSentence, side: int) -> Tree:
 
 
 def nearest_projective(sentence: ParsedSentence) -> Tree:
-    """What the right actions give: the tree itself unless its arcs cross."""
+    """The tree of the right actions: the tree itself unless its arcs cross."""
     end = follow(len(sentence.words), actions_of(sentence))
     return end.heads, end.labels

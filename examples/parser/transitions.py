@@ -46,7 +46,7 @@ class Configuration:
         self.labels = ["root"] * num_words
 
     def legal(self) -> tuple[Kind, ...]:
-        """What may be done; nothing when the sentence is parsed."""
+        """The legal actions; none when the sentence is parsed."""
         shift: tuple[Kind, ...] = ("shift",) if self.front <= len(self.heads) else ()
         arcs: tuple[Kind, ...] = ("left", "right") if len(self.stack) > 1 else ()
         return shift + arcs

@@ -35,7 +35,7 @@ def several(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run depends on, and how it is shown."""
+    """Settings of a run, and of its output."""
 
     updates: int = option(300, "steps of the optimizer")
     prompts: int = option(16, "prompts of an update")
@@ -63,7 +63,7 @@ class Writer(models.Module):
 
 
 class Update(NamedTuple):
-    """What an update was made of.
+    """The numbers that an update was made of.
 
     rewards:    of each answer.
     difference: the largest between an answer's log-probability by the engine and by the graph.

@@ -1,4 +1,4 @@
-"""What the examples with trees share: settings, loss, accuracy, what training says of itself."""
+"""Common parts of the examples with trees: settings, loss, accuracy, messages of training."""
 
 from __future__ import annotations
 

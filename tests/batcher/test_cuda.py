@@ -1,4 +1,4 @@
-"""What a mini-batch costs on a GPU, as exact counters: launches, and one upload a run."""
+"""The costs of a mini-batch on a GPU, as exact counters: launches, and one upload a run."""
 
 from collections import Counter
 from threading import Thread

@@ -11,7 +11,7 @@ OTHER = "dynbatch in elsewhere"
 
 
 def measured(name, arguments):
-    """What a benchmark would print: every peer takes 100 ms, we 50 on two threads and 80 on one."""
+    """The output of a benchmark: every peer takes 100 ms, we 50 on two threads and 80 on one."""
     if arguments[0] == "benchmarks.one_long":
         return {"time_ratio": 1.05, "memory_ratio": 1.2, "goal": 1.1}
     if arguments[0] == "benchmarks.parallel":

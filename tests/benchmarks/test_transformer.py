@@ -32,7 +32,7 @@ def of_torch(torch, values):
 
 
 def reference_loss(torch, layers, tensors, words, targets):
-    """Of one sentence."""
+    """The loss of one sentence."""
     functional = torch.nn.functional
     length = len(words)
     x = (tensors["word.weight"][words] + tensors["position.weight"][:length])[None]

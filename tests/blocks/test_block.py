@@ -145,7 +145,7 @@ def arguments_of(graph, kinds, length, generator, inputs):
 
 
 class Outcome:
-    """What one mini-batch gives: values and gradients, and what it took."""
+    """The outcome of one mini-batch: values and gradients, and what it took."""
 
     def __init__(self, function, kinds, lengths, parameters, **settings):
         limit = settings.pop("memory_limit", None)

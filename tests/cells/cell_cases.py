@@ -30,7 +30,7 @@ class Case:
 
     @property
     def form(self) -> ScanForm:
-        """What it is traced for."""
+        """The form that it is traced for."""
         return ScanForm(D, self.states, self.single)
 
     def batch(

@@ -81,7 +81,7 @@ class _Writer:
         return [*range(len(self.widths) - parts, len(self.widths))]
 
     def gates(self) -> None:
-        """What recurrent cells are made of: maps of token and state, summed, cut and squashed."""
+        """The operations of recurrent cells: maps of token and state, summed, cut and squashed."""
         choose, parts = self.choose, self.choose([2, 3, 4])
         width = choose([1, 2]) * self.unit
         way = choose(["sum cut", "maps cut", "one by one"])

@@ -73,7 +73,7 @@ def sentences(
 def step_by_step(
     cell: Any, xs: Any, init: Any, params: Any = None, memory: Any = None, reverse: bool = False
 ) -> tuple[db.Node | None, Any]:
-    """What `db.scan` gives, without it; None for the outputs of an empty sentence."""
+    """The results of `db.scan` without it; None for the outputs of an empty sentence."""
     parts = init if isinstance(init, tuple) else (init,)
     first = xs[0] if isinstance(xs, tuple) else xs
     state: Any = tuple(

@@ -1,4 +1,4 @@
-"""What `dynbatch generate` takes for a model and for a tokenizer, and what it refuses."""
+"""The models and tokenizers that `dynbatch generate` takes, and those that it refuses."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What `dynbatch` and its commands say of themselves, and to what they do not know."""
+"""The help of `dynbatch` and its commands, and their answers to what they do not know."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What `dynbatch generate` says of prompts whose results end early, or that fail."""
+"""Messages of `dynbatch generate` on prompts whose results end early, or that fail."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What stands around the loop: ordinary nodes of one sentence, as few as there can be."""
+"""The operators around the loop: ordinary nodes of one sentence, as few as there can be."""
 
 import numpy as np
 

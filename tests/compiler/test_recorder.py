@@ -1,4 +1,4 @@
-"""What a cell reads of its parameters is noted, by whatever way it gets there."""
+"""Reads of a cell's parameters are noted, by whatever way it gets there."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -41,7 +41,7 @@ class Special(Linear):
 
 
 def assert_noticed(params, read, change):
-    """What `read` reads is handed on as it is; `change` makes a difference, other changes none."""
+    """Assert that `read`'s values are handed on and that only `change` makes a difference."""
     recorder = Recorder(params)
     found = read(recorder)
     assert found == read(params)

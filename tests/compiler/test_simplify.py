@@ -1,4 +1,4 @@
-"""What a program computes twice, or to no effect, is left out; what it computes stays the same."""
+"""Operators that compute twice, or to no effect, are left out; results stay equal."""
 
 from types import SimpleNamespace
 

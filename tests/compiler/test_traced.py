@@ -23,7 +23,7 @@ class Counted(SimpleNamespace):
 
 
 def traced(params):
-    """What is kept of a cell that reads ten parameters."""
+    """The trace that is kept of a cell that reads ten parameters."""
     recorder = Recorder(params)
     for k in range(10):
         getattr(recorder, f"weight{k}")

@@ -1,4 +1,4 @@
-"""What compilers made for the tests, kept between runs in files named by what they are made of."""
+"""Files that compilers made for the tests, kept between runs under names of their contents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def built(name: str, made_of: Sequence[str], make: Callable[[Path, Path], None]) -> Path:
-    """What `make(path, folder to work in)` leaves there: of an earlier time, if nothing changed.
+    """The file of `make(path, folder to work in)`: of an earlier time, if nothing changed.
 
     Where the checkout lies is no part of that: another one builds nothing anew.
 

@@ -32,7 +32,7 @@ _DIVISION = re.compile(r"\b(?:div|rem)\.[su](?:32|64)\b")
 
 
 class Resources(NamedTuple):
-    """What one kernel takes on one architecture; bytes and registers a thread, shared a block."""
+    """Resources of one kernel on one architecture; bytes and registers a thread, shared a block."""
 
     registers: int
     stack_bytes: int
@@ -41,7 +41,7 @@ class Resources(NamedTuple):
 
 
 class CompileError(SyntaxError):
-    """What NVRTC says about a source text."""
+    """NVRTC's message on a source text."""
 
 
 def missing(architecture: int = LEAST_CAPABILITY[13]) -> str | None:
@@ -55,7 +55,7 @@ def missing(architecture: int = LEAST_CAPABILITY[13]) -> str | None:
 
 
 def cupy_options(architecture: int, options: Sequence[str]) -> tuple[str, ...]:
-    """What CuPy gives the compiler for a `RawModule` with these options, but for folders of headers
+    """CuPy's options for a `RawModule` with these options, but for folders of headers
     (cupy/cuda/compiler.py): sources here include nothing from outside."""
     added = ("-ftz=true", f"-arch=sm_{architecture}", "--device-as-default-execution-space")
     return (*options, *added)
@@ -98,14 +98,14 @@ def divisions(text: str, name: str, options: Sequence[str] = ()) -> dict[str, in
 
 
 def ptx(text: str, name: str, options: Sequence[str] = ()) -> str:
-    """What the compiler makes of a text before it knows the GPU's instructions."""
+    """The PTX of a text, before the compiler knows the GPU's instructions."""
     given = ("-std=c++17", *options, "-arch=compute_90", "--device-as-default-execution-space")
     with _compiled(text, name, 90, given) as (library, program):
         return _text_of(library, program, "PTX")
 
 
 def compiled_log(text: str, name: str, architecture: int, given: Sequence[str]) -> str:
-    """What the compiler says about a text that it accepts."""
+    """The compiler's messages on a text that it accepts."""
     with _compiled(text, name, architecture, given) as (library, program):
         return _text_of(library, program, "ProgramLog")
 

@@ -114,7 +114,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def device_error() -> str:
-    """What the device says once it can do nothing more; nothing while it is well."""
+    """The device's error once it can do nothing more; nothing while it is well."""
     import cupy
 
     try:

@@ -44,7 +44,7 @@ STATIC = re.compile(r"^\w+ (\w+) [bBdDuV] _ZZ(\d+)(\w+)", re.MULTILINE)
 
 
 class KernelFault(RuntimeError):
-    """What a kernel did that a device would not forgive: where, which block, which thread."""
+    """A fault that a device would not forgive: where, which block, which thread."""
 
 
 class LaunchConfiguration(ctypes.Structure):

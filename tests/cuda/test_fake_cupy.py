@@ -51,7 +51,7 @@ def launch(kernel, grid, block, values, shared=0, size=None):
 
 
 def extra_of(data, size):
-    """What the driver wants as `extra`: the addresses of the arguments and of their size."""
+    """The driver's `extra`: the addresses of the arguments and of their size."""
     room = np.frombuffer(data, np.uint8), np.array([size])
     KEPT[:] = room
     return [1, room[0].ctypes.data, 2, room[1].ctypes.data, 0]
@@ -626,7 +626,7 @@ def test_every_name_of_nccl_is_one_of_cupy_with_the_same_parameters():
 
 
 def _c_type(parameter):
-    """What CuPy's wrapper of cuBLAS takes for a parameter of that name."""
+    """The type that CuPy's wrapper of cuBLAS takes for a parameter of that name."""
     if parameter in ("A", "B", "C", "Aarray", "Barray", "Carray", "alpha", "beta"):
         return "size_t"
     return "intptr_t" if parameter == "handle" else "int"

@@ -98,7 +98,7 @@ class Derivatives:
 
 
 def by_backward(case: Case, arguments, of: str) -> list[np.ndarray]:
-    """What `graph.backward` finds for y or z, with respect to nodes and parameters."""
+    """Gradients by `graph.backward` of y or z, with respect to nodes and parameters."""
     parameters = parameters_of(case)
     with db.Graph(dtype="float64", seed=0) as graph:
         derivatives = Derivatives(case, graph, arguments, parameters)
@@ -162,7 +162,7 @@ def test_second_derivatives_equal_those_of_pytorch(case, torch):
 
 
 def gradients_of(torch, outputs, leaves, seed: int):
-    """Of Σ ⟨w_i, outputs_i⟩, with the weights of `weighted`."""
+    """Gradients of Σ ⟨w_i, outputs_i⟩, with the weights of `weighted`."""
     weights = weights_of([tuple(x.shape) for x in outputs], seed)
     total = sum((x * torch.tensor(w)).sum() for x, w in zip(outputs, weights, strict=True))
     if not total.requires_grad:

@@ -1,4 +1,4 @@
-"""What "Beside others" says of another library has a source, and each source is used."""
+"""Statements of "Beside others" on another library have a source, and each source is used."""
 
 import re
 from pathlib import Path

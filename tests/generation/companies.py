@@ -17,7 +17,7 @@ BEAMS = GenerationConfig(
 
 
 def prompts(count=7):
-    """Of lengths around a page's and a tile's, and others."""
+    """Prompts of lengths around a page's and a tile's, and others."""
     rng = np.random.default_rng(3)
     lengths = [1, 2, 63, 64, 65, 130, *rng.integers(1, 100, count)][:count]
     return [rng.integers(0, VOCAB, n) for n in lengths]

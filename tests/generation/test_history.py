@@ -23,7 +23,7 @@ STATE_BYTES = 256  # seven numbers, rounded up by the pool
 
 
 def pasts(history, count=0):
-    """What each operator finds in a step with so many new rows."""
+    """The data that each operator finds in a step with so many new rows."""
     return StepRows(history.caches, [history], np.array([count])).pasts(0)
 
 

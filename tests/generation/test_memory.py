@@ -1,4 +1,4 @@
-"""What the caches of an engine take: counted in bytes and in tokens that are read."""
+"""The size of an engine's caches, counted in bytes and in tokens that are read."""
 
 import numpy as np
 import pytest

@@ -37,7 +37,7 @@ def packs(monkeypatch):
 
 
 def written(model, given, steps=None, change=None, matmul="bfloat16"):
-    """What an engine writes for prompts side by side; after some steps a change is made."""
+    """The text that an engine writes for prompts side by side; a change is made amid the steps."""
     with Engine(model, CONFIG, matmul=matmul) as engine:
         requests = [engine.add(prompt) for prompt in given]
         count = 0

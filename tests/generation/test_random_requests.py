@@ -20,7 +20,7 @@ READ["writer"] = "target.weight"
 
 
 class Request(NamedTuple):
-    """What `Engine.add` takes."""
+    """The arguments of `Engine.add`."""
 
     prompt: np.ndarray
     prefix: tuple[int, ...]
@@ -104,7 +104,7 @@ def outcome(engine, number):
 
 
 def run(model, requests, step_tokens=2048):
-    """What becomes of requests side by side, with the events of each."""
+    """The results of requests side by side, with the events of each."""
     with Engine(model, tokenizer=ByteTokenizer(), step_tokens=step_tokens) as engine:
         numbers = [request.add(engine) for request in requests]
         told = {number: [] for number in numbers}

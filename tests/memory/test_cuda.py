@@ -1,4 +1,4 @@
-"""The same allocators over the memory of a GPU, and over allocators of others."""
+"""The allocators over the memory of a GPU, and over allocators of others."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ SIZES = [1, 1000, 17, 50_000, 300, 1000, 9]
 
 
 def of_pointers(cuda):
-    """As CuPy's pools, and RMM's allocator for CuPy."""
+    """Memory as from CuPy's pools, and RMM's allocator for CuPy."""
     return GivenMemory(cuda.cuda.alloc), lambda: None
 
 
 def of_addresses(cuda):
-    """As the resources of `rmm.mr`: an address, and a function that takes it back."""
+    """Memory as from `rmm.mr`: an address, and a function that takes it back."""
     held = {}
 
     def allocate(size):

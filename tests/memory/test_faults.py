@@ -69,7 +69,7 @@ class TrainingAfterValues(Step):
 
 
 def state(graph, pool, step):
-    """What a failure must not change."""
+    """The state that a failure must not change."""
     gradients = [
         None if parameter.grad is None else dense_gradient(parameter).tolist()
         for parameter in step.model.parameters()
@@ -116,7 +116,7 @@ def below(allocator, device):
 
 
 def above(allocator, device):
-    """The same, with what fails above the allocator: at each request, whatever it holds."""
+    """An allocator with one above it that fails: at each request, whatever it holds."""
     made = []
 
     def failing(upstream):

@@ -1,4 +1,4 @@
-"""What every allocator must do, whatever its method."""
+"""Duties of every allocator, whatever its method."""
 
 import numpy as np
 import pytest

@@ -17,7 +17,7 @@ def rows(graph, count):
 
 
 def refused(check, count, tree):
-    """What the error says."""
+    """The text of the error."""
     with db.Graph() as graph, pytest.raises(ShapeError) as caught:
         check("tree", rows(graph, count), tree)
     return str(caught.value)

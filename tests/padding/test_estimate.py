@@ -1,4 +1,4 @@
-"""What a padded mini-batch would hold is what it holds."""
+"""The estimate of a padded mini-batch is what it holds."""
 
 import numpy as np
 import pytest

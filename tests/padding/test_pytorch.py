@@ -1,4 +1,4 @@
-"""What is measured of PyTorch is what can be counted by hand."""
+"""Measurements of PyTorch are what can be counted by hand."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Yielding:
 
 
 def on_gpus(cp, size, do):
-    """What do(communicator) gives on each rank, which are threads, each with a GPU."""
+    """The results of do(communicator) on each rank, which are threads, each with a GPU."""
 
     def run(transport):
         with nccl.one_at_a_time, cp.cuda.Device(transport.rank):

@@ -26,7 +26,7 @@ def pairs(size):
 
 
 def on_ranks(size, do):
-    """What do(communicator) gives on each rank; an error of one is raised here."""
+    """The results of do(communicator) on each rank; an error of one is raised here."""
 
     def run(transport):
         with Communicator(transport) as communicator:
@@ -56,7 +56,7 @@ def count_messages(communicator, of="_host"):
 
 
 def digest(communicator):
-    """Of everything that the transport moves: both ways of sums, strides, nothing, messages."""
+    """A digest of all that the transport moves: both ways of sums, strides, nothing, messages."""
     rank = communicator.rank
     numbers = np.random.default_rng(rank)
     arrays = [numbers.standard_normal(n).astype("f4") for n in (0, 7, DIRECT_BYTES // 4 + 3)]

@@ -48,7 +48,7 @@ class Guarded:
         self.guard._read(self.guard.parent if of is self.parent else self.guard.guards[0])
 
     def told(self, line):
-        """What the guard has said, without beats."""
+        """Messages of the guard, without beats."""
         line.socket.setblocking(False)
         self.heard[line] += [each for each in line.read() if each["kind"] != "beat"]
         return self.heard[line]

@@ -28,7 +28,7 @@ def parameters():
 
 
 def gradient(name, rank, step):
-    """What a rank's backward leaves: numbers whose sum depends on the order."""
+    """A gradient of a rank's backward: numbers whose sum depends on the order."""
     rng = np.random.default_rng([rank, step, len(name)])
     dtype = np.float64 if name == "double" else np.float32
     return (rng.standard_normal(SHAPES[name]) * 10.0 ** rng.integers(-3, 4)).astype(dtype)
@@ -254,7 +254,7 @@ def mapped():
 
 
 def mapped_before():
-    """The same of other tests, of which an error may hold some."""
+    """Memory mapped by other tests, of which an error may hold some."""
     gc.collect()
     return mapped()
 

@@ -1,4 +1,4 @@
-"""What is wrong with the text of a picture, as a browser shows it."""
+"""Faults of a picture's text, as a browser shows it."""
 
 import re
 from itertools import combinations

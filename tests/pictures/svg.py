@@ -1,4 +1,4 @@
-"""What a picture holds, read back from its SVG."""
+"""Contents of a picture, read back from its SVG."""
 
 import xml.etree.ElementTree as ElementTree
 

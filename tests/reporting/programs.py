@@ -324,7 +324,7 @@ class SlowBatches:
 
 
 def trained(batches: Any, capture: Callable[[], str]) -> Told:
-    """What the Trainer tells in an epoch."""
+    """The Trainer's messages in an epoch."""
     model = Tagger()
     trainer = Trainer(
         model, optim.SGD(model, lr=0.01), lambda graph, model, one: F.sum(model.loss(graph, one)),

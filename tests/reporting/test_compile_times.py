@@ -1,4 +1,4 @@
-"""What a process compiles once is told apart from what a step takes."""
+"""Compiling, once in a process, is told apart from what a step takes."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""What several graphs show is told of those only that do it one after the other."""
+"""Advice from several graphs is given of those only that ran one after the other."""
 
 import threading
 

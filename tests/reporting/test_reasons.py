@@ -1,4 +1,4 @@
-"""What kept batches of one node type apart, as `explain()` says it."""
+"""Reasons that kept batches of one node type apart, in `explain()`."""
 
 import numpy as np
 import pytest

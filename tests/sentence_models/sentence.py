@@ -1,4 +1,4 @@
-"""What a model of a sentence reads, and the table of all kinds of models."""
+"""The inputs of a model of a sentence, and the table of all kinds of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file's form says of its task, and what is said where it says nothing."""
+"""The task that a file's form tells, and the error where it tells none."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""What is printed while a task learns."""
+"""The output while a task learns."""
 
 from dynbatch.tasks.learning import COLUMNS, broken
 

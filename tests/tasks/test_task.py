@@ -1,4 +1,4 @@
-"""What is held out: decided by each example alone."""
+"""Examples that are held out: each decides by itself."""
 
 from dynbatch.tasks.task import divided, hold_out
 

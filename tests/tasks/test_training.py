@@ -1,4 +1,4 @@
-"""What the smaller examples share: one run in a folder, resumed with its own settings and data."""
+"""The common part of the smaller examples: one run in a folder, resumed as it was."""
 
 import threading
 from dataclasses import dataclass

@@ -91,7 +91,7 @@ def tree_root(graph, p, tree, x):
 
 
 class OursModel(models.Module):
-    """The same weights as a model of dynbatch."""
+    """A model of dynbatch with these weights."""
 
     def __init__(self):
         self.leaf = models.Linear(WIDTH, 3 * HIDDEN)
@@ -146,7 +146,7 @@ def of_dynbatch(dtype):
 
 
 def pair_of_models(make, form, dtype):
-    """The same classifier node by node and batched, with the same values."""
+    """One classifier node by node and one batched, with equal values."""
     torch.manual_seed(0)
     plain = Classifier(TreeLSTM()).to(dtype)
     mixed = form(make(dtype)).to(dtype)

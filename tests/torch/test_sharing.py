@@ -1,4 +1,4 @@
-"""What a function reads of a PyTorch module's parameters, and what it cannot."""
+"""Reads of a PyTorch module's parameters by a function: those that work, and those refused."""
 
 import pytest
 

@@ -368,7 +368,7 @@ def called(main: Callable[[list[str]], int], argv: list[str]) -> tuple[int, str]
 
 @dataclass
 class Findings:
-    """What came of some seeds: answers by damage, and what should not have been."""
+    """Outcomes of some seeds: answers by damage, and those that should not have been."""
 
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)

@@ -56,7 +56,7 @@ def gradients_of(model):
 
 
 def largest_difference(found, expected):
-    """Of all gradients, relative to the largest number in each."""
+    """The largest difference of all gradients, relative to the largest number in each."""
     assert found.keys() == expected.keys()
     return max(
         np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max() for name in found

@@ -85,7 +85,7 @@ def dense(grad):
 
 
 def difference(found, wanted):
-    """Of all arrays together, as a part of the largest number."""
+    """The difference of all arrays together, as a part of the largest number."""
     assert found.keys() == wanted.keys()
     names = [name for name in wanted if wanted[name] is not None]
     assert names == [name for name in found if found[name] is not None]

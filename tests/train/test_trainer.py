@@ -127,7 +127,7 @@ def outcomes():
 
 @pytest.fixture
 def undisturbed(request, tmp_path_factory, outcomes):
-    """Of the test's device."""
+    """Outcomes without disturbance, of the test's device."""
     device = request.getfixturevalue("device") if "device" in request.fixturenames else "cpu"
     if device not in outcomes:
         before = random.get_state()
@@ -682,7 +682,7 @@ def test_resume_within_an_epoch_of_other_data_is_refused_whole(tmp_path):
 
 
 def permuted(examples):
-    """The same sentences with other numbers for the words, as of a vocabulary that has changed."""
+    """Sentences with other numbers for the words, as of a vocabulary that has changed."""
     return [(10 - words, target) for words, target in examples]
 
 

@@ -24,7 +24,7 @@ FROZEN = (Node, StepRun, Block, BatchInput, Batch)
 
 
 class Planning:
-    """What planning did: how often it ran, and what it assigned to which objects."""
+    """Counts of planning: how often it ran, and what it assigned to which objects."""
 
     def __init__(self):
         self.calls = 0

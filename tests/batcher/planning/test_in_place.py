@@ -34,7 +34,7 @@ def random_network(x, weight, bias, seed):
 
 
 def gradients(seed, device, block):
-    """Those of inputs and parameters."""
+    """Gradients of inputs and parameters."""
     parameters = [parameter(WIDTH, WIDTH).to(device), parameter(WIDTH).to(device)]
     function = db.block(random_network) if block else random_network
     with db.Graph(device) as graph:

@@ -1,4 +1,4 @@
-"""What a step will hold, known before it runs: equal to what is then measured."""
+"""The memory that a step will hold is known before it runs: equal to what is then measured."""
 
 import numpy as np
 import pytest

@@ -216,7 +216,7 @@ def test_a_part_of_a_total_that_a_call_was_given_whole_cannot_be_kept():
 
 
 class Program:
-    """The same random program twice: in a graph, some of whose nodes are kept, and in PyTorch."""
+    """A random program made twice: in a graph, some of whose nodes are kept, and in PyTorch."""
 
     def __init__(self, graph, torch, seed):
         self.graph, self.torch = graph, torch

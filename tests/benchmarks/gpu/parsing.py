@@ -1,4 +1,4 @@
-"""What a command of this checkout takes its arguments for; it does nothing but read them."""
+"""The arguments that a command of this checkout reads; it does nothing but read them."""
 
 import argparse
 import importlib

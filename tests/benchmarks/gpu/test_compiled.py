@@ -1,4 +1,4 @@
-"""What the first step of a program compiles, module by module, and the table of it."""
+"""The modules that a program's first step compiles, and the table of them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the parts of the check want to launch is compiled before they do."""
+"""Kernels that the parts of the check want to launch are compiled before they do."""
 
 import itertools
 import json

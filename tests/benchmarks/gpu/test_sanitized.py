@@ -1,4 +1,4 @@
-"""What compute-sanitizer watches."""
+"""The programs that compute-sanitizer watches."""
 
 import re
 

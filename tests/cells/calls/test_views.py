@@ -11,7 +11,7 @@ from dynbatch.cells.calls.region_node import RegionRun
 
 @pytest.fixture(autouse=True)
 def place():
-    """Of the processor: a GPU's regions gather all that they read."""
+    """The processor: a GPU's regions gather all that they read."""
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ WHOLE = ["lstm", "gru", "lstm_by_gates", "states_are_linear_maps", "overlapping_
 
 
 def parameters(case, count, device):
-    """As many sets of parameters."""
+    """Sets of parameters, one for each run."""
     rng = np.random.default_rng(0)
     return [
         {name: db.Parameter(rng.normal(size=shape), name).to(device)

@@ -1,4 +1,4 @@
-"""What a scan may be given, above all sentences side by side; and how it is told what is wrong."""
+"""The arguments of a scan, above all sentences side by side; and the errors of wrong ones."""
 
 from types import SimpleNamespace
 

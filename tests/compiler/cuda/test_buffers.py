@@ -42,7 +42,7 @@ class Memory:
 
 
 def accesses(step, number):
-    """What each of an item's lanes, or the operator, loads and stores."""
+    """Loads and stores of each of an item's lanes, or of the operator."""
     item = step.items[number]
     if not isinstance(item, KernelGroup):
         return [([whole(x) for x in item.inputs], [whole(value) for value in item.outputs])]

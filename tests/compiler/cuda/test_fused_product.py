@@ -101,7 +101,7 @@ def test_a_row_has_the_same_bits_whatever_rows_are_beside_it(cuda, few):
 
 
 def kinds(items):
-    """What each launch of a step of few rows is."""
+    """The kind of each launch of a step of few rows."""
     return [
         f"{item.first}-{item.last}"
         if isinstance(item, FusedProduct)

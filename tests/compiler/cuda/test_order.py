@@ -11,7 +11,7 @@ NAMES = [name for name, case in CASES.items() if not case.memories]
 
 
 def kinds(items):
-    """What each item is: a group, or an operator by its opcode."""
+    """The kind of each item: a group, or an operator by its opcode."""
     return ["group" if isinstance(item, KernelGroup) else item.opcode.name for item in items]
 
 

@@ -169,7 +169,7 @@ def asarray(a: Any, dtype: Any = None) -> ndarray:
 
 
 def _interfaced(a: Any) -> ndarray:
-    """What CuPy makes of the interface: it waits for the stream that the interface names."""
+    """CuPy's array of the interface: it waits for the stream that the interface names."""
     found = a.__cuda_array_interface__
     stream = found.get("stream")
     if stream is not None:

@@ -222,7 +222,7 @@ _pool = MemoryPool()
 
 
 class _Pinned:
-    """What `cupy.cuda.PinnedMemoryPointer` has besides the buffer protocol."""
+    """The members of `cupy.cuda.PinnedMemoryPointer` besides the buffer protocol."""
 
     @property
     def ptr(self) -> int:

@@ -134,7 +134,7 @@ class Stream:
         return self._captured is not None
 
     def enqueue(self, work: Callable[[], None], *, is_kernel: bool = False) -> None:
-        """Not in CuPy: what every device operation of the stand-in goes through."""
+        """Enqueue a device operation of the stand-in (not in CuPy)."""
         if is_kernel and self.device_id != current_device():
             raise RuntimeError(f"cudaErrorInvalidResourceHandle: a stream of GPU {self.device_id}")
         if self._captured is not None:

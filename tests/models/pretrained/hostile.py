@@ -354,7 +354,7 @@ def no_file(rng, files, folder):
 
 
 def a_pickle(rng, files, folder):
-    """What executes when it is unpickled; the folder has nothing else, or safetensors too."""
+    """A file that executes when it is unpickled, alone in its folder or beside safetensors."""
     harm = f"cposix\nsystem\n(S'touch {folder.parent / 'harmed'}'\ntR."
     files[rng.choice(["pytorch_model.bin", "model.bin", *weights_of(files)])] = harm.encode()
     if rng.random() < 0.7:

@@ -255,7 +255,7 @@ def words(length: int) -> torch.Tensor:
 
 
 def run(model: Any, length: int, target_length: int) -> tuple[dict[str, Any], torch.Tensor]:
-    """What a sentence is and what the model gives for it, and its loss."""
+    """A sentence, the model's output for it, and its loss."""
     config = model.config
     inputs = {"input_ids": words(length)}
     if config.model_type == "bert":

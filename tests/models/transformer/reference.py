@@ -72,7 +72,7 @@ class Reference:
         return self.linear(f"{name}.out_proj.", (weights @ v).transpose(0, 1).flatten(1))
 
     def bias(self, length: int) -> Any:
-        """What is added to scores, (heads, T, T)."""
+        """The numbers added to scores, (heads, T, T)."""
         name, torch = self.options["positions"], self.torch
         distance = torch.arange(length) - torch.arange(length)[:, None]
         if name == "alibi":
