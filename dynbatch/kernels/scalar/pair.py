@@ -62,7 +62,7 @@ class Pair:
         return expand(self.body(*map(variable, self.names)), language)
 
     def gradients(self, language: str = "", with_number: bool = False) -> list[Expression]:
-        """Those of both values in primitives, over dy and the values."""
+        """The gradients of both values in primitives, over dy and the values."""
         return [expand(self.gradient(side, with_number)[0], language) for side in (0, 1)]
 
     @cached_property
@@ -93,7 +93,7 @@ class Pair:
 
     @cached_property
     def backward_with_number(self) -> Kernels:
-        """Likewise, where the other value is a number."""
+        """The NumPy code of both gradients where the other value is a number."""
         return tuple([code for code, _ in self._backward(with_number=True)])
 
     @cached_property
