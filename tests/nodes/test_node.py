@@ -3,7 +3,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.errors import DtypeError
+from dynbatch.errors import DtypeError, ShapeError
 
 
 def test_operators_with_numbers_on_either_side():
@@ -40,6 +40,15 @@ def test_indexing_and_length():
         assert x[1].value.tolist() == [3, 4]
         assert x[-1:].value.tolist() == [[5, 6]]
         assert x[0][1].value == 2
+
+
+def test_an_error_shows_eight_inputs_and_counts_the_rest():
+    with db.Graph() as graph:
+        with pytest.raises(ShapeError) as caught:
+            F.concat([F.input(graph, np.ones((2 + (k == 9), 3))) for k in range(10)])
+    lines = str(caught.value).splitlines()
+    assert [line[2] for line in lines[1:9]] == list("abcdefgh")
+    assert lines[9] == "  … 2 more inputs"
 
 
 def test_a_node_says_what_it_is():

@@ -21,6 +21,11 @@ def test_a_parent_stands_in_the_middle_above_its_children():
     assert middle[6] == pytest.approx((middle[4] + middle[5]) / 2)
 
 
+def test_boxes_of_any_width_that_nothing_joins_stand_side_by_side_around_the_middle():
+    middle = placed([[0, 1, 2]], [], {0: 10.0, 1: 50.0, 2: 20.0}, 5)
+    assert middle == {0: -42.5, 1: -7.5, 2: 32.5}
+
+
 def test_a_leaf_stands_just_below_its_reader():
     layer = layers_of(range(5), [(0, 2), (1, 2), (2, 4), (3, 4)])
     assert layer == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}

@@ -31,6 +31,10 @@ def test_a_graph_gives_the_lengths_of_its_sentences():
         F.mean(losses)
         picture = db.pictures.padding(graph)
     assert picture == db.pictures.padding([3, 41, 1, 12])
+    with db.Graph() as open_graph:
+        for length in (3, 0):
+            F.tanh(F.input(open_graph, np.ones((length, 2))))
+        assert db.pictures.padding(open_graph) == db.pictures.padding([3, 0])
     with pytest.raises(GraphError, match="the graph is closed"):
         db.pictures.padding(graph)
 

@@ -142,6 +142,10 @@ def test_single_arrays_need_no_tuple():
     check_batching(lambda graph, x: F.tanh(x), [np.ones((2, 3)), np.zeros((0, 3))])
 
 
+def test_one_sentence_is_checked_without_a_batch_that_leaves_it_out():
+    check_batching(lambda graph, x: F.tanh(x), [np.ones((2, 3))])
+
+
 def test_inputs_for_which_the_function_is_infinite_are_refused():
     with pytest.raises(AssertionError, match=r"sentence 1, output 0, element \(0, 0\) is -inf"):
         check_batching(lambda graph, x: F.log(x), [np.ones((2, 3)), np.zeros((1, 3))])

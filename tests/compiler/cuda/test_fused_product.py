@@ -136,6 +136,13 @@ def test_products_that_are_added_have_one_sum():
     assert [fused.grid(rows) for rows in (0, 1, 16, 17)] == [0, 1, 1, 2]
 
 
+def test_a_kernel_has_as_many_products_as_the_limit_and_no_more(monkeypatch):
+    monkeypatch.setattr(fused_product, "MOST_TERMS", 2)
+    assert kinds(device_cell().forward.few) == ["0-2", "GENERIC", "4-5"]
+    monkeypatch.setattr(fused_product, "MOST_TERMS", 1)
+    assert kinds(device_cell().forward.few) == ["LINEAR", "LINEAR", "group", "GENERIC", "4-5"]
+
+
 def test_large_weights_are_multiplied_by_cublas(monkeypatch):
     cell = device_cell()
     assert cell.is_few(128, 4) and not cell.is_few(129, 4)

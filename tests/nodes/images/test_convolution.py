@@ -9,7 +9,9 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, DtypeError, ShapeError
 from dynbatch.kernels import convolution as kernels
+from dynbatch.kernels.c.images import patch_tables
 from dynbatch.kernels.images import window_patches
+from dynbatch.nodes.batch import Batch
 from dynbatch.testing import check_batching
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -204,6 +206,15 @@ def test_chunks_bound_the_memory_of_windows():
     weight = np.empty((8, 64, 1, 1), np.float32)
     assert kernels.workspace(weight, pixels) == weight.size
     assert kernels.workspace_backward(weight, pixels.reversed()) == weight.size
+
+
+def test_the_table_of_images_is_counted():
+    with db.Graph() as graph:
+        images = [F.input(graph, np.ones((height, 5, 2))) for height in (4, 7, 3)]
+        batch = Batch([F.avg_pool2d(image, 2) for image in images], np.dtype("float32"))
+    node_type = type(batch.first)
+    (images_table, _) = patch_tables(node_type.patches(batch))
+    assert node_type.index_bytes(batch) == 8 * 4 + images_table.nbytes  # and the rows' offsets
 
 
 def test_two_groups_are_two_convolutions_side_by_side():
