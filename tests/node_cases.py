@@ -408,6 +408,14 @@ CASES = [
                 lambda torch, x: [x.tanh().asin(), x.tanh().acos(), (x.tanh() * 0.9).atanh(),
                                   (x * x + 1.5).acosh()]),
     elementwise("erf", F.erf, lambda torch, x: torch.erf(x)),
+    *[elementwise(f"{name}, straight through",  # in steps smaller than those of differences
+                  lambda x, name=name: getattr(F, name)(x * 1e12) * 1e-12,
+                  lambda torch, x, name=name: (getattr(x * 1e12, name)() * 1e-12 - x).detach() + x)
+      for name in ("round", "floor", "ceil")],
+    elementwise("whole numbers, without a gradient",
+                lambda x: [f(F.detach(x * 3)) * x for f in (F.round, F.floor, F.ceil)],
+                lambda torch, x: [f(x * 3).detach() * x
+                                  for f in (torch.round, torch.floor, torch.ceil)]),
     elementwise("sign", F.sign, lambda torch, x: torch.sign(x)),
     elementwise("clamp", lambda x: F.clamp(x, max=0.5), lambda torch, x: torch.clamp(x, max=0.5)),
     elementwise("scale", lambda x: x * (x.rows + 0.5), lambda torch, x: x * (len(x) + 0.5)),
@@ -571,6 +579,16 @@ CASES = [
          lambda torch, x: torch.nn.functional.avg_pool1d(x.T[None], 2, 1)[0].T, {"MeanPool": 1}),
     Case("kmax_pool", lambda graph, x: F.kmax_pool(x, 2), at_least(2), (),
          lambda torch, x: x.gather(0, x.topk(2, 0).indices.sort(0).values), {"KMaxPool": 1}),
+    *[Case(f"topk over {over}", lambda graph, x, dim=dim: F.topk(x, 2, dim), at_least(2), (),
+           lambda torch, x, dim=dim: [part.to(x.dtype) for part in torch.topk(x, 2, dim)],
+           {"TopK": 1, "TopKPlaces": 1})
+      for over, dim in (("tokens", 0), ("features", -1))],
+    Case("topk of a vector", lambda graph, x: F.topk(x, 4), vector, (),
+         lambda torch, x: [part.to(x.dtype) for part in torch.topk(x, 4)],
+         {"TopK": 1, "TopKPlaces": 1}),
+    Case("topk of scores", lambda graph, q, k: F.topk(scores(graph, q, k), 1), two_with_words, (),
+         lambda torch, q, k: [part.to(q.dtype) for part in torch.topk(q @ k.T, 1)],
+         {"TopK": 1, "TopKPlaces": 1}),
     Case("pools of short sentences", lambda graph, x: [F.max_pool(x, 3, 2), F.mean_pool(x, 3, 2)],
          matrix, (), None, {"MaxPool": 1, "MeanPool": 1}),
     Case("windows", lambda graph, x: F.windows(x, 3, padding=1), matrix, (), None, {"Windows": 1}),
@@ -631,6 +649,22 @@ CASES = [
     Case("rms_norm", lambda graph, x, w: F.rms_norm(x, w), matrix, [(4,)],
          lambda torch, x, w: torch.nn.functional.rms_norm(x, (4,), w, 1e-6),
          {"RmsNormalization": 1}),
+    *[Case(f"normalize by {p} over {over}",
+           lambda graph, x, p=p, dim=dim: F.normalize(x, p, dim), at_least(1), (),
+           lambda torch, x, p=p, dim=dim: torch.nn.functional.normalize(x, p, dim))
+      for p in (2.0, 1.0, 3.0, 0.5, 0.0, -1.0, np.inf, -np.inf)
+      for over, dim in (("tokens", 0), ("features", -1))[: 1 + (p != 3.0)]],
+    Case("normalize a vector", lambda graph, x: F.normalize(x, eps=3.0), vector, (),
+         lambda torch, x: torch.nn.functional.normalize(x, dim=0, eps=3.0)),
+    *[Case(f"cosine_similarity over {over}",
+           lambda graph, a, b, dim=dim: F.cosine_similarity(a, b, dim),
+           lambda generator, length: pair(generator, max(length, 1)), (),
+           lambda torch, a, b, dim=dim: (
+               torch.cosine_similarity(a, b, dim).reshape((-1, 1) if dim else (-1,))))
+      for over, dim in (("tokens", 0), ("features", -1))],
+    Case("cosine_similarity with a vector", lambda graph, a, b: F.cosine_similarity(a, b),
+         matrix_and_vector, (),
+         lambda torch, a, b: torch.cosine_similarity(a, b[None], -1).reshape(-1, 1)),
     # Gated units
     *[Case(f"{name} of two", lambda graph, a, b, unit=unit: unit(a, b), pair, (),
            lambda torch, a, b, f=f: f(torch.nn.functional, a) * b, {"GatedUnit": 1})

@@ -38,7 +38,7 @@ def kmax_pool_backward(dy: Array, offsets: Array, k: int, place: Array, out: Arr
     """out = dy in the rows that `kmax_pool` took it from, else 0.
 
     Args:
-        place: (S k, D) from `kmax_pool`.
+        place: (S k, D) from `kmax_pool`, or others that are different in each column, in any order.
     """
     out[...] = 0
     np.put_along_axis(out, place + np.repeat(offsets[:-1], k)[:, None], dy, axis=0)

@@ -23,6 +23,7 @@ from dynbatch.nodes.losses.elementwise import (
     nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
+from dynbatch.nodes.normalize import cosine_similarity, normalize
 from dynbatch.nodes.positions.absolute import positions, sinusoidal
 from dynbatch.nodes.positions.rotary import rotary
 from dynbatch.nodes.reductions.extremum import argmax, max, min
@@ -49,6 +50,7 @@ from dynbatch.nodes.shape.permute import permute, transpose
 from dynbatch.nodes.shape.reshape import reshape, squeeze, unsqueeze
 from dynbatch.nodes.shape.split import chunk, split
 from dynbatch.nodes.shape.structure import reverse
+from dynbatch.nodes.shape.topk import topk
 from dynbatch.nodes.shape.windows import max_pool, mean_pool, windows
 from dynbatch.nodes.softmax import log_softmax, softmax, sparsemax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
@@ -56,7 +58,20 @@ from dynbatch.nodes.syntax.other_names import missing as _missing
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.nodes.unary.activations import *  # noqa: F403
 from dynbatch.nodes.unary.activations import __all__  # type checkers follow it so
-from dynbatch.nodes.unary.arithmetic import abs, clamp, clip, detach, exp, log, negative, sign, sqrt
+from dynbatch.nodes.unary.arithmetic import (
+    abs,
+    ceil,
+    clamp,
+    clip,
+    detach,
+    exp,
+    floor,
+    log,
+    negative,
+    round,
+    sign,
+    sqrt,
+)
 from dynbatch.nodes.unary.trigonometric import (
     acos,
     acosh,
@@ -75,17 +90,18 @@ from dynbatch.nodes.unary.trigonometric import (
 __all__ = [
     *__all__, "abs", "acos", "acosh", "add", "additive_attention", "affine", "alibi", "argmax",
     "asin", "asinh", "atan", "atanh", "attention", "avg_pool2d", "binary_cross_entropy_with_logits",
-    "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "conv_transpose2d", "cos",
-    "cosh", "crf", "cross_entropy", "cumsum", "detach", "divide", "dot", "dropout", "equal", "erf",
-    "exp", "expand", "gather_rows", "geglu", "general_attention", "glu", "greater", "greater_equal",
-    "huber_loss", "input", "kl_div", "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal",
-    "linear", "log", "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool",
-    "max_pool2d", "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss",
-    "multiply", "negative", "nll_loss", "not_equal", "parameter", "permute", "pick", "pointer_loss",
+    "ceil", "chunk", "clamp", "clip", "concat", "constant", "conv1d", "conv2d", "conv_transpose2d",
+    "cos", "cosh", "cosine_similarity", "crf", "cross_entropy", "cumsum", "detach", "divide", "dot",
+    "dropout", "equal", "erf", "exp", "expand", "floor", "gather_rows", "geglu",
+    "general_attention", "glu", "greater", "greater_equal", "huber_loss", "input", "kl_div",
+    "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log", "log_softmax",
+    "logsumexp", "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean",
+    "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply", "negative",
+    "nll_loss", "normalize", "not_equal", "parameter", "permute", "pick", "pointer_loss",
     "positions", "pow", "reglu", "relative_bias", "repeat", "reshape", "reverse", "rms_norm",
-    "rotary", "segment_mean", "segment_sum", "sign", "sin", "sinh", "sinusoidal", "slice",
+    "rotary", "round", "segment_mean", "segment_sum", "sign", "sin", "sinh", "sinusoidal", "slice",
     "softmax", "sparsemax", "split", "sqrt", "squeeze", "stack", "std", "subtract", "sum", "swiglu",
-    "t5_bias", "tan", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
+    "t5_bias", "tan", "topk", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

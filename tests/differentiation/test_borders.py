@@ -99,6 +99,8 @@ OF_ROWS |= {
     "segment_sum": lambda x: F.segment_sum(x, [1, 0, 1]),
     "segment_mean": lambda x: F.segment_mean(x, [1, 0, 1]),
     "kmax_pool": lambda x: F.kmax_pool(x, 1),
+    "topk": lambda x: F.topk(x, 2)[0],
+    "topk over tokens": lambda x: F.topk(x, 1, 0)[0],
     "max_pool": lambda x: F.max_pool(x, 2, 1),
     "mean_pool": lambda x: F.mean_pool(x, 2, 1),
     "max_pool2d": lambda x: F.max_pool2d(F.reshape(x, (2, 3, 1)), 2, 1, 1),

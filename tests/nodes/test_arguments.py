@@ -34,6 +34,10 @@ FUNCTIONS = {
     "conv2d": [lambda x, it: F.conv2d(it, SQUARE)],
     "conv_transpose2d": [lambda x, it: F.conv_transpose2d(it, SQUARE)],
     "crf": [lambda x, it: F.crf(it, [0, 1], SQUARE, VECTOR, VECTOR)],
+    "cosine_similarity": [
+        lambda x, it: F.cosine_similarity(it, x),
+        lambda x, it: F.cosine_similarity(x, it),
+    ],
     "cross_entropy": [lambda x, it: F.cross_entropy(it, [0, 1])],
     "cumsum": [lambda x, it: F.cumsum(it, 0)],
     "divide": [lambda x, it: F.divide(it, x), lambda x, it: F.divide(x, it)],
@@ -54,6 +58,7 @@ FUNCTIONS = {
     "mse_loss": [lambda x, it: F.mse_loss(it, x)],
     "multi_margin_loss": [lambda x, it: F.multi_margin_loss(it, [0, 1])],
     "multiply": [lambda x, it: F.multiply(it, x), lambda x, it: F.multiply(x, it)],
+    "normalize": [lambda x, it: F.normalize(it)],
     "nll_loss": [lambda x, it: F.nll_loss(it, [0, 1])],
     "pick": [lambda x, it: F.pick(it, 0)],
     "pointer_loss": [
@@ -80,6 +85,7 @@ FUNCTIONS = {
     "where": [lambda x, it: F.where(x, it, x), lambda x, it: F.where(x, x, it)],
     "subtract": [lambda x, it: F.subtract(it, x), lambda x, it: F.subtract(x, it)],
     "viterbi": [lambda x, it: F.viterbi(it, SQUARE, VECTOR, VECTOR)],
+    "topk": [lambda x, it: F.topk(it, 1)],
     "windows": [lambda x, it: F.windows(it, 1)],
 }
 BIASES = {"alibi", "relative_bias", "t5_bias"}  # of attention; none takes a node

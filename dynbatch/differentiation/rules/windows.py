@@ -24,6 +24,7 @@ from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.kmax_pool import KMaxPool
 from dynbatch.nodes.shape.scatter import scattered
 from dynbatch.nodes.shape.slice import Slice
+from dynbatch.nodes.shape.topk import TopK, TopKPlaces
 from dynbatch.nodes.shape.windows import MaxPool, MeanPool, Windowed, Windows
 
 AnyWindows: TypeAlias = "Windowed | Sliding"
@@ -100,6 +101,18 @@ def _kmax_pool(y: KMaxPool, dy: Node) -> tuple[Made, ...]:
             left = left - is_first
             parts.append(is_first * dy[j])
         return functools.reduce(operator.add, parts)
+
+    return (of_places,)
+
+
+@rule(TopK)
+def _topk(y: TopK, dy: Node) -> tuple[Made, ...]:
+    def of_places() -> Node:
+        (x,) = y.inputs
+        ids, dys = rows_of(TopKPlaces(x, k=y.k)), rows_of(dy)
+        places = F.input(y.graph, np.arange(x.width, dtype=float))
+        parts = [F.equal(ids[:, j], places) * dys[:, j] for j in range(y.k)]
+        return reshaped(functools.reduce(operator.add, parts), x)
 
     return (of_places,)
 

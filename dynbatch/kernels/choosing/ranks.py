@@ -14,7 +14,7 @@ def rank_rows(x: Array, out: Array) -> None:
 
     Args:
         x:   (N, V).
-        out: (N, K) int64, on a GPU int32, K <= V, overwritten.
+        out: (N, K) integers of 4 or 8 bytes, K <= V, overwritten.
     """
     count, width = out.shape[1], x.shape[1]
     least = np.partition(x, width - count, axis=1)[:, width - count]

@@ -16,6 +16,24 @@ absolute = primitive_function("absolute", "|x|; the derivative at 0 is 0.")
 sign = primitive_function("sign", "1 where x > 0, -1 where x < 0, else x; no gradient passes.")
 
 
+@function(slope=lambda: 1)
+def round(x: Expression) -> Expression:
+    """The whole number nearest to x, a half to the even one; the gradient passes as it is."""
+    return make("rint", x)
+
+
+@function(slope=lambda: 1)
+def floor(x: Expression) -> Expression:
+    """The greatest whole number up to x; the gradient passes as it is."""
+    return make("floor", x)
+
+
+@function(slope=lambda: 1)
+def ceil(x: Expression) -> Expression:
+    """The least whole number from x on; the gradient passes as it is."""
+    return make("ceil", x)
+
+
 @function(slope=lambda: None)
 def detached(x: Expression) -> Expression:
     """x, without a gradient."""

@@ -29,7 +29,7 @@ class Absences(HidesAbsent, HasOperators):
         "every node has a gradient where it matters: x.keep(), then x.gradient after backward"
     )
     argmin = Absent("F.argmax(-x, dim)")
-    argsort = Absent("x.value.argsort(), outside the network")
+    argsort = Absent("F.topk(x, len(x), dim) has the ids of all in falling order")
     device = Absent("graph.device: all nodes are where their graph is")
     expand_as = Absent("F.expand(x, y.shape); operators repeat a vector by themselves")
     flip = Absent("F.reverse(x) has the rows of a matrix in reverse")
@@ -40,10 +40,9 @@ class Absences(HidesAbsent, HasOperators):
     norm = Absent("F.sqrt(F.sum(x * x))")
     prod = Absent("F.exp(F.sum(F.log(x))) of positive numbers")
     repeat = Absent("F.repeat(x, times) repeats the rows")
-    sort = Absent("np.sort(x.value), outside the network")
+    sort = Absent("F.topk(x, len(x), dim) has all in falling order")
     square = Absent("x * x, or x**2")
-    topk = Absent("x.value.argsort(), outside the network")
-    values = Absent("F.max(x, dim) gives the values alone, F.argmax(x, dim) where they are")
+    values = Absent("F.max(x, dim) gives the values alone, F.topk(x, k, dim) values and ids")
     view_as = Absent("F.reshape(x, y.shape)")
 
 

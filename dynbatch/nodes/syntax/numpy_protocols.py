@@ -19,6 +19,7 @@ NAMES = {
     "fabs": "abs",
     "flip": "reverse",
     "power": "pow",
+    "rint": "round",
     "true_divide": "divide",
     "vstack": "stack",
 }

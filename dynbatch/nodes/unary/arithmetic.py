@@ -72,4 +72,35 @@ def sign(x: Node) -> Node:
     return Sign(x)
 
 
+def round(x: Node) -> Node:
+    """The nearest whole number, a half to the even one; straight through, its gradient is 1.
+
+    The derivative is 0, with which nothing below would learn (PyTorch's `torch.round` has it), so
+    backward passes the gradient as if y were x. `F.round(F.detach(x))` passes none.
+
+    Source: Bengio, Léonard & Courville 2013, arXiv:1308.3432: the straight-through estimator.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [0.5, 1.5, -1.2]).keep()
+        ...     y = F.round(x)
+        ...     graph.backward(F.sum(y))
+        ...     y.value.tolist(), x.gradient.tolist()
+        ([0.0, 2.0, -1.0], [1.0, 1.0, 1.0])
+    """
+    return NODE_TYPES[arithmetic.round](x)
+
+
+def floor(x: Node) -> Node:
+    """The greatest whole number up to x; straight through, its gradient is 1: see `round`."""
+    return NODE_TYPES[arithmetic.floor](x)
+
+
+def ceil(x: Node) -> Node:
+    """The least whole number from x on; straight through, its gradient is 1: see `round`."""
+    return NODE_TYPES[arithmetic.ceil](x)
+
+
 FUNCTIONS.update(negative=negative)

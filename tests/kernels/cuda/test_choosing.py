@@ -95,7 +95,7 @@ def exercise(kernels):
         x = kernels.cupy.asarray(np.asarray(rows, kernels.dtype))
         out, grid = empty((2, 3), np.int32), ((2,), (256,))
         uniforms = kernels.cupy.asarray(np.array([0.5, 0.99]))
-        kernels.launch("rank_rows", *grid, (x, out, 300, 3))
+        kernels.launch("rank_rows", *grid, (x, out, 300, 3, 1))
         kernels.launch("draw_rows", *grid, (x, uniforms, out.reshape(-1)[:2], 300))
         cuts = kernels.cupy.asarray(np.tile([1.0, 0, 0.4, 0.1], (2, 1)))
         kernels.launch("cut_rows", *grid, (x, cuts, 300))

@@ -31,7 +31,7 @@ CALLS: dict[str, Any] = {
     "pow": operator.pow, "not_equal": operator.ne,
     "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
     "greater_equal": operator.ge, "equal": operator.eq, "both": operator.and_,
-    "maximum": max, "minimum": min, "absolute": abs,
+    "maximum": max, "minimum": min, "absolute": abs, "rint": mp.nint,
     "clip": lambda x, low, high: min(max(x, low), high),
     "where": lambda mask, a, b: a if mask else b,
     "reciprocal": lambda x: 1 / x, "hypot1": lambda x: mp.sqrt(1 + x * x), "gauss": gauss,

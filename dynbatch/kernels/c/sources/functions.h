@@ -127,6 +127,9 @@ BY_THE_LIBRARY(cosh_of, coshf, cosh)
 BY_THE_LIBRARY(asinh_of, asinhf, asinh)
 BY_THE_LIBRARY(acosh_of, acoshf, acosh)
 BY_THE_LIBRARY(atanh_of, atanhf, atanh)
+BY_THE_LIBRARY(rint_of, rintf, rint)
+BY_THE_LIBRARY(floor_of, floorf, floor)
+BY_THE_LIBRARY(ceil_of, ceilf, ceil)
 
 // √(1 + x²), also where x² overflows.
 INLINE vector hypot1_of(vector x) {

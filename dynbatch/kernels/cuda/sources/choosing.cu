@@ -124,7 +124,9 @@ __device__ __forceinline__ int largest_after(const REAL* x, int classes, REAL va
 }
 
 // Where the `count` largest of each row lie, the largest first, equal ones by place.
-extern "C" __global__ void rank_rows(const REAL* logits, int* out, int classes, int count) {
+// A place has so many words.
+extern "C" __global__ void rank_rows(
+    const REAL* logits, int* out, int classes, int count, int words) {
     const REAL* x = logits + (long long)blockIdx.x * classes;
     REAL value = infinity();
     int place = -1;
@@ -132,16 +134,19 @@ extern "C" __global__ void rank_rows(const REAL* logits, int* out, int classes, 
         const int found = largest_after(x, classes, value, place);
         __syncthreads();  // all have read it
         if (found < classes) value = x[found], place = found;
-        if (threadIdx.x == 0) out[(long long)blockIdx.x * count + rank] = place < 0 ? 0 : place;
+        if (threadIdx.x > 0) continue;
+        int* to = out + ((long long)blockIdx.x * count + rank) * words;
+        to[0] = place < 0 ? 0 : place;
+        if (words > 1) to[1] = 0;
     }
 }
 
 // out[n, k] = logits[n, places[n, k]].
 extern "C" __global__ void take_from_rows(
-    const REAL* logits, const int* places, REAL* out, int classes, int count) {
+    const REAL* logits, const int* places, REAL* out, int classes, int count, int words) {
     const long long row = blockIdx.x;
     for (int k = threadIdx.x; k < count; k += THREADS)
-        out[row * count + k] = logits[row * classes + places[row * count + k]];
+        out[row * count + k] = logits[row * classes + places[(row * count + k) * words]];
 }
 
 // A class of each row: the first whose weights, added up, exceed a number in [0, 1) of them all, or

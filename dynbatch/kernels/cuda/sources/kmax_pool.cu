@@ -58,13 +58,8 @@ extern "C" __global__ void kmax_pool_backward(const REAL* dy, const Index* place
     const int* offsets, int length, int count, int width, int most) {
     const Column own = column_of_thread({offsets, length, count, width});
     if (!own.is_inside) return;
+    REAL* to = out + own.begin * width + own.column;
+    for (int n = 0; n < own.rows; ++n) to[(long long)n * width] = 0;
     long long from = (long long)own.k * most * width + own.column;
-    for (int n = 0, j = 0; n < own.rows; ++n) {
-        const bool is_taken = j < most && place[from] == n;
-        out[(own.begin + n) * width + own.column] = is_taken ? dy[from] : (REAL)0;
-        if (is_taken) {
-            ++j;
-            from += width;
-        }
-    }
+    for (int j = 0; j < most; ++j, from += width) to[(long long)place[from] * width] = dy[from];
 }
