@@ -16,6 +16,8 @@ INSIDE = (
     copy.__file__,
     dataclasses.__file__,
 )
+# Methods of a user's type that check what the user gives it.
+CHECKS = ("infer_shape", "check_shape")
 # Where dataclasses are made.
 GENERATED = ("<string>", "__init__")
 
@@ -39,4 +41,4 @@ def users_frame() -> tuple[FrameType | None, int]:
 
 def _is_inside(frame: FrameType) -> bool:
     name, function = frame.f_code.co_filename, frame.f_code.co_name
-    return name.startswith(INSIDE) or function == "infer_shape" or (name, function) == GENERATED
+    return name.startswith(INSIDE) or function in CHECKS or (name, function) == GENERATED

@@ -128,13 +128,13 @@ def no_memory(graph):
 
 GALLERY = [
     Mistake(wrong_features, errors.ShapeError, (
-        "LinearMap #new, sentence 0: input features and weight differ (4 != 7).",
-        "a  Input #0         float32 (5, 4)", "rule: x.shape[-1] == narrow.weight.shape[1]",
+        "LinearMap #new, sentence 0: x (5, 4) and weight 'narrow.weight' (3, 7) differ in I (4",
+        "a  Input #0         float32 (5, 4)", "rule: x (…, I), weight (O, I)",
         "fix:  give 'narrow.weight' 4 columns, or project x to 7")),
     Mistake(inner_dimensions, errors.ShapeError, (
-        "MatMul #new, sentence", "inner dimensions differ (256 != 512)",
+        "MatMul #new, sentence", "a (7, 256) and b (512, 4) differ in I (256 != 512)",
         "a  Input #1         float32 (7, 256)", "b  Input #2         float32 (512, 4)",
-        "rule: a.shape[-1] == b.shape[0]", "fix:")),
+        "rule: a (T, I) or (I,), b (I, O) -> (T, O)", "fix:")),
     Mistake(another_length, errors.ShapeError, (
         "shape (5, 4) cannot be repeated to (3, 4)", "Tanh #1", "rule:",
         "check which operand belongs to another sentence", "beside Tanh #3 (3, 4)")),
@@ -145,7 +145,7 @@ GALLERY = [
         "cell 'reads_parameters' reads its parameters, and none were given",
         "fix:  db.scan(cell, xs, init, params)", "test_errors.py")),
     Mistake(cell_of_another_width, errors.ShapeError, (
-        "input features and weight differ (3 != 4)", "a  state 0", "rule:", "fix:")),
+        "differ in I (3 != 4)", "a  state 0", "rule:", "fix:")),
     Mistake(lambda graph: tokens(graph) or None, errors.DtypeError, (
         "Input #0 (5, 4) has no truth value", "fix:  decide on node.value")),
     Mistake(lambda graph: F.lookup(graph, WORDS, [-1]), errors.VocabularyError, ("id -1",)),
@@ -165,9 +165,9 @@ GALLERY = [
     Mistake(lambda graph: F.lookup(graph, BIAS, [0]), errors.ShapeError, (
         "the table 'project.bias' has shape (3,)", "rule: a table is (V, D)", "fix:")),
     Mistake(lambda graph: F.linear(tokens(graph), BIAS), errors.ShapeError, (
-        "weight 'project.bias' has shape (3,)", "rule: a weight is (O, I)", "fix:")),
+        "weight 'project.bias' has shape (3,)", "weight (O, I)", "fix:  give the parameter two")),
     Mistake(lambda graph: F.linear(tokens(graph), WEIGHT, WEIGHT), errors.ShapeError, (
-        "bias (3, 4) for 3 outputs", "rule: bias.shape == (weight.shape[0],)", "fix:")),
+        "bias 'project.weight' has shape (3, 4)", "[bias (O,)]", "fix:")),
     Mistake(lambda graph: F.linear(tokens(graph), np.zeros((3, 4))), errors.DtypeError, (
         "linear: a parameter expected, got ndarray", "fix:  make it one, once, with db.Parameter")),
     Mistake(lambda graph: tokens(graph) @ WEIGHT, errors.DtypeError, (

@@ -42,9 +42,8 @@ def rule(*node_types: type[Node]) -> Callable[[Rule], Rule]:
         >>> from dynbatch.differentiation import rule
         >>> class Half(db.Operation):
         ...     __slots__ = ()
+        ...     shape_rule = "x (…) -> (…)"
         ...     any_shape = True
-        ...     def infer_shape(self, x):
-        ...         return x
         ...     @classmethod
         ...     def forward_batch(cls, batch, y, x):
         ...         batch.xp.multiply(x.flat, 0.5, out=y.flat)

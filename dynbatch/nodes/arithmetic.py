@@ -12,7 +12,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
 from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import parameter
@@ -24,23 +24,18 @@ from dynbatch.ragged import Ragged
 class Scalar(Operation):
     """Base of functions of x and a number, which is not part of the signature.
 
-    Shape:  x of any shape -> y of that shape.
     Batches with:  every other node of its type, whatever the shapes and numbers.
     """
 
     __slots__ = ("number",)
+    shape_rule = "x (…) -> (…)"
     any_shape = True
     rowwise = True
-    keeps_rows = True
-    any_rank = True
     inplace_forward = True
     inplace_backward = True
     number: float
     kernel: ClassVar[Pair]
     side: ClassVar[int] = 0
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     @classmethod
     def numbers(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
@@ -126,15 +121,14 @@ class RaiseNumber(WithNumber):
 class Binary(Operation):
     """Base of y = f(a, b), elementwise. `expand` brings other shapes together first.
 
-    Shape:  a and b of one shape, any -> y of that shape.
     Batches with:  every other node of its type, whatever the shapes.
     """
 
     __slots__ = ()
+    shape_rule = "a (…), b (…) -> (…)"
+    shape_fix = "use F.expand, or the operators, which repeat a vector over the tokens"
     any_shape = True
     rowwise = True
-    keeps_rows = True
-    any_rank = True
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
@@ -145,15 +139,6 @@ class Binary(Operation):
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:
             cls.retains = Retain(inputs=tuple([k for k in (0, 1) if kernel.reads[k]]))
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        if shapes[0] != shapes[1]:
-            self.refuse(
-                f"shapes {shapes[0]} and {shapes[1]} differ",
-                "elementwise operations take equal shapes",
-                "use F.expand, or the operators, which repeat a vector over the tokens",
-            )
-        return shapes[0]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

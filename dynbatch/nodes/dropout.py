@@ -9,7 +9,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged
 
@@ -20,16 +20,14 @@ class InvertedDropout(Operation):
     The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
     It is not stored: backward draws it again.
 
-    Shape:  x of any shape -> y of that shape.
     Batches with:  every other Dropout, whatever the shapes and probabilities.
     """
 
     stream_name = "Dropout"
     __slots__ = ("p", "stream")
+    shape_rule = "x (…) -> (…)"
     any_shape = True
     rowwise = True
-    keeps_rows = True
-    any_rank = True
     inplace_forward = True
     inplace_backward = True
     draws = True
@@ -38,9 +36,6 @@ class InvertedDropout(Operation):
 
     def rebuild(self, *inputs: Node) -> Node:
         return dropout(inputs[0], self.p)  # another node draws other numbers
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -57,18 +52,15 @@ class InvertedDropout(Operation):
 class Ones(Operation):
     """Ones, (T, columns) for the T tokens of x: a scan's dropout masks are made from them.
 
-    Shape:  x (T, D) -> (T, columns).
     Batches with:  every other one, whatever the shapes.
     """
 
     __slots__ = ("columns",)
+    shape_rule = "x (T, D)|(D,) -> (T, columns)|(columns,)"
     only_moves = True
     any_shape = True
     differentiable = False
     columns: int
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return (*shapes[0][:-1], self.columns)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

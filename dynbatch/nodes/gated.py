@@ -8,7 +8,7 @@ from dynbatch.kernels import gated as kernels
 from dynbatch.kernels.unary import FUNCTIONS, Argument, Function, activations
 from dynbatch.nodes.arguments import node_of, nodes_of
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import FEATURES, axis
 from dynbatch.nodes.unary.activations import require_approximation
@@ -20,7 +20,6 @@ class Gated(Operation):
 
     __slots__ = ("arguments", "function")
     rowwise = True
-    any_rank = True
     retains = Retain(inputs=True)
     function: str
     arguments: tuple[Argument, ...]
@@ -34,26 +33,17 @@ class Gated(Operation):
 class GatedUnit(Gated):
     """y = f(gate) ⊙ value, elementwise over equal shapes.
 
-    Shape:  gate and value of one shape, any -> y of that shape.
     Batches with:  every other one of its function, whatever the shapes.
     """
 
     __slots__ = ()
     static = ("function", "arguments")
+    shape_rule = "gate (…), value (…) -> (…)"
+    shape_fix = "make both by linear maps of one input to the same number of features"
     any_shape = True
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        gate, value = shapes
-        if gate != value:
-            self.refuse(
-                f"shapes {gate} and {value} differ",
-                "gate and value have one shape",
-                "make both by linear maps of one input to the same number of features",
-            )
-        return gate
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -69,24 +59,15 @@ class GatedUnit(Gated):
 class GatedHalves(Gated):
     """y = f(gate) ⊙ value, which are the halves of the features of x.
 
-    Shape:  x (T, 2D) or (2D,) -> y (T, D) or (D,).
     Batches with:  every other one of its width, function and order of the halves.
     """
 
     __slots__ = ("value_first",)
     static = ("function", "arguments", "value_first")
+    shape_rule = "x (…, 2 · D) -> (…, D)"
+    shape_fix = "give an even number of features, or gate and value as two nodes"
     is_one_kernel = True
     value_first: bool
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if not shape or shape[-1] % 2:
-            self.refuse(
-                f"x of shape {shape} has no halves",
-                "x is (T, 2D) or (2D,): a gate and a value of D features",
-                "give an even number of features, or gate and value as two nodes",
-            )
-        return (*shape[:-1], shape[-1] // 2)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

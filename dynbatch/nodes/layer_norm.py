@@ -8,7 +8,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -17,7 +17,6 @@ from dynbatch.ragged import Ragged
 class FeatureNormalization(Operation):
     """Base of both: rows over their deviation, or their root mean square, then weight and bias.
 
-    Shape:  x (T, D) or (D,), weight (D,), bias (D,) -> y of x's shape.
     Batches with:  every other one of its type, weight, bias and eps: all tokens at once.
     Keeps:  y, which a linear map behind it keeps anyway, and one number a token. Backward makes
         n = (y - bias) / weight of it. Features whose weight is 0, or whose bias is beyond
@@ -27,10 +26,12 @@ class FeatureNormalization(Operation):
     """
 
     __slots__ = ()
+    shape_fix: ClassVar[dict[str, str]] = {
+        "x": "F.stack scalars to a vector first",
+        "": "make it of {x[-1]} elements",
+    }
     retains = Retain(output=True)
     rowwise = True
-    keeps_rows = True
-    any_rank = True
     is_one_kernel = True
     inplace_backward = True
     adds_gradient = True
@@ -38,23 +39,6 @@ class FeatureNormalization(Operation):
     weight: Parameter | None
     bias: Parameter | None
     eps: float
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if not shape:
-            self.refuse(
-                "a scalar has no features",
-                "features are normalised: x is (T, D) or (D,)",
-                "F.stack scalars to a vector first",
-            )
-        for parameter in (self.weight, self.bias):
-            if parameter is not None and parameter.shape != shape[-1:]:
-                self.refuse(
-                    f"{parameter!r} for {shape[-1]} features",
-                    "weight and bias have x.shape[-1] elements",
-                    f"make it of {shape[-1]} elements",
-                )
-        return shape
 
     @classmethod
     def keeps_input(cls, batch: Batch) -> bool:
@@ -129,6 +113,7 @@ class LayerNormalization(FeatureNormalization):
     stream_name = "LayerNorm"
     __slots__ = ("bias", "eps", "weight")
     static = ("weight", "bias", "eps")
+    shape_rule = "x (…, D), [weight (D,)], [bias (D,)] -> (…, D)"
     statistics = ("mean", "rstd")
 
 
@@ -137,6 +122,7 @@ class RmsNormalization(FeatureNormalization):
 
     __slots__ = ("eps", "weight")
     static = ("weight", "eps")
+    shape_rule = "x (…, D), [weight (D,)] -> (…, D)"
     statistics = ("rstd",)
     bias = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from dynbatch.kernels import arrays, blas
 from dynbatch.nodes.arguments import check_parameter, node_of, nodes_of
@@ -10,7 +11,7 @@ from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops, map_flops, map_flops_backward
 from dynbatch.nodes.linear_of_windows import LinearOfWindows
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.recorded import LENGTH
 from dynbatch.nodes.reductions.reduce import sum as sum_elements
@@ -23,7 +24,6 @@ from dynbatch.ragged import Ragged
 class LinearMap(Operation):
     """y = x Wᵀ + b, row by row.
 
-    Shape:  x (…, I), W (O, I), b (O,) -> y (…, O): a matrix as a rule.
     Batches with:  every other Linear of the same W and b: one product for all tokens.
     Backward:  dx = dy W;  dW = dyᵀ x, one product a parameter;  db = Σ dy.
     """
@@ -31,43 +31,20 @@ class LinearMap(Operation):
     stream_name = "Linear"
     __slots__ = ("bias", "weight")
     static = ("weight", "bias")
+    shape_rule = "x (…, I), weight (O, I), [bias (O,)] -> (…, O)"
+    shape_fix: ClassVar[dict[str, str]] = {
+        "x": "F.reshape(x, (1,)) makes a vector of a number",
+        "weight": "give the parameter two dimensions",
+        "bias": "give the bias one dimension",
+        "I": "give {self.weight.name!r} {x[-1]} columns, or project x to {weight[1]}",
+        "O": "make the bias of {weight[0]} elements",
+    }
     retains = Retain(inputs=True)
     rowwise = True
-    keeps_rows = True
-    any_rank = True
     is_one_kernel = True
     adds_gradient = True
     weight: Parameter
     bias: Parameter | None
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (x,) = shapes
-        weight, bias = self.weight.shape, self.bias
-        fits = x and len(weight) == 2 and x[-1] == weight[1]
-        if not fits or (bias is not None and bias.shape != weight[:1]):
-            self._explain(x)
-        return (*x[:-1], weight[0])
-
-    def _explain(self, x: Shape) -> None:
-        if len(self.weight.shape) != 2:
-            self.refuse(
-                f"weight {self.weight.name!r} has shape {self.weight.shape}",
-                "a weight is (O, I)",
-                "give the parameter two dimensions",
-            )
-        out, inner = self.weight.shape
-        if not x or x[-1] != inner:
-            self.refuse(
-                f"input features and weight differ ({x[-1] if x else 'scalar'} != {inner})",
-                f"x.shape[-1] == {self.weight.name}.shape[1]",
-                f"give {self.weight.name!r} {x[-1] if x else 1} columns, or project x to {inner}",
-            )
-        if self.bias is not None and self.bias.shape != (out,):
-            self.refuse(
-                f"bias {None if self.bias is None else self.bias.shape} for {out} outputs",
-                "bias.shape == (weight.shape[0],)",
-                f"make the bias of {out} elements",
-            )
 
     def folded(self) -> Operation:
         """The map on what the windows slide over; these are never stored."""
@@ -112,12 +89,13 @@ NUMBERS_OF_A_PRODUCT = 9
 class MatMul(Operation):
     """y = a b for two values of one sentence: one product for each sentence.
 
-    Shape:  a (T, I), b (I, O) -> (T, O);  a (I,) counts as (1, I) and gives (O,).
     Batches with:  every other MatMul of the same inner and outer width. Either may be a length: in
                    `q @ k.T` the outer width is one, in `weights @ v` the inner.
     """
 
     __slots__ = ()
+    shape_rule = "a (T, I)|(I,), b (I, O) -> (T, O)|(O,)"
+    shape_fix = "transpose one of them, or use F.linear for a weight"
     any_length = True
     multiplies_values = True
     retains = Retain(inputs=True)
@@ -152,17 +130,6 @@ class MatMul(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         return INDEX_BYTES * NUMBERS_OF_A_PRODUCT * len(batch.nodes)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        a, b = shapes
-        if not (a and len(b) == 2 and a[-1] == b[0]):
-            inner = [a[-1] if a else "scalar", b[0] if b else "scalar"]
-            self.refuse(
-                f"inner dimensions differ ({inner[0]} != {inner[1]})",
-                "a.shape[-1] == b.shape[0]",
-                "transpose one of them, or use F.linear for a weight",
-            )
-        return (*a[:-1], b[1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

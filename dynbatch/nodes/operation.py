@@ -1,9 +1,9 @@
 """`Operation`: what a type of node computes, as its author writes it.
 
-A type declares five things, in this order: what backward needs (`retains`), the shape rule
-(`infer_shape`), what must be equal for two nodes to share a kernel (`static`), and the batched
-`forward_batch` and `backward_batch`, which see the packed rows of all sentences in the batch.
-Batching itself is decided elsewhere.
+A type declares five things: what backward needs (`retains`), the shape rule (`shape_rule`, or
+`infer_shape` where it is no line), what must be equal for two nodes to share a kernel (`static`),
+and the batched `forward_batch` and `backward_batch`, which see the packed rows of all sentences in
+the batch. Batching itself is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ class Operation(Recorded):
     Attributes of a type:
         static:    attributes that must be equal (parameters: identical) for two nodes to batch.
         retains:   what `backward_batch` reads besides the output's gradient.
+        shape_rule: the shapes of inputs, parameters and value as a line, such as
+            "x (…, I), weight (O, I), [bias (O,)] -> (…, O)", from which `infer_shape`, `any_rank`
+            and `keeps_rows` follow: see `nodes.shape_rule`.
+        shape_fix: the fix of its errors, or one for each size or value, "" for all others; it may
+            have expressions of `self` and of the shapes in braces.
         any_shape: True if `forward_batch` works on flat elements, so that nodes of any width batch.
         any_length: True if nodes batch whose widths are lengths, as those of `q @ k.T` are. Such
             values are flat where the widths differ: see `Ragged`.

@@ -5,7 +5,7 @@ A training step makes thousands of nodes, so this is where building a graph take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import attrgetter
 from types import FunctionType
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn
 from dynbatch.errors import EmptyBatchError, GraphError
 from dynbatch.nodes.arguments import nodes_of, not_a_node
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
+from dynbatch.nodes.shape_rule import ANY_FIX, ShapeRule
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 
@@ -51,6 +52,8 @@ class Recorded(Node):
 
     __slots__ = ()
 
+    shape_rule: ClassVar[str] = ""
+    shape_fix: ClassVar[str | Mapping[str, str]] = ANY_FIX
     static: ClassVar[tuple[str, ...]] = ()
     any_shape: ClassVar[bool] = False
     any_length: ClassVar[bool] = False
@@ -65,8 +68,11 @@ class Recorded(Node):
         if Recorded in cls.__bases__:
             return
         cls.takes_lengths = cls.any_shape or cls.any_length
-        rules = ("infer_shape", "infer_ragged", "signature", "signature_widths")
-        if "keeps_rows" not in cls.__dict__ and any([rule in cls.__dict__ for rule in rules]):
+        names = set(vars(cls))
+        if cls.shape_rule and names & {"shape_rule", "check_shape"}:
+            cls._follow(ShapeRule(cls.shape_rule, cls._attribute_names()))
+        rules = {"infer_shape", "infer_ragged", "signature", "signature_widths"}
+        if "keeps_rows" not in names and names & rules:
             cls.keeps_rows = False
         cls._traits = Traits(cls)
         cls.complete_as = _in_own_code(Recorded.complete_as)  # type: ignore[method-assign]
@@ -74,6 +80,30 @@ class Recorded(Node):
         own = next(f for f in inits if f is not None and not _is_copy(f))
         init = _in_own_code(own) if own is Recorded.__init__ else own
         cls.__init__ = init  # type: ignore[method-assign]
+
+    @classmethod
+    def _follow(cls, rule: ShapeRule) -> None:
+        """Set what follows from a rule of shapes, where the type has not set it itself."""
+        checks = cls._overrides("check_shape")
+        traits = {
+            "infer_shape": rule.function(checks, cls._overrides("check_given")),
+            "any_rank": rule.takes_any_rank,
+            "keeps_rows": not checks and rule.keeps_rows({*cls.static}),
+        }
+        for name, value in traits.items():
+            if name not in vars(cls):
+                setattr(cls, name, value)
+
+    @classmethod
+    def _attribute_names(cls) -> set[str]:
+        """The names of the attributes that the type and its bases add to a node."""
+        bases = cls.__mro__[: cls.__mro__.index(cls.base_of_types)]
+        return {
+            name
+            for base in bases
+            for part in ("__annotations__", "__slots__", "static")
+            for name in vars(base).get(part, ())
+        }
 
     @classmethod
     def _overrides(cls, hook: str) -> bool:
@@ -207,8 +237,14 @@ class Recorded(Node):
     # The rule -----------------------------------------------------------------------------------
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        """The output's shape from the inputs' shapes; checks them with `require`."""
+        """The output's shape from the inputs' shapes; checks them with `require`.
+
+        A type with a `shape_rule` need not have it.
+        """
         raise NotImplementedError(f"{type(self).__name__}.infer_shape")
+
+    def check_shape(self, *shapes: Shape) -> None:
+        """Raise an error of inputs that follow the `shape_rule`, and do not suit the node."""
 
     def infer_ragged(self) -> int:
         """Which of the value's dimensions are numbers of tokens, which differ between sentences.

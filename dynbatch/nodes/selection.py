@@ -16,7 +16,7 @@ from dynbatch.kernels import binary as kernels
 from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import constant, input
@@ -58,26 +58,17 @@ class Where(Operation):
 
     The gradient goes to the side that was chosen; the other one gets exactly 0, whatever it holds.
 
-    Shape:  three equal ones. `where` expands other shapes first.
     Batches with:  every other Where, whatever the shapes.
     """
 
     __slots__ = ()
+    shape_rule = "mask (…), a (…), b (…) -> (…)"
+    shape_fix = "use F.expand, or F.where, which repeats a vector over the tokens"
     any_shape = True
     rowwise = True
-    any_rank = True
     inplace_forward = True
     inplace_backward = True
     retains = Retain(inputs=(0,))
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        if not shapes[0] == shapes[1] == shapes[2]:
-            self.refuse(
-                f"shapes {shapes[0]}, {shapes[1]} and {shapes[2]} differ",
-                "the mask and both choices have equal shapes",
-                "use F.expand, or F.where, which repeats a vector over the tokens",
-            )
-        return shapes[0]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Never
 from dynbatch.kernels import softmax as kernels
 from dynbatch.kernels import sparsemax as sparse
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
 from dynbatch.ragged import Ragged
@@ -16,17 +16,15 @@ from dynbatch.ragged import Ragged
 class Normalised(Operation):
     """Base of all: x normalised over the features of each token, or the tokens of each feature.
 
-    Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
     Batches with:  every other one of its type, width and dim, whatever the lengths; the width may
         be a length too.
     """
 
     __slots__ = ("over",)
     static = ("over",)
+    shape_rule = "x (…) -> (…)"
     any_length = True
     retains = Retain(output=True)
-    keeps_rows = True
-    any_rank = True
     inplace_forward = True
     over: str
     kernel: ClassVar[staticmethod[..., None]]
@@ -38,9 +36,6 @@ class Normalised(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         return segment_bytes(batch, batch.first.over)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

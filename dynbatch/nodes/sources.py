@@ -32,11 +32,11 @@ class Input(Operation):
 
     A host array is copied at once, a GPU array when the graph runs (see `input`).
 
-    Shape:  that of the array, any.
     Batches with:  every other Input.
     """
 
     __slots__ = ("array",)
+    shape_rule = "array (…) -> (…)"
     only_moves = True
     any_shape = True
     given_attributes = ("array",)
@@ -45,10 +45,6 @@ class Input(Operation):
     def given(self, array: Array) -> tuple[Array]:
         _require_numbers(array)
         return (np.array(array, self.array.dtype, order="C"),)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        shape: Shape = self.array.shape
-        return shape
 
     def infer_ragged(self) -> int:
         return ROWS | (WIDTH if self.ndim == 2 and not self.width else 0)  # scores of no keys
@@ -73,18 +69,15 @@ class Input(Operation):
 class ParameterNode(Operation):
     """A parameter as a value, of any number of dimensions.
 
-    Shape:  the parameter's.
     Batches with:  every other use of the same parameter.
     """
 
     __slots__ = ("parameter",)
+    shape_rule = "parameter (…) -> (…)"
     only_moves = True
     static = ("parameter",)
     is_shared = True
     parameter: Parameter
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.parameter.shape
 
     def infer_ragged(self) -> int:
         return 0
@@ -112,19 +105,16 @@ class ParameterNode(Operation):
 class Lookup(Operation):
     """Rows of a table for one sentence, y_t = table[ids_t].
 
-    Shape:  ids (T,) -> y (T, D); length 0 gives (0, D).
     Batches with:  every lookup in the same table. Its gradient is row-sparse (`RowSparse`).
     """
 
     __slots__ = ("ids", "table")
+    shape_rule = "ids (T,), table (V, D) -> (T, D)"
     only_moves = True
     static = ("table",)
     given_attributes = ("ids",)
     table: Parameter
     ids: Array
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.ids.shape[0], self.table.shape[1])
 
     def given(self, array: Array) -> tuple[Array]:
         return (_checked(self.table, same_ids("lookup", array)),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dynbatch.kernels import blas
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -13,27 +12,17 @@ from dynbatch.ragged import Ragged
 class TransposedLinearMap(Operation):
     """y = x W, row by row: what carries a gradient back through `LinearMap`.
 
-    Shape:  x (…, O), W (O, I) -> y (…, I).
     Batches with:  every other one of the same W: one product for all tokens.
     Backward:  dx = dy Wᵀ;  dW = xᵀ dy.
     """
 
     __slots__ = ("weight",)
     static = ("weight",)
+    shape_rule = "x (…, O), weight (O, I) -> (…, I)"
+    shape_fix = "give the gradient of F.linear(…, weight)"
     retains = Retain(inputs=True)
     rowwise = True
-    any_rank = True
     weight: Parameter
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (x,) = shapes
-        if not x or len(self.weight.shape) != 2 or x[-1] != self.weight.shape[0]:
-            self.refuse(
-                f"x of shape {x} and a weight of shape {self.weight.shape}",
-                f"x.shape[-1] == {self.weight.name}.shape[0]",
-                "give the gradient of F.linear(…, weight)",
-            )
-        return (*x[:-1], self.weight.shape[1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -1,7 +1,7 @@
 """`node_types()`: each type of node with its shapes, what it batches with, and its kernels.
 
-All of it is read from the types themselves: docstrings say shapes and batches, and the code that
-runs them names the kernels: their hooks, and for types that only move rows the moves of a step.
+All of it is read from the types themselves: rules of shapes, docstrings that say what batches, and
+the code that names the kernels: their hooks, and for types that only move rows the moves of a step.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def node_types() -> dict[str, NodeType]:
         >>> print(db.node_types()["Softmax"])
         Softmax
           y_i = exp(x_i) / Σ_j exp(x_j). dx = y ⊙ (dy - Σ_j dy_j y_j).
-          shape         x (T, D) or (D,) -> y of that shape; length 0 gives an empty y.
+          shape         x (…) -> (…)
           batches with  every other one of its type, width and dim, whatever the
                         lengths; the width may be a length too.
           kernels       softmax.softmax, softmax.softmax_backward (NumPy, C, CUDA)
@@ -92,7 +92,7 @@ def node_types() -> dict[str, NodeType]:
         types_of[name] = NodeType(
             name,
             (each.__doc__ or "").strip().split("\n")[0],
-            _section(each, "Shape"),
+            _shape(each),
             _section(each, "Batches with"),
             _kernels(each),
             _section(each, "Kernels"),
@@ -129,6 +129,11 @@ def _section(node_type: type[Operation], heading: str) -> str:
         if section:
             return " ".join(section[1].split())
     return ""
+
+
+def _shape(node_type: type[Operation]) -> str:
+    """The type's rule of shapes, or what its docstring says of one that is no line."""
+    return node_type.shape_rule.replace("|", " or ") or _section(node_type, "Shape")
 
 
 def _wrapped(begin: str, text: str) -> str:

@@ -167,9 +167,9 @@ def test_a_list_is_reduced_if_it_holds_scalars():
     [
         ((2, 3), (2,), r"inner dimensions of \(2, 3\) @ \(2,\) differ \(3 != 2\)"),
         ((3,), (2,), r"inner dimensions of \(3,\) @ \(2,\) differ \(3 != 2\)"),
-        ((2, 3), (2, 3), r"inner dimensions differ \(3 != 2\)"),
-        ((2, 3), (), "inner dimensions differ"),
-        ((), (3,), "inner dimensions differ"),
+        ((2, 3), (2, 3), r"a \(2, 3\) and b \(2, 3\) differ in I \(3 != 2\)"),
+        ((2, 3), (), "b has shape"),
+        ((), (3,), "a has shape"),
     ],
 )
 def test_a_product_says_which_dimensions_differ(a, b, message):

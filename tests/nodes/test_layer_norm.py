@@ -162,17 +162,17 @@ def test_wrong_parameters_are_refused():
         parameter.settle()  # as one that a float64 graph has read
     with db.Graph() as graph:
         x = F.input(graph, np.ones((2, 6)))
-        with pytest.raises(ShapeError, match="for 6 features"):
+        with pytest.raises(ShapeError, match=r"differ in D \(6 != 5\)"):
             F.layer_norm(x, weight)
-        with pytest.raises(ShapeError, match="for 6 features"):
+        with pytest.raises(ShapeError, match=r"differ in D \(6 != 5\)"):
             F.layer_norm(x, None, bias)
-        with pytest.raises(ShapeError, match="no features"):
+        with pytest.raises(ShapeError, match="x has shape"):
             F.layer_norm(F.sum(x))
         with pytest.raises(DtypeError, match="float64"):
             F.layer_norm(x, *of_double)
-        with pytest.raises(ShapeError, match="for 6 features"):
+        with pytest.raises(ShapeError, match=r"differ in D \(6 != 5\)"):
             F.rms_norm(x, weight)
-        with pytest.raises(ShapeError, match="no features"):
+        with pytest.raises(ShapeError, match="x has shape"):
             F.rms_norm(F.sum(x))
         with pytest.raises(DtypeError, match="float64"):
             F.rms_norm(x, of_double[0])

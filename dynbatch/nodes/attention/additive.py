@@ -17,7 +17,7 @@ from dynbatch.nodes.arguments import check_parameter, nodes_of
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -25,8 +25,8 @@ from dynbatch.ragged import Ragged
 class BahdanauAttention(AttentionBase):
     """y_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)).
 
-    Shape:  q (T_q, D) or (D,), k (T_k, D), v (T_k, E), vector (D,) -> y (T_q, E) or (E,). A query
-        that sees no key (all masked, or T_k = 0) gives zeros.
+    A query that sees no key (all masked, or S = 0) gives zeros.
+
     Batches with:  every other one of the same vector and value width, whatever the lengths and
         masks.
     Cost:  keeps the weights, one number for each query and key; tanh is recomputed in backward,
@@ -36,18 +36,13 @@ class BahdanauAttention(AttentionBase):
     stream_name = "AdditiveAttention"
     __slots__ = ("vector",)
     static = ("vector",)
+    shape_rule = "q (T, D)|(D,), k (S, D), v (S, E), vector (D,) -> (T, E)|(E,)"
+    shape_fix = AttentionBase.shape_fix | {
+        "vector": "make {self.vector.name!r} a vector of {q[-1]} elements",
+        "D": "project queries and keys to one width, as many as {self.vector.name!r} has elements",
+    }
     strided = (0,)
     vector: Parameter
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        shape = super().infer_shape(*shapes)
-        if self.vector.shape != shapes[0][-1:]:
-            self.refuse(
-                f"vector {self.vector.shape} for {shapes[0][-1]} features",
-                f"{self.vector.name}.shape == (D,), the width of query and keys",
-                f"make {self.vector.name!r} of {shapes[0][-1]} elements",
-            )
-        return shape
 
     @classmethod
     def flops_a_pair(cls, first: Any) -> int:

@@ -8,7 +8,7 @@ alone is kept in an `AttentionCache`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -79,6 +79,14 @@ class AttentionBase(Operation):
     """Base of attention nodes. `vector` is additive attention's parameter, else None."""
 
     __slots__ = ("mask",)
+    shape_fix: ClassVar[dict[str, str]] = {
+        "heads · d": "choose a number of heads that divides the features",
+        "kv_heads · d": "choose kv_heads among the divisors of heads",
+        "kv_heads · e": "choose kv_heads among the divisors of heads",
+        "d": "project them to one width, or use F.general_attention",
+        "S": "take keys and values from the same positions of one sentence",
+        "": "give keys and values one row for each position",
+    }
     retains = Retain(inputs=True)
     accumulates = (1, 2)
     given_attributes = ("mask",)
@@ -87,28 +95,8 @@ class AttentionBase(Operation):
     vector: Any = None
     mask: Mask
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        q, k, v = shapes
-        if not (q and len(k) == len(v) == 2):
-            self.refuse(
-                f"query {q}, keys {k} and values {v}",
-                "query (T_q, D) or (D,), keys (T_k, D), values (T_k, E)",
-                "give keys and values one row for each position",
-            )
-        shared = self.shared_by()
-        if q[-1] != shared * k[1]:
-            self.refuse(
-                f"query and key features differ ({q[-1]} != {shared * k[1]})",
-                "query.shape[-1] == keys.shape[1]" + (f" * {shared}" if shared > 1 else ""),
-                "project them to one width, or use F.general_attention",
-            )
-        if k[0] != v[0]:
-            self.refuse(
-                f"{k[0]} keys for {v[0]} values",
-                "keys.shape[0] == values.shape[0]",
-                "take keys and values from the same positions of one sentence",
-            )
-        pairs = (q[0] if len(q) == 2 else 1, k[0])
+    def check_shape(self, *shapes: Shape) -> None:
+        pairs = (self.inputs[0].rows, self.inputs[1].rows)
         seen = pairs if self.mask.visible is None else self.mask.visible.shape
         if seen not in (pairs, pairs[1:]):
             self.refuse(
@@ -122,16 +110,11 @@ class AttentionBase(Operation):
                 "0 <= window; with 0 a query sees its own position only",
                 "give the number of tokens to see on each side",
             )
-        return (*q[:-1], shared * v[1])
 
     def given(self, array: Array) -> tuple[Mask]:
         if array.dtype != np.bool_:
             raise not_boolean("attention", array)
         return (self.mask._replace(visible=array),)
-
-    def shared_by(self) -> int:
-        """How many heads of queries share a head of keys and values."""
-        return 1
 
     @classmethod
     def operations(cls, batch: Batch) -> int:

@@ -16,8 +16,8 @@ from dynbatch.ragged import Ragged
 class CachedAttention(DotProductAttention):
     """`DotProductAttention` of new rows of sentences, which writes their keys and values.
 
-    Shape:  q (T, heads · d), k (T, kv_heads · d), v (T, kv_heads · e) -> y (T, heads · e). Row i of
-        a sentence stands behind those that `past` has of it.
+    Row i of a sentence stands behind those that `past` has of it.
+
     Batches with:  every other one of the same heads, widths and bias.
 
     Attributes:
@@ -77,3 +77,4 @@ class MemoryAttention(CachedAttention):
     """
 
     __slots__ = ()
+    shape_rule = ""

@@ -30,9 +30,8 @@ from dynbatch.ragged import Ragged
 class DotProductAttention(AttentionBase):
     """y_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j + b_j-i), in each of `heads` heads.
 
-    Shape:  q (T_q, heads · d) or (heads · d,), k (T_k, kv_heads · d), v (T_k, kv_heads · e)
-        -> y (T_q, heads · e) or (heads · e,). A query that sees no key (all masked, or T_k = 0)
-        gives zeros.
+    A query that sees no key (all masked, or S = 0) gives zeros.
+
     Batches with:  every other one of the same heads, widths and bias, whatever the lengths, scales
         and masks.
     Cost:  keeps log Σ exp(score) of each query and head; scores are recomputed in backward, for a
@@ -42,27 +41,23 @@ class DotProductAttention(AttentionBase):
     stream_name = "DotAttention"
     __slots__ = ("bias", "heads", "kv_heads", "scale", "table")
     static: ClassVar[tuple[str, ...]] = ("heads", "kv_heads", "bias", "table")
+    shape_rule = (
+        "q (T, heads · d)|(heads · d,), k (S, kv_heads · d), v (S, kv_heads · e)"
+        " -> (T, heads · e)|(heads · e,)"
+    )
     heads: int
     kv_heads: int
     scale: float
     bias: BiasRule | None
     table: Parameter | None
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        heads, kv_heads = self.heads, self.kv_heads
-        if heads != kv_heads and (kv_heads < 1 or heads % kv_heads):
+    def check_shape(self, *shapes: Shape) -> None:
+        heads = self.heads
+        if heads % self.kv_heads:
             self.refuse(
-                f"{heads} heads for {kv_heads} kv_heads",
+                f"{heads} heads for {self.kv_heads} kv_heads",
                 "kv_heads divides heads: as many of queries read each head of keys and values",
                 "choose kv_heads among the divisors of heads",
-            )
-        shape = super().infer_shape(*shapes)
-        widths = (shapes[0][-1], shape[-1])
-        if heads < 1 or any([width % heads for width in widths]):
-            self.refuse(
-                f"{heads} heads for {widths[0]} key features and {widths[1]} value features",
-                "heads divides the features of keys and of values",
-                "choose a number of heads that divides both",
             )
         if self.bias is not None and DistanceBias(self.bias, self.table).heads() != heads:
             self.refuse(
@@ -70,7 +65,7 @@ class DotProductAttention(AttentionBase):
                 "the bias has a number for each head of queries",
                 "give F.alibi the number of heads, or a table as many columns",
             )
-        return shape
+        super().check_shape(*shapes)
 
     def shared_by(self) -> int:
         return 1 if self.heads == self.kv_heads else self.heads // self.kv_heads

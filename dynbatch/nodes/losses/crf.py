@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dynbatch.backend import Array
 from dynbatch.kernels.losses import crf as kernels
@@ -11,7 +11,7 @@ from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.losses.targets import TargetRule, class_targets
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -22,26 +22,13 @@ class ChainBase(Operation):
 
     __slots__ = ("end", "start", "transitions")
     static = ("transitions", "start", "end")
+    shape_fix: ClassVar[dict[str, str]] = {
+        "x": "F.unsqueeze(x, 0) makes a vector one token",
+        "": "project to as many tags as the transitions have, or make these for {x[1]}",
+    }
     transitions: Parameter
     start: Parameter
     end: Parameter
-
-    def check(self, shape: Shape) -> None:
-        """Require emissions (T, K) and parameters that fit them."""
-        if len(shape) != 2:
-            self.refuse(
-                f"emissions {shape}",
-                "emissions are (T, K): a score for each token and tag",
-                "F.unsqueeze(x, 0) makes a vector one token",
-            )
-        tags = shape[1]
-        shapes = (self.transitions.shape, self.start.shape, self.end.shape)
-        if shapes != ((tags, tags), (tags,), (tags,)):
-            self.refuse(
-                f"transitions {shapes[0]}, start {shapes[1]}, end {shapes[2]} for {tags} tags",
-                "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
-                f"project to as many tags as the transitions have, or make these for {tags}",
-            )
 
     @classmethod
     def flops(cls, sizes: BatchSizes) -> Flops:
@@ -65,20 +52,16 @@ class Crf(ChainBase):
 
         score(y) = start[y_0] + Σ_t x[t, y_t] + Σ_t transitions[y_t, y_t+1] + end[y_T-1]
 
-    Shape:  x (T, K), tags (T,) -> ();  0 for a sentence without tokens.
     Batches with:  every other one of the same parameters, whatever the lengths.
     Keeps:  one number for each token and tag, and one for each token.
     Cost:  see `kernels.losses.crf`; time is proportional to N · K².
     """
 
     __slots__ = ("ids",)
+    shape_rule = "x (T, K), ids (T,), transitions (K, K), start (K,), end (K,) -> ()"
     retains = Retain(inputs=True)
     given_attributes = ("ids",)
     ids: Array
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        self.check(shapes[0])
-        return ()
 
     def given(self, array: Array) -> tuple[Array]:
         rule = TargetRule("crf", self.transitions.shape[0], None, "sum")
@@ -127,21 +110,17 @@ class Crf(ChainBase):
 class Viterbi(ChainBase):
     """y_t = the tag of token t in the sequence of the highest score, as a float. No gradient.
 
-    Shape:  x (T, K) -> (T, 1).
     Batches with:  every other one of the same parameters, whatever the lengths.
     """
 
     __slots__ = ()
+    shape_rule = "x (T, K), transitions (K, K), start (K,), end (K,) -> (T, 1)"
     differentiable = False
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         tags: int = batch.first.transitions.shape[0]
         return batch.rows * tags
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        self.check(shapes[0])
-        return (shapes[0][0], 1)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -19,7 +19,7 @@ from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import TargetRule, class_targets, distributions
-from dynbatch.nodes.node import ROWS, Node, Shape
+from dynbatch.nodes.node import ROWS, Node
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation, Retain
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -90,7 +90,6 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 
     It replaces a `CrossEntropy` of W h + b in runs where nothing else reads these logits.
 
-    Shape:  h (T, D), targets (T,) or (T, V) -> ().
     Batches with:  every other one of the same W, b, smoothing and kind of targets: all tokens of
         all sentences.
     Cost:  logits in chunks (see `kernels.losses.cross_entropy`). Where the loss reaches the end
@@ -99,6 +98,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 
     __slots__ = ("bias", "by_class", "rule", "smoothing", "targets", "weight", "weights")
     static = ("weight", "bias", "smoothing", "by_class")
+    shape_rule = "h (T, D)|(D,), weight (V, D), [bias (V,)] -> ()"
     fuses_backward = True
     weight: Parameter
     bias: Parameter | None
@@ -179,14 +179,11 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 class CrossEntropy(CrossEntropyBase):
     """The cross-entropy of logits (T, V), by `LinearCrossEntropy`'s formula.
 
-    Shape:  x (T, V), targets (T,) or (T, V) -> ().
     Batches with:  every other one of the same V, smoothing and form of targets.
     """
 
     __slots__ = ("by_class", "rule", "smoothing", "targets", "weights")
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return ()
+    shape_rule = "x (T, V)|(V,) -> ()"
 
     def folded(self) -> Operation:
         """The loss on what the projection reads; its logits are never stored."""

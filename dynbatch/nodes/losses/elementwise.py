@@ -15,7 +15,7 @@ from dynbatch.kernels.losses import elementwise as kernels
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import TargetRule, check_reduction, class_targets
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.sources import input
 from dynbatch.ragged import Ragged
@@ -24,11 +24,11 @@ from dynbatch.ragged import Ragged
 class NllLoss(Operation):
     """loss = -Σ_t weight_t · x[t, target_t].
 
-    Shape:  x (T, V), targets (T,) -> ().
     Batches with:  every other NllLoss of the same V. Its gradient needs no value.
     """
 
     __slots__ = ("ids", "rule", "weights")
+    shape_rule = "x (T, V)|(V,), ids (T,)|(1,) -> ()"
     given_attributes = ("ids", "weights")
     ids: Array
     weights: Array
@@ -36,9 +36,6 @@ class NllLoss(Operation):
 
     def given(self, array: Array) -> tuple[Array, Array]:
         return self.rule.weighted(array, self.graph.dtype)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -57,25 +54,16 @@ class NllLoss(Operation):
 class ElementwiseLoss(Operation):
     """Base of losses Σ_i f(x_i, t_i) · scale, where input and target have one shape.
 
-    Shape:  x and t of one shape, any -> ().
     Batches with:  every other one of its type, whatever the shapes and scales.
     """
 
     __slots__ = ("scale",)
+    shape_rule = "input (…), target (…) -> ()"
+    shape_fix = "give the sentence's own target, unpadded; F.squeeze a column (T, 1)"
     any_shape = True
-    any_rank = True
     retains = Retain(inputs=True)
     scale: float
     pair: ClassVar[kernels.PairLoss]
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        if shapes[0] != shapes[1]:
-            self.refuse(
-                f"shapes {shapes[0]} and {shapes[1]} differ",
-                "input and target have one shape",
-                "give the sentence's own target, unpadded; F.squeeze a column (T, 1)",
-            )
-        return ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

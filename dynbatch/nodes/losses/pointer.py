@@ -20,13 +20,14 @@ from dynbatch.ragged import Ragged
 class PointerLoss(Operation):
     """loss = Σ_i weight_i · (log Σ_j exp(q_i · k_j) - q_i · k_target_i), in nats.
 
-    Shape:  q (T_q, D), k (T_k, D), targets (T_q,) -> ().
     Batches with:  every other one of the same D, whatever the lengths. A `cross_entropy` of q kᵀ
         has as many classes as the sentence has keys, and batches with the same number only.
     Keeps:  a probability for each pair of a query and a key.
     """
 
     __slots__ = ("ids", "rule", "weights")
+    shape_rule = "q (T, D), k (S, D), ids (T,) -> ()"
+    shape_fix = "project both to one width; F.unsqueeze(x, 0) makes a row of a vector"
     retains = Retain(inputs=True)
     given_attributes = ("ids", "weights")
     multiplies_values = True
@@ -41,22 +42,14 @@ class PointerLoss(Operation):
         (ids, weights), (_, _, keys) = values, rows
         self.rule.check(ids, weights != 0, keys)
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
+    def check_shape(self, *shapes: Shape) -> None:
         q, k = shapes
-        if not (len(q) == len(k) == 2 and q[1] == k[1]):
-            self.refuse(
-                f"queries {q} and keys {k}",
-                "queries (T_q, D) and keys (T_k, D)",
-                "project both to one width; F.unsqueeze(x, 0) makes a row of a vector",
-            )
         if q[0] and not k[0]:
             self.refuse(
                 f"{q[0]} queries and no keys",
                 "a choice needs something to choose from",
                 "skip such a sentence, or F.concat a row that means no choice (dim=0)",
             )
-        self.require_given(1, q[0], k[0])
-        return ()
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,20 +25,15 @@ from dynbatch.ragged import Ragged
 class Sinusoids(Positioned):
     """Sines and cosines of position · frequency; of x it reads the shape alone.
 
-    Shape:  x (T, D) or (D,) -> y of x's shape.
     Batches with:  every other one of its width, layout and base, whatever lengths and offsets.
     """
 
     __slots__ = ()
     static = ("layout", "angles", "has_positions")
+    shape_rule = "x (T, D)|(D,) -> (T, D)|(D,)"
+    shape_fix = "give the sentence whose positions these are"
     differentiable = False
     function = "sinusoidal"
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        _require_features(self, shape)
-        self.check_positions(shape[0] if len(shape) == 2 else 1)
-        return shape
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -49,28 +44,22 @@ class Sinusoids(Positioned):
 class PositionRows(Operation):
     """Rows `offset`, `offset` + 1, … of a table for the tokens of x, of which it reads the length.
 
-    Shape:  x (T, D), table (V, E) -> y (T, E);  x (D,) -> y (E,).
     Batches with:  every other one in the same table. Its gradient is row-sparse (`RowSparse`).
     """
 
     __slots__ = ("offset", "table")
+    shape_rule = "x (T, D)|(D,), table (V, E) -> (T, E)|(E,)"
+    shape_fix: ClassVar[dict[str, str]] = {
+        "x": "give the sentence whose positions these are",
+        "table": "give the parameter two dimensions",
+    }
     only_moves = True
     static = ("table",)
     table: Parameter
     offset: int
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        _require_features(self, shape)
-        table = self.table.shape
-        if len(table) != 2:
-            self.refuse(
-                f"the table {self.table.name!r} has shape {table}",
-                "a table is (V, D)",
-                "give the parameter two dimensions",
-            )
-        self.check_rows(shape[0] if len(shape) == 2 else 1)
-        return (*shape[:-1], table[1])
+    def check_shape(self, *shapes: Shape) -> None:
+        self.check_rows(self.inputs[0].rows)
 
     def check_rows(self, rows: int) -> None:
         """Raise an error if the table is too short for so many tokens."""
@@ -111,15 +100,6 @@ class PositionRows(Operation):
         table = batch.first.table
         if not table.frozen:
             batch.parameter_gradients().rows(table, cls.gradient_rows(batch), dy.values)
-
-
-def _require_features(node: Operation, shape: Shape) -> None:
-    if not shape:
-        node.refuse(
-            "a scalar has no tokens",
-            "x is (T, D), or (D,) for one token",
-            "give the sentence whose positions these are",
-        )
 
 
 def positions(x: Node, table: Parameter, offset: int = 0) -> Node:

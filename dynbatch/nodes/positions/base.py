@@ -12,6 +12,7 @@ from dynbatch.errors import VocabularyError
 from dynbatch.kernels.positions import MOST_POSITIONS, Angles
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.ragged import Ragged
 
@@ -33,8 +34,8 @@ class Positioned(Operation):
     positions: Array | None
     has_positions: bool
 
-    def check_positions(self, rows: int) -> None:
-        """Raise an error unless each of so many rows has a position."""
+    def check_shape(self, *shapes: Shape) -> None:
+        rows = self.inputs[0].rows
         given = rows if self.positions is None else self.positions.size
         if given != rows:
             self.refuse(

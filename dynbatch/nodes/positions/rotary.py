@@ -26,35 +26,28 @@ SCALINGS = {
 class Rotary(Positioned):
     """Pairs of features of each head turned by position · frequency.
 
-    Shape:  x (T, heads · d) or (heads · d,) -> y of x's shape.
     Batches with:  every other Rotary of its width, heads and angles, whatever lengths and offsets.
     Backward:  turns back. It reads nothing of forward.
     """
 
     __slots__ = ("heads",)
     static = ("heads", "layout", "angles", "has_positions")
+    shape_rule = "x (T, heads · d)|(heads · d,) -> (T, heads · d)|(heads · d,)"
+    shape_fix = "give the number of heads that this matrix has; keys may have fewer than queries"
     inplace_forward = True
     inplace_backward = True
     function = "rotary"
     heads: int
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if not shape or shape[-1] % self.heads:
-            self.refuse(
-                f"x {shape} for {self.heads} head{'' if self.heads == 1 else 's'}",
-                "x is (T, heads · d) or (heads · d,)",
-                "give the number of heads that this matrix has; keys may have fewer than queries",
-            )
-        features, rotated = shape[-1] // self.heads, self.angles.width
+    def check_shape(self, *shapes: Shape) -> None:
+        features, rotated = shapes[0][-1] // self.heads, self.angles.width
         if not 0 < rotated <= features or rotated % 2:
             self.refuse(
                 f"{rotated} rotated features in heads of {features}",
                 "rotary_dim is even, and at most the features of a head",
                 "give another number of heads, or rotary_dim",
             )
-        self.check_positions(shape[0] if len(shape) == 2 else 1)
-        return shape
+        super().check_shape(*shapes)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

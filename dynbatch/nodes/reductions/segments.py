@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import spread_segments, sum_segments
 from dynbatch.nodes.arguments import as_ids, node_of, same_ids
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.ragged import Ragged
 
@@ -20,11 +20,12 @@ from dynbatch.ragged import Ragged
 class SegmentSum(Operation):
     """y_s = Σ x_m over the rows of segment s, 0 where it has none. dx_m = dy_s.
 
-    Shape:  x (M, D), counts (S,) with Σ counts = M -> (S, D).
     Batches with:  every other one of its type and width, whatever the counts.
     """
 
     __slots__ = ("counts",)
+    shape_rule = "x (M, D), counts (S,) -> (S, D)"
+    shape_fix = "give a matrix (M, D); counts sum up to M"
     given_attributes = ("counts",)
     counts: Array
 
@@ -40,22 +41,11 @@ class SegmentSum(Operation):
     def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
         (counts,), (_, total) = values, rows
         if int(counts.sum()) != total or (counts < 0).any():
-            self._refuse_counts(counts)
-
-    def _refuse_counts(self, counts: Array) -> NoReturn:
-        shape = self.inputs[0].shape
-        self.refuse(
-            f"{counts.size} segments of {counts.sum()} rows in all, of a value of shape {shape}",
-            "a matrix (M, D) and counts of 0 or more that sum up to M",
-            "lengths=[len(each) for each in segments], of the segments whose rows x has",
-        )
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if len(shape) != 2:
-            self._refuse_counts(self.counts)
-        self.require_given(self.counts.size, shape[0])
-        return (self.counts.size, shape[1])
+            self.refuse(
+                f"{counts.size} segments of {counts.sum()} rows in all, of a value of {total} rows",
+                "a matrix (M, D) and counts of 0 or more that sum up to M",
+                "lengths=[len(each) for each in segments], of the segments whose rows x has",
+            )
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
@@ -77,10 +67,7 @@ class SegmentSum(Operation):
 
 
 class SegmentMean(SegmentSum):
-    """y_s = Σ x_m / n over the n rows of segment s, 0 where it has none. dx_m = dy_s / n.
-
-    Shape and batching:  those of `SegmentSum`.
-    """
+    """y_s = Σ x_m / n over the n rows of segment s, 0 where it has none. dx_m = dy_s / n."""
 
     __slots__ = ()
 

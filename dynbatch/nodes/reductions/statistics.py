@@ -20,7 +20,7 @@ from dynbatch.kernels.unary import arithmetic
 from dynbatch.kernels.variance import spread_backward, squared_deviations
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.reductions.reduce import Dims, Reduction, reduced
 from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
@@ -31,13 +31,13 @@ from dynbatch.ragged import Ragged
 class CumSum(Operation):
     """y_i = Σ_{j ≤ i} x_j. dx_i = Σ_{j ≥ i} dy_j.
 
-    Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
     Batches with:  every other one of its width and dim, whatever the lengths; the width may be a
         length too.
     """
 
     __slots__ = ("over",)
     static = ("over",)
+    shape_rule = "x (T, D)|(D,) -> (T, D)|(D,)"
     any_length = True
     inplace_forward = True
     inplace_backward = True
@@ -49,9 +49,6 @@ class CumSum(Operation):
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
         return segment_bytes(batch, batch.first.over)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

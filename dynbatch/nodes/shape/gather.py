@@ -15,7 +15,7 @@ from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
 from dynbatch.nodes.arguments import are_below, as_ids, node_of, same_ids
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.ragged import Ragged
 
@@ -23,12 +23,13 @@ from dynbatch.ragged import Ragged
 class GatherRows(Operation):
     """Rows of x by index, y_m = x_{ids_m}; any order, duplicates allowed.
 
-    Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
     Batches with:  every other GatherRows of its width, which may be a length.
     Backward:  dx_i = Σ dy_m over the m with ids_m = i.
     """
 
     __slots__ = ("ids",)
+    shape_rule = "x (T, D)|(D,), ids (M,) -> (M, D)"
+    shape_fix = "F.stack scalars to a vector first"
     only_moves = True
     any_length = True
     given_attributes = ("ids",)
@@ -56,17 +57,6 @@ class GatherRows(Operation):
         ids = batch.rows if batch.has_one_width else batch.elements
         return super().index_bytes(batch) + INDEX_BYTES * ids
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if not shape:
-            self.refuse(
-                "a scalar has no rows",
-                "rows are gathered from a matrix (T, D) or a vector (D,)",
-                "F.stack scalars to a vector first",
-            )
-        self.require_given(self.ids.size, shape[0] if len(shape) == 2 else 1)
-        return (self.ids.size, shape[-1])
-
     @classmethod
     def packed_ids(cls, batch: Batch, x: Ragged) -> Array:
         """Ids as rows of the packed x, or of its elements where widths differ."""
@@ -92,23 +82,14 @@ class GatherRows(Operation):
 class Transpose(Operation):
     """y = xᵀ. Its width is a length: readers still batch if their type has `any_length`.
 
-    Shape:  (T, D) -> (D, T).
     Batches with:  every other Transpose.
     """
 
     __slots__ = ()
+    shape_rule = "x (T, D) -> (D, T)"
+    shape_fix = "F.unsqueeze a vector first"
     only_moves = True
     any_shape = True
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if len(shape) != 2:
-            self.refuse(
-                f"shape {shape} has no transpose",
-                "a matrix (T, D)",
-                "F.unsqueeze a vector first",
-            )
-        return shape[::-1]
 
     def infer_ragged(self) -> int:
         (x,) = self.inputs

@@ -14,24 +14,23 @@ from dynbatch.ragged import Ragged
 class KMaxPool(KeepsPlaces, Operation):
     """The k largest of each feature, in order; of equal numbers the first. dx is dy where they are.
 
-    Shape:  (T, D) with T >= k -> (k, D).
     Batches with:  every other one of its width and k, whatever the lengths.
     Keeps:  the position of each number, as large as the output.
     """
 
     __slots__ = ("k",)
     static = ("k",)
+    shape_rule = "x (T, D) -> (k, D)"
+    shape_fix = "F.unsqueeze(x, 0) makes a row of a vector"
     k: int
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        if len(shape) != 2 or shape[0] < self.k:
+    def check_shape(self, *shapes: Shape) -> None:
+        if shapes[0][0] < self.k:
             self.refuse(
-                f"the {self.k} largest tokens of {shape}",
+                f"the {self.k} largest tokens of {shapes[0]}",
                 "a sentence (T, D) has k tokens or more",
                 "F.kmax_pool(x, min(k, x.rows)), or F.concat with rows of -inf first",
             )
-        return (self.k, shape[1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

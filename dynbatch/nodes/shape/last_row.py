@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dynbatch.kernels.rows import gather_rows
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged
 
@@ -12,16 +11,13 @@ from dynbatch.ragged import Ragged
 class LastRow(Operation):
     """y_0 = x_{T-1}, without a gradient.
 
-    Shape:  (T, D) -> (1, D), T >= 1.
     Batches with:  every other one of its width.
     """
 
     __slots__ = ()
+    shape_rule = "x (T, D) -> (1, D)"
     only_moves = True
     differentiable = False
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return (1, shapes[0][1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -13,7 +13,7 @@ from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
 from dynbatch.nodes.arguments import are_below, same_ids
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Shape
+from dynbatch.nodes.node import ROWS, WIDTH
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.nodes.shape.gather import GatherRows
 from dynbatch.ragged import Ragged
@@ -22,12 +22,13 @@ from dynbatch.ragged import Ragged
 class ScatterRows(Operation):
     """Rows of x added up by index, y_i = Σ x_m over the m with ids_m = i: `GatherRows` reversed.
 
-    Shape:  x (M, D), ids (M,) -> (count, D).  A vector counts as one row.
     Batches with:  every other ScatterRows of its width, which may be a length.
     Backward:  dx_m = dy_{ids_m}.
     """
 
     __slots__ = ("count", "ids")
+    shape_rule = "x (M, D)|(D,), ids (M,)|(1,) -> (count, D)"
+    shape_fix = "give as many ids as x has rows"
     any_length = True
     given_attributes = ("ids",)
     ids: Array
@@ -57,18 +58,6 @@ class ScatterRows(Operation):
         is_flat = not batch.has_one_width
         ids = sum([rows * (width if is_flat else 1) for rows, width in batch.input_shapes(0)])
         return super().index_bytes(batch) + INDEX_BYTES * ids
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        rows = shape[0] if len(shape) == 2 else 1
-        if not shape or rows != self.ids.size:
-            self.refuse(
-                f"{self.ids.size} ids for a value of shape {shape}",
-                "one id for each row",
-                "give as many ids as x has rows",
-            )
-        self.require_given(self.count, rows)
-        return (self.count, shape[-1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -131,21 +131,13 @@ def port_of(owner: Node, part: int, width: int) -> Port:
 class Reverse(Structural):
     """The rows of a sentence, the last one first: y_t = x_{T-1-t}.
 
-    Shape:  (T, D) -> (T, D).
     Batches with:  every other Reverse.
     """
 
     __slots__ = ()
+    shape_rule = "x (T, D) -> (T, D)"
+    shape_fix = "F.stack vectors to rows first; a vector has one row"
     moves_all = True
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        if len(shapes[0]) != 2:
-            self.refuse(
-                f"a sentence (T, D) expected, not {shapes[0]}",
-                "rows are reversed",
-                "F.stack vectors to rows first; a vector has one row",
-            )
-        return shapes[0]
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangles]:

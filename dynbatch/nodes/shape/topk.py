@@ -25,29 +25,28 @@ class LargestOfRows(Operation):
 
     They are chosen as by `KMaxPool`, each row for a segment of one column, and then ranked.
 
-    Shape:  (T, D) or (D,) with D >= k -> (T, k) or (k,).
     Batches with:  every other one of its type and k; the width may be a length.
     """
 
     __slots__ = ("k",)
     static = ("k",)
+    shape_rule = "x (…, D) -> (…, k)"
+    shape_fix = "F.stack scalars to a vector first"
     any_length = True
-    any_rank = True
     rowwise = True
     k: int
 
     def infer_ragged(self) -> int:
         return self.inputs[0].ragged & ROWS
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
+    def check_shape(self, *shapes: Shape) -> None:
         (shape,) = shapes
-        if not shape or (shape[-1] < self.k and shape[:-1] != (0,)):
+        if shape[-1] < self.k and shape[:-1] != (0,):
             self.refuse(
                 f"the {self.k} largest elements of {shape}",
                 "there are k elements or more along the dim",
                 "F.topk(x, min(k, x.shape[dim]), dim), or F.concat with numbers of -inf first",
             )
-        return (*shape[:-1], self.k)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

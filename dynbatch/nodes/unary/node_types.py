@@ -7,7 +7,6 @@ from typing import ClassVar
 from dynbatch.kernels import elementwise, unary
 from dynbatch.kernels.unary import arithmetic
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.ragged import Ragged
 
@@ -15,15 +14,13 @@ from dynbatch.ragged import Ragged
 class Unary(Operation):
     """Base of y = f(x) for every element. Types name the kernel, and its static arguments.
 
-    Shape:  x of any shape -> y of that shape.
     Batches with:  every other node of its type and arguments, whatever the shapes.
     """
 
     __slots__ = ()
+    shape_rule = "x (…) -> (…)"
     any_shape = True
     rowwise = True
-    keeps_rows = True
-    any_rank = True
     is_one_kernel = True
     inplace_forward = True
     inplace_backward = True
@@ -34,9 +31,6 @@ class Unary(Operation):
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:
             cls.retains = Retain(inputs=kernel.reads == "input", output=kernel.reads == "output")
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def arguments(self) -> tuple[unary.Argument, ...]:
         """Static arguments of the kernel, in order."""

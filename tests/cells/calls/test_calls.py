@@ -435,7 +435,7 @@ def test_errors_of_calls():
             compose(state, leaf(F.input(other, np.ones(D)), p), p)
         with pytest.raises(ShapeError, match="zeros of width 0"):
             compose(state, (0, H), p)
-        with pytest.raises(ShapeError, match="features and weight differ"):
+        with pytest.raises(ShapeError, match="differ in I"):
             leaf(F.input(graph, np.ones(D + 1)), p)
         with pytest.raises(DtypeError, match="stands for 2 values"):
             F.tanh(state)

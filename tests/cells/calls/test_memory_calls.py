@@ -469,7 +469,7 @@ def test_a_call_that_is_wrong_says_so_each_time():
     with db.Graph(dtype="float64") as graph:
         s = Sentences(graph)
         for _ in range(2):
-            with pytest.raises(ShapeError, match="query and key features differ"):
+            with pytest.raises(ShapeError, match="differ in d"):
                 dot(s.matrix(1, D)[0], s.vector(), p, s.matrix(3, H + 1))
         assert isinstance(
             dot(s.matrix(1, D)[0], s.vector(), p, s.matrix(3)), db.cells.calls.call.Call

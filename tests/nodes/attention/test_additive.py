@@ -218,9 +218,21 @@ def test_a_mask_inside_a_cell_is_refused():
 @pytest.mark.parametrize(
     ("size", "make", "words"),
     [
-        (5, lambda q, k, v, u: F.additive_attention(q, k, v, u), ["(5,) for 4", "elements"]),
-        (4, lambda q, k, v, u: F.additive_attention(q, v, v, u), ["4 != 6"]),
-        (4, lambda q, k, v, u: F.additive_attention(q, k, q, u), ["5 keys for 3 values"]),
+        (
+            5,
+            lambda q, k, v, u: F.additive_attention(q, k, v, u),
+            ["vector 'v' (5,) differ in D (4 != 5)", "elements"],
+        ),
+        (
+            4,
+            lambda q, k, v, u: F.additive_attention(q, v, v, u),
+            ["q (3, 4) and k (5, 6) differ in D (4 != 6)"],
+        ),
+        (
+            4,
+            lambda q, k, v, u: F.additive_attention(q, k, q, u),
+            ["k (5, 4) and v (3, 4) differ in S (5 != 3)"],
+        ),
         (4, lambda q, k, v, u: F.additive_attention(q, k, v, u, mask=MASK.T), ["mask (5, 3)"]),
     ],
 )

@@ -282,19 +282,37 @@ def test_a_mask_may_change_after_the_node_was_made():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda q, k, v: F.attention(q, v, v), ["4 != 6", "query.shape[-1] == keys.shape[1]"]),
-        (lambda q, k, v: F.attention(q, k, q), ["5 keys for 3 values", "same positions"]),
-        (lambda q, k, v: F.attention(q, k, v, heads=3), ["3 heads for 4", "divides"]),
-        (lambda q, k, v: F.attention(q, k, v, heads=0), ["0 heads"]),
-        (lambda q, k, v: F.attention(q, k, v, heads=4, kv_heads=3), ["4 heads for 3", "divides"]),
-        (lambda q, k, v: F.attention(q, k, v, kv_heads=0), ["1 heads for 0 kv_heads"]),
+        (
+            lambda q, k, v: F.attention(q, v, v),
+            ["q (3, 4) and k (5, 6) differ in d (4 != 6)", "general"],
+        ),
+        (
+            lambda q, k, v: F.attention(q, k, q),
+            ["k (5, 4) and v (3, 4) differ in S (5 != 3)", "same positions"],
+        ),
+        (
+            lambda q, k, v: F.attention(q, k, v, heads=3),
+            ["q (3, 4): 4 is no multiple of heads = 3", "divides"],
+        ),
+        (lambda q, k, v: F.attention(q, k, v, heads=0), ["4 is no multiple of heads = 0"]),
+        (
+            lambda q, k, v: F.attention(q, k, v, heads=4, kv_heads=3),
+            ["k (5, 4): 4 is no multiple of kv_heads = 3", "divisors"],
+        ),
+        (
+            lambda q, k, v: F.attention(q, k, v, kv_heads=0),
+            ["4 is no multiple of kv_heads = 0", "divisors of heads"],
+        ),
         (
             lambda q, k, v: F.attention(q, k, v, heads=2, kv_heads=1),
-            ["4 != 8", "keys.shape[1] * 2"],
+            ["differ in d (2 != 4)", "k (S, kv_heads · d)"],
         ),
         (lambda q, k, v: F.attention(q, k, v, mask=MASK.T), ["mask (5, 3)", "3 queries, 5 keys"]),
         (lambda q, k, v: F.attention(q, k, v, window=-1), ["window -1"]),
-        (lambda q, k, v: F.attention(q, k[0], v), ["keys (4,)", "one row for each position"]),
+        (
+            lambda q, k, v: F.attention(q, k[0], v),
+            ["k has shape (4,)", "one row for each position"],
+        ),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_where_the_node_is_made(make, words):

@@ -48,8 +48,8 @@ def test_large_scores_do_not_overflow():
 @pytest.mark.parametrize(
     ("queries", "keys", "targets", "error", "message"),
     [
-        ((2, 3), (2, 4), [0, 0], db.errors.ShapeError, r"queries \(2, 3\) and keys \(2, 4\)"),
-        ((3,), (2, 3), [0], db.errors.ShapeError, r"queries \(3,\)"),
+        ((2, 3), (2, 4), [0, 0], db.errors.ShapeError, r"q \(2, 3\) and k \(2, 4\) differ in D"),
+        ((3,), (2, 3), [0], db.errors.ShapeError, r"q has shape \(3,\)"),
         ((1, 3), (0, 3), [-100], db.errors.ShapeError, "1 queries and no keys"),
         ((2, 3), (4, 3), [0], db.errors.ShapeError, "1 targets for pointer_loss"),
         ((1, 3), (4, 3), [4], db.errors.VocabularyError, "outside the 4 classes"),

@@ -44,7 +44,7 @@ def test_stack_and_reverse_equal_torch():
         (lambda x, v: F.reshape(x, (6, 0)), "cannot become"),
         (lambda x, v: F.reshape(x, (1, 2, 4)), "cannot become"),
         (lambda x, v: F.reshape(x, (-2, -3)), "cannot become"),
-        (lambda x, v: F.reverse(v), "a sentence"),
+        (lambda x, v: F.reverse(v), "x has shape"),
         (lambda x, v: F.unsqueeze(x, 3), "dim is between"),
         (lambda x, v: F.unsqueeze(v, 2), "dim is between"),
         (lambda x, v: F.squeeze(v, 1), "has no dim 1"),

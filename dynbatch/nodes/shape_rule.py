@@ -1,0 +1,249 @@
+"""`ShapeRule`: the shapes of a node type as one line, which infers, refuses and documents.
+
+    x (…, I), weight (O, I), [bias (O,)] -> (…, O)
+
+Inputs stand in their order. A name that the type has as an attribute, a parameter or an array, is
+that; it stands in brackets if it may be None. A name in a shape is one size wherever it stands, if
+it is not a number or an attribute; `heads · d` is a multiple of heads, `…` are any dimensions.
+Alternatives, `(T, D)|(D,)`, go together: where a value has its second shape, so have all others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, NamedTuple
+
+from dynbatch.arguments import refused
+from dynbatch.errors import ArgumentError
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.parameter import Parameter
+
+EXAMPLE = "x (…, I), weight (O, I), [bias (O,)] -> (…, O)"
+REST = "…"
+ANY_FIX = "give values of these shapes"
+SHAPE = r"\((?:…|[\w ·.]+,?|[\w ·.…]+(?:, [\w ·.]+)+)?\)"
+SHAPES = rf"{SHAPE}(?:\|{SHAPE})*"
+VALUE = re.compile(rf"(\[?)(\w+) ({SHAPES})\]?(?:, |$)")
+LINE = re.compile(rf"((?:\[?\w+ {SHAPES}\]?(?:, | -> ))+|-> )({SHAPES})")
+
+
+class Operand(NamedTuple):
+    """An input, or an attribute that has a shape, with the alternatives of its shape."""
+
+    name: str
+    shapes: tuple[tuple[str, ...], ...]
+    is_attribute: bool
+    is_optional: bool
+
+    def shape(self, k: int) -> tuple[str, ...]:
+        """The shape that goes with alternative `k`."""
+        return self.shapes[k if len(self.shapes) > 1 else 0]
+
+
+class Condition(NamedTuple):
+    """What must hold of the shapes, as an expression, and what is said where it does not.
+
+    Attributes:
+        topics:  the size, its factor and the value that it is about: a fix may be for each.
+        problem: with expressions in braces.
+    """
+
+    test: str
+    topics: tuple[str, ...]
+    problem: str
+
+
+class ShapeRule:
+    """A rule, parsed from its line.
+
+    Args:
+        line:       the rule as a type writes it.
+        attributes: names of the type's attributes; all else are inputs and sizes.
+
+    Attributes:
+        text:   the rule as pages and errors show it.
+        values: what has a shape, in order; `inputs` are those that are no attributes.
+        result: the shape of the value, for each alternative.
+    """
+
+    def __init__(self, line: str, attributes: Set[str]) -> None:
+        self.attributes = attributes
+        self.text = line.replace("|", " or ")
+        parts = LINE.fullmatch(line)
+        if parts is None:
+            raise _not_a_rule(line, "it is not of the form")
+        self.values = [
+            Operand(name, _alternatives(shapes), name in attributes, bool(bracket))
+            for bracket, name, shapes in VALUE.findall(parts[1].removesuffix("-> ").strip())
+        ]
+        self.result = _alternatives(parts[2])
+        self.inputs = [value for value in self.values if not value.is_attribute]
+        told = _sizes(shape for value in self.values for shape in value.shapes)
+        for size in sorted(_sizes(self.result) - told):
+            if not self._attribute(size):
+                raise _not_a_rule(line, f"no shape tells {size}")
+
+    def reason(self) -> str:
+        """The rule as an error says it."""
+        alike = [value.name for value in self.inputs if value.shapes == ((REST,),)]
+        if len(alike) < 2:
+            return self.text
+        return f"{', '.join(alike[:-1])} and {alike[-1]} have one shape"
+
+    @property
+    def takes_any_rank(self) -> bool:
+        """Whether an input may have any number of dimensions."""
+        return any([REST in shape for value in self.inputs for shape in value.shapes])
+
+    def keeps_rows(self, static: Set[str]) -> bool:
+        """Whether all inputs have one shape, and the result its dimensions but the last.
+
+        The last must follow from that of the inputs and from attributes in `static`.
+        """
+        shapes = {shape for value in self.inputs for shape in value.shapes}
+        if len(shapes) != 1 or REST not in shapes.pop() or REST not in self.result[0]:
+            return False
+        return (
+            self.attributes & (_sizes(self.result) | {value.name for value in self.values})
+            <= static
+        )
+
+    def conditions(self, k: int) -> tuple[list[Condition], dict[str, tuple[str, str]]]:
+        """The conditions of alternative `k`; each size's expression, with the value it is of."""
+        known: dict[str, tuple[str, str]] = {}
+        conditions: list[Condition] = []
+        for value in self.values:
+            for test, topics, problem in self._conditions_of(value.name, value.shape(k), known):
+                test = f"({value.name} is None or {test})" if value.is_optional else test
+                conditions.append(Condition(test, (*topics, value.name), problem))
+        return conditions, known
+
+    def _conditions_of(
+        self, name: str, shape: tuple[str, ...], known: dict[str, tuple[str, str]]
+    ) -> list[Condition]:
+        has_rest = shape[:1] == (REST,)
+        count = len(shape) - has_rest
+        shown = f"{{named('{name}')}} {{{name}}}"
+        conditions = []
+        if count or not has_rest:
+            test = f"len({name}) {'>=' if has_rest else '=='} {count}"
+            conditions.append(Condition(test, (), f"{{named('{name}')}} has shape {{{name}}}"))
+        for place, size in enumerate(shape, -len(shape) if has_rest else 0):
+            factor, _, letter = size.rpartition(" · ")
+            item, multiple = f"{name}[{place}]", self._attribute(factor)
+            if size == REST:
+                item = f"{name}[:-{count}]" if count else name
+            if multiple:
+                test = f"{multiple} > 0 == {item} % {multiple}"
+                equal = f"{{{multiple}}}" if factor.isdigit() else f"{factor} = {{{multiple}}}"
+                problem = f"{shown}: {{{item}}} is no multiple of {equal}"
+                conditions.append(Condition(test, (size, factor), problem))
+                item = f"({item} // {multiple})"
+            fixed = self._attribute(letter)
+            if fixed:
+                equal = f"{letter} = {{{fixed}}}" if fixed != letter else letter
+                problem = f"{shown}: {{{item}}} is not {equal}"
+                conditions.append(Condition(f"{item} == {fixed}", (letter,), problem))
+            elif letter in known:
+                first, owner = known[letter]
+                where = f" in {letter} ({{{first}}} != {{{item}}})" if letter != REST else ""
+                problem = f"{{named('{owner}')}} {{{owner}}} and {shown} differ{where}"
+                conditions.append(Condition(f"{first} == {item}", (letter,), problem))
+            else:
+                known[letter] = item, name
+        return conditions
+
+    def _attribute(self, name: str) -> str:
+        """The expression of a number or an attribute; "" for a size that the inputs tell."""
+        if name.isdigit():
+            return name
+        return f"self.{name}" if name.partition(".")[0] in self.attributes else ""
+
+    def _result(self, k: int, known: Mapping[str, tuple[str, str]]) -> str:
+        """The expression of the result's shape for alternative `k`."""
+        result = self.result[k if len(self.result) > 1 else 0]
+        for value in self.values:
+            if result == value.shape(k) and not value.is_optional:
+                return value.name
+        sizes = ""
+        for size in result:
+            parts = [self._attribute(part) or known[part][0] for part in size.split(" · ")]
+            sizes += f"{'*' * (size == REST)}{' * '.join(parts)}, "
+        return f"({sizes})"
+
+    def function(self, checks: bool, checks_given: bool) -> Callable[..., Shape]:
+        """The rule as `infer_shape`: one plain function, since every new node may call it.
+
+        Args:
+            checks:       whether it calls the type's `check_shape`.
+            checks_given: whether it calls `require_given`.
+        """
+        names = ", ".join(["self", *[value.name for value in self.inputs]])
+        lines = [f"def infer_shape({names}):"]
+        for value in self.values:
+            if value.is_attribute:
+                unless = f"None if self.{value.name} is None else " * value.is_optional
+                lines.append(f"    {value.name} = {unless}self.{value.name}.shape")
+        for k in range(self._count):
+            conditions, known = self.conditions(k)
+            lines.append(f"    if {' and '.join([test for test, _, _ in conditions]) or True}:")
+            lines += [f"        self.check_shape({names.removeprefix('self, ')})"] * checks
+            result = self._result(k, known)
+            if checks_given:
+                shapes = [(result, self.result[0]), *[(v.name, v.shape(k)) for v in self.inputs]]
+                rows = [f"{name}[0]" if len(shape) > 1 else "1" for name, shape in shapes]
+                lines.append(f"        self.require_given({', '.join(rows)})")
+            lines.append(f"        return {result}")
+        lines.append("    refuse(locals())")
+        # Blocks tell by the module that a type, and not the block, looks into an array.
+        functions: dict[str, Any] = {"refuse": self._refuse, "__name__": __name__}
+        exec(compile("\n".join(lines), f"<{self.text}>", "exec"), functions)
+        function: Callable[..., Shape] = functions["infer_shape"]
+        return function
+
+    @property
+    def _count(self) -> int:
+        return max(map(len, [self.result, *[value.shapes for value in self.values]]))
+
+    def _refuse(self, names: dict[str, Any]) -> None:
+        """Raise the error of the first condition that fails; of alternatives, the nearest one's."""
+        node = names["self"]
+        names["named"] = lambda name: self._named(node, name)
+        failures = []
+        for k in range(self._count):
+            conditions, _ = self.conditions(k)
+            place = next(i for i, each in enumerate(conditions) if not eval(each.test, names))
+            failures.append((place, conditions[place]))
+        failed = max(failures, key=lambda failure: failure[0])[1]
+        fixes = node.shape_fix
+        if not isinstance(fixes, str):
+            topics = (*failed.topics, "")
+            fixes = next((fixes[topic] for topic in topics if topic in fixes), ANY_FIX)
+        problem, fix = [eval(f'f"""{text}"""', names) for text in (failed.problem, fixes)]
+        node.refuse(problem, self.reason(), fix)
+
+    def _named(self, node: Node, name: str) -> str:
+        """An input or attribute as an error calls it: a parameter with its name."""
+        value = getattr(node, name) if name in self.attributes else None
+        return f"{name} {value.name!r}" if isinstance(value, Parameter) else name
+
+
+def _not_a_rule(line: str, problem: str) -> ArgumentError:
+    rule = "names with shapes in order, then the shape of the value, of sizes that they have"
+    return refused("shape_rule", f"{line!r}: {problem}", rule, f"as in {EXAMPLE!r}")
+
+
+def _sizes(shapes: Iterable[tuple[str, ...]]) -> set[str]:
+    """The names and numbers in some shapes."""
+    return {part for shape in shapes for size in shape for part in size.split(" · ")}
+
+
+def _alternatives(shapes: str) -> tuple[tuple[str, ...], ...]:
+    """The sizes of each of some shapes."""
+    return tuple(
+        [
+            tuple([size for size in shape[1:-1].removesuffix(",").split(", ") if size])
+            for shape in shapes.split("|")
+        ]
+    )

@@ -1,0 +1,173 @@
+"""Rules of shapes: what a line infers, refuses and says."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError, ShapeError
+from dynbatch.nodes.linear import LinearMap, MatMul
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape_rule import ShapeRule
+from tests.reporting.test_node_types import below
+
+
+class Node:
+    """Attributes that rules read, and the error instead of raising it with a line."""
+
+    shape_fix = "fix"
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def refuse(self, problem, rule, fix):
+        raise ValueError(problem, rule, fix)
+
+
+def inferred(line, *shapes, **attributes):
+    rule = ShapeRule(line, {*attributes})
+    return rule.function(False, False)(Node(**attributes), *shapes)
+
+
+def refused(line, *shapes, **attributes):
+    with pytest.raises(ValueError) as raised:
+        inferred(line, *shapes, **attributes)
+    return raised.value.args
+
+
+@pytest.mark.parametrize(
+    ("line", "shapes", "result"),
+    [
+        ("x (…) -> (…)", [()], ()),
+        ("x (…) -> (…)", [(2, 3, 4)], (2, 3, 4)),
+        ("a (…), b (…) -> ()", [(2, 3), (2, 3)], ()),
+        ("x (…, 2 · D) -> (…, D)", [(0, 3, 8)], (0, 3, 4)),
+        ("a (T, I)|(I,), b (I, O) -> (T, O)|(O,)", [(2, 3), (3, 4)], (2, 4)),
+        ("a (T, I)|(I,), b (I, O) -> (T, O)|(O,)", [(3,), (3, 4)], (4,)),
+        ("x (T, D) -> (D, T)", [(2, 3)], (3, 2)),
+        ("x (T, D), y (T, 1) -> (D, 2 · D, 7)", [(2, 3), (2, 1)], (3, 6, 7)),
+    ],
+)
+def test_a_rule_infers_the_shape(line, shapes, result):
+    assert inferred(line, *shapes) == result
+
+
+def test_attributes_are_sizes_factors_and_shapes():
+    line = "x (T, heads · d), [bias (d,)] -> (count, heads · d)"
+    bias = np.ones(3)
+    assert inferred(line, (5, 6), heads=2, count=4, bias=None) == (4, 6)
+    assert inferred(line, (5, 6), heads=2, count=4, bias=bias) == (4, 6)
+    problem, rule, _ = refused(line, (5, 6), heads=3, count=4, bias=bias)
+    assert problem == "x (5, 6) and bias (3,) differ in d (2 != 3)"
+    assert rule == line
+    problem, _, _ = refused(line, (5, 6), heads=4, count=4, bias=None)
+    assert problem == "x (5, 6): 6 is no multiple of heads = 4"
+    problem, _, _ = refused(line, (5, 6), heads=0, count=4, bias=None)
+    assert problem == "x (5, 6): 6 is no multiple of heads = 0"
+
+
+@pytest.mark.parametrize(
+    ("line", "shapes", "problem"),
+    [
+        ("x (T, D)|(D,) -> (D,)", [()], "x has shape ()"),
+        ("a (T, I)|(I,), b (I, O) -> (T, O)|(O,)", [(3,), (2, 4)],
+         "a (3,) and b (2, 4) differ in I (3 != 2)"),
+        ("a (T, I)|(I,), b (I, O) -> (T, O)|(O,)", [(2, 3), (3,)], "b has shape (3,)"),
+        ("a (…), b (…), c (…) -> (…)", [(2,), (2,), (3,)], "a (2,) and c (3,) differ"),
+        ("a (…, D), b (…, D) -> (…)", [(2, 4), (3, 4)], "a (2, 4) and b (3, 4) differ"),
+        ("x (T, 3) -> (T,)", [(2, 4)], "x (2, 4): 4 is not 3"),
+        ("x (…, 2 · D) -> (…, D)", [(3, 5)], "x (3, 5): 5 is no multiple of 2"),
+    ],
+)  # fmt: skip
+def test_the_first_size_that_does_not_fit_is_named(line, shapes, problem):
+    assert refused(line, *shapes)[0] == problem
+
+
+def test_equal_shapes_are_said_in_words_and_alternatives_too():
+    assert refused("a (…), b (…), c (…) -> ()", (1,), (2,), (1,))[1] == "a, b and c have one shape"
+    assert refused("x (T, D)|(D,) -> ()", ())[1] == "x (T, D) or (D,) -> ()"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("x (T, D)", "it is not of the form"),
+        ("x T -> ()", "it is not of the form"),
+        ("x (T,D) -> ()", "it is not of the form"),
+        ("(T,) -> ()", "it is not of the form"),
+        ("x (T -> ()", "it is not of the form"),
+        ("x (T, D) -> (T, E)", "no shape tells E"),
+        ("x (T,) -> (…, T)", "no shape tells …"),
+    ],
+)
+def test_a_line_that_is_no_rule_is_refused(line, problem):
+    with pytest.raises(ArgumentError) as raised:
+        ShapeRule(line, frozenset())
+    assert f"shape_rule: {line!r}: {problem}.\n  rule: names with shapes" in str(raised.value)
+
+
+def test_rank_and_rows_follow_from_the_rule():
+    assert LinearMap.any_rank and LinearMap.keeps_rows
+    assert not MatMul.any_rank and not MatMul.keeps_rows
+
+    class Cut(Operation):
+        """The first columns of x."""
+
+        __slots__ = ("columns",)
+        shape_rule = "x (…, D) -> (…, columns)"
+
+    assert Cut.any_rank and not Cut.keeps_rows  # nodes of one width may have other columns
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 5)))
+        assert [Cut(x, columns=columns).shape for columns in (2, 3)] == [(2, 2), (2, 3)]
+    assert type("Same", (Cut,), {"static": ("columns",), "shape_rule": Cut.shape_rule}).keeps_rows
+
+
+class Pairs(db.Operation):
+    """A type of a user's, with a rule and a check of its own."""
+
+    __slots__ = ()
+    shape_rule = "x (T, D), y (T, E) -> (T, 2)"
+    shape_fix = "give {x[0]} rows, as x has"
+
+    def check_shape(self, x, y):
+        self.require(x[0] > 1, f"{x[0]} row", "two rows or more", "another sentence")
+
+
+def test_a_users_type_has_a_rule_a_fix_and_a_check_at_the_users_line():
+    with db.Graph() as graph:
+        x, y, one = [F.input(graph, np.ones(shape)) for shape in ((3, 4), (2, 5), (1, 1))]
+        with pytest.raises(ShapeError) as raised:
+            Pairs(x, y)
+        message = str(raised.value)
+        assert "x (3, 4) and y (2, 5) differ in T (3 != 2)" in message
+        assert "rule: x (T, D), y (T, E) -> (T, 2)\n  fix:  give 3 rows, as x has\n" in message
+        assert f"made at {__file__}" in message
+        with pytest.raises(
+            ShapeError, match=r"1 row\.[\s\S]*two rows or more[\s\S]*test_shape_rule"
+        ):
+            Pairs(one, one)
+        assert Pairs(x, x).shape == (3, 2)
+
+
+def ruled():
+    return [kind for kind in below(Operation) if kind.shape_rule and kind.is_built_in]
+
+
+def test_no_type_says_its_shapes_twice():
+    assert len(ruled()) > 80
+    assert [each for each in ruled() if "Shape:" in (each.__doc__ or "")] == []
+    made = {f"<{each.shape_rule.replace('|', ' or ')}>" for each in ruled()}
+    assert {each.infer_shape.__code__.co_filename for each in ruled()} == made
+
+
+def test_every_condition_of_a_type_has_a_fix():
+    for kind in ruled():
+        rule = ShapeRule(kind.shape_rule, kind._attribute_names())
+        fixes = kind.shape_fix
+        if isinstance(fixes, str):
+            continue
+        for k in range(2):
+            conditions, _ = rule.conditions(k)
+            missing = [each.topics for each in conditions if not {*each.topics, ""} & {*fixes}]
+            assert missing == [], kind
