@@ -123,7 +123,6 @@ class BlockFunction:
     def _find(
         self, arguments: Arguments, params: tuple[object, ...], graph: Owner, sizes: Sizes
     ) -> Program:
-        """A program that the block was traced to before, or a new one."""
         begin = (arguments.forms, arguments.names, folds.get(), graph.dtype.char)
         for program in self._programs.fitting(begin, params):
             if program.takes(sizes):
@@ -136,7 +135,6 @@ class BlockFunction:
     def _trace(
         self, arguments: Arguments, params: tuple[object, ...], graph: Owner, sizes: Sizes
     ) -> Program:
-        """The program of the loosest pattern that holds."""
         recorders, reads = recorded(params)
         maker, seen = self._maker(arguments, recorders, graph), Seen()
         try:

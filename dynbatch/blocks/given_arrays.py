@@ -47,7 +47,6 @@ class Recipe(NamedTuple):
         return result
 
     def is_like(self, other: Recipe | None) -> bool:
-        """Whether another recipe makes the same of equal arrays."""
         return (
             other is not None
             and self.function == other.function

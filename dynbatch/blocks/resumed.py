@@ -284,7 +284,6 @@ def _beginning(program: BlockProgram, slots: Sequence[CacheSlot]) -> BlockProgra
 
 
 def _as_type(node: Operation, node_type: type[Operation]) -> Any:
-    """A traced node as one of another type, with its attributes."""
     changed = _beside(node, node_type, node.inputs)
     for name, value in node.attributes().items():
         setattr(changed, name, value)
@@ -293,7 +292,6 @@ def _as_type(node: Operation, node_type: type[Operation]) -> Any:
 
 
 def _beside(node: Operation, node_type: type[Operation], inputs: tuple[Node, ...]) -> Any:
-    """A node of a type, with the place and the width of another."""
     changed = object.__new__(node_type)
     for name in ("graph", "index", "phase", "ndim", "rows", "width", "ragged"):
         setattr(changed, name, getattr(node, name))

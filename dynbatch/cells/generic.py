@@ -258,7 +258,6 @@ class GenericStep:
         return Ragged(chosen, lengths)
 
     def _rows_of(self, t: int, x: int) -> tuple[Array, list[int]]:
-        """The rows of a memory that a step reads, and how many of each sentence."""
         if (t, x) not in self._rows_chosen:
             rows, lengths = memory_rows(self.memories[x], self._chosen[t])
             self._rows_chosen[t, x] = (rows, lengths.tolist())
@@ -269,7 +268,6 @@ class GenericStep:
         return None if whole is None else self._first(x, n, whole, True)
 
     def _first(self, x: int, n: int, whole: Ragged, is_gradient: bool) -> Ragged:
-        """The rows of a memory, or its gradient, of the first n sentences."""
         known = self._running.get((x, is_gradient))
         if known is not None and known[0] is whole and len(known[1]) == n:
             return known[1]  # as many sentences as at the step before

@@ -53,7 +53,6 @@ class LoopArrays:
     def _temporary(
         self, scratch: Scratch, rows: int, groups: Sequence[Sequence[ProgramBuffer]]
     ) -> Arrays:
-        """Arrays with a row for each row of a step, which needs one group at a time."""
         room = scratch.take(rows, max(map(_width, groups))).reshape(-1)
         arrays: Arrays = {}
         for buffers in groups:

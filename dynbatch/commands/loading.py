@@ -148,7 +148,6 @@ def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | LabellingTas
 
 
 def _tokenizer(name: str) -> TextCoder:
-    """The tokenizer of that name, or in that folder."""
     if name == "bytes":
         return ByteTokenizer()
     return IdTokenizer() if name == "ids" else load_tokenizer(name)

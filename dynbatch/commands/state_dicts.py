@@ -130,7 +130,6 @@ def _load(path: Path) -> object:
 
 
 def _state_dict(path: Path, content: object, key: str | None) -> tuple[Tensors, list[str]]:
-    """The tensors of a state dict, or of the one inside of a dict, and the names of the rest."""
     if not isinstance(content, Mapping):
         raise CheckpointError(
             f"{path}: it holds a {type(content).__name__}; nothing was written.\n"

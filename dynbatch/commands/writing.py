@@ -124,7 +124,6 @@ class Writing:
         outcomes[place] = error
 
     def _lines(self, prompt: str, outcome: Outcome, is_json: bool, has_scores: bool) -> str:
-        """A line a result, or an object a prompt."""
         results = [] if isinstance(outcome, Exception) else outcome
         if not is_json:
             lines = [one.text.translate(_ESCAPES) for one in results]

@@ -169,7 +169,6 @@ class Storage:
         return {id(value) for op in makers for value in op.outputs}
 
     def _must_pack(self, value: Value) -> bool:
-        """Whether a value needs a row for every token."""
         return id(value) in self._ahead or self.is_kept(value)
 
     def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
@@ -200,7 +199,6 @@ def read_after(program: LoopProgram, backward: BackwardProgram) -> list[Value]:
 
 
 def gradient_storage_of(program: BackwardProgram, overwrites: bool) -> Storage:
-    """The buffers of backward, beside those that forward left."""
     _carry_apart(program)
     fixed, results = fixed_places(program, Role.LEFT_GRADIENT), [*program.of_maps.values()]
     roles = (Role.GRADIENT, Role.TEMPORARY_GRADIENT)

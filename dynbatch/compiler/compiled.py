@@ -99,12 +99,10 @@ class CompiledLoop:
 
     @cached_property
     def flops(self) -> LoopFlops:
-        """The floating-point operations of a row."""
         return LoopFlops(self.backward_program, self.reached)
 
     @cached_property
     def on_device(self) -> DeviceCell:
-        """The loop for a GPU."""
         return DeviceCell(self.backward_program, self.overwrites)
 
     def _place_values(self) -> None:
@@ -145,7 +143,6 @@ class CompiledLoop:
         ]
 
     def _place_read(self, value: Value) -> Columns:
-        """The packed columns of a value that backward reads."""
         roles = {Origin.STREAM: Role.STREAM, Origin.STATE: Role.FOUND_STATES}
         role = roles.get(value.base.origin)
         if role is None:
@@ -208,7 +205,6 @@ class CompiledCell(CompiledLoop):
 
 
 def token_rows(role: Role, number: int, value: Value) -> ProgramBuffer:
-    """An array with a row for each token or call."""
     return ProgramBuffer(role, number, value.width, packed=True)
 
 

@@ -51,7 +51,6 @@ class BackwardProgram(Program):
         return [*self.of_streams.values(), *self.of_maps.values()]
 
     def saved(self) -> list[Value]:
-        """Values that operators of forward made, or views of them, that those of backward read."""
         made = {id(v) for op in self.forward.every_op() for v in op.outputs}
         return [x for op in self.ops for x in op.inputs if id(x.base) in made]
 

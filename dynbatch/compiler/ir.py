@@ -108,7 +108,6 @@ class WeightRows:
 
     @property
     def columns(self) -> slice:
-        """The columns of its outputs in the wide map's."""
         return slice(self.column, self.column + self.width)
 
     @property
@@ -162,12 +161,10 @@ class Op:
         return op
 
     def parts(self) -> list[tuple[Value, int]]:
-        """The operands, each with the output's column where it begins."""
         starts = self.columns if self.opcode is OpCode.COPY else [0] * len(self.inputs)
         return list(zip(self.inputs, starts, strict=True))
 
     def holes(self) -> list[Value]:
-        """The columns into which a copy writes zeros."""
         parts = sorted([(at, at + x.width) for x, at in self.parts()])
         ends, starts = [0, *[end for _, end in parts]], [at for at, _ in parts]
         spans = zip(ends, [*starts, self.output.width], strict=True)

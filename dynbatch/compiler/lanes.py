@@ -152,7 +152,6 @@ class LaneNames(NamedTuple):
 
 
 def names_of(lane: Lane, is_stored: Callable[[ColumnRange], bool]) -> LaneNames:
-    """The names of a lane's values, in the order in which a printer writes them."""
     lane_names = LaneNames([], [], [])
     names: dict[tuple[int, int], str] = {}
     for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):

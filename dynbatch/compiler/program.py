@@ -30,7 +30,6 @@ class Program:
         return value
 
     def columns(self, base: Value, column: int, width: int) -> Value:
-        """A new view of some columns of a base value, known to the program."""
         view = Value.columns(base, column, width)
         self.values.append(view)
         return view
@@ -42,14 +41,12 @@ class Program:
         value.become_view(base, column)
 
     def every_op(self) -> list[Op]:
-        """All operators, in the order in which they run."""
         return [*self.ahead, *self.ops]
 
     def results(self) -> list[Value]:
         return self.following
 
     def leaving(self) -> set[int]:
-        """Identities of the values that leave a step, each in an array of its own."""
         return {id(v) for v in self.results()}
 
     def readers(self, value: Value) -> list[Op]:

@@ -237,7 +237,6 @@ def _missing(path: Path, params: object) -> str:
 
 
 def _spelt(path: Path) -> str:
-    """A path as a cell would spell it."""
     text = "p"
     for way, key in path:
         text += f".{key}" if way is Way.ATTRIBUTE else f"[{key!r}]"

@@ -203,7 +203,6 @@ class Traced(Generic[T]):
 
 
 def _definition(function: Callable[..., Any]) -> str:
-    """The name of a function, and where it is written down."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     name = getattr(function, "__name__", type(function).__name__).strip("<>")
     return (

@@ -157,7 +157,6 @@ def runs_of(
 
 
 def _indices(node: Node) -> list[int]:
-    """The index of a node, or those of the calls that it ran."""
     if isinstance(node, RegionNode):
         return [call.index for call, _ in node.calls()]
     return [node.index]

@@ -173,5 +173,4 @@ class CallReader:
 
 
 def _form(form: Any) -> Any:
-    """A form from JSON, where tuples are lists."""
     return tuple([_form(part) for part in form]) if isinstance(form, list) else form

@@ -34,7 +34,6 @@ class StepGuard:
         self._places = places
 
     def forward(self, arena: Array) -> None:
-        """Inspect the values of forward, and the gradients of a fused step."""
         nodes = self.step.nodes
         for number, block in enumerate(self.step.blocks):
             flat = to_host(block.values().flat)

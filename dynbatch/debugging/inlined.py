@@ -148,7 +148,6 @@ class InlinedCell:
         self._operators: dict[tuple[int, ...], list[Operator]] = {}
 
     def operators(self, rows: Sequence[int]) -> list[Operator]:
-        """The operators where the hoisted matrices have so many rows."""
         key = tuple(rows)
         if key not in self._operators:
             matrices = [x.index for x in self.hoisted if x.ndim == 2]

@@ -168,7 +168,6 @@ def elements(r: Rectangle) -> tuple[Array, Array]:
 
 
 def dense_on_host(gradient: Array | RowSparse | None) -> Array:
-    """A copy of a gradient on the host, of its parameter's shape."""
     assert gradient is not None
     if isinstance(gradient, RowSparse):
         full = np.zeros(gradient.shape, gradient.values.dtype)

@@ -73,7 +73,6 @@ class RegionCheck(StepCheck):
         self._compare_parameters(self.inlined.parameters, dys, inputs)
 
     def _slice(self, number: int, row: int) -> slice:
-        """The slice of the region's value with the result of one call of a group."""
         group = self.node.region.groups[number]
         first = group.results.element(row, 0)
         return slice(first, first + group.cell.width)

@@ -152,7 +152,6 @@ class StepCheck:
         return [target is not None for target in self.step.targets]
 
     def _check_moves(self) -> None:
-        """Compare structural values with plain indexing."""
         expected = np.full(self.step.block.size, np.nan, self.step.batch.dtype)
         copies: dict[Block, Array] = {}
         for _, source, rows, columns in self._rectangles():

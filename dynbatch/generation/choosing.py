@@ -135,7 +135,6 @@ def _processed(
 
 
 def _ends_of_rows(x: Array) -> Array:
-    """The rows of a matrix as segments of its elements."""
     ends: Array = np.arange(len(x) + 1) * x.shape[1]
     return ends
 

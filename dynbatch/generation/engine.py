@@ -278,7 +278,6 @@ class Engine:
         return events
 
     def _mend(self) -> None:
-        """Take back what an interrupted step had begun."""
         if not self._is_whole:
             self._continuation.forget_steps()
             self._queue.put_back(self._queue.live)
@@ -304,7 +303,6 @@ class Engine:
         return events
 
     def _choose(self, read: Rows, logits: Array) -> list[TokenEvent]:
-        """Choose the next tokens of the sentences that are read to their ends."""
         ready: list[Ready] = []
         for row, (request, branch, ids) in enumerate(read):
             branch.waiting = branch.waiting[ids.size :]

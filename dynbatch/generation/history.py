@@ -33,7 +33,6 @@ class GrownPages:
         self.dropped, self.split, self.gap = 0, NOWHERE, 0
 
     def fork(self) -> GrownPages:
-        """The pages of a sentence that began alike."""
         other = GrownPages(self._pages)
         other.held, other.addresses = self._pages.shared(self.held), self.addresses.copy()
         other.dropped, other.split, other.gap = self.dropped, self.split, self.gap

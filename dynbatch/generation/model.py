@@ -102,7 +102,6 @@ class Continuation:
         return self._last
 
     def _arguments(self, graph: Graph, given: Sequence[Node]) -> Arguments:
-        """The arguments of the traced function, with ids of no meaning."""
         return Arguments((graph, self._model, np.zeros(TRACED, np.int64), *given), {})
 
     def _found(self, graph: Graph, arguments: Arguments) -> Resumed:
@@ -278,7 +277,6 @@ def _joined(column: Sequence[Node]) -> Node:
 def _rows_of_memories(
     slots: Sequence[CacheSlot], results: Sequence[Sequence[Node]]
 ) -> list[list[int]]:
-    """The rows that each sentence is given of each slot that is kept, by its slots' sources."""
     ends = accumulate([sum([k is not None for k in slot.sources]) for slot in slots])
     last = [end - 1 for slot, end in zip(slots, ends, strict=True) if slot.kind is SlotKind.KEPT]
     return [[values[k].rows for k in last] for values in results]

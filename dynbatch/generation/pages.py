@@ -78,7 +78,6 @@ class Lender:
         return sum([len(pages) * size for pages, size in self._sets])
 
     def set_of(self, page_bytes: int) -> set[ref[Page]]:
-        """A set for pages of one size, which are on loan as long as they are in it."""
         self._sets.append((set(), page_bytes))
         return self._sets[-1][0]
 
@@ -185,7 +184,6 @@ class Caches:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were on loan at once."""
         return self._lender.peak_bytes
 
     def bytes_of(self, rows: int, step_rows: int) -> int:

@@ -44,7 +44,6 @@ class PreparedStep:
         return logits
 
     def rest(self) -> None:
-        """Hold no memory until it runs again."""
         if self._run is not None:
             self._run.rest()
 

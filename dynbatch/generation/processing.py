@@ -144,7 +144,6 @@ class LogitsProcessing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the next row of logits stays as it is."""
         return len(self._tokens) - self._context in self._plain
 
     def take(self, token: int) -> None:

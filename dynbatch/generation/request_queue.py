@@ -54,7 +54,6 @@ class RequestQueue:
         return 0 if request.source is None else kept.count(request.source.size) * kept.page_bytes
 
     def _bytes_next(self, request: GenerationRequest, more: int = 0) -> int:
-        """Bytes of the pages that a request needs for the ids that wait."""
         return sum([b.history.bytes_for(b.waiting.size + more) for b in request.branches])
 
     def _promised(self) -> int:

@@ -146,7 +146,6 @@ class GenerationRequest:
         return TokenEvent(self.number, 0, None, reason=FAILED, error=error)
 
     def close(self) -> None:
-        """Give back all that its sentences hold."""
         for branch in self.branches:
             branch.history.close()
         self.branches = []

@@ -85,6 +85,5 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The most characters at the text's end with which the stop string begins."""
     most = min(len(text), len(stop) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)

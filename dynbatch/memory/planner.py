@@ -216,7 +216,6 @@ def live_peak(intervals: Sequence[Interval]) -> int:
 
 
 def fullest_stage(intervals: Sequence[Interval]) -> tuple[int, int]:
-    """The first stage with the most elements alive, and their number."""
     changes: dict[int, int] = {}
     for block in intervals:
         changes[block.first] = changes.get(block.first, 0) + block.size

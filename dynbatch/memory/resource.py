@@ -292,7 +292,6 @@ class MemoryStatistics:
 
 
 def statistics_of(above: Statistics, below: Statistics) -> MemoryStatistics:
-    """The statistics of the allocator between two counters."""
     return MemoryStatistics(
         requested_bytes=above.requested_bytes,
         rounded_bytes=above.rounded_bytes,

@@ -42,7 +42,6 @@ class DeviceBuffer(Buffer):
         self._pointer, self.address, self.size = pointer, int(pointer.ptr), size
 
     def part(self, offset: int, size: int) -> DeviceBuffer:
-        """A pointer that keeps the same memory alive."""
         return DeviceBuffer(self._pointer + offset, size)
 
     def use(self) -> None:
@@ -50,14 +49,12 @@ class DeviceBuffer(Buffer):
         backend.gpu(self._pointer.device_id).use()
 
     def array(self, dtype: np.typing.DTypeLike) -> Array:
-        """A CuPy array over the memory."""
         elements = self.size // np.dtype(dtype).itemsize
         array: Array = backend.cupy().ndarray((elements,), dtype, self._pointer)
         return array
 
 
 def address_of(array: Array) -> int:
-    """The address of the first element of a NumPy or CuPy array."""
     return array.ctypes.data if isinstance(array, np.ndarray) else device_address(array)
 
 

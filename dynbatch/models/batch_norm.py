@@ -125,7 +125,6 @@ class BatchNorm(Module):
         return xs
 
     def _by_batch(self, graph: Graph, xs: list[Node]) -> list[Node]:
-        """Normalised by the rows of all, in one matrix."""
         counts = [prod(x.shape[:-1]) for x in xs]
         if graph.is_trace:
             raise refused(

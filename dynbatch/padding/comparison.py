@@ -224,7 +224,6 @@ def _limits(comparison: Comparison) -> list[str]:
 
 
 def _chain(comparison: Comparison) -> list[str]:
-    """The sources of the saving, for one batch."""
     rest = comparison.without
     lines = [
         "where the saving comes from: the random batch with most padding",

@@ -139,6 +139,5 @@ def _pool(device: Device) -> Pool:
 
 
 def bytes_of_gradient(parameter: Parameter) -> int:
-    """The bytes of a gradient where it is, dense or of some rows."""
     gradient = parameter.grad
     return 0 if gradient is None else int(gradient.nbytes)

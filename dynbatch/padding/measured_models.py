@@ -147,7 +147,6 @@ class MeasuredForms:
             raise
 
     def train(self, name: str, batch: Batch) -> Step:
-        """A training step, measured or planned."""
         stepper = self._steppers[name]
         train = stepper.train if self.plan_for is None else stepper.plan
         return train(self._given(name, batch))

@@ -193,7 +193,6 @@ _shared: WeakKeyDictionary[Communicator, SharedGradients] = WeakKeyDictionary()
 
 
 def _sum_rows(communicator: Communicator, sparse: Sequence[tuple[Parameter, Array]]) -> None:
-    """Sum gradients of tables, of which each rank has so many rows."""
     rows = _gathered(
         communicator,
         [_rows_of(parameter) for parameter, _ in sparse],

@@ -87,7 +87,6 @@ class RankGuard:
         self._thread.start()
 
     def failed(self, message: str, rank: int, is_asked: bool = False) -> None:
-        """Tell all guards that a rank failed, or that somebody asked it to end."""
         kind = "ended" if is_asked else "failed"
         self._send({"kind": kind, "rank": rank, "message": message})
 

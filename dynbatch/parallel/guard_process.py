@@ -88,7 +88,6 @@ class GuardProcess:
             self._selector.register(line.socket, selectors.EVENT_READ, line)
 
     def run(self) -> None:
-        """Watch until the rank has ended."""
         next_tick = time.monotonic() + self.tick_seconds
         while not self.is_done:
             for key, _ in self._selector.select(max(0.0, next_tick - time.monotonic())):

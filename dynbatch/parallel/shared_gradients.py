@@ -117,7 +117,6 @@ class SharedGradients:
         return True
 
     def _place(self, communicator: Communicator, parameters: Sequence[Parameter]) -> None:
-        """Give parameters places, in one piece of memory."""
         if not parameters or not self._have_memory:
             return
         ends, end = [], 0

@@ -91,7 +91,6 @@ def error_of(words: bytes) -> ParallelError:
 
 
 def bytes_of(array: Buffer) -> memoryview:
-    """The bytes of a C-contiguous array of NumPy."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

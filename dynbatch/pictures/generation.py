@@ -142,7 +142,6 @@ def _draw_cache(drawing: Drawing, top: float, recording: Recording) -> Panel:
 
 
 def _draw_rows(drawing: Drawing, top: float, above: Panel, steps: Sequence[EngineStep]) -> None:
-    """Rows that the model read in each step, below the steps of the panel above."""
     rows = [step.rows for step in steps]
 
     def panel_at(left: float, drawing: Drawing) -> Panel:

@@ -160,7 +160,6 @@ def _kind(label: str) -> str:
 
 
 def _parts(label: str) -> tuple[str, str]:
-    """The kind of a stage, and its node types."""
     words = 2 if label.startswith(EARLY_BACKWARD) else 1
     *kind, types = label.split(" ", words)
     return " ".join(kind), types

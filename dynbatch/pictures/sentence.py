@@ -242,7 +242,6 @@ def _lines(shape: NodeBox) -> list[tuple[str, bool]]:
 
 
 def _when(shape: NodeBox) -> str:
-    """The batch of a box, or why it has none."""
     return f"batch {shape.batch}" if shape.batch[:1].isdigit() else shape.batch
 
 

@@ -125,7 +125,6 @@ def _named(
 def _shares(
     record: RunRecord, all_bars: Sequence[Bar], threads: Sequence[Sequence[Bar]]
 ) -> dict[str, str]:
-    """The share of the runs' time in which each thread was busy."""
     whole = sum([run.end - run.begin for run in record.runs]) or 1.0
     texts = {}
     for name, members in _named(all_bars, threads):

@@ -45,7 +45,6 @@ def why_apart(record: RunRecord, observed: Observed) -> Advice | None:
 
 
 def _told(record: RunRecord, observed: Observed) -> Iterator[Advice]:
-    """The advice of each rule, those on several graphs first."""
     pairs = apart(record)
     for of_several in LAST_GRAPHS_RULES:
         yield from of_several(record, observed)

@@ -139,7 +139,6 @@ def _chains(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Adv
 
 
 def _signatures(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
-    """Node types whose batches differ in what a user can make equal."""
     for node_type, (reason, groups) in _groups(pairs, MADE_EQUAL).items():
         yield Advice(
             _joining(record, [number for group in groups[1:] for number in group]),
@@ -151,7 +150,6 @@ def _signatures(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator
 
 
 def _parameters(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advice]:
-    """A layer for each sentence, or for each token."""
     for node_type, (reason, groups) in _copied_layers(record, pairs).items():
         yield Advice(
             _joining(record, [number for group in groups[1:] for number in group]),

@@ -99,7 +99,6 @@ class _Line(NamedTuple):
 
     @property
     def step(self) -> str:
-        """The number of the batch, or of the first, and how many there are."""
         count = len(self.numbers)
         return f"{self.numbers[0]} ×{count}" if count > 1 else str(self.numbers[0])
 
@@ -167,7 +166,6 @@ def _remarks(rows: Sequence[StepRecord], wide: int) -> Iterator[str]:
 
 
 def _first(texts: Sequence[str], full: bool, what: str) -> Iterator[str]:
-    """The first texts, wrapped, and how many are left out."""
     shown = len(texts) if full else SHOWN_BELOW
     for text in texts[:shown]:
         yield from _wrapped(text)

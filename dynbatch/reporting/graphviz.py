@@ -82,7 +82,6 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
 
 
 def _when(node: Node, steps: Mapping[int, str]) -> str:
-    """The batch that a node ran in, as text."""
     step = steps.get(node.call.index if isinstance(node, ResultPart) else node.index)
     if step is not None:
         return f"batch {step}"

@@ -68,7 +68,6 @@ class Introspection:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes of arenas in use at once."""
         return self._executor.statistics.peak_bytes
 
     @property

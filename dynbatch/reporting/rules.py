@@ -66,7 +66,6 @@ def total_seconds(record: RunRecord) -> float:
 
 
 def in_ms(seconds: float) -> str:
-    """Seconds as text in which no line ends."""
     return f"{seconds * 1e3:,.1f}{FIXED}ms"
 
 

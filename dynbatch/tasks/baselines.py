@@ -49,7 +49,6 @@ class NaiveBayes:
         self._words = np.log(counts / counts.sum(axis=1, keepdims=True))
 
     def classify(self, ids: Array) -> int:
-        """The most probable category of a text."""
         return int(np.argmax(self._prior + self._words[:, ids].sum(axis=1)))
 
 

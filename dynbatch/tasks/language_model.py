@@ -166,7 +166,6 @@ class DocumentWriter(WritingTask):
         return AdamW(self.model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1)
 
     def padded_bytes(self) -> Callable[[Sequence[Piece]], int]:
-        """The bytes that a mini-batch of pieces would take padded."""
         peak = padded_peak(
             self.model, self.model.loss, padded_piece, partial(padded_loss, self.model)
         )
@@ -194,7 +193,6 @@ class DocumentWriter(WritingTask):
 
     @classmethod
     def prompt(cls, text: str) -> str:
-        """The first words of a document, or characters where it has no blanks."""
         return " ".join(text.split()[:2])[:40]
 
     @classmethod

@@ -57,8 +57,6 @@ def share(text: str) -> float:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """The kind of an option that is one of these words."""
-
     def chosen(text: str) -> str:
         if text not in choices:
             raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")

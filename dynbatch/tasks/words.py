@@ -111,7 +111,6 @@ def spelled_share(sentences: Sequence[WordIds]) -> float:
 
 
 def is_tokens(value: object) -> bool:
-    """Whether a value out of JSON is a list of distinct strings, none of them a mark."""
     return (
         isinstance(value, list)
         and all([isinstance(token, str) and token not in MARKS for token in value])

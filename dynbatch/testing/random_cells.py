@@ -88,7 +88,6 @@ def merge(a: Node, b: Node, c: Node, params: None) -> Node:
 
 @cell
 def swap(a: Node, b: Node, params: None) -> tuple[Node, Node]:
-    """Outputs that nothing was computed for, or that are one value."""
     return b, a
 
 

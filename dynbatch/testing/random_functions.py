@@ -21,7 +21,6 @@ def elman(x: Node, h: Node, p: Mapping[str, Parameter]) -> tuple[Node, Node]:
 
 @cell
 def running_mean(x: Node, h: Node, params: None) -> tuple[Node, Node]:
-    """A state of the token's width, and no parameters."""
     h = 0.5 * h + F.tanh(x) * 0.5
     return h * x, h
 

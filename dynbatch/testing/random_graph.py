@@ -28,7 +28,6 @@ TAILS = ("mean", "sum", "square")
 
 
 def _by_pairs(losses: Sequence[Node]) -> Node:
-    """Sums of two, and differences of these."""
     if len(losses) < 2:
         return losses[0]
     half = len(losses) // 2

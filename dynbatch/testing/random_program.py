@@ -132,7 +132,6 @@ class SentenceProgram:
         return a * b if self.products <= MOST_PRODUCTS else a + b
 
     def sum_product(self, a: Node, i: Instruction) -> Node:
-        """A product that reads sums, of tokens or of several numbers."""
         total = F.sum(a, dim=0) if a.ndim == 2 else F.sum([F.sum(a), F.mean(a), F.sum(a)])
         self.nodes.append(total)
         product = self.multiply(total, i)

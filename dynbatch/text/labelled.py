@@ -107,7 +107,6 @@ def named_columns(first: Sequence[str]) -> tuple[int, int] | None:
 
 
 def num_values(rows: Rows) -> list[int]:
-    """The number of different values in each of two columns."""
     return [len({row[k].strip() for _, row in rows}) for k in range(2)]
 
 
@@ -127,7 +126,6 @@ def _shown(value: object) -> str:
 
 
 def _of_rows(path: str | Path, rows: Rows) -> list[LabelledText]:
-    """The texts of rows, by the names in the first or by the number of different values."""
     if not rows:
         return []
     named, width = named_columns(rows[0][1]), len(rows[0][1])

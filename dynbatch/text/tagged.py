@@ -119,7 +119,6 @@ def is_comment(line: str, width: int = 0) -> bool:
 
 
 def is_conllu(columns: Sequence[str]) -> bool:
-    """Whether a line's columns are those of CoNLL-U."""
     return len(columns) == _COLUMNS and columns[0].replace("-", "").replace(".", "").isdecimal()
 
 

@@ -201,7 +201,6 @@ def _begin(value: object) -> str:
 
 
 def is_object(value: object) -> bool:
-    """Whether a value out of JSON is an object."""
     return isinstance(value, dict)
 
 

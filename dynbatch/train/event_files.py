@@ -158,7 +158,6 @@ def _record(event: Any) -> Record:
 
 
 def _protocol() -> tuple[Any, Any, Any]:
-    """The messages of an event and a scalar, and the checksum."""
     try:
         from tensorboardX.crc32c import crc32c
         from tensorboardX.proto.event_pb2 import Event

@@ -24,7 +24,6 @@ class RandomStates:
         return cls(random.get_state(), state)
 
     def restore(self, generator: np.random.Generator | None) -> None:
-        """Put both generators back to these states."""
         random.set_state(self.graph_random)
         if generator is not None and self.random_state is not None:
             generator.bit_generator.state = self.random_state

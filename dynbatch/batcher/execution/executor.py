@@ -256,7 +256,6 @@ class Executor:
         return RepeatedRun(self._last, self._arenas, self.statistics, self._matmul, self._device)
 
     def rows(self) -> list[StepRecord]:
-        """One row of the report for each batch step of all runs."""
         return self._ended + rows_of(self.steps)
 
     def record(self, built_from: float) -> RunRecord:

@@ -364,7 +364,6 @@ def _bytes_of(step: StepRun, parameters: Sequence[Parameter]) -> int:
 
 
 def _loops(node: Operation) -> Sequence[CompiledLoop]:
-    """The loop of a scan, or of each group of a region's calls."""
     if isinstance(node, RegionNode):
         return [group.cell for group in node.region.groups]
     return [node.cell] if isinstance(node, Scan) else []

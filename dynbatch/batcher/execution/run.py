@@ -135,14 +135,12 @@ class Commits:
             step.gradients = None
 
     def add_last(self, steps: Sequence[StepRun], stashed: StashedGradients) -> None:
-        """Add the gradients that these steps left, and those from before the run."""
         with parallel.one_blas_thread():
             self.add(steps)
             self._touched += stashed.parameters
             stashed.add()
 
     def forget_touched(self) -> None:
-        """Forget the gradients that may be half added."""
         for parameter in self._touched:
             parameter.grad = None
 

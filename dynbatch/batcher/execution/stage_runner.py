@@ -40,7 +40,6 @@ class StepActions:
         """Begin a run; parameters may have changed since the last one."""
 
     def forward(self, step: StepRun, arena: Array) -> None:
-        """Pack the inputs of a step and run its batched forward."""
         run_each(step.forward(arena))
 
     def backward(self, step: StepRun, arena: Array) -> None:

@@ -38,7 +38,6 @@ class BlockTable:
         return len(self.sizes) - 1
 
     def fullest(self, stages: int) -> tuple[int, int]:
-        """The first stage with the most elements alive, and their number."""
         changes = [0] * (stages + 1)
         for size, first, last in zip(self.sizes, self.firsts, self.lasts, strict=True):
             changes[first] += size

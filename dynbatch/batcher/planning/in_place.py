@@ -68,7 +68,6 @@ class InPlace:
                 return
 
     def added(self, row: int, time: int) -> None:
-        """Note that a gradient is added to at a stage."""
         self._added.setdefault(row, time)
 
     def _shared(self, sizes: Sequence[int], lasts: Sequence[int]) -> dict[int, list[int]]:
@@ -118,5 +117,4 @@ class InPlace:
 
 
 def _is_whole(source: BatchInput, target: GradientTarget | None) -> bool:
-    """Whether a gradient is written first, by this kernel, into all of its block."""
     return target is not None and target.direct and not target.adds and source.covers

@@ -269,7 +269,6 @@ class LifetimeWalk:
         return GradientTarget(scratch=scratch)
 
     def _begins(self, block: Block) -> bool:
-        """Whether a block's gradient is wanted, and nobody has written it."""
         return block not in self.gradients and block in self._graph.requires_grad
 
     def _begin_gradient(self, block: Block, time: int) -> None:

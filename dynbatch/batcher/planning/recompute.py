@@ -85,7 +85,6 @@ def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> di
 
 
 def can_run_again(graph: StepGraph, step: StepRun) -> bool:
-    """Whether a step may free its outputs and recompute them in backward."""
     if step.block not in graph.requires_grad or step in graph.fused:
         return False
     return graph.kept.isdisjoint(step.blocks)

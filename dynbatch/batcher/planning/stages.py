@@ -47,7 +47,6 @@ class Stage(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        """Whether gradients of the steps' inputs are made."""
         return self.kind is StageKind.BACKWARD
 
 

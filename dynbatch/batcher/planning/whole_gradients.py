@@ -8,7 +8,6 @@ from dynbatch.nodes.shape.slice import covers
 
 
 def moves_all(step: StepRun, block: Block, source: BatchInput) -> bool:
-    """Whether a structural step moves every element of a block that it reads."""
     if not step.node_type.moves_all_of(step.batch):
         return False
     positions = source.positions_in(block)

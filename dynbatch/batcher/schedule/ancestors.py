@@ -151,7 +151,6 @@ class Needed:
             self.add_calls(phase)
 
     def in_two(self, phase: int, reached: Needed) -> list[list[Pending]]:
-        """The calls of a phase that are also needed there, and after them the others."""
         rows = {calls.table: calls.rows for calls in reached.pending.get(phase, ())}
         groups: list[list[Pending]] = [[], []]
         for calls in self.pending[phase]:

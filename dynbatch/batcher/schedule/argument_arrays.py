@@ -142,7 +142,6 @@ class Pending:
 
     @cached_property
     def reads_now(self) -> list[CallTable]:
-        """The tables of calls in the same phase that these calls read."""
         return [
             table
             for table in self.tables()
@@ -156,7 +155,6 @@ class Pending:
         ]
 
     def tables(self) -> list[CallTable]:
-        """The tables of the calls that these read, in any phase."""
         origins = [o for entries in self.columns for o in entries.origins]
         return list(dict.fromkeys([o for o in origins if isinstance(o, CallTable)]))
 

@@ -33,7 +33,6 @@ class Frontier:
         self.restart()
 
     def restart(self) -> None:
-        """Start again, with nothing run."""
         self._waiting = self._num_inputs.copy()
         self._total = self._depth_of_all.copy()
         self._count = self._count_of_all.copy()

@@ -108,7 +108,6 @@ class Structure:
         return lengths
 
     def longest_chains(self) -> dict[int, int]:
-        """The most nodes of each signature on a path."""
         longest: dict[int, int] = {}
         for signature, chain in zip(self.signatures, self.own_chains(), strict=True):
             longest[signature] = max(longest.get(signature, 0), chain)

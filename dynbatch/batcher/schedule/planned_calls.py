@@ -25,7 +25,6 @@ class PlannedCalls:
         self.position = table.position
 
     def add_run(self, rows: Array, run: CallRun) -> None:
-        """Plan these calls, in this order, as the rows of a run."""
         self.run_of, self.position = self.run_of.copy(), self.position.copy()
         self.run_of[rows] = len(self.runs)
         self.position[rows] = np.arange(rows.size)

@@ -83,7 +83,6 @@ def signatures_of_operators(program: BlockProgram, results: Collection[int]) -> 
 
 
 def _is_plain(node_type: type[Operation]) -> bool:
-    """Whether a gradient passes through all nodes of a type, whole."""
     return node_type.differentiable and not issubclass(node_type, BlockCall)
 
 

@@ -42,7 +42,6 @@ def structure_of_runs(numbers: Sequence[bytes]) -> Structure:
 
 
 def joined_signature(signature: int) -> int:
-    """The signature, below zero, of all regions of the phase of this one."""
     return -1 - int(dict(signature_parts(signature))["phase"])
 
 

@@ -43,7 +43,6 @@ class BlockBatch:
 
     @cached_property
     def result_blocks(self) -> set[Any]:
-        """The blocks in which results of the calls lie, which others may read."""
         return {result.block.base for call in self.calls for result in call.places}
 
     @cached_property
@@ -52,7 +51,6 @@ class BlockBatch:
         return np.array([call.free for call in self.calls], np.int64).reshape(shape)
 
     def numbers(self, coefficients: Coefficients) -> list[int]:
-        """A number that follows from the sizes, for each call."""
         known = self._numbers.get(coefficients)
         if known is None:
             *slopes, constant = coefficients
@@ -106,7 +104,6 @@ class BlockBatch:
         return known
 
     def nodes_of(self, operator: int) -> Sequence[Node]:
-        """The node of each call for an operator, or for a node argument where it is negative."""
         if operator < 0:
             return [call.inputs[-1 - operator] for call in self.calls]
         members, number = self.members[operator]
@@ -135,7 +132,6 @@ class BlockBatch:
         return part
 
     def part_of(self, operator: int) -> MembersPart | None:
-        """The nodes of an operator, where they lie in one block, one for each call."""
         members, number = self.members[operator]
         if members.block is None or members.is_shared:
             return None
@@ -188,7 +184,6 @@ class ResumedBatch(BlockBatch):
         return self._call.columns[operator, name] if bound is None else None
 
     def settle(self) -> None:
-        """Tell the call where its result lies."""
         members, number = self.members[self.program.results[self.program.main]]
         (first,) = places_of([members[number * len(self.calls)]])
         call = self._call

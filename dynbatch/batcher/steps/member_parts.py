@@ -53,7 +53,6 @@ class MembersPart(Sequence[Any]):
 
     @property
     def starts(self) -> list[int]:
-        """The first element of each node in the block."""
         return self.members.starts[self.first : self.end]
 
     def __len__(self) -> int:

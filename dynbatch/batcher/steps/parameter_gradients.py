@@ -141,7 +141,6 @@ class StashedGradients:
             parameter.put_aside()
 
     def put_back(self) -> None:
-        """Restore the stashed gradients, dropping later ones."""
         for parameter, before in self._states:
             parameter.put_back(before)
         self._states = []

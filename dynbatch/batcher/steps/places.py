@@ -214,7 +214,6 @@ def _tables(
 def _moves(
     r: Rectangles, gradient: bool, unwritten: Container[Any]
 ) -> Iterator[tuple[Array, Array, bool, Array]]:
-    """Moves between arrays, and whether what they are read from has no gradient yet."""
     one = _one_move(r)
     if one is not None:
         source, of_target, moves = one

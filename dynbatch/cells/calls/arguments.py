@@ -120,7 +120,6 @@ def as_argument(value: Any, graph: CallGraph) -> Argument:
 
 
 def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
-    """The call, or part of one, that was unpacked to this tuple."""
     parts = [part for part in value if isinstance(part, ResultPart | TuplePart)]
     if len(parts) < len(value):
         return None

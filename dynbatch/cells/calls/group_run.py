@@ -132,13 +132,11 @@ class GroupRun:
         self.arrays |= self._generic | {"given": False, ORDER: np.arange(count)}
 
     def _input_of(self, stream: int) -> PackedRows:
-        """The rows among which those of a view lie."""
         space = self._region.spaces[self.group.streams[stream].spaces[0]]
         assert isinstance(space, PackedRows)
         return space
 
     def _view(self, stream: int, inputs: Sequence[Any]) -> Array:
-        """The rows of an input, or of its gradient, that a stream is."""
         space = self._input_of(stream)
         return space.of(inputs[space.source])[self.group.views[stream]]
 
@@ -203,7 +201,6 @@ class GroupRun:
             tasks.then(*[[each] for each in gather_tasks(table, 0, self.group.calls)])
 
     def finish(self, tasks: Tasks) -> WeightGradients:
-        """The gradients of weights, and of what was known before the first batch."""
         cell, arrays, count = self.cell, self.arrays, self.group.calls
         gradients = self._batch.parameter_gradients()
         if self._generic:

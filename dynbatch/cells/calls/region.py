@@ -37,7 +37,6 @@ class PackedRows:
     width: int
 
     def of(self, packed: Ragged) -> Array:
-        """The rows, of the input or of its gradient."""
         return packed.flat.reshape(-1, self.width)
 
 
@@ -53,7 +52,6 @@ class Earlier:
     leaf: int
 
     def of(self, packed: Ragged) -> Array:
-        """The rows, of the input or of its gradient."""
         return self.results.values(packed.flat, self.leaf)
 
 

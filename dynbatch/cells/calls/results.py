@@ -114,7 +114,6 @@ def total(results: Sequence[Returned]) -> Returned:
 
 
 def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:
-    """Whether all are results of calls, or parts of such."""
     return _RESULT_TYPES.issuperset(map(type, values))
 
 

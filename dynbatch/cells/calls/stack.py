@@ -142,7 +142,6 @@ class StackCalls(Operation):
 
 
 def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
-    """The regions that a batch of nodes reads."""
     return list(dict.fromkeys([home for node in nodes for home in node.producers()]))
 
 

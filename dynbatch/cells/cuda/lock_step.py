@@ -119,7 +119,6 @@ def arguments(arrays: Arrays, runs: Sequence[LoopRows], order: Array | None = No
 
 
 def _distance(start: int | Array | None, end: int | Array | None, itemsize: int) -> int:
-    """Elements from an array of the first run to that of another, in all steps."""
     if start is None or end is None:
         return 0
     distance = end - start

@@ -43,11 +43,9 @@ class LoopGradients:
                 yield from self._stream_gradient(op, dy)
 
     def _zero_rows(self, op: Op) -> int:
-        """The number of first rows that a map multiplied and that are zeros."""
         return 0
 
     def _multiplied(self, op: Op) -> DeviceMatrix:
-        """All rows that a linear map multiplied, packed."""
         (value,) = op.inputs
         return self.rows.whole(value)
 

@@ -94,7 +94,6 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
 
 
 def _is_part(part: object) -> bool:
-    """Whether a part of the state is a vector or a width."""
     if isinstance(part, Node):
         return part.ndim == 1
     if isinstance(part, Parameter):

@@ -147,7 +147,6 @@ class ScanBackward:
         ]
 
     def _part_before(self, part: int, shard: Shard, initial: Array) -> Array:
-        """A part of the state before a later chunk."""
         columns = self._run.cell.following[part]
         if columns is None:
             return initial

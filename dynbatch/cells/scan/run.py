@@ -123,7 +123,6 @@ class ScanRun:
     def arrays(
         self, chunks: list[list[Shard]], scratch: Scratch, tasks: Tasks, backward: bool
     ) -> LoopArrays:
-        """The arrays of a pass, with the rows of the largest chunk."""
         rows = max([sum([shard.rows for shard in chunk]) for chunk in chunks])
         running = [shard.sentences.size for shard in self.shards]
         keeps = (self.batch.keeps or backward) and not self.recomputes

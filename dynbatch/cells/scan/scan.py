@@ -101,7 +101,6 @@ class Scan(Operation):
 
     @staticmethod
     def _rows_read(batch: Batch) -> list[list[int]]:
-        """The number of rows that each token reads, for each memory."""
         first = batch.first
         begin = len(first.inputs) - len(first.cell.program.memories)
         places = range(begin, len(first.inputs))

@@ -68,7 +68,6 @@ def _splat(op: Op) -> str:
 
 
 def literal(number: float) -> str:
-    """A number as a REAL."""
     if math.isnan(number):
         return "(REAL)NAN"
     if math.isinf(number):

@@ -62,7 +62,6 @@ class ForwardText(LoopText):
         ]
 
     def _outputs(self, program: LoopProgram) -> list[str]:
-        """Rows of the outputs, to where the sentences lie."""
         lines, first = [], 0
         for value in program.exports:
             x = self.places.whole(value)

@@ -169,7 +169,6 @@ class LoopText:
         return lines
 
     def _states(self) -> list[str]:
-        """Places of the state that a step finds."""
         lines = []
         for k, columns in enumerate(self._following):
             pointer, stride = f"I{k}", f"I{k}_step"

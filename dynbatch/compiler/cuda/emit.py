@@ -181,7 +181,6 @@ class Kernel:
         return f"if ({buffer.name}) {line}" if buffer.role is Role.STREAM_GRADIENT else line
 
     def _is_there(self, lane: Lane, segment: ColumnRange) -> bool:
-        """Whether a copy lies where its source does."""
         (scalar,) = [scalar for scalar in lane.ops if scalar.output.key == segment.key]
         if scalar.op.opcode is not OpCode.COPY or not loaded(lane, scalar.inputs):
             return False

@@ -134,7 +134,6 @@ class FusedProduct(Kernel):
         return "" if op.is_linear else self._given(op)
 
     def _has_room(self, op: Op) -> bool:
-        """Whether what a product is added to is read where the product is written."""
         return all(
             [self.loop.places.whole(x) == self.loop.places.whole(op.output) for x in op.inputs[1:]]
         )

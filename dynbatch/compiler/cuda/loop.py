@@ -58,7 +58,6 @@ class Loop:
         self.found = [*backward.found_states().values()]
 
     def skips_zeros(self, op: Op) -> bool:
-        """Whether a linear map is left out in the first step, where its state is all zeros."""
         return op.reads_state and id(op.output) in self.inline_maps
 
     def _bias_in_kernel(self, op: Op) -> bool:

@@ -21,7 +21,6 @@ def statement(op: Op, out: str, xs: Sequence[str]) -> str:
 
 
 def _function(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """An operator as an expression, and the variables that are in it."""
     if op.opcode is OpCode.COPY:
         return xs[0] if xs else "0", {}
     if op.opcode is OpCode.WHERE:
@@ -51,7 +50,6 @@ def _partial(op: Op, xs: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def literal(number: float) -> str:
-    """A number as a REAL."""
     if math.isnan(number):
         return "(infinity() - infinity())"
     if math.isinf(number):

@@ -157,7 +157,6 @@ class NumpyLoop:
         return [(x, to) for x, to in parts if self._places.whole(x) != self._places.whole(to)]
 
     def _rows(self, value: Value, arrays: Arrays, is_first: bool) -> tuple[Array, int]:
-        """The columns of a value, in all rows of its array, and which of them a step takes."""
         base, column = value.base, value.column
         if base.origin is not Origin.STATE:
             buffer, first = self._places.buffer_of(base)

@@ -113,6 +113,5 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def _filled(pattern: str, found: tuple[str, ...]) -> str:
-    """The pattern with what another matched, in its order."""
     parts = iter(found)
     return re.sub(r"\*|\{\}", lambda place: next(parts), pattern)

@@ -29,7 +29,6 @@ class NumberedPair:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of both sides, for a budget by tokens."""
         return self.source.size + self.target.size
 
 

@@ -54,7 +54,6 @@ def wrong_description(
 
 
 def _wanted_shapes(description: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """The shapes of tensors that together tell every size."""
     sizes = description["sizes"]
     source, target = [len(description[name]) + len(MARKS) for name in ("source", "target")]
     width = sizes["embed" if description["model"] == "lstm" else "hidden"]

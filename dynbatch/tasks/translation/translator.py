@@ -94,7 +94,6 @@ class Translator(WritingTask):
 
     @classmethod
     def read(cls, path: str | Path, settings: TranslationSettings) -> list[ParallelText]:
-        """The pairs of a file, those of one source together."""
         return read_pairs(path)
 
     @classmethod

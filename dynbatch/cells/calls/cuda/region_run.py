@@ -112,7 +112,6 @@ class DeviceRegionRun:
     # Gradients from readers -----------------------------------------------------------------------
 
     def _readers(self, number: int) -> Readers:
-        """The readers of a space whose gradients are made."""
         tables, places = [], []
         for group in self.groups:
             for k in sorted(group.cell.reached):
