@@ -8,18 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array, device_of
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, kernel
 from dynbatch.kernels.segment import blocks, rows_of, sum_segments
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def fill(out: Array, number: float) -> None:
     """out = number, everywhere."""
     out[...] = number
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def copy(x: Array, out: Array) -> None:
     """out = x, converted to out's type where it differs.
 
@@ -29,13 +28,13 @@ def copy(x: Array, out: Array) -> None:
     np.copyto(out, x, casting="same_kind")
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def accumulate(x: Array, out: Array) -> None:
     """out += x, of equal shapes."""
     np.add(out, x, out=out)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def add_bias(rows: Array, bias: Array) -> None:
     """rows[n] += bias for every row, in place.
 
@@ -45,8 +44,7 @@ def add_bias(rows: Array, bias: Array) -> None:
     np.add(rows, bias, out=rows)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def sum_rows(rows: Array, out: Array, later: bool = False) -> None:
     """out = Σ_n rows[n]: zeros of no rows.
 
@@ -57,7 +55,7 @@ def sum_rows(rows: Array, out: Array, later: bool = False) -> None:
     np.sum(rows, axis=0, out=out)
 
 
-@has_cuda()
+@kernel(cuda=ELEMENTS)
 def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
     """out_i = numbers[k] · x_i for the elements i of segment k.
 
@@ -67,7 +65,7 @@ def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None
     _with_numbers(np.multiply, x, numbers, offsets, out)
 
 
-@has_cuda()
+@kernel(cuda=ELEMENTS)
 def shift_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i + numbers[k] for the elements i of segment k; as `scale_segments`."""
     _with_numbers(np.add, x, numbers, offsets, out)
@@ -83,7 +81,7 @@ def _with_numbers(ufunc: np.ufunc, x: Array, numbers: Array, offsets: Array, out
         ufunc(x[part], rows_of(numbers, offsets, part), out=out[part])
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def expand(x: Array, repeats: Array | None, out: Array) -> None:
     """out = the rows of x, row n repeats[n] times; a single column fills all of out's columns.
 
@@ -99,7 +97,7 @@ def expand(x: Array, repeats: Array | None, out: Array) -> None:
         np.copyto(out[part], rows_of(x, offsets, part))
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
     """The gradient of `expand`: sums over what was repeated.
 
@@ -115,7 +113,7 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
         sum_segments(rows, np.concatenate(([0], np.cumsum(repeats))), out)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:
     """Transpose each segment, a (rows, columns) matrix.
 
@@ -151,7 +149,7 @@ def concatenate(parts: Sequence[Array], out: Array | None = None) -> Array:
     return whole
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def upload(out: Array, arrays: Sequence[Array]) -> None:
     """out = the arrays, one after the other.
 
@@ -197,7 +195,7 @@ def split(whole: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return parts
 
 
-@has_cuda(1)
+@kernel(1, cuda=HOST)
 def collect(parts: Sequence[Array], out: Array) -> None:
     """out = the parts, one after the other.
 
@@ -207,7 +205,7 @@ def collect(parts: Sequence[Array], out: Array) -> None:
     np.concatenate(parts, out=out)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def distribute(x: Array, outs: Sequence[Array]) -> None:
     """Fill arrays with the parts of a flat one, in order: undoes `collect`.
 
@@ -219,7 +217,7 @@ def distribute(x: Array, outs: Sequence[Array]) -> None:
         np.copyto(out, part)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def download(array: Array) -> Array:
     """A copy on the host; on a GPU it waits for all that the array depends on."""
     return array.copy()

@@ -28,7 +28,7 @@ from dynbatch.arguments import switch
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.arrays import add_bias
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
 from dynbatch.kernels.runtime.precision import rounded
 from dynbatch.ragged import Ragged
@@ -117,8 +117,7 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
     return 0, 0
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
     a, b = rounded(a), rounded(b)
@@ -162,8 +161,7 @@ def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> Non
     )
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
     """`out = a @ b + bias` with the rows of `a` shared between threads; `bias` is (N,)."""
     shards = parallel.shards(a.shape[0], least=64)
@@ -175,8 +173,7 @@ def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> No
         add_bias(out, bias)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def matmul_shared(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the longer side of `out` shared between threads."""
     if out.shape[0] >= out.shape[1] or has_fixed_rows():
@@ -186,8 +183,7 @@ def matmul_shared(a: Array, b: Array, out: Array) -> None:
     parallel.run([partial(matmul, a, b[:, s:e], out[:, s:e]) for s, e in shards])
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
     """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side.
 
@@ -251,8 +247,7 @@ def dot_rows(rows: Array, vector: Array, out: Array) -> None:
     (np.vecdot if has_fixed_rows() else np.dot)(rows, vector, out=out)
 
 
-@has_cuda("values")
-@has_c
+@kernel("values", c=HOST, cuda=HOST)
 def matmul_segments(
     a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:

@@ -7,13 +7,13 @@ from math import isfinite
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 # OpenBLAS cuts longer dot products between its threads, and the sum would depend on their number.
 _DOT_ELEMENTS = 8192
 
 
-@has_c
+@kernel(c=HOST)
 def sum_squares(values: Array) -> float:
     """Σ v²: float dot products over short runs, added in float64. Repeats bit for bit."""
     flat = values.reshape(-1)

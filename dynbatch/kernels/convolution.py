@@ -18,7 +18,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels import grouped
 from dynbatch.kernels.images import Patches, swap_inner, unfold
 from dynbatch.kernels.rows import gather_rows
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 # Bytes of a chunk's patches, unless LEAST_ROWS need more: as for the logits of a cross-entropy.
 CHUNK_BYTES = 16 << 20
@@ -76,7 +76,7 @@ def _room(weight: Array, patches: Patches, features: int, packed: int) -> int:
     return max(weight.size + chunk, packed)
 
 
-@has_c
+@kernel(c=HOST)
 def convolve(
     x: Array, patches: Patches, weight: Array, bias: Array | None, scratch: Array, out: Array,
     groups: int = 1,
@@ -99,7 +99,7 @@ def convolve(
         grouped.matmul_groups(unfolded, factors, out[part], bias, transpose_b=True)
 
 
-@has_c
+@kernel(c=HOST)
 def convolve_backward(
     dy: Array, patches: Patches, weight: Array, scratch: Array, out: Array, groups: int = 1,
     bias: Array | None = None,
@@ -127,7 +127,7 @@ def convolve_backward(
         grouped.matmul_groups(unfolded, factors, out[part], bias)
 
 
-@has_c
+@kernel(c=HOST)
 def weight_gradient(
     x: Array, patches: Patches, dy: Array, scratch: Array, out: Array, groups: int = 1
 ) -> None:

@@ -7,12 +7,10 @@ import itertools
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import SEGMENTS, kernel
 
 
-@has_cuda()
-@by_matrix()
+@kernel(cuda=SEGMENTS, reduced=())
 def cumsum_segments(x: Array, offsets: Array, backwards: bool, out: Array) -> None:
     """out[n] = the sum of the segment's rows up to row n, or from row n on if `backwards`.
 

@@ -10,10 +10,10 @@ from math import isfinite
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
-@has_c
+@kernel(c=HOST)
 def split_lines(text: Array, numbers: int) -> Array:
     """Where the lines of a text are, and their words: all before the last `numbers` fields.
 
@@ -33,7 +33,7 @@ def split_lines(text: Array, numbers: int) -> Array:
     return np.array(spans, np.int64).reshape(-1, 3).T.copy()
 
 
-@has_c
+@kernel(c=HOST)
 def read_rows(text: Array, spans: Array, rows: Array, out: Array) -> Array:
     """Read the numbers of lines into rows of a matrix, each rounded to a double and then a float.
 

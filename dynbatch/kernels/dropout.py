@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, kernel
 from dynbatch.kernels.segment import blocks, rows_of
 
 MODULUS = 1 << 32
@@ -69,8 +69,7 @@ def bounds_and_scales(probabilities: Array, dtype: np.typing.DTypeLike) -> tuple
     return bounds, scales.astype(dtype)
 
 
-@has_cuda()
-@has_c
+@kernel(c=ELEMENTS, cuda=HOST)
 def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
     """out = x / (1 - p) where random bits / 2³² >= p, else 0. It is its own gradient, on dy.
 

@@ -12,12 +12,11 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import segment
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.unary import Argument, Function
 
 
-@has_cuda(1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
     if out.size <= segment.WORTH_A_THREAD:
@@ -26,8 +25,7 @@ def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> None:
     share_blocks_of(out, lambda part: kernel.forward(x[part], out[part], *arguments))
 
 
-@has_cuda(1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def apply_backward(
     kernel: Function, dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.rows import add_rows_at, gather_rows
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
 class GatherTable(NamedTuple):
@@ -34,8 +34,7 @@ class GatherTable(NamedTuple):
         return slice(first, end) if (rows == np.arange(first, end)).all() else None
 
 
-@has_cuda(4)
-@has_c
+@kernel(4, c=HOST, cuda=HOST)
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
     """out[n] = the sum of the terms of row n, in their order, for first <= n < end.
 
@@ -55,8 +54,7 @@ def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, o
             add_rows_at(rows, targets, out)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
 ) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dynbatch.backend import Array
 from dynbatch.kernels import blas
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def matmul_groups(
     a: Array, b: Array, out: Array, bias: Array | None = None, transpose_b: bool = False
 ) -> None:
@@ -26,7 +26,7 @@ def matmul_groups(
         blas.matmul_rows(a[:, g * inner : (g + 1) * inner], factor, out[:, wide], base)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def outer_groups(x: Array, dy: Array, out: Array, add: bool = False) -> None:
     """out_g = dy_gᵀ x_g over all rows: the gradient of `matmul_groups` by b, transposed.
 

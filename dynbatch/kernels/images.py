@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks
 
 Pair = tuple[int, int]
@@ -124,8 +124,7 @@ def _placed(numbers: Array, divisor: int, size: Array) -> tuple[Array, Array]:
     return whole, (rest == 0) & (whole >= 0) & (whole < size)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def unfold(x: Array, patches: Patches, first: int, out: Array, groups: int = 1) -> None:
     """out[m] = the rows of patch first + m side by side; zeros where there is none.
 
@@ -148,8 +147,7 @@ def unfold(x: Array, patches: Patches, first: int, out: Array, groups: int = 1) 
                 into[held, :, position] = x[rows[held]]
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> None:
     """out[m] = factor · the sum of the rows of patch m."""
     for part in blocks(*out.shape):
@@ -161,8 +159,7 @@ def sum_patches(x: Array, patches: Patches, factor: float, out: Array) -> None:
         np.multiply(y, y.dtype.type(factor), out=y)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) -> None:
     """out[m] = maximum of the rows of patch m, column by column.
 
@@ -189,8 +186,7 @@ def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) ->
             y[held] = np.maximum(so_far, values)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def max_patches_backward(dy: Array, patches: Patches, argmax: Array, out: Array) -> None:
     """out[n] = sum of dy over the patches whose maximum is in row n, column by column.
 
@@ -206,7 +202,7 @@ def max_patches_backward(dy: Array, patches: Patches, argmax: Array, out: Array)
             dx[held] += dy[rows[held]] * (argmax[rows[held]] == position)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def swap_inner(x: Array, shape: tuple[int, int, int], out: Array) -> None:
     """out = x with its last two dimensions in each other's place.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
 from dynbatch.kernels.segment import blocks, share_blocks
 
 # n follows from y = n ⊙ weight + bias to a few roundings where |bias| is up to so many |weight|.
@@ -20,8 +20,7 @@ MAX_SHIFT = 8.0
 SMALLEST_WEIGHT = 1e-20  # below it y loses digits
 
 
-@has_cuda()
-@has_c
+@kernel(c=ROWS, cuda=HOST)
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, eps: float,
     out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
@@ -115,8 +114,7 @@ def lost_columns(weight: Array | None, bias: Array | None, width: int) -> Array:
     return np.flatnonzero(~kept)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def layer_norm_backward(
     dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array,
     add: bool = False,
@@ -152,8 +150,7 @@ def layer_norm_backward(
     share_blocks(len(dy), width, work)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def layer_norm_parameters(
     dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None, later: bool = False
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import blas
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 # Rows of a product that are summed at once: they stay in the cache.
 SUMMED_ROWS = 384
@@ -28,7 +28,7 @@ class MapGradient(NamedTuple):
     weights: Sequence[Array | None]
 
 
-@has_c
+@kernel(c=HOST)
 def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> None:
     """W_k's = dyᵀ x_k and b's = Σ_n dy[n], for several maps of the same inputs; threads share them.
 
@@ -45,7 +45,7 @@ def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool
             np.add(total, bias, out=bias) if add else np.copyto(bias, total)
 
 
-@has_c
+@kernel(c=HOST)
 def scatter_products(
     products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
     out: Array, add: bool,

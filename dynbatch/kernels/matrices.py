@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -62,31 +61,22 @@ def ends_of(sizes: Sequence[int] | Array) -> Array:
     return offsets
 
 
-def by_matrix(*reduced: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a kernel of rows and offsets take `Matrices` too, with a call for each run of one width.
+def run_by_matrix(
+    kernel: Callable[..., object], args: Sequence[Any], segments: int, reduced: Sequence[int]
+) -> None:
+    """Call a kernel of rows and offsets for each run of matrices of one width.
 
     Args:
-        reduced: positions of the arrays with one row per segment. All others have the segments' own
-                 rows.
+        segments: the position of its `Matrices`, in whose place it is called with offsets.
+        reduced:  positions of the arrays with one row per segment. All others have the segments'
+                  own rows.
     """
-
-    def decorate(kernel: Callable[..., None]) -> Callable[..., None]:
-        @wraps(kernel)
-        def choose(*args: Any, **named: Any) -> None:
-            at = [k for k, arg in enumerate(args) if type(arg) is Matrices]
-            if not at:
-                kernel(*args, **named)
-                return
-            for offsets, width, elements, sums in args[at[0]].of_one_width():
-                part = [
-                    arg.reshape(-1)[sums if k in reduced else elements].reshape(-1, width)
-                    if isinstance(arg, np.ndarray)
-                    else arg
-                    for k, arg in enumerate(args)
-                ]
-                part[at[0]] = offsets
-                kernel(*part, **named)
-
-        return choose
-
-    return decorate
+    for offsets, width, elements, sums in args[segments].of_one_width():
+        part = [
+            arg.reshape(-1)[sums if k in reduced else elements].reshape(-1, width)
+            if isinstance(arg, np.ndarray)
+            else arg
+            for k, arg in enumerate(args)
+        ]
+        part[segments] = offsets
+        kernel(*part)

@@ -13,7 +13,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 # Bytes below which sharing copies between threads costs more than it saves.
 WORTH_THREADS = 1 << 20
@@ -46,8 +46,7 @@ def reverse(moves: Array) -> Array:
     return moves[:, [TARGET, TARGET_STRIDE, SOURCE, SOURCE_STRIDE, ROWS, WIDTH]]
 
 
-@has_cuda(decider=1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def run(source: Array, target: Array, moves: Array, add: bool = False) -> int:
     """Carry out the moves, adding to the target if `add`; return the bytes copied.
 

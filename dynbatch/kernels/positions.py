@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks
 from dynbatch.kernels.unary.arithmetic import negative
 from dynbatch.recent import Recent
@@ -69,8 +69,7 @@ def longest(offsets: Array, starts: Array) -> int:
     return int((starts + np.diff(offsets)).max(initial=0))
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def rotary(
     x: Array, offsets: Array, starts: Array, angles: Angles, heads: int, is_interleaved: bool,
     is_inverse: bool, out: Array,
@@ -115,7 +114,7 @@ def rotary(
         np.add(new_b, a_sin, out=new_b)
 
 
-@has_cuda(4)
+@kernel(4, cuda=HOST)
 def sinusoidal(
     offsets: Array, starts: Array, angles: Angles, is_interleaved: bool, out: Array
 ) -> None:

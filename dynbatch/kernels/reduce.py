@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, kernel
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,
@@ -22,16 +21,14 @@ from dynbatch.kernels.segment import (
 )
 
 
-@has_cuda()
-@by_matrix(2)
+@kernel(cuda=HOST, reduced=("out",))
 def mean_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = mean of the segment's rows; 0 for an empty segment."""
     sum_segments(x, offsets, out)
     np.divide(out, _divisors(offsets, out), out=out)
 
 
-@has_cuda()
-@by_matrix(0)
+@kernel(cuda=ELEMENTS, reduced=("dy",))
 def mean_segments_backward(dy: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] / length of k, for every row n of segment k."""
     spread_segments(dy / _divisors(offsets, dy), offsets, out)
@@ -42,8 +39,7 @@ def _divisors(offsets: Array, values: Array) -> Array:
     return divisors
 
 
-@has_cuda()
-@by_matrix(2)
+@kernel(cuda=HOST, reduced=("out",))
 def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment."""
     peak = np.empty_like(out)
@@ -61,8 +57,7 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     np.add(out, peak, out=out)
 
 
-@has_cuda()
-@by_matrix(0, 2)
+@kernel(cuda=ELEMENTS, reduced=("dy", "y"))
 def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf, NaN at an x of inf."""
     combine_segments(np.subtract, x, np.where(y == -np.inf, 0, y), offsets, out)
@@ -70,8 +65,7 @@ def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, o
     combine_segments(np.multiply, out, dy, offsets, out)
 
 
-@has_cuda(1)
-@by_matrix(2, 4)
+@kernel(1, cuda=HOST, reduced=("values", "out"))
 def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[k, d] = how many rows into segment k its maximum, or minimum, occurs first.
 
@@ -90,8 +84,7 @@ def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: 
         first_in_segments(x, values, offsets, out)
 
 
-@has_cuda()
-@by_matrix(0, 1)
+@kernel(cuda=ELEMENTS, reduced=("dy", "first"))
 def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> None:
     """out[n, d] = dy[k, d] at the row that `first` names in segment k, else 0.
 

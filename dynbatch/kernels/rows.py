@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array, device_of
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks, groups, reduce_made, reduce_segments
 
 
-@has_cuda(1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """Sum the rows that share an id, deterministically, in order of position.
 
@@ -38,7 +37,7 @@ def _by_id(ids: Array) -> tuple[Array, Array, Array]:
     return ordered[first], order, np.append(first, ids.size)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]].
 
@@ -62,8 +61,7 @@ def taken_rows(rows: Array, index: Array) -> Array:
     return out
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     """out[i] = sum of the rows[n] with index[n] == i: the gradient of `gather_rows`.
 
@@ -81,8 +79,7 @@ def scatter_rows(rows: Array, index: Array, out: Array) -> None:
         out[distinct[ids]] = sums
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def add_rows(rows: Array, index: Array, out: Array) -> None:
     """out[index[n]] += rows[n].
 
@@ -93,8 +90,7 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
         out[index[part]] += rows[part]
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
     """out[positions[n]] += rows[n]; positions may repeat, and the bits are reproducible."""
     if not unique and np.bincount(positions).max(initial=0) > 1:

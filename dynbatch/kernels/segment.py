@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.matrices import Segments, by_matrix
+from dynbatch.kernels.matrices import Segments
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, SEGMENTS, kernel
 
 # `reduceat` makes one inner loop along every row: best for narrow rows, but for 64 segments of 22
 # rows of 2048 it takes 14 ms instead of 0.3. Above this width each segment, or each position, is
@@ -30,9 +30,7 @@ SUMS_WORTH_A_THREAD = 1 << 20
 POSITION_COST = 2
 
 
-@has_cuda(1)
-@by_matrix(3)
-@has_c
+@kernel(1, c=HOST, cuda=HOST, reduced=("out",))
 def reduce_segments(ufunc: np.ufunc, rows: Array, offsets: Array, out: Array, empty: float) -> None:
     """out[k] = rows[offsets[k]] ∘ … ∘ rows[offsets[k + 1] - 1], from first to last.
 
@@ -159,7 +157,7 @@ def reduce_made(
         reduce_segments(ufunc, make(rows), within, out[segments], empty)
 
 
-@has_c
+@kernel(c=HOST)
 def combine_segments(
     ufunc: np.ufunc, rows: Array, values: Array, offsets: Array, out: Array
 ) -> None:
@@ -179,9 +177,7 @@ def combine_segments(
             ufunc(rows[part], rows_of(values, offsets, part), out=out[part])
 
 
-@has_cuda()
-@by_matrix(0)
-@has_c
+@kernel(c=SEGMENTS, cuda=ELEMENTS, reduced=("values",))
 def spread_segments(values: Array, offsets: Array, out: Array) -> None:
     """out[n] = values[k] for every row n of segment k: the gradient of a sum."""
     lengths = np.diff(offsets)
@@ -198,7 +194,7 @@ def sum_segments(rows: Array, offsets: Segments, out: Array) -> None:
     reduce_segments(np.add, rows, offsets, out, 0)
 
 
-@has_c
+@kernel(c=HOST)
 def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[k, d] = how many rows into segment k the value values[k, d] occurs first.
 

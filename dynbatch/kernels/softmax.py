@@ -10,14 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import SEGMENTS, kernel
 from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
 
 
-@has_cuda()
-@by_matrix()
-@has_c
+@kernel(c=SEGMENTS, cuda=SEGMENTS, reduced=())
 def softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = exp(x_i - m) / Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -31,9 +28,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
     combine_segments(np.divide, out, _sums(out, offsets), offsets, out)
 
 
-@has_cuda()
-@by_matrix()
-@has_c
+@kernel(c=SEGMENTS, cuda=SEGMENTS, reduced=())
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column."""
     np.multiply(dy, y, out=out)
@@ -41,9 +36,7 @@ def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     np.multiply(out, y, out=out)
 
 
-@has_cuda()
-@by_matrix()
-@has_c
+@kernel(c=SEGMENTS, cuda=SEGMENTS, reduced=())
 def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i - m - log Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -56,9 +49,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     combine_segments(np.subtract, out, np.log(total, out=total), offsets, out)
 
 
-@has_cuda()
-@by_matrix()
-@has_c
+@kernel(c=SEGMENTS, cuda=SEGMENTS, reduced=())
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column."""
     np.exp(y, out=out)

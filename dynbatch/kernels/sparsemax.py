@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import SEGMENTS, kernel
 from dynbatch.kernels.segment import combine_segments, reduce_segments
 
 
-@has_cuda()
-@by_matrix()
-@has_c
+@kernel(c=SEGMENTS, cuda=SEGMENTS, reduced=())
 def sparsemax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = max(x_i - τ, 0), with τ such that each segment and column adds up to 1.
 
@@ -43,9 +40,7 @@ def sparsemax(x: Array, offsets: Array, out: Array) -> None:
     np.maximum(out, 0, out=out)
 
 
-@has_cuda()
-@by_matrix()
-@has_c
+@kernel(c=SEGMENTS, cuda=SEGMENTS, reduced=())
 def sparsemax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out_i = dy_i - the mean of dy where y is not 0; 0 where y is 0."""
     shape = (offsets.size - 1, y.shape[1])

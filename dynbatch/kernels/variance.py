@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, kernel
 from dynbatch.kernels.segment import combine_segments
 
 
-@has_cuda()
-@by_matrix(1)
+@kernel(cuda=ELEMENTS, reduced=("mean",))
 def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> None:
     """out[n] = (x[n] - mean[k])² for every row n of segment k."""
     combine_segments(np.subtract, x, mean, offsets, out)
     np.multiply(out, out, out=out)
 
 
-@has_cuda()
-@by_matrix(0, 2, 3)
+@kernel(cuda=ELEMENTS, reduced=("dy", "mean", "y"))
 def spread_backward(
     dy: Array, x: Array, mean: Array, y: Array, offsets: Array, correction: float, root: bool,
     out: Array,

@@ -12,7 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks
 
 
@@ -49,7 +49,7 @@ class WindowTable(NamedTuple):
         return is_inside
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def unfold(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = the rows of window m side by side; rows outside its segment are zero."""
     starts, size = windows.starts(), windows.size
@@ -67,7 +67,7 @@ def unfold(x: Array, windows: WindowTable, out: Array) -> None:
                 into[inside[part]] = x[rows[part][inside[part]]]
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     """out[n] = sum of row n's copies in `dy`; rows outside are left out."""
     out[...] = 0
@@ -80,7 +80,7 @@ def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
             out[rows[held[part]]] += parts[held[part], position]
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def max_pool(x: Array, windows: WindowTable, out: Array, argmax: Array | None) -> None:
     """out[m] = maximum of the rows of window m, column by column.
 
@@ -104,7 +104,7 @@ def max_pool(x: Array, windows: WindowTable, out: Array, argmax: Array | None) -
             np.maximum(y, rows, out=y)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def max_pool_backward(dy: Array, windows: WindowTable, argmax: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column.
 
@@ -118,7 +118,7 @@ def max_pool_backward(dy: Array, windows: WindowTable, argmax: Array, out: Array
             out[starts[part] + position] += dy[part] * (argmax[part] == position)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = mean of the rows of window m.
 
@@ -134,7 +134,7 @@ def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
         np.multiply(y, 1 / windows.size, out=y)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def mean_pool_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     """out[n] = sum of dy / size over the windows that hold row n."""
     out[...] = 0

@@ -1,6 +1,5 @@
 """`node_types()`: what it says of each type, and where it has it from."""
 
-import inspect
 import sys
 from collections import defaultdict
 
@@ -90,7 +89,7 @@ class KernelsOfSteps:
         while caller and caller.f_code not in {*self._kernels, StepRun.forward.__code__}:
             caller = caller.f_back
         if caller and caller.f_code not in self._kernels:
-            kernel = inspect.unwrap(frame.f_locals["kernel"])
+            kernel = frame.f_locals["function"]
             label = f"{kernel.__module__.removeprefix(KERNELS)}.{kernel.__name__}"
             self.found[caller.f_locals["self"].node_type].add(label)
 

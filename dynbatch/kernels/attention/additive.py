@@ -21,7 +21,7 @@ from dynbatch.kernels.attention.packed import (
     pairs_of,
     softmax_backward,
 )
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import HOST, kernel, no_scratch_on_gpu
 from dynbatch.kernels.runtime.precision import FULL, multiplying
 
 # Elements of one block of tanh(q + k): it stays in the second-level cache.
@@ -73,7 +73,7 @@ def workspace(
     )
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def workspace_backward(
     spec: ArraySpec,
     query_lengths: Sequence[int],
@@ -92,8 +92,7 @@ def workspace_backward(
     return block + max(pairs, default=0) + added
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def additive_attention(
     packed: PackedAttention, vector: Array, masks: Sequence[Mask],
     out: Array, weights: Array, scratch: Array,
@@ -128,8 +127,7 @@ def additive_attention(
             blas.matmul(w, sentence.v, out[sentence.rows])
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def additive_attention_backward(
     packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
     scratch: Array,

@@ -12,11 +12,10 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
-@has_cuda(1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def read_rows(addresses: Array, out: Array) -> None:
     """out[i] = the row at addresses[i].
 
@@ -31,8 +30,7 @@ def read_rows(addresses: Array, out: Array) -> None:
     out[...] = rows
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def write_rows(rows: Array, addresses: Array) -> None:
     """Write rows[i], (R, D), to addresses[i], (R,) int64."""
     rows = np.ascontiguousarray(rows)

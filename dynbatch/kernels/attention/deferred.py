@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import groups
 
 
@@ -59,7 +59,7 @@ class StepProducts:
         self._forget()
 
 
-@has_c
+@kernel(c=HOST)
 def step_products(
     weights: Sequence[Array], vectors: Sequence[Array], offsets: Array,
     out: Array | None, sums: Array | None = None,

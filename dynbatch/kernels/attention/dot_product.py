@@ -32,12 +32,12 @@ from dynbatch.kernels.attention.packed import (
     softmax_backward,
 )
 from dynbatch.kernels.matrices import ends_of
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import HOST, kernel, no_scratch_on_gpu
 from dynbatch.kernels.runtime.precision import FULL, multiplying
 
 
 @no_scratch_on_gpu
-@has_c
+@kernel(c=HOST)
 def workspace(
     spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
@@ -49,8 +49,7 @@ def workspace(
     return bias + threads * block
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def workspace_backward(
     spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
@@ -63,8 +62,7 @@ def workspace_backward(
     return bias + threads * ((2 if scoring.streams is None else 3) * block + bias)
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def dot_attention(
     packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
 ) -> None:
@@ -118,8 +116,7 @@ def _block_forward(
         sums[:, :, block.first : block.last] = total[..., 0]
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def dot_attention_of_pages(
     queries: Array, query_offsets: Array, paged: PagedRows, scoring: Scoring, out: Array
 ) -> None:
@@ -139,8 +136,7 @@ def dot_attention_of_pages(
     dot_attention(packed, scoring, out, None, np.empty(size, out.dtype))
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def dot_attention_backward(
     packed: PackedAttention, scoring: Scoring, log_sums: Array, out: Array | None, dout: Array,
     wanted: AttentionGradients, scratch: Array,

@@ -19,7 +19,7 @@ from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import blas, segment
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import HOST, kernel, no_scratch_on_gpu
 
 
 def sentence_of_rows(offsets: Array) -> Array:
@@ -39,7 +39,7 @@ def additive_workspace(spec: ArraySpec, key_lengths: Sequence[int], width: int) 
     return _block_elements(key_lengths, width)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def workspace_backward(spec: ArraySpec, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch for both backward kernels; `width` is the larger of keys and values."""
     return _block_elements(key_lengths, width)
@@ -50,8 +50,7 @@ def _block_elements(key_lengths: Sequence[int], width: int) -> int:
     return width * min(sum(key_lengths), rows)
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def dot_attention(
     packed: PackedAttention, scales: Array, sentences: Array,
     out: Array, log_sums: Array | None, scratch: Array,
@@ -73,8 +72,7 @@ def dot_attention(
         np.add(np.log(total), peak, out=log_sums[:, 0])
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def dot_attention_backward(
     packed: PackedAttention, scales: Array, sentences: Array,
     log_sums: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
@@ -108,8 +106,7 @@ def dot_attention_backward(
         _outer(ds, packed.queries, sentences, wanted.keys)
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def additive_attention(
     packed: PackedAttention, vector: Array, sentences: Array, out: Array, weights: Array,
     scratch: Array,
@@ -130,8 +127,7 @@ def additive_attention(
     _weighted_sums(weights, packed.values, offsets, out)
 
 
-@has_cuda("queries")
-@has_c
+@kernel("queries", c=HOST, cuda=HOST)
 def additive_attention_backward(
     packed: PackedAttention, vector: Array, sentences: Array,
     weights: Array, dout: Array, wanted: AttentionGradients, scratch: Array,

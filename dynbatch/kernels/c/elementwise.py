@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from dynbatch.backend import Array
 from dynbatch.kernels.c.printed import BACKWARD, FORWARD
-from dynbatch.kernels.c.runtime.arrays import address, is_packed
-from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD, share_rows
+from dynbatch.kernels.c.runtime.calls import print_call
+from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import only_c
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, only_c
 from dynbatch.kernels.unary import Argument, Function, arithmetic
-
-_library, _loops = Library("elementwise.c"), Library("loops.c")
 
 # The exponents whose powers and derivatives are products: NumPy's other powers are as fast.
 PRODUCTS = (2, 3, -1)
 
 
 def apply(kernel: Function, x: Array, out: Array, *arguments: Argument) -> Any:
-    return _apply("of", FORWARD, kernel, arguments, x, out)
+    function, numbers = kernel.chosen(arguments)
+    call = _loop(function, "of")
+    if call is None or (function is arithmetic.power and numbers[0] not in PRODUCTS):
+        return NotImplemented
+    return call(x, out, *numbers)
 
 
 def apply_backward(
     kernel: Function, dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> Any:
-    return _apply("back", BACKWARD, kernel, arguments, dy, saved, out)
-
-
-def _apply(
-    way: str, known: Container[Function], kernel: Function, arguments: tuple[Argument, ...],
-    *arrays: Array,
-) -> Any:  # fmt: skip
     function, numbers = kernel.chosen(arguments)
-    if function not in known or (function is arithmetic.power and numbers[0] not in PRODUCTS):
+    call = _loop(function, "back")
+    if call is None or (function is arithmetic.power and numbers[0] not in PRODUCTS):
         return NotImplemented
-    return run_loop(f"{function.name}_{way}", arrays, numbers)
+    return call(dy, saved, out, *numbers)
+
+
+@cache
+def _loop(function: Function, way: str) -> Callable[..., Any] | None:
+    """The call of a function of loops.c; None where C is no faster than NumPy."""
+    is_there = function in (FORWARD if way == "of" else BACKWARD)
+    return print_call("loops.c", f"each_{function.name}_{way}", ELEMENTS) if is_there else None
 
 
 def share(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -> Any:
@@ -50,20 +53,12 @@ def share(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -
 
 def run_loop(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -> Any:
     """Call a function of loops.c, as `run`."""
-    return run(f"each_{name}", arrays, (), after, _loops)
+    return print_call("loops.c", f"each_{name}", ELEMENTS)(*arrays, *after)
 
 
 def run(
     name: str, arrays: tuple[Array, ...], before: tuple[int, ...] = (),
-    after: tuple[float, ...] = (), library: Library = _library,
+    after: tuple[float, ...] = (),
 ) -> Any:  # fmt: skip
-    """Call a function of elementwise.c on several threads, with arguments before and after arrays.
-
-    The last array is the output.
-    """
-    functions = library.functions(arrays[0].dtype)
-    if functions is None or not is_packed(*arrays):
-        return NotImplemented
-    places = [address(array) for array in arrays]
-    share_rows(getattr(functions, name), arrays[0].size, 1, *before, *places, *after)
-    return None
+    """Call a function of elementwise.c, with numbers before and after its arrays."""
+    return print_call("elementwise.c", name, ELEMENTS)(*before, *arrays, *after)

@@ -16,23 +16,6 @@ from dynbatch.kernels.segment import blocks
 _library = Library("layer_norm.c")
 
 
-def layer_norm(
-    x: Array, weight: Array | None, bias: Array | None, eps: float,
-    out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
-) -> Any:  # fmt: skip
-    functions = _library.functions(x.dtype)
-    if functions is None or not (
-        has_rows(rstd, x, out) and is_packed(rstd, mean, weight, bias, kept)
-    ):
-        return NotImplemented
-    share_rows(
-        functions.layer_norm, *x.shape, x.shape[1], address(x), row_stride(x), address(weight),
-        address(bias), eps, address(out), row_stride(out), address(mean), address(rstd),
-        address(kept), alive=(mean, rstd),
-    )  # fmt: skip
-    return None
-
-
 def layer_norm_backward(
     dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array,
     add: bool = False,

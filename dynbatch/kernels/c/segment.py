@@ -1,50 +1,40 @@
-"""`kernels.segment` in C."""
+"""`kernels.segment` in C, where a function has a ufunc's name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.c.runtime.arrays import address, is_packed
-from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
+from dynbatch.kernels import segment as kernels
+from dynbatch.kernels.c.runtime.calls import call_of, print_call
+from dynbatch.kernels.runtime.dispatch import SEGMENTS
 
-_library = Library("segment.c")
+
+def _calls(*ufuncs: np.ufunc) -> dict[np.ufunc, Callable[..., Any]]:
+    return {ufunc: print_call("segment.c", ufunc.__name__, SEGMENTS) for ufunc in ufuncs}
+
+
+_reductions = _calls(np.add, np.maximum, np.minimum)
+_combinations = _calls(np.subtract, np.multiply)
+_first_in_segments = call_of(kernels.first_in_segments, SEGMENTS)
 
 
 def reduce_segments(ufunc: np.ufunc, rows: Array, offsets: Array, out: Array, empty: float) -> Any:
-    return _in_segments(ufunc.__name__, offsets, out.shape[1], rows.size, (rows, out), empty)
+    call = _reductions.get(ufunc)
+    return call(offsets, rows, out, empty) if call else NotImplemented
 
 
 def combine_segments(
     ufunc: np.ufunc, rows: Array, values: Array, offsets: Array, out: Array
 ) -> Any:
-    arrays = (rows, values, out)
-    return _in_segments(ufunc.__name__, offsets, values.shape[1], rows.size, arrays)
-
-
-def spread_segments(values: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("spread", offsets, values.shape[1], out.size, (values, out))
+    call = _combinations.get(ufunc)
+    return call(offsets, rows, values, out) if call else NotImplemented
 
 
 def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) -> Any:
-    if values.shape[1] == 1 or out.dtype != f"i{rows.itemsize}":
+    if values.shape[1] == 1:  # NumPy's search of contiguous rows is as fast
         return NotImplemented
-    integers = out.view(rows.dtype)
-    return _in_segments("first_in", offsets, values.shape[1], rows.size, (rows, values, integers))
-
-
-def _in_segments(
-    name: str, offsets: Array, width: int, size: int, arrays: tuple[Array, ...], *rest: float
-) -> Any:
-    functions = _library.functions(arrays[0].dtype)
-    function = getattr(functions, name, None)
-    if function is None or not is_packed(*arrays):
-        return NotImplemented
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    places = [address(array) for array in (offsets, *arrays)]
-    count = offsets.size - 1
-    share_rows(function, count, size // max(1, count), width, *places, *rest)
-    return None
+    return _first_in_segments(rows, values, offsets, out)

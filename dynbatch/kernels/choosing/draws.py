@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
 
 # Of so many most probable tokens top-p is decided, where they suffice.
 PROBABLE = 256
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def cut_rows(x: Array, cuts: Array) -> None:
     """Logits after temperature, top-k, top-p and min-p, in that order; what is cut off is -∞.
 
@@ -56,8 +55,7 @@ def _cut_improbable(row: Array, top_p: float) -> None:
     row[stay] = values
 
 
-@has_cuda()
-@has_c
+@kernel(c=ROWS, cuda=HOST)
 def draw_rows(x: Array, uniforms: Array, out: Array) -> None:
     """The first token whose probabilities, added up, exceed a number; or the most probable one.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
 class ListedIds(NamedTuple):
@@ -42,7 +42,7 @@ class RowEdits(NamedTuple):
     limits: Array
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def edit_rows(x: Array, edits: RowEdits) -> None:
     """Change logits (N, V) of the rows that are named; the others stay."""
     rows, limits = edits.rows, edits.limits

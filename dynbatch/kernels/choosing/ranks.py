@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def rank_rows(x: Array, out: Array) -> None:
     """Where the largest elements of each row lie, the largest first; of equal ones the first.
 
@@ -24,7 +24,7 @@ def rank_rows(x: Array, out: Array) -> None:
     out[...] = places[order[firsts[:, None] + np.arange(count)]]
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def take_from_rows(x: Array, places: Array, out: Array) -> None:
     """out[n, k] = x[n, places[n, k]], with places as `rank_rows` finds them."""
     out[...] = np.take_along_axis(x, places, axis=1)

@@ -10,7 +10,6 @@ from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array, device_of
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.cuda.joined.chains import (
     THREADS,
     TILE,
@@ -25,13 +24,10 @@ from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
-from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, by_elements, over_elements
+from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, over_elements
 from dynbatch.kernels.segment import sum_segments
 
 ADDITION = ElementFunction("add", "a + b", ("a", "b"))
-
-scale_segments = by_elements(kernels.scale_segments)
-shift_segments = by_elements(kernels.shift_segments)
 
 
 def fill(out: Array, number: float) -> None:

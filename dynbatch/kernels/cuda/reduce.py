@@ -7,14 +7,9 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.cuda.segment import reduce_segments
-from dynbatch.kernels.cuda.walks import by_elements, over_segments, reduce_parts
+from dynbatch.kernels.cuda.walks import over_segments, reduce_parts
 from dynbatch.kernels.matrices import Segments, lengths_of
-
-mean_segments_backward = by_elements(kernels.mean_segments_backward)
-logsumexp_segments_backward = by_elements(kernels.logsumexp_segments_backward)
-extremum_backward = by_elements(kernels.extremum_backward)
 
 
 def mean_segments(x: Array, offsets: Segments, out: Array) -> None:

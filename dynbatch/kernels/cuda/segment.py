@@ -7,13 +7,10 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import segment as kernels
-from dynbatch.kernels.cuda.walks import by_elements, over_segments, reduce_parts
+from dynbatch.kernels.cuda.walks import over_segments, reduce_parts
 from dynbatch.kernels.matrices import Matrices, Segments
 
 NAMES: dict[np.ufunc, str] = {np.add: "sum", np.maximum: "max", np.minimum: "min"}
-
-spread_segments = by_elements(kernels.spread_segments)
 
 
 def reduce_segments(

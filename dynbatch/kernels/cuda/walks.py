@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import signature
-from typing import ParamSpec, cast
+from typing import Any, ParamSpec, cast
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, Walk
 
 P = ParamSpec("P")
 Reduction = Callable[[Array, Segments, Array], None]
@@ -132,35 +134,27 @@ def over_elements(
     launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
 
 
-def by_segments(kernel: Callable[P, None]) -> Callable[P, None]:
-    """The CUDA version of a kernel (arrays..., offsets, more..., out): `run_segments` of its name.
+def launch_of(kernel: Callable[P, None], walk: Walk) -> Callable[P, None]:
+    """The launch of the CUDA kernel that has the name and parameters of a NumPy kernel.
 
-    It takes its arguments by position.
+    It takes its arguments by position. CUDA has arrays first, then what `over_segments`, or
+    `over_elements`, tells, then numbers.
     """
-
-    def walk(
-        name: str, arrays: tuple[Array, ...], offsets: Segments, out: Array, *more: Argument
-    ) -> None:
-        over_segments(name, (*arrays, out), offsets, out.shape[1], *more)
-
-    return _walked(kernel, walk)
-
-
-def by_elements(kernel: Callable[P, None]) -> Callable[P, None]:
-    """The CUDA version of a kernel (arrays..., offsets, more..., out): `over_elements` of its name.
-
-    It takes its arguments by position.
-    """
-    return _walked(kernel, over_elements)
-
-
-def _walked(kernel: Callable[P, None], walk: Callable[..., None]) -> Callable[P, None]:
-    name, before = kernel.__name__, list(signature(kernel).parameters).index("offsets")
+    name, parameters = kernel.__name__, list(signature(kernel).parameters)
+    of_cuda = [each.name for each in source.home(name).kernels[name]]
+    first, last = ("out", "total") if walk is ELEMENTS else ("offsets", "width")
+    before, after = of_cuda[: of_cuda.index(first)], of_cuda[of_cuda.index(last) + 1 :]
+    arrays, numbers = [[parameters.index(each) for each in names] for names in (before, after)]
+    offsets, out = parameters.index("offsets"), parameters.index("out")
 
     @wraps(kernel)
     def launch_by_name(*args: P.args, **named: P.kwargs) -> None:
-        offsets, *more, out = args[before:]
-        walk(name, args[:before], offsets, out, *more)
+        values: tuple[Any, ...] = args
+        given, more = tuple([values[k] for k in arrays]), [values[k] for k in numbers]
+        if walk is ELEMENTS:
+            over_elements(name, given, values[offsets], values[out], *more)
+        else:
+            over_segments(name, given, values[offsets], values[out].shape[1], *more)
 
     return launch_by_name
 

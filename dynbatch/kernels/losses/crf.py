@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import HOST, kernel, no_scratch_on_gpu
 from dynbatch.kernels.segment import sum_segments
 
 # Sums over all pairs of tags that `viterbi` holds at a time.
@@ -33,8 +33,7 @@ class ChainGradients(NamedTuple):
     end: Array | None
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def crf(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array, out: Array
 ) -> None:
@@ -87,7 +86,7 @@ def workspace_backward(spec: ArraySpec, tokens: int, tags: int) -> int:
     return 2 * pairs + -(-pairs // spec.itemsize)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def crf_backward(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
     dy: Array, dx: Array, wanted: ChainGradients, scratch: Array,
@@ -134,7 +133,7 @@ def crf_backward(
         np.sum(dx[last], axis=0, out=wanted.end)
 
 
-@has_c
+@kernel(c=HOST)
 def walk_back(
     x: Array, chain: Chain, factors: Array, offsets: Array, log_sums: Array, shifts: Array,
     dy: Array, before: Array, slopes: Array, is_small: Array, dx: Array, exact: Array,
@@ -166,8 +165,7 @@ def walk_back(
         dx[rows - 1] = earlier
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
     """out_n = the tag of row n in its sentence's best sequence (see `crf`).
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import share_blocks, sum_segments
 
 # Bytes of a chunk's logits, unless LEAST_ROWS need more: products of fewer rows are slower. 2,000
@@ -108,13 +108,13 @@ def chunk_rows(
     return max(1, -(-tokens // chunks))
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def workspace(spec: ArraySpec, tokens: int, vocabulary: int) -> int:
     """Elements of scratch for `linear_cross_entropy`: the logits of a chunk."""
     return chunk_rows(tokens, vocabulary, spec.itemsize) * vocabulary
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def linear_cross_entropy(
     hidden: Array, weight: Array, bias: Array | None, targets: Targets, losses: Array,
     scratch: Array, wanted: LossGradients | None = None,
@@ -173,14 +173,13 @@ def _chunk(
         blas.matmul_shared(z, weight, wanted.hidden)
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out_t = weights_t · dy_k for the tokens t of sentence k."""
     np.multiply(weights, np.repeat(dy, np.diff(offsets)), out=out)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def softmax_loss(
     logits: Array, bias: Array | None, targets: Targets, losses: Array, scale: Array | None = None
 ) -> None:

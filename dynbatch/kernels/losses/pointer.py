@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels.attention.packed import exp_rows, pairs_of
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 
 class Choices(NamedTuple):
@@ -32,7 +32,7 @@ class ChoiceGradients(NamedTuple):
     keys: Array | None
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def workspace_backward(
     spec: ArraySpec, query_lengths: Sequence[int], key_lengths: Sequence[int]
 ) -> int:
@@ -44,7 +44,7 @@ def workspace_backward(
     return max(pairs, default=0)
 
 
-@has_cuda("queries")
+@kernel("queries", cuda=HOST)
 def pointer_loss(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, losses: Array
 ) -> None:
@@ -69,7 +69,7 @@ def pointer_loss(
         losses[rows][weights[rows] == 0] = 0  # whatever the scores are
 
 
-@has_cuda("queries")
+@kernel("queries", cuda=HOST)
 def pointer_loss_backward(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array,
     wanted: ChoiceGradients, scratch: Array,

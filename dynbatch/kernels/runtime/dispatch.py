@@ -1,26 +1,53 @@
 """Dispatches kernels to NumPy, C or CUDA by the device of their arrays.
 
 The NumPy version is the kernel itself: always there, and the reference of the two others. NAME of
-`kernels.MODULE` may have a C version in `kernels.c.MODULE` and a CUDA version in
-`kernels.cuda.MODULE`, each with the same name and parameters. A C version returns `NotImplemented`
-for arguments that it does not take, and where no C is used; NumPy's runs then.
+`kernels.MODULE` may have a C version and a CUDA version, each with the same name and parameters. A
+version that declares its walk is derived from its text (`kernels.c.runtime.calls`,
+`kernels.cuda.walks`); any other is a function of `kernels.c.MODULE`, or `kernels.cuda.MODULE`. A C
+version returns `NotImplemented` for arguments that it does not take, and where no C is used;
+NumPy's runs then.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import wraps
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
 from dynbatch.backend import ArraySpec
 from dynbatch.errors import BackendError
+from dynbatch.kernels.matrices import Matrices, run_by_matrix
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+
+
+class Walk(Enum):
+    """How the version of a kernel in one language goes through its arrays.
+
+    A version with a walk has no Python of its own: its text has the kernel's name and parameters,
+    and what the walk tells it besides.
+
+    ELEMENTS: all elements of arrays of one size.
+    ROWS:     the rows of matrices.
+    SEGMENTS: the segments of rows that the parameter `offsets` tells.
+    HOST:     a function of Python, with the kernel's name and parameters, calls C or launches CUDA.
+    """
+
+    ELEMENTS = "elements"
+    ROWS = "rows"
+    SEGMENTS = "segments"
+    HOST = "host"
+
+
+ELEMENTS, ROWS, SEGMENTS, HOST = Walk
+
 
 CUDA_KERNELS: dict[str, Callable[..., object]] = {}
 """Every kernel that has a CUDA version, as MODULE.NAME."""
@@ -42,66 +69,117 @@ class OnlyC(threading.local):
 only_c = OnlyC()
 
 
-def has_c(kernel: Callable[P, Result]) -> Callable[P, Result]:
-    """Dispatch the kernel NAME of `kernels.MODULE` to NAME of `kernels.c.MODULE` where it can run.
+@overload
+def kernel(
+    at: int | str = 0, c: Walk | None = None, cuda: Walk | None = None
+) -> Callable[[Callable[P, Result]], Callable[P, Result]]: ...
+@overload
+def kernel(
+    at: int | str = 0, c: Walk | None = None, cuda: Walk | None = None, *, reduced: Sequence[str]
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]: ...
+def kernel(
+    at: int | str = 0, c: Walk | None = None, cuda: Walk | None = None,
+    reduced: Sequence[str] | None = None,
+) -> Callable[[Callable[P, Result]], Callable[P, Result]]:  # fmt: skip
+    """Dispatch a NumPy kernel to its version in C, or on a GPU to that in CUDA.
 
-    It stands below `has_cuda`, whose arrays on a CPU come here.
-    """
-    label = f"{kernel.__module__.removeprefix('dynbatch.kernels.')}.{kernel.__name__}"
-    known: list[Callable[..., object]] = []
-
-    @wraps(kernel)
-    def choose(*args: P.args, **named: P.kwargs) -> Result:
-        if not known:
-            known.append(c_version(choose))
-        result = known[0](*args, **named)
-        if result is not NotImplemented:
-            return cast(Result, result)
-        if only_c.wanted:
-            raise NotInCError(label)
-        return kernel(*args, **named)
-
-    C_KERNELS[label] = choose
-    return choose
-
-
-def c_version(kernel: Callable[..., object]) -> Callable[..., object]:
-    """The C version of a kernel, which has the same parameters."""
-    home = kernel.__module__.replace("dynbatch.kernels.", "dynbatch.kernels.c.", 1)
-    return cast(Callable[..., object], getattr(importlib.import_module(home), kernel.__name__))
-
-
-def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Dispatch the kernel NAME of `kernels.MODULE` to NAME of `kernels.cuda.MODULE` on a GPU.
-
-    Both have the same parameters. Tables (offsets, ids) are NumPy arrays in both.
+    Tables (offsets, ids) are NumPy arrays in each.
 
     Args:
-        decider: which positional argument tells where the values live, an array, or a spec of
+        at:      which positional argument tells where the values live, an array, or a spec of
             arrays, where a size is asked for; a name means that attribute of the first argument.
+        c, cuda: how the version walks; None where there is none.
+        reduced: lets `offsets` be `Matrices`, and names the arrays with one row per segment. C and
+            NumPy are called for each run of one width.
     """
 
-    def decorate(kernel: Callable[P, Result]) -> Callable[P, Result]:
-        module = kernel.__module__.removeprefix("dynbatch.kernels.")
-        name = kernel.__name__
-        known: list[Callable[P, Result]] = []
+    def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
+        label = f"{function.__module__.removeprefix('dynbatch.kernels.')}.{function.__name__}"
+        parameters = [*inspect.signature(function).parameters]
+        segments = None if reduced is None else parameters.index("offsets")
+        of_segment = [parameters.index(name) for name in reduced or ()]
+        in_c: list[Callable[P, Result]] = []
+        on_gpu: list[Callable[P, Result]] = []
 
-        @wraps(kernel)
+        @wraps(function)
         def choose(*args: P.args, **named: P.kwargs) -> Result:
-            array = args[decider] if isinstance(decider, int) else getattr(args[0], decider)
-            if isinstance(array, np.ndarray) or (
-                type(array) is ArraySpec and not array.device.is_cuda
-            ):
-                return kernel(*args, **named)
-            if not known:
-                known.append(cast(Callable[P, Result], cuda_version(module, name)))
-            return known[0](*args, **named)
+            if cuda is not None:
+                array = args[at] if isinstance(at, int) else getattr(args[0], at)
+                if not isinstance(array, np.ndarray) and not _is_of_host(array):
+                    if not on_gpu:
+                        on_gpu.append(cuda_version(choose))
+                    return on_gpu[0](*args, **named)
+            if segments is not None and type(args[segments]) is Matrices:
+                return cast(Result, run_by_matrix(choose, args, segments, of_segment))
+            if c is not None:
+                if not in_c:
+                    in_c.append(c_version(choose))
+                result = in_c[0](*args, **named)
+                if result is not NotImplemented:
+                    return result
+                if only_c.wanted:
+                    raise NotInCError(label)
+            return function(*args, **named)
 
-        choose.decider = decider  # type: ignore[attr-defined]
-        CUDA_KERNELS[f"{module}.{name}"] = choose
+        vars(choose).update(at=at, c=c, cuda=cuda)
+        if c is not None:
+            C_KERNELS[label] = choose
+        if cuda is not None:
+            CUDA_KERNELS[label] = choose
         return choose
 
     return decorate
+
+
+def _is_of_host(array: object) -> bool:
+    """Whether it is a spec of arrays of the host."""
+    return type(array) is ArraySpec and not array.device.is_cuda
+
+
+def has_c(function: Callable[P, Result]) -> Callable[P, Result]:
+    """`kernel(c=HOST)`."""
+    return kernel(c=HOST)(function)
+
+
+def has_cuda(at: int | str = 0) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """`kernel(at, cuda=HOST)` of a kernel that may have a version in C."""
+
+    def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
+        in_c = vars(function).get("c")
+        return kernel(at, c=in_c, cuda=HOST)(inspect.unwrap(function))
+
+    return decorate
+
+
+def c_version(chosen: Callable[..., object]) -> Callable[..., Any]:
+    """The C version of a kernel, which has the same parameters."""
+    walk = vars(chosen)["c"]
+    if walk is not HOST:
+        calls = importlib.import_module("dynbatch.kernels.c.runtime.calls")
+        return cast(Callable[..., Any], calls.call_of(inspect.unwrap(chosen), walk))
+    home = chosen.__module__.replace("dynbatch.kernels.", "dynbatch.kernels.c.", 1)
+    return cast(Callable[..., Any], getattr(importlib.import_module(home), chosen.__name__))
+
+
+def cuda_version(chosen: Callable[..., object]) -> Callable[..., Any]:
+    """The CUDA version of a kernel, which has the same parameters.
+
+    Raises:
+        BackendError: there is none.
+    """
+    walk = vars(chosen)["cuda"]
+    if walk is not HOST:
+        walks = importlib.import_module("dynbatch.kernels.cuda.walks")
+        return cast(Callable[..., Any], walks.launch_of(inspect.unwrap(chosen), walk))
+    home = chosen.__module__.replace("dynbatch.kernels.", "dynbatch.kernels.cuda.", 1)
+    try:
+        return cast(Callable[..., Any], getattr(importlib.import_module(home), chosen.__name__))
+    except (ModuleNotFoundError, AttributeError):
+        label = f"{chosen.__module__.removeprefix('dynbatch.kernels.')}.{chosen.__name__}"
+        raise BackendError(
+            f"the kernel {label} has no CUDA version.\n"
+            '  fix:  run this model with device="cpu", or report it'
+        ) from None
 
 
 def no_scratch_on_gpu(workspace: Callable[P, int]) -> Callable[P, int]:
@@ -113,19 +191,3 @@ def no_scratch_on_gpu(workspace: Callable[P, int]) -> Callable[P, int]:
         return 0 if spec.device.is_cuda else workspace(*args, **named)
 
     return choose
-
-
-def cuda_version(module: str, name: str) -> Callable[..., object]:
-    """The CUDA kernel of that name.
-
-    Raises:
-        BackendError: there is none.
-    """
-    try:
-        home = importlib.import_module(f"dynbatch.kernels.cuda.{module}")
-        return cast(Callable[..., object], getattr(home, name))
-    except (ModuleNotFoundError, AttributeError):
-        raise BackendError(
-            f"the kernel {module}.{name} has no CUDA version.\n"
-            '  fix:  run this model with device="cpu", or report it'
-        ) from None

@@ -40,10 +40,10 @@ def assert_versions_agree(
     atol: float = 1e-6,
     **named: Any,
 ) -> list[Array]:
-    """Call a `@has_cuda` kernel with host and with device arrays; all its values must agree.
+    """Call a `@kernel` with host and with device arrays; all its values must agree.
 
     Args:
-        kernel:     what `has_cuda` made of a NumPy kernel.
+        kernel:     what `kernel` made of a NumPy function.
         arguments:  `Values` become device arrays; so do those inside `Ragged` and named tuples.
             Everything else is passed as it is.
         rtol, atol: for float32; float64 is held to as many of its own roundings.

@@ -10,7 +10,7 @@ import pytest
 import dynbatch as db
 from dynbatch.kernels import segment
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.runtime.dispatch import CUDA_KERNELS, cuda_version, has_cuda
+from dynbatch.kernels.runtime.dispatch import CUDA_KERNELS, HOST, cuda_version, kernel
 
 OFFSETS = np.array([0, 2, 2, 5])
 
@@ -26,14 +26,14 @@ def noting(monkeypatch):
     It is decorated anew: the kernel itself would go on calling the version that it found first.
     """
 
-    def install(kernel):
-        module = kernel.__module__.removeprefix("dynbatch.kernels.")
-        name = kernel.__name__
+    def install(chosen):
+        module = chosen.__module__.removeprefix("dynbatch.kernels.")
+        name = chosen.__name__
         calls = []
         home = SimpleNamespace(**{name: lambda *args, **named: calls.append((name, args, named))})
         monkeypatch.setitem(sys.modules, f"dynbatch.kernels.cuda.{module}", home)
-        monkeypatch.setitem(CUDA_KERNELS, f"{module}.{name}", kernel)  # put back afterwards
-        return has_cuda(kernel.decider)(kernel.__wrapped__), calls
+        monkeypatch.setitem(CUDA_KERNELS, f"{module}.{name}", chosen)  # put back afterwards
+        return kernel(chosen.at, cuda=HOST)(chosen.__wrapped__), calls
 
     return install
 
@@ -46,9 +46,8 @@ def test_arrays_of_the_host_stay_with_numpy():
 
 @pytest.mark.parametrize("name", sorted(CUDA_KERNELS))
 def test_every_cuda_version_is_chosen_by_a_parameter_that_it_has(name):
-    kernel = CUDA_KERNELS[name]
-    decider = kernel.decider
-    parameters = list(inspect.signature(kernel).parameters)
+    decider = CUDA_KERNELS[name].at
+    parameters = list(inspect.signature(CUDA_KERNELS[name]).parameters)
     if isinstance(decider, str):
         assert parameters[0] in {"packed", "a"}
     else:
@@ -60,7 +59,7 @@ def test_every_cuda_version_is_chosen_by_a_parameter_that_it_has(name):
 
 @pytest.mark.parametrize("name", sorted(CUDA_KERNELS))
 def test_every_kernel_has_a_cuda_version_with_its_parameters(name):
-    cuda_kernel = cuda_version(*name.rsplit(".", 1))
+    cuda_kernel = cuda_version(CUDA_KERNELS[name])
     expected = [
         (p.name, p.default) for p in inspect.signature(CUDA_KERNELS[name]).parameters.values()
     ]
@@ -70,21 +69,26 @@ def test_every_kernel_has_a_cuda_version_with_its_parameters(name):
 
 def test_a_device_array_goes_to_the_cuda_version_with_all_arguments(noting):
     x, out = DeviceArray(), DeviceArray()
-    kernel, calls = noting(segment.reduce_segments)
-    kernel(np.add, x, OFFSETS, out, 0)
+    reduce_segments, calls = noting(segment.reduce_segments)
+    reduce_segments(np.add, x, OFFSETS, out, 0)
     assert [name for name, _, _ in calls] == ["reduce_segments"]
     assert calls[0][1] == (np.add, x, OFFSETS, out, 0)
 
 
 def test_the_arrays_of_a_packed_argument_decide(noting):
     q = DeviceArray()
-    kernel, calls = noting(attention.dot_attention)
+    dot_attention, calls = noting(attention.dot_attention)
     packed = attention.PackedAttention(q, q, q, OFFSETS, OFFSETS)
-    kernel(packed, None, q, None, q)
+    dot_attention(packed, None, q, None, q)
     assert calls[0][1][0] is packed
 
 
 @pytest.mark.parametrize("place", ["blas.absent", "absent.matmul"])
 def test_a_kernel_without_a_cuda_version_is_named(place):
+    def absent(x, out):
+        """A kernel."""
+
+    module, absent.__name__ = place.split(".")
+    absent.__module__ = f"dynbatch.kernels.{module}"
     with pytest.raises(db.errors.BackendError, match=rf"{place} has no CUDA version"):
-        cuda_version(*place.rsplit(".", 1))
+        kernel(cuda=HOST)(absent)(DeviceArray(), None)

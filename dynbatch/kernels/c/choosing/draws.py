@@ -22,12 +22,3 @@ def cut_rows(x: Array, cuts: Array) -> Any:
     given = address(x), address(cuts), address(weights)
     share_rows(functions.cut_rows, *x.shape, x.shape[1], *given)
     return None
-
-
-def draw_rows(x: Array, uniforms: Array, out: Array) -> Any:
-    functions = _library.functions(x.dtype)
-    if functions is None or not (is_packed(x) and is_packed(uniforms) and is_packed(out)):
-        return NotImplemented
-    given = address(x), address(uniforms), address(out)
-    share_rows(functions.draw_rows, *x.shape, x.shape[1], *given)
-    return None

@@ -28,6 +28,10 @@ _pointer_at = ctypes.c_void_p.from_address
 _probe = np.zeros(2)[1:]
 _IS_AFTER_HEADER = _pointer_at(id(_probe) + _HEADER).value == _address(_probe)
 
+ADDRESS = f"pointer_at(id({{0}}) + {_HEADER}).value" if _IS_AFTER_HEADER else "address({0})"
+"""The address of an array in text, over `address_names`."""
+address_names = {"pointer_at": _pointer_at, "address": address}
+
 
 def row_stride(array: Array) -> int:
     """Elements from a row of a matrix to the next."""

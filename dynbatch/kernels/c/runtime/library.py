@@ -108,8 +108,8 @@ class Library:
             path = wanted.kept()
         library = ctypes.CDLL(str(path))
         functions = SimpleNamespace()
-        for name, types in source.parameters(body).items():
-            function = getattr(library, name)
+        for name, parameters in source.parameters(body).items():
+            function, types = getattr(library, name), [each.ctype for each in parameters]
             function.argtypes, function.restype = types, None
             function.packed = ctypes.cast(getattr(library, f"{name}_packed"), ctypes.c_void_p).value
             function.packing = source.packing(types)

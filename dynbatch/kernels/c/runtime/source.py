@@ -14,13 +14,28 @@ from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, NamedTuple
 
 _EXPORT = re.compile(r"^EXPORT void (\w+)\(([^)]*)\)", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([\w/]+\.h)"\n', re.MULTILINE)
 _TYPES: dict[str, Any] = {
     "ptrdiff_t": ctypes.c_ssize_t, "int": ctypes.c_int, "double": ctypes.c_double,
 }  # fmt: skip
+
+
+class CParameter(NamedTuple):
+    """One parameter of a C function: `const REAL* x` is ("x", "REAL", True, True)."""
+
+    name: str
+    type: str
+    is_pointer: bool
+    is_read_only: bool
+
+    @property
+    def ctype(self) -> Any:
+        """What ctypes passes."""
+        return ctypes.c_void_p if self.is_pointer else _TYPES[self.type]
+
 
 _MEMBERS = {
     ctypes.c_void_p: "place", ctypes.c_ssize_t: "whole", ctypes.c_int: "whole",
@@ -86,22 +101,28 @@ def _sources() -> Traversable:
     return resources.files("dynbatch.kernels.c").joinpath("sources")
 
 
-def parameters(body: str) -> dict[str, list[Any]]:
-    """The ctypes of each exported function's parameters."""
+def parameters(body: str) -> dict[str, list[CParameter]]:
+    """The parameters of each exported function."""
     return {
-        match[1]: [_ctype(part) for part in match[2].split(",") if part.strip() not in ("", "void")]
+        match[1]: [_parameter(p) for p in match[2].split(",") if p.strip() not in ("", "void")]
         for match in _EXPORT.finditer(body)
     }
+
+
+def _parameter(declaration: str) -> CParameter:
+    *kinds, name = declaration.replace("*", " * ").split()
+    named = [kind for kind in kinds if kind not in ("const", "*")]
+    return CParameter(name, named[0], "*" in kinds, kinds[0] == "const")
 
 
 def packed(body: str) -> str:
     """The exported functions as NAME_packed, whose arguments lie in a row of 8 bytes each."""
     text = ["\ntypedef union { long long whole; double real; void* place; } argument;"]
-    for name, types in parameters(body).items():
-        given = ", ".join([f"a[{k}].{_MEMBERS[kind]}" for k, kind in enumerate(types)])
+    for name, given in parameters(body).items():
+        values = ", ".join([f"a[{k}].{_MEMBERS[each.ctype]}" for k, each in enumerate(given)])
         text += [
             f"EXPORT void {name}_packed(const void* row) {{",
-            f"    const argument* a = row;\n    {name}({given});\n}}",
+            f"    const argument* a = row;\n    {name}({values});\n}}",
         ]
     return "\n".join([*text, ""])
 
@@ -109,9 +130,3 @@ def packed(body: str) -> str:
 def packing(types: list[Any]) -> struct.Struct:
     """What packs the arguments of a function for NAME_packed; NULL is 0."""
     return struct.Struct("".join(["d" if kind is ctypes.c_double else "q" for kind in types]))
-
-
-def _ctype(declaration: str) -> Any:
-    if "*" in declaration:
-        return ctypes.c_void_p
-    return _TYPES[declaration.removeprefix("const ").split()[0]]

@@ -53,8 +53,8 @@ def share(function: Any, parts: Sequence[Sequence[Any]], alive: Sequence[Any] = 
     Args:
         alive: arrays of the kernel's own whose addresses are among the arguments; see `written`.
     """
-    if _writing.tasks is not None:
-        _writing.tasks.then(*[[task(function, part, *alive)] for part in parts])
+    if writing.tasks is not None:
+        writing.tasks.then(*[[task(function, part, *alive)] for part in parts])
         return
     if len(parts) == 1:
         function(*parts[0])
@@ -185,12 +185,12 @@ class TaskWriting(threading.local):
     tasks: Tasks | None = None
 
 
-_writing = TaskWriting()
+writing = TaskWriting()
 
 
 def is_writing() -> bool:
     """Whether this thread writes calls of C down, to do them again and again."""
-    return _writing.tasks is not None
+    return writing.tasks is not None
 
 
 def written(kernel: Callable[[], object]) -> Tasks | None:
@@ -198,14 +198,14 @@ def written(kernel: Callable[[], object]) -> Tasks | None:
 
     Its arrays must outlive them, but for those that it names to `share`.
     """
-    found = _writing.tasks = Tasks()
+    found = writing.tasks = Tasks()
     only_c.wanted = True
     try:
         kernel()
     except NotInCError:
         return None
     finally:
-        _writing.tasks, only_c.wanted = None, False
+        writing.tasks, only_c.wanted = None, False
     return found
 
 

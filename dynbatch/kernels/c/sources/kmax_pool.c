@@ -35,7 +35,7 @@ INLINE void largest_of(const REAL* x, ptrdiff_t rows, ptrdiff_t width, ptrdiff_t
 // Segments first, …, last - 1: out[s k + j] = the j-th of the k largest, and place[s k + j] its
 // row in the segment, unless NULL.
 EXPORT void kmax_pool(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_t k,
-    const int64_t* offsets, const REAL* x, REAL* out, REAL* place) {
+    const int64_t* offsets, const REAL* x, REAL* out, whole* place) {
     vector best[MOST];
     mask at[MOST];
     for (ptrdiff_t s = first; s < last; s++) {
@@ -47,7 +47,7 @@ EXPORT void kmax_pool(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_
                 ptrdiff_t to = (s * k + j) * width + c;
                 for (ptrdiff_t lane = 0; lane < n; lane++)
                     out[to + lane] = from[at[j][lane] * width + c + lane];
-                if (place) put(place + to, (vector)at[j], n);
+                if (place) put((REAL*)place + to, (vector)at[j], n);
             }
         }
     }
@@ -55,12 +55,12 @@ EXPORT void kmax_pool(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_
 
 // out = dy in the rows that kmax_pool took it from, else 0.
 EXPORT void kmax_pool_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_t k,
-    const int64_t* offsets, const REAL* dy, const REAL* place, REAL* out) {
+    const int64_t* offsets, const REAL* dy, const whole* place, REAL* out) {
     for (ptrdiff_t s = first; s < last; s++) {
         REAL* to = out + offsets[s] * width;
         memset(to, 0, (size_t)((offsets[s + 1] - offsets[s]) * width) * sizeof(REAL));
         for (ptrdiff_t j = s * k; j < s * k + k; j++) EACH_VECTOR(c, n, width) {
-                mask rows = (mask)get(place + j * width + c, n);
+                mask rows = (mask)get((const REAL*)place + j * width + c, n);
                 for (ptrdiff_t lane = 0; lane < n; lane++)
                     to[rows[lane] * width + c + lane] = dy[j * width + c + lane];
             }

@@ -78,8 +78,8 @@ INLINE void combine_rows(Combine* combine, ptrdiff_t first, ptrdiff_t last, ptrd
 
 INLINE vector second(vector a, vector b) { return b; }
 
-EXPORT void spread(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* offsets,
-    const REAL* values, REAL* out) {
+EXPORT void spread_segments(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    const int64_t* offsets, const REAL* values, REAL* out) {
     combine_rows(second, first, last, width, offsets, out, values, out);
 }
 EXPORT void subtract(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* offsets,
@@ -92,9 +92,9 @@ EXPORT void multiply(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int
 }
 
 // out[k, d] = the first row of segment k, counted from its own first, whose element in column d is
-// values[k, d]; NaN matches NaN. `out` holds integers of REAL's size.
-EXPORT void first_in(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* offsets,
-    const REAL* rows, const REAL* values, REAL* out) {
+// values[k, d]; NaN matches NaN.
+EXPORT void first_in_segments(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    const int64_t* offsets, const REAL* rows, const REAL* values, whole* out) {
     for (ptrdiff_t k = first; k < last; k++) {
         const REAL* from = rows + offsets[k] * width;
         EACH_VECTOR(c, n, width) {
@@ -106,7 +106,7 @@ EXPORT void first_in(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int
                 mask is = (x == value) | ((x != x) & (value != value));
                 found = (is & ((mask){0} + (whole)row)) | (~is & found);
             }
-            put(out + k * width + c, (vector)found, n);
+            put((REAL*)out + k * width + c, (vector)found, n);
         }
     }
 }

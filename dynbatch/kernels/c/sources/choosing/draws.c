@@ -138,11 +138,11 @@ INLINE ptrdiff_t drawn_from(const REAL* x, ptrdiff_t classes, double uniform) {
 }
 
 // A class of each row: drawn by a number in [0, 1), or the most probable where it is below 0.
-EXPORT void draw_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t classes, const REAL* logits,
+EXPORT void draw_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const REAL* x,
     const double* uniforms, int64_t* out) {
     for (ptrdiff_t r = first; r < last; r++) {
-        const REAL* x = logits + r * classes;
-        if (uniforms[r] < 0) out[r] = place_of_largest(x, classes);
-        else out[r] = drawn_from(x, classes, uniforms[r]);
+        const REAL* row = x + r * width;
+        if (uniforms[r] < 0) out[r] = place_of_largest(row, width);
+        else out[r] = drawn_from(row, width, uniforms[r]);
     }
 }
