@@ -85,8 +85,15 @@ class Recorded(Node):
     def _follow(cls, rule: ShapeRule) -> None:
         """Set what follows from a rule of shapes, where the type has not set it itself."""
         checks = cls._overrides("check_shape")
+
+        def infer_shape(self: Recorded, *shapes: Shape) -> Shape:
+            """Compile the rule, for the first node: an import makes all types, and few nodes."""
+            function = rule.function(checks, cls._overrides("check_given"))
+            cls.infer_shape = function  # type: ignore[method-assign]
+            return function(self, *shapes)
+
         traits = {
-            "infer_shape": rule.function(checks, cls._overrides("check_given")),
+            "infer_shape": infer_shape,
             "any_rank": rule.takes_any_rank,
             "keeps_rows": not checks and rule.keeps_rows({*cls.static}),
         }
