@@ -13,7 +13,7 @@ from dynbatch.nodes.node import Node
     arithmetic.RaiseTo, selection.Maximum, selection.Minimum,
 )  # fmt: skip
 def _of_two(y: arithmetic.Binary, dy: Node) -> tuple[Made, ...]:
-    return gradients_of_pair(y.kernel, y, y.inputs, dy)
+    return gradients_of_pair(y.kernel, y.inputs, dy, y)
 
 
 @rule(
@@ -22,4 +22,4 @@ def _of_two(y: arithmetic.Binary, dy: Node) -> tuple[Made, ...]:
 )  # fmt: skip
 def _beside_number(y: arithmetic.Scalar, dy: Node) -> tuple[Made, ...]:
     (x,) = y.inputs
-    return gradients_of_pair(y.kernel, y, (y.number, x) if y.side else (x, y.number), dy)
+    return gradients_of_pair(y.kernel, (y.number, x) if y.side else (x, y.number), dy, y)

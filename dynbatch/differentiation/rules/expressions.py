@@ -122,14 +122,15 @@ def gradient_of(function: Function, arguments: tuple[Argument, ...]) -> Gradient
 
 
 def gradients_of_pair(
-    pair: Pair, y: Node, values: Sequence[Node | float], dy: Node
+    pair: Pair, values: Sequence[Node | float], dy: Node, y: Node | None = None
 ) -> tuple[Made, ...]:
-    """Makers of the gradient of each value that is a node, of y = f(a, b)."""
+    """Makers of the gradient of each value that is a node, of f(a, b), which is y where that is."""
     known = dict(zip(pair.names, values, strict=True)) | {"y": y, "dy": dy}
     is_beside_number = not all([isinstance(value, Node) for value in values])
 
     def made(side: int) -> Made:
         root, body = pair.gradient(side, is_beside_number)
-        return lambda: on_nodes(substitute(root, body, variable("y")), known)
+        root = root if y is None else substitute(root, body, variable("y"))
+        return lambda: on_nodes(root, known)
 
     return tuple([made(side) for side in (0, 1) if isinstance(values[side], Node)])

@@ -7,17 +7,11 @@ import numpy as np
 from dynbatch import nodes as F
 from dynbatch.backend import Array
 from dynbatch.differentiation.repeated import rows_of
+from dynbatch.differentiation.rules.expressions import gradients_of_pair
 from dynbatch.differentiation.rules.shape import reshaped
 from dynbatch.differentiation.table import Made, rule
 from dynbatch.nodes.losses.cross_entropy import CrossEntropy
-from dynbatch.nodes.losses.elementwise import (
-    BinaryCrossEntropy,
-    ElementwiseLoss,
-    KlDivergence,
-    LogKlDivergence,
-    NllLoss,
-    SquaredError,
-)
+from dynbatch.nodes.losses.elementwise import ElementwiseLoss, NllLoss
 from dynbatch.nodes.losses.pointer import PointerLoss
 from dynbatch.nodes.node import Node
 
@@ -54,40 +48,9 @@ def _nll_loss(y: NllLoss, dy: Node) -> tuple[Made, ...]:
     return (of_log_probabilities,)
 
 
-@rule(SquaredError)
-def _squared_error(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
-    x, t = y.inputs
-    scaled = 2.0 * y.scale
-    return lambda: dy * scaled * (x - t), lambda: dy * scaled * (t - x)
-
-
-@rule(KlDivergence)
-def _kl_divergence(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
-    x, t = y.inputs
-
-    def of_target() -> Node:
-        return dy * y.scale * (F.log(F.where(F.equal(t, 0.0), 1.0, t)) - x + 1.0)
-
-    return lambda: dy * -y.scale * t, of_target
-
-
-@rule(LogKlDivergence)
-def _log_kl_divergence(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
-    x, t = y.inputs
-    return (
-        lambda: dy * -y.scale * F.exp(t),
-        lambda: dy * y.scale * (F.exp(t) * (t - x + 1.0)),
-    )
-
-
-@rule(BinaryCrossEntropy)
-def _binary_cross_entropy(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
-    x, t = y.inputs
-
-    def of_logits() -> Node:  # σ(x) - t, without a difference of nearly equal numbers
-        return dy * y.scale * F.where(x > 0, 1.0 - t - F.sigmoid(-x), F.sigmoid(x) - t)
-
-    return of_logits, lambda: dy * -y.scale * x
+@rule(*ElementwiseLoss.__subclasses__())
+def _of_elements(y: ElementwiseLoss, dy: Node) -> tuple[Made, ...]:
+    return gradients_of_pair(y.pair, y.inputs, dy * y.scale)
 
 
 @rule(PointerLoss)

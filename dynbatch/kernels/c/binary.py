@@ -5,23 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.backend import Array
+from dynbatch.kernels import binary
 from dynbatch.kernels.c.elementwise import run, run_loop, share
-from dynbatch.kernels.c.printed import BINARY
+from dynbatch.kernels.c.printed import GRADIENTS_OF_TWO, VALUES_OF_TWO
 from dynbatch.kernels.elementwise import is_flat_within
 from dynbatch.kernels.scalar.pair import Pair
 
 
 def combine(kernel: Pair, a: Array, b: Array, out: Array) -> Any:
-    return share("add", (a, b, out)) if kernel.name == "add" else NotImplemented
+    if kernel is binary.add:
+        return share("add", (a, b, out))
+    name = VALUES_OF_TWO.get(kernel)
+    return run_loop(name, (a, b, out)) if name else NotImplemented
 
 
 def combine_backward(
     kernel: Pair, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> Any:
-    if kernel.name == "add" and not is_flat_within(dy, out):
+    if kernel is binary.add and not is_flat_within(dy, out):
         return share("copy", (dy, out))
-    name = f"{kernel.name}_back_{kernel.names[side]}"
-    if name not in BINARY or a is None or b is None:
+    name = GRADIENTS_OF_TWO[side].get(kernel)
+    if name is None or a is None or b is None:
         return NotImplemented
     return run_loop(name, (dy, a, b, out))
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from dynbatch.kernels import binary
 from dynbatch.kernels.gated import GATES
+from dynbatch.kernels.losses.elementwise import LOSSES
 from dynbatch.kernels.scalar.c_printer import CPrinter
+from dynbatch.kernels.scalar.expressions import INFIX, Expression, parts
 from dynbatch.kernels.scalar.function import Function, every_function
 from dynbatch.kernels.unary import activations, arithmetic, trigonometric
 
@@ -21,8 +23,26 @@ BACKWARD = dict.fromkeys([f for f in every_function() if f not in _IN_NUMPY])
 _BACKWARD_ONLY = activations.tanh, arithmetic.absolute, arithmetic.clip
 FORWARD = dict.fromkeys([f for f in BACKWARD if f not in _BACKWARD_ONLY])
 
-BINARY = "maximum_back_a", "maximum_back_b", "minimum_back_a", "minimum_back_b", "divide_back_b"
-"""The gradients of two values that C does faster."""
+_PASSES = 4
+"""Passes of arithmetic that take NumPy longer than C; one of another function counts as two."""
+
+
+def _is_fast(root: Expression) -> bool:
+    """Whether C computes it faster than NumPy."""
+    ops = [part.op for part in parts(root) if part.operands]
+    passes = sum([1 if op in INFIX or op == "negative" else 2 for op in ops])
+    return passes >= _PASSES and "pow" not in ops
+
+
+_OF_TWO = *binary.FUNCTIONS.values(), *LOSSES.values()
+VALUES_OF_TWO = {f: f"{f.name}_of" for f in _OF_TWO if _is_fast(f.value())}
+GRADIENTS_OF_TWO = tuple(
+    [
+        {f: f"{f.name}_back_{f.names[k]}" for f in _OF_TWO if _is_fast(f.gradients()[k])}
+        for k in (0, 1)
+    ]
+)
+"""Functions of two values that C does faster, and how their gradients are called there."""
 
 LOOP = """
 EXPORT void each_{call}(ptrdiff_t first, ptrdiff_t last, {pointers}, REAL* out{numbers}) {{
@@ -77,7 +97,10 @@ def loops() -> str:
     texts = ['#include "elementwise.h"\n']
     texts += [_loop(f"{f.name}_of", ("x",), f.names_of_arguments) for f in FORWARD]
     texts += [_loop(f"{f.name}_back", ("dy", "s"), f.names_of_arguments) for f in BACKWARD]
-    texts += [_loop(name, ("dy", "a", "b")) for name in BINARY]
+    texts += [CPrinter().pairs(LOSSES.values())]
+    texts += [_loop(name, f.names) for f, name in VALUES_OF_TWO.items()]
+    for names in GRADIENTS_OF_TWO:
+        texts += [_loop(name, ("dy", *f.names)) for f, name in names.items()]
     return "".join(texts)
 
 

@@ -1,44 +1,77 @@
 """Elementwise losses of two values, and the selection of log-probabilities.
 
-A `PairLoss` gives the loss of every element and its two derivatives; the node sums them.
+A loss is one definition, from which its code for NumPy, C and CUDA and its rule on nodes are made:
+see `kernels.scalar`. The node sums the losses of its elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels import binary
 from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.scalar.expressions import (
+    Expression,
+    equal,
+    log1p,
+    sigmoid_above,
+    sigmoid_below,
+    where,
+)
+from dynbatch.kernels.scalar.pair import Pair, pair
 from dynbatch.kernels.segment import blocks, reduce_made, rows_of, sum_segments
+from dynbatch.kernels.unary.arithmetic import absolute, exp, log
+
+LOSSES: dict[str, Pair] = {}
+"""The losses f(x, t) of an input and a target, by name."""
 
 
-@dataclass(frozen=True)
-class PairLoss:
-    """loss = f(x, t) of an input and a target.
+@pair(LOSSES, x=lambda x, t: 2 * (x - t), t=lambda x, t: 2 * (t - x))
+def squared_error(x: Expression, t: Expression) -> Expression:
+    """(x - t)²."""
+    return (x - t) * (x - t)
 
-    Args:
-        name:       of the function, and of its CUDA kernel.
-        forward:    (x, t, out).
-        backward_x: (x, t, out), the derivative by x; `out` is neither of them.
-        backward_t: (x, t, out), the derivative by t.
+
+def _log_or_zero(t: Expression) -> Expression:
+    """log t, and 0 for t = 0, where t log t is 0."""
+    return log(where(equal(t, 0), 1, t))
+
+
+# By t at 0 the slope is -inf; a finite one lets a target underflow in training.
+@pair(LOSSES, x=lambda x, t: -t, t=lambda x, t: _log_or_zero(t) - x + 1)
+def divergence(x: Expression, t: Expression) -> Expression:
+    """t (log t - x), 0 where t = 0, also where x = -inf: a class of probability 0 has no part."""
+    return where(equal(t, 0), 0, (_log_or_zero(t) - x) * t)
+
+
+@pair(LOSSES, t=lambda x, t: (t - x + 1) * exp(t))
+def log_divergence(x: Expression, t: Expression) -> Expression:
+    """exp(t) (t - x)."""
+    return (t - x) * exp(t)
+
+
+def _logistic_by_x(x: Expression, t: Expression) -> Expression:
+    """σ(x) - t; the smaller of σ(x) and σ(-x) is exact."""
+    return where(x > 0, 1 - t - sigmoid_above(x), sigmoid_below(x) - t)
+
+
+@pair(LOSSES, x=_logistic_by_x, t=lambda x, t: -x)
+def logistic(x: Expression, t: Expression) -> Expression:
+    """log(1 + exp(x)) - t x: |x| times the probability of the other class, and log(1 + exp(-|x|)).
+
+    No term cancels another where the prediction is right, however sure.
     """
-
-    name: str
-    forward: Callable[[Array, Array, Array], object]
-    backward_x: Callable[[Array, Array, Array], object]
-    backward_t: Callable[[Array, Array, Array], object]
+    return absolute(x) * where(x > 0, 1 - t, t) + log1p(exp(-absolute(x)))
 
 
 @has_cuda(1)
-def pair_loss(pair: PairLoss, x: Array, t: Array, offsets: Array, out: Array) -> None:
+def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> None:
     """out[k] = Σ f(x_i, t_i) over the elements of segment k."""
 
     def each(part: slice) -> Array:
         losses = np.empty_like(x[part])
-        pair.forward(x[part], t[part], losses)
+        binary.combine(pair, x[part], t[part], losses)
         return losses[:, None]
 
     reduce_made(np.add, each, 1, offsets, out[:, None], 0)
@@ -46,71 +79,12 @@ def pair_loss(pair: PairLoss, x: Array, t: Array, offsets: Array, out: Array) ->
 
 @has_cuda(2)
 def pair_loss_backward(
-    pair: PairLoss, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
+    pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
 ) -> None:
     """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
-    derivative = pair.backward_t if of_target else pair.backward_x
     for part in blocks(x.size, 1):
-        derivative(x[part], t[part], out[part])
-        np.multiply(out[part], rows_of(dy, offsets, part), out=out[part])
-
-
-def _log_or_zero(t: Array) -> Array:
-    """log t, and 0 for t = 0, where t log t is 0."""
-    with np.errstate(invalid="ignore"):
-        logs: Array = np.log(np.where(t == 0, 1, t))
-    return logs
-
-
-def _divergence(x: Array, t: Array, out: Array) -> None:
-    np.subtract(_log_or_zero(t), x, out=out)
-    np.multiply(out, t, out=out)
-    np.copyto(out, 0, where=t == 0)  # also where x = -inf: a class of probability 0 has no part
-
-
-def _logistic(x: Array, t: Array, out: Array) -> None:
-    # |x| times the probability of the other class, plus log(1 + exp(-|x|)): no term cancels another
-    # where the prediction is right, however sure.
-    size = np.abs(x)
-    np.multiply(size, -1, out=out)
-    np.exp(out, out=out)
-    np.log1p(out, out=out)
-    np.multiply(size, np.where(x > 0, 1 - t, t), out=size)
-    np.add(out, size, out=out)
-
-
-def _logistic_x(x: Array, t: Array, out: Array) -> None:
-    # σ(x) - t as (1 - t) - σ(-x) for positive x: the smaller of σ(x) and σ(-x) is exact.
-    np.abs(x, out=out)
-    np.exp(out, out=out)
-    np.add(out, 1, out=out)
-    np.divide(1, out, out=out)
-    np.subtract(np.where(x > 0, 1 - t, t), out, out=out)
-    np.multiply(out, -1, out=out, where=~(x > 0))
-
-
-squared_error = PairLoss(
-    "squared_error",
-    lambda x, t, out: np.square(np.subtract(x, t, out=out), out=out),
-    lambda x, t, out: np.multiply(np.subtract(x, t, out=out), 2, out=out),
-    lambda x, t, out: np.multiply(np.subtract(t, x, out=out), 2, out=out),
-)
-# By t at 0 the slope is -inf; a finite one lets a target underflow in training.
-divergence = PairLoss(
-    "divergence",
-    _divergence,
-    lambda x, t, out: np.negative(t, out=out),
-    lambda x, t, out: np.add(np.subtract(_log_or_zero(t), x, out=out), 1, out=out),
-)
-log_divergence = PairLoss(
-    "log_divergence",
-    lambda x, t, out: np.multiply(np.subtract(t, x, out=out), np.exp(t), out=out),
-    lambda x, t, out: np.negative(np.exp(t, out=out), out=out),
-    lambda x, t, out: np.multiply(
-        np.add(np.subtract(t, x, out=out), 1, out=out), np.exp(t), out=out
-    ),
-)
-logistic = PairLoss("logistic", _logistic, _logistic_x, lambda x, t, out: np.negative(x, out=out))
+        above = rows_of(dy, offsets, part)
+        binary.combine_backward(pair, above, x[part], t[part], out[part], int(of_target))
 
 
 @has_cuda()

@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import elementwise as kernels
+from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import TargetRule, check_reduction, class_targets
@@ -63,7 +64,7 @@ class ElementwiseLoss(Operation):
     any_shape = True
     retains = Retain(inputs=True)
     scale: float
-    pair: ClassVar[kernels.PairLoss]
+    pair: ClassVar[Pair]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

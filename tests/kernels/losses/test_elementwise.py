@@ -6,15 +6,9 @@ from dynbatch.kernels.losses import elementwise as kernels
 pytestmark = pytest.mark.usefixtures("block")
 
 OFFSETS = np.array([0, 4, 4, 5, 12])
-PAIRS = {
-    "squared error": kernels.squared_error,
-    "divergence": kernels.divergence,
-    "log divergence": kernels.log_divergence,
-    "logistic": kernels.logistic,
-}
 
 
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("pair", kernels.LOSSES.values(), ids=kernels.LOSSES)
 def test_derivatives_of_pairs_equal_differences(pair):
     x = np.random.default_rng(0).standard_normal(12)
     t = np.random.default_rng(1).random(12) + 0.1
@@ -22,11 +16,11 @@ def test_derivatives_of_pairs_equal_differences(pair):
     step = 1e-6
     pair.forward(x + step, t, above)
     pair.forward(x - step, t, below)
-    pair.backward_x(x, t, found)
+    pair.backward[0](np.ones(12), x, t, found)
     np.testing.assert_allclose(found, (above - below) / (2 * step), atol=1e-8)
     pair.forward(x, t + step, above)
     pair.forward(x, t - step, below)
-    pair.backward_t(x, t, found)
+    pair.backward[1](np.ones(12), x, t, found)
     np.testing.assert_allclose(found, (above - below) / (2 * step), atol=1e-8)
 
 
@@ -43,7 +37,8 @@ def test_pair_losses_are_summed_by_segment():
 
 def test_a_negative_target_has_no_divergence():
     out = np.empty(2)
-    kernels.divergence.forward(np.zeros(2), np.array([-1.0, 1.0]), out)
+    with np.errstate(invalid="ignore"):
+        kernels.divergence.forward(np.zeros(2), np.array([-1.0, 1.0]), out)
     assert np.isnan(out).tolist() == [True, False]
 
 
@@ -68,7 +63,7 @@ def test_a_sure_prediction_keeps_its_places_in_the_logistic_loss(dtype, rtol):
     x, t = np.concatenate([sure, -sure]), np.repeat([1.0, 0.0], 5).astype(dtype)
     loss, dx = np.empty_like(x), np.empty_like(x)
     kernels.logistic.forward(x, t, loss)
-    kernels.logistic.backward_x(x, t, dx)
+    kernels.logistic.backward[0](np.ones_like(x), x, t, dx)
     small = np.exp(-np.abs(x).astype(np.longdouble))
     np.testing.assert_allclose(loss, np.log1p(small), rtol=rtol)
     np.testing.assert_allclose(np.abs(dx), small / (1 + small), rtol=rtol)
@@ -81,7 +76,7 @@ def test_the_logistic_loss_of_infinite_logits_and_between_the_classes():
     loss, dx = np.empty_like(x), np.empty_like(x)
     kernels.logistic.forward(x, t, loss)
     with np.errstate(over="ignore"):
-        kernels.logistic.backward_x(x, t, dx)
+        kernels.logistic.backward[0](np.ones_like(x), x, t, dx)
     expected = np.logaddexp(0, [0, 2, -2]) - [0, 0.5, -0.5]
     np.testing.assert_allclose(loss, [*expected, 1e30, 1e30, np.nan], rtol=1e-15)
     sigmoids = 1 / (1 + np.exp([0.0, -2.0, 2.0]))

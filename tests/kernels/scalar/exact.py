@@ -50,6 +50,11 @@ def size_of(root: Expression, **variables: Any) -> Any:
     return _evaluate(root, variables)[1]
 
 
+def terms_of(root: Expression, **variables: Any) -> Any:
+    """The size of the terms of every sum and difference, of variables and numbers too."""
+    return _evaluate(root, variables, of_every_sum=True)[1]
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, mp.mpf) and mp.isfinite(value)
 
@@ -75,7 +80,9 @@ def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
     return np.array(result)
 
 
-def _evaluate(root: Expression, variables: dict[str, Any]) -> tuple[Any, Any]:
+def _evaluate(
+    root: Expression, variables: dict[str, Any], of_every_sum: bool = False
+) -> tuple[Any, Any]:
     made: dict[Expression, tuple[Any, Any]] = {}
     for part in parts(expand(root)):
         if part.op == "number":
@@ -84,18 +91,23 @@ def _evaluate(root: Expression, variables: dict[str, Any]) -> tuple[Any, Any]:
         elif not part.operands:
             made[part] = variables[part.value], abs(variables[part.value])
         else:
-            made[part] = _operation(part, [made[x] for x in part.operands])
+            made[part] = _operation(part, [made[x] for x in part.operands], of_every_sum)
     return made[expand(root)]
 
 
-def _operation(part: Expression, operands: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+def _operation(
+    part: Expression, operands: list[tuple[Any, Any]], of_every_sum: bool
+) -> tuple[Any, Any]:
     values, sizes = zip(*operands, strict=True)
     try:
         value = CALLS.get(part.op, getattr(mp, part.op, None))(*values)
     except (ZeroDivisionError, TypeError, ValueError):  # mpmath has no infinite result of these
         value = mp.nan
-    if part.op == "add" and all([x.operands for x in part.operands]):
+    is_counted = part.op == "add" and all([x.operands for x in part.operands])
+    if is_counted or (of_every_sum and part.op in ("add", "subtract")):
         return value, sizes[0] + sizes[1]
+    if of_every_sum and part.op == "where":
+        return value, sizes[1 if values[0] else 2]
     if part.op in ("multiply", "divide") and mp.isfinite(value):
         factor = [one / abs(v) if v else 1 for v, one in zip(values, sizes, strict=True)]
         return value, abs(value) * math.prod(factor[: 1 + (part.op == "multiply")])

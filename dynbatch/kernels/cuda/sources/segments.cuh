@@ -282,3 +282,19 @@ __device__ __forceinline__ void over_elements(Segments segments, long long total
         body(k, n, element % width, i);
     }
 }
+
+// A sum of one number for each row, which `Each` gives.
+template <class Each>
+struct SumOf : Summed {
+    Each each;
+    REAL* out;
+
+    __device__ __forceinline__ void add(REAL& state, Element at) const { state += each(at.i); }
+    __device__ __forceinline__ void finish(REAL state, int k, int, int) const { out[k] = state; }
+    __device__ __forceinline__ void write(REAL, long long) const {}
+};
+
+template <class Each>
+__device__ __forceinline__ void sum_each(Each each, REAL* out, Segments segments) {
+    over_segments<false>(SumOf<Each>{{}, each, out}, segments);
+}
