@@ -1,7 +1,6 @@
-"""`kernels.kmax_pool` in C: NumPy's bits."""
+"""`kernels.kmax_pool` in C: how many are kept, threads, and what NumPy does."""
 
 import numpy as np
-import pytest
 
 from dynbatch.kernels import kmax_pool as kernels
 from dynbatch.kernels.c.kmax_pool import MOST
@@ -15,23 +14,6 @@ OFFSETS = np.concatenate([[0], np.cumsum(LENGTHS)])
 def assert_same_bits(kernel, *args):
     for mine, reference in run_both(kernel, *args):
         assert mine.tobytes() == reference.tobytes()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("width", [1, 2, 16, 37])
-@pytest.mark.parametrize("k", [1, 3, 4])
-def test_segments_of_some_columns(k, width, dtype):
-    rng = np.random.default_rng(1)
-    x = rng.integers(-3, 4, (int(OFFSETS[-1]), width)).astype(dtype)  # with ties
-    x[3::7], x[2::11, 0], x[1::13, -1] = -np.inf, np.nan, np.inf
-    x[21:25] = -np.inf  # all of a segment, or all but the first
-    out = np.ones((len(LENGTHS) * k, width), dtype)
-    place = np.full(out.shape, -1, f"i{out.itemsize}")
-    assert_same_bits(kernels.kmax_pool, x, OFFSETS, k, out, place)
-    assert_same_bits(kernels.kmax_pool, x, OFFSETS, k, out, None)
-    kernels.kmax_pool(x, OFFSETS, k, out, place)
-    dy = rng.standard_normal(out.shape).astype(dtype)
-    assert_same_bits(kernels.kmax_pool_backward, dy, OFFSETS, k, place, np.ones_like(x))
 
 
 def test_as_many_as_are_kept_and_one_more():

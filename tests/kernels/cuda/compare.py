@@ -11,18 +11,12 @@ import numpy as np
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.ragged import Ragged
+from tests.kernels.table.call import Values as Values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # A rounding of float64 in one of float32, 2^-29: a device contracts and calls functions of its own.
 ROUNDINGS = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)
-
-
-class Values:
-    """An argument that lives on the device: plain NumPy arrays among arguments are tables."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = np.ascontiguousarray(array)
 
 
 @contextmanager

@@ -1,0 +1,29 @@
+"""Each case of the table: NumPy against a formula written out."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.c.runtime import library
+from tests.kernels.table import CASES
+from tests.kernels.table.call import Call
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_numpy_leaves_what_the_formula_says(case, block):
+    case.each("float64", against_the_formula)
+
+
+def against_the_formula(call: Call) -> None:
+    for is_apart in {False, call.apart}:
+        given, left = call.on_host(is_apart), call.by_numpy(is_apart)
+        for before, after in list(zip(given, left, strict=True))[: -call.outputs]:
+            if isinstance(before, np.ndarray):
+                np.testing.assert_array_equal(before, after, "an input was changed")
+        for output, plain in zip(left[-call.outputs :], call.expected(), strict=False):
+            if plain is not None:
+                rtol, atol = (0, 0) if "numpy" in call.exact else (1e-7, 1e-12)
+                np.testing.assert_allclose(output, plain, rtol=rtol, atol=atol)
+    if call.over is not None:
+        with library.reference_only():
+            apart, shared = call.in_place(call.on_host())
+        np.testing.assert_array_equal(apart, shared)
