@@ -28,7 +28,7 @@ class SpareSentences:
         self._histories: list[History] = []
 
     def take(self, count: int) -> Sequence[History]:
-        """As many spare sentences, with room for a row.
+        """Spare sentences, as many as asked for, with room for a row each.
 
         Raises:
             OutOfMemory: the pool has no room for their pages.

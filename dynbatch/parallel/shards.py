@@ -13,10 +13,10 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Array
 
 UNITS = 1 << 40
-"""The dearest example's cost as an integer: sums of integers have no order, and ties are ties."""
+"""The highest cost of an example as an integer: sums of integers have no order, ties are ties."""
 
 CLOSE_ENOUGH = 200
-"""Improvement ends where the dearest and the cheapest shard differ by this part of the dearest."""
+"""Improvement ends where the costs of two extreme shards differ by this part of the higher."""
 
 WORTH = 0.95
 """Shards of like lengths must be this much cheaper than mixed ones, in which errors of predicted
@@ -29,17 +29,17 @@ ROUNDS = 4
 def balanced(
     costs: Sequence[float] | Array, size: int, longest: Array | None = None
 ) -> list[list[int]]:
-    """Cut a mini-batch into `size` shards, so that the dearest one is as cheap as can be found.
+    """Cut a mini-batch into `size` shards, so that the most expensive is as cheap as can be found.
 
     The cost of a shard S is Σ_{i∈S} costs_i + Σ_k max_{i∈S} longest_ik: what every example takes,
     and what the longest one takes for all, such as the launches of a scan's steps.
 
-    Examples go, the dearest first, to the shard that is cheapest so far (Graham 1969: without
-    `longest` at most 4/3 - 1/(3 size) times the best possible). With `longest` they are also cut in
-    the order of cost, so that examples of like length share a shard. Then examples of the dearest
-    shard are moved to the cheapest one, or exchanged for its own, while the dearer of the two gets
-    cheaper. Of the two cuts the first is taken, unless the second's dearest shard is a twentieth
-    cheaper: in mixed shards errors of predicted costs even out.
+    Examples go, the most expensive first, to the shard that is cheapest so far (Graham 1969:
+    without `longest` at most 4/3 - 1/(3 size) times the best possible). With `longest` they are
+    also cut in the order of cost, so that examples of like length share a shard. Then examples of
+    the most expensive shard are moved to the cheapest one, or exchanged for its own, while the
+    more expensive of the two gets cheaper. Of the two cuts the first is taken, unless the second's
+    most expensive shard is a twentieth cheaper: in mixed shards errors of predictions even out.
 
     Equal costs give equal shards, on every rank and machine: sums are of integers, and of several
     examples or shards that would do, the first is taken.
@@ -68,7 +68,7 @@ def balanced(
     scaled, tops = _integers(costs, longest)
     alone = (scaled + tops.sum(axis=1)).tolist()
     order = sorted(range(len(alone)), key=lambda each: (-alone[each], each))
-    cuts = [_dearest_first(order, scaled, tops, size)]
+    cuts = [_most_expensive_first(order, scaled, tops, size)]
     if tops.any():
         cuts.append(_in_order(order, scaled, tops, size))
     for shards in cuts:
@@ -105,7 +105,7 @@ def _cost(shard: Sequence[int], own: Array, tops: Array) -> int:
     return int(own[shard].sum() + tops[shard].max(axis=0).sum())
 
 
-def _dearest_first(order: list[int], own: Array, tops: Array, size: int) -> list[list[int]]:
+def _most_expensive_first(order: list[int], own: Array, tops: Array, size: int) -> list[list[int]]:
     """Each example, in this order, to the shard that is cheapest so far."""
     shards: list[list[int]] = [[] for _ in range(size)]
     cheapest = [(0, 0, shard) for shard in range(size)]  # its cost, its examples, its place
@@ -155,7 +155,7 @@ def _cuts(own: Array, tops: Array, limit: int, size: int) -> list[int] | None:
 
 
 def _improve(shards: list[list[int]], own: Array, tops: Array) -> None:
-    """Move or exchange examples of the dearest shard and the cheapest one, while that gains."""
+    """Move or exchange examples of the most expensive and the cheapest shard, while that gains."""
     totals = [_cost(shard, own, tops) for shard in shards]
     for _ in range(ROUNDS * len(shards)):
         most, least = max(totals), min(totals)

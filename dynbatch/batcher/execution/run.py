@@ -34,7 +34,7 @@ class Run:
     first:       the first step that it changes: its own, or with a backward perhaps any.
     stashed:     gradients of parameters from before a run in parts.
     claim:       of the parameters whose gradients it adds to.
-    uploaded_bytes: of tables that were brought up to a GPU, `uploaded_before` it and in it.
+    uploaded_bytes: of tables that were uploaded to a GPU, `uploaded_before` it and in it.
     """
 
     steps: int

@@ -85,7 +85,7 @@ class RunPlan(NamedTuple):
         )
 
     def _tables_bytes(self) -> int:
-        """Bytes of index tables on the host; those of a GPU are counted as they are brought up."""
+        """Bytes of index tables on the host; those of a GPU are counted as they are uploaded."""
         steps = [step for step in self.preparation.steps if not step.batch.device.is_cuda]
         return sum([step.node_type.index_bytes(step.batch) for step in steps])
 

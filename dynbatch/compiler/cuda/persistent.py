@@ -14,7 +14,7 @@ which that cache should give.
 
 With `TAIL_ROWS` of as many sentences as a mini-batch has, each pass of a whole scan is one launch
 for both directions. Where the host is the slower, that may pay for larger weights, too: it is off
-until a card has been asked. Both limits are reckoned, not measured (`benchmarks/gpu/switches.py`).
+until it has been measured. Both limits are calculated, not measured (`benchmarks/gpu/switches.py`).
 """
 
 from __future__ import annotations
