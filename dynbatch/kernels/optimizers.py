@@ -1,33 +1,26 @@
 """Steps of the optimizers: `run_updates` steps parameters in place, shared between threads.
 
-In NumPy a step is a dozen elementwise passes over blocks, of which only the first one fetches from
-memory; temporaries live in scratch that is reused. In C it is one pass without scratch.
-
-A kernel is the arithmetic of one block. It has the arguments
-
-    value     the parameter's block, changed.
-    gradient  of its shape, left as it is.
-    slots     the optimizer's arrays of its shape, changed; the kernel says which.
-    scratch   arrays of its shape and dtype to write to, as many as the optimizer's `num_scratch`.
-
-and then the numbers of the step. CUDA and C have kernels of the same names, which read the
-same numbers in the same order; CUDA's step all parameters at once. What the steps are for, and
-their sources, is told in `dynbatch.optim`.
+What a step does to each element is an `UpdateRule`, written beside its optimizer in
+`dynbatch.optim`, with its source. In NumPy it is a dozen elementwise passes over blocks, of which
+only the first one fetches from memory; values between are in scratch that is reused. In C it is one
+pass without scratch, on a GPU a launch for all parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.scalar.update import SCRATCH, UpdateOutcome, UpdateRule
 
 Arrays = Sequence[Array]
+Slot = TypeVar("Slot")
 
 # Bytes of one array's block. Adam on 8 million float32, Zen 5, 1 MiB of L2 and 32 MiB of L3, ms on
 # one / two threads: 128 KiB 15 / 17, 256 KiB 14 / 11, 1 MiB 12.5 / 7.3; everything in one block 20.
@@ -41,15 +34,28 @@ class Rule(NamedTuple):
     """One parameter's step: rule(value, gradient, slots, scratch).
 
     Args:
-        kernel:  one of this module; on a GPU, the one of its name.
-        numbers: what it takes after `scratch`.
+        update:  what it does to each element.
+        numbers: in the order of the update's.
     """
 
-    kernel: Callable[..., None]
+    update: UpdateRule
     numbers: tuple[float, ...]
 
+    @property
+    def outcome(self) -> UpdateOutcome:
+        """What follows from the numbers."""
+        return self.update.outcome(self.numbers)
+
     def __call__(self, value: Array, gradient: Array, slots: Arrays, scratch: Arrays) -> None:
-        self.kernel(value, gradient, slots, scratch, *self.numbers)
+        first, second = scratch
+        self.update.run(value, gradient, *self.every_slot(slots), first, second, *self.numbers)
+
+    def every_slot(self, slots: Sequence[Slot]) -> list[Slot | None]:
+        """`slots`, with None in the places of those that do not exist."""
+        if len(slots) == len(self.update.slots):
+            return [*slots]
+        known = dict(zip(self.outcome.slots, slots, strict=True))
+        return [known.get(name) for name in self.update.slots]
 
 
 class ParameterSlice(NamedTuple):
@@ -59,7 +65,8 @@ class ParameterSlice(NamedTuple):
         value:     C-contiguous, as are the gradient and the slots.
         gradient:  of the value's shape; with `rows` (K, width).
         slots:     the optimizer's arrays for this parameter, shaped as `value`.
-        rule:      the arithmetic of one block; on a GPU a `Rule`.
+        rule:      the arithmetic of one block; on a GPU a `Rule`, else (value, gradient, slots,
+                   scratch), where the scratch is two arrays of the value's shape and dtype.
         rows:      None for a dense gradient, else (K,) int64, the increasing rows that it has.
         every_row: whether the rows without gradient are stepped too, by a gradient of 0.
     """
@@ -90,14 +97,10 @@ class ParameterSlice(NamedTuple):
 
 
 class ShardScratch:
-    """Scratch memory of each shard, kept from step to step.
+    """Scratch memory of each shard, kept from step to step: arrays of one block's size."""
 
-    Args:
-        num_arrays: arrays of one block's size that a rule writes to.
-    """
-
-    def __init__(self, num_arrays: int) -> None:
-        self._num_arrays = num_arrays + 1  # and one for the rows of a sparse gradient, made dense
+    def __init__(self) -> None:
+        self._num_arrays = len(SCRATCH) + 1  # of a sparse gradient's rows, made dense
         self._shards: list[Array] = []
 
     def shards(self, count: int, least_bytes: int) -> list[Array]:
@@ -152,7 +155,7 @@ def update(shares: Sequence[Share], scratch: Sequence[Array]) -> None:
     """Step shares of parameters at the same time.
 
     Args:
-        scratch: for each (arrays, bytes) uint8, one array more than the rule's; C leaves it alone.
+        scratch: for each (arrays, bytes) uint8, one array more than a rule's; C leaves it alone.
     """
     parallel.run([partial(_run_share, *pair) for pair in zip(shares, scratch, strict=False)])
 
@@ -171,14 +174,14 @@ def _run_share(share: Share, scratch: Array) -> None:
 def _dense_block(part: ParameterSlice, units: slice, buffers: Array) -> None:
     arrays = (part.value, part.gradient, *part.slots)
     value, gradient, *slots = [array.reshape(-1)[units] for array in arrays]
-    part.rule(value, gradient, slots, [each[: value.size] for each in buffers])
+    part.rule(value, gradient, slots, [each[: value.size] for each in buffers[:-1]])
 
 
 def _touched_rows(part: ParameterSlice, units: slice, buffers: Array) -> None:
     assert part.rows is not None
     rows, arrays = part.rows[units], (part.value, *part.slots)
     value, *slots = gathered = [array[rows] for array in arrays]
-    part.rule(value, part.gradient[units], slots, _shaped(buffers, value.shape))
+    part.rule(value, part.gradient[units], slots, _shaped(buffers[:-1], value.shape))
     for array, stepped in zip(arrays, gathered, strict=True):
         array[rows] = stepped
 
@@ -196,147 +199,3 @@ def _all_rows(part: ParameterSlice, units: slice, buffers: Array) -> None:
 def _shaped(buffers: Array, shape: tuple[int, ...]) -> list[Array]:
     size = shape[0] * shape[1]
     return [buffer[:size].reshape(shape) for buffer in buffers]
-
-
-def sgd(
-    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
-    lr: float, momentum: float, share: float, decay: float, nesterov: float,
-) -> None:  # fmt: skip
-    """g' = g + decay·θ;  b ← momentum·b + share·g';  θ ← θ - lr·d, where d is b with momentum, with
-    `nesterov` too g' + momentum·b, else g'. Slots: b with momentum, else none.
-    """
-    step, direction = scratch[0], gradient
-    if decay:
-        direction = np.multiply(value, decay, out=scratch[1])
-        direction += gradient
-    if momentum:
-        (average,) = slots
-        average *= momentum
-        average += direction if share == 1.0 else np.multiply(direction, share, out=step)
-        if nesterov:
-            np.multiply(average, momentum, out=step)
-            direction = np.add(direction, step, out=scratch[1])
-        else:
-            direction = average
-    np.multiply(direction, lr, out=step)
-    value -= step
-
-
-def adagrad(
-    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
-    lr: float, decay: float, eps: float,
-) -> None:  # fmt: skip
-    """g' = g + decay·θ;  s ← s + g'²;  θ ← θ - lr·g' / (√s + eps). Slots: s."""
-    (square_sum,), step, direction = slots, scratch[0], gradient
-    if decay:
-        direction = np.multiply(value, decay, out=scratch[1])
-        direction += gradient
-    square_sum += np.multiply(direction, direction, out=step)
-    np.sqrt(square_sum, out=step)
-    step += eps
-    np.divide(direction, step, out=step)
-    step *= lr
-    value -= step
-
-
-def rmsprop(
-    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
-    lr: float, alpha: float, rest: float, eps: float, decay: float, momentum: float,
-    centered: float,
-) -> None:  # fmt: skip
-    """g' = g + decay·θ;  v ← alpha·v + rest·g'²;  if `centered` a ← alpha·a + rest·g', else a = 0;
-    d = g' / (√(v - a²) + eps);  with momentum b ← momentum·b + d, θ ← θ - lr·b, else θ ← θ - lr·d.
-    rest = 1 - alpha. Slots: v, then a if centered, then b with momentum.
-    """
-    square_average, step, direction = slots[0], scratch[0], gradient
-    if decay:
-        direction = np.multiply(value, decay, out=scratch[1])
-        direction += gradient
-    np.multiply(direction, direction, out=step)
-    square_average *= alpha
-    square_average += np.multiply(step, rest, out=step)
-    if centered:
-        gradient_average = slots[1]
-        gradient_average *= alpha
-        gradient_average += np.multiply(direction, rest, out=step)
-        np.multiply(gradient_average, gradient_average, out=step)
-        np.subtract(square_average, step, out=step)
-        np.sqrt(step, out=step)
-    else:
-        np.sqrt(square_average, out=step)
-    step += eps
-    np.divide(direction, step, out=step)
-    if momentum:
-        average = slots[-1]
-        average *= momentum
-        average += step
-        np.multiply(average, lr, out=step)
-    else:
-        step *= lr
-    value -= step
-
-
-def adam(
-    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
-    step_size: float, beta1: float, beta2: float, eps: float, decay: float, shrink: float,
-    amsgrad: float,
-) -> None:  # fmt: skip
-    """g' = g + decay·θ;  M ← β₁·M + g';  V ← β₂·V + g'²;  θ ← shrink·θ - step_size·M / (√V + eps);
-    with `amsgrad` U ← max(U, V), and √U in place of √V. Slots: M, V, then U with amsgrad.
-    """
-    (gradient_sum, square_sum), step = slots[:2], scratch[0]
-    if decay:
-        gradient = np.add(gradient, np.multiply(value, decay, out=step), out=scratch[1])
-    if shrink != 1.0:
-        value *= shrink
-    gradient_sum *= beta1
-    gradient_sum += gradient
-    square_sum *= beta2
-    square_sum += np.multiply(gradient, gradient, out=step)
-    if amsgrad:
-        square_sum = np.maximum(slots[2], square_sum, out=slots[2])
-    np.sqrt(square_sum, out=step)
-    step += eps
-    np.divide(gradient_sum, step, out=step)
-    step *= step_size
-    value -= step
-
-
-def adadelta(
-    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
-    lr: float, rho: float, rest: float, eps: float, decay: float,
-) -> None:  # fmt: skip
-    """g' = g + decay·θ;  v ← rho·v + rest·g'²;  d = √(u + eps) / √(v + eps)·g';
-    u ← rho·u + rest·d²;  θ ← θ - lr·d. rest = 1 - rho. Slots: v, u.
-    """
-    (square_average, step_average), step, other = slots, scratch[0], scratch[1]
-    direction = gradient
-    if decay:
-        direction = np.multiply(value, decay, out=other)
-        direction += gradient
-    np.multiply(direction, direction, out=step)
-    square_average *= rho
-    square_average += np.multiply(step, rest, out=step)
-    np.add(square_average, eps, out=step)
-    np.sqrt(step, out=step)
-    np.divide(direction, step, out=step)
-    np.add(step_average, eps, out=other)
-    step *= np.sqrt(other, out=other)
-    step_average *= rho
-    np.multiply(step, step, out=other)
-    step_average += np.multiply(other, rest, out=other)
-    step *= lr
-    value -= step
-
-
-def exponentiated(
-    value: Array, gradient: Array, slots: Arrays, scratch: Arrays, lr: float, momentum: float
-) -> None:
-    """θ ← θ·exp(-lr·d), where d is g, with momentum b ← momentum·b + g. Slots: b with momentum."""
-    step, direction = scratch[0], gradient
-    if momentum:
-        (direction,) = slots
-        direction *= momentum
-        direction += gradient
-    np.multiply(direction, -lr, out=step)
-    value *= np.exp(step, out=step)

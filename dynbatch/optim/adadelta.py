@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dynbatch.arguments import number
-from dynbatch.kernels import optimizers
-from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.scalar.expressions import Expression
+from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed
+from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
+
+
+@UpdateRule
+def adadelta(
+    value: Expression, gradient: Expression, square_average: Expression, step_average: Expression,
+    lr: Expression, rho: Expression, rest: Expression, eps: Expression, weight_decay: Expression,
+) -> Replaced:  # fmt: skip
+    """The formula of `Adadelta`, with rest = 1 - rho."""
+    g = decayed(gradient, value, weight_decay)
+    v = rho * square_average + g * g * rest
+    d = g / sqrt(v + eps) * sqrt(step_average + eps)
+    u = rho * step_average + d * d * rest
+    return {"value": value - d * lr, "square_average": v, "step_average": u}
 
 
 class Adadelta(Optimizer):
@@ -19,7 +33,7 @@ class Adadelta(Optimizer):
     Source: Zeiler 2012, arXiv:1212.5701, algorithm 1; `lr` and `weight_decay` as in PyTorch.
     """
 
-    num_scratch = 2
+    update = adadelta
 
     def __init__(
         self,
@@ -29,11 +43,10 @@ class Adadelta(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(parameters, lr, slots=("square_average", "step_average"))
+        super().__init__(parameters, lr)
         self.rho = number(self, "rho", rho, "[0, 1]")
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
 
-    def rule(self, num_steps: int) -> Rule:
-        numbers = (self.rho, 1.0 - self.rho, self.eps, self.weight_decay)
-        return Rule(optimizers.adadelta, (float(self.lr), *numbers))
+    def numbers(self, num_steps: int) -> dict[str, float]:
+        return {"rest": 1.0 - self.rho}

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dynbatch.arguments import number
-from dynbatch.kernels import optimizers
-from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.scalar.expressions import Expression
+from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed
+from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
+
+
+@UpdateRule
+def adagrad(
+    value: Expression, gradient: Expression, square_sum: Expression,
+    rate: Expression, eps: Expression, weight_decay: Expression,
+) -> Replaced:  # fmt: skip
+    """The formula of `Adagrad`, with rate = lr / (1 + (t - 1)·lr_decay)."""
+    g = decayed(gradient, value, weight_decay)
+    s = square_sum + g * g
+    return {"value": value - g / (sqrt(s) + eps) * rate, "square_sum": s}
 
 
 class Adagrad(Optimizer):
@@ -20,7 +32,7 @@ class Adagrad(Optimizer):
             eps as in PyTorch.
     """
 
-    num_scratch = 2
+    update = adagrad
 
     def __init__(
         self,
@@ -31,7 +43,7 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
     ) -> None:
-        super().__init__(parameters, lr, slots=("square_sum",))
+        super().__init__(parameters, lr)
         self.lr_decay = number(self, "lr_decay", lr_decay, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         start = initial_accumulator_value
@@ -43,9 +55,5 @@ class Adagrad(Optimizer):
     def initial(self, slot: str) -> float:
         return self.initial_accumulator_value
 
-    def leaves_untouched_rows(self) -> bool:
-        return not self.weight_decay
-
-    def rule(self, num_steps: int) -> Rule:
-        lr = float(self.lr) / (1.0 + (num_steps - 1) * self.lr_decay)
-        return Rule(optimizers.adagrad, (lr, self.weight_decay, self.eps))
+    def numbers(self, num_steps: int) -> dict[str, float]:
+        return {"rate": float(self.lr) / (1.0 + (num_steps - 1) * self.lr_decay)}

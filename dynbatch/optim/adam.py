@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from math import sqrt
+import math
 
 from dynbatch.arguments import number, refused, switch
-from dynbatch.kernels import optimizers
-from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.scalar.expressions import Expression, equal, maximum, where
+from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
+from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
+
+
+@UpdateRule
+def adam(
+    value: Expression, gradient: Expression, gradient_sum: Expression, square_sum: Expression,
+    largest_square_sum: Expression, step_size: Expression, beta1: Expression, beta2: Expression,
+    scaled_eps: Expression, l2: Expression, shrink: Expression, amsgrad: Expression,
+) -> Replaced:  # fmt: skip
+    """The formula of `Adam`: θ ← shrink·θ - step_size·M / (√V + scaled_eps), with g' = g + l2·θ."""
+    g = decayed(gradient, value, l2)
+    m, v = beta1 * gradient_sum + g, beta2 * square_sum + g * g
+    u = where(equal(amsgrad, 0), largest_square_sum, maximum(largest_square_sum, v))
+    root = sqrt(where(equal(amsgrad, 0), v, u))
+    slots = {"gradient_sum": m, "square_sum": v, "largest_square_sum": u}
+    return {"value": times(value, shrink) - m / (root + scaled_eps) * step_size, **slots}
 
 
 class Adam(Optimizer):
@@ -26,7 +42,7 @@ class Adam(Optimizer):
             2018, arXiv:1904.09237, algorithm 2, with the factors of Adam as in PyTorch.
     """
 
-    num_scratch = 2
+    update = adam
 
     def __init__(
         self,
@@ -38,22 +54,17 @@ class Adam(Optimizer):
         amsgrad: bool = False,
     ) -> None:
         self.amsgrad = switch(self, "amsgrad", amsgrad)
-        largest = ("largest_square_sum",) if amsgrad else ()
-        super().__init__(parameters, lr, slots=("gradient_sum", "square_sum", *largest))
+        super().__init__(parameters, lr)
         self.betas = _betas(self, betas)
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
 
-    def rule(self, num_steps: int) -> Rule:
-        return self.adam_rule(num_steps, l2=self.weight_decay, shrink=1.0)
-
-    def adam_rule(self, num_steps: int, l2: float, shrink: float) -> Rule:
-        """The rule with g' = g + l2·θ, and θ multiplied by `shrink` before the step."""
+    def numbers(self, num_steps: int) -> dict[str, float]:
         beta1, beta2 = self.betas
-        scale = sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
+        scale = math.sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
-        numbers = (beta1, beta2, self.eps * scale, l2, shrink, float(self.amsgrad))
-        return Rule(optimizers.adam, (step_size, *numbers))
+        numbers = {"step_size": step_size, "scaled_eps": self.eps * scale}
+        return numbers | {"beta1": beta1, "beta2": beta2, "l2": self.weight_decay, "shrink": 1.0}
 
 
 class AdamW(Adam):
@@ -74,9 +85,9 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
 
-    def rule(self, num_steps: int) -> Rule:
+    def numbers(self, num_steps: int) -> dict[str, float]:
         shrink = 1.0 - float(self.lr) * self.weight_decay
-        return self.adam_rule(num_steps, l2=0.0, shrink=shrink)
+        return super().numbers(num_steps) | {"l2": 0.0, "shrink": shrink}
 
 
 def _betas(owner: object, betas: object) -> tuple[float, float]:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, ShardScratch, run_updates
 from dynbatch.optim import device
 from dynbatch.optim.norm import GradientNorm
-
-_NO_MOMENTUM = (0.0, 1.0)
+from dynbatch.optim.sgd import sgd
 
 
 def combine(
@@ -33,10 +31,12 @@ def combine(
         norms:        of each pair: on a GPU nothing is done unless it is finite.
     Cost: one pass over memory in C; on a GPU a launch for each dtype, and nothing is waited for.
     """
-    rule = Rule(optimizers.sgd, (-add, *_NO_MOMENTUM, (keep - 1.0) / add, 0.0))
+    decay = (keep - 1.0) / add
+    numbers = dict(lr=-add, momentum=0.0, share=1.0, weight_decay=decay, nesterov=0.0)
+    rule = Rule(sgd, tuple([numbers[name] for name in sgd.numbers]))
     parts = [ParameterSlice(out, other, (), rule) for out, other in zip(outs, others, strict=True)]
     given = norms or [None] * len(parts)
-    run_updates([p for p in parts if isinstance(p.value, np.ndarray)], ShardScratch(2))
+    run_updates([p for p in parts if isinstance(p.value, np.ndarray)], ShardScratch())
     on_device = [
         (part, norm)
         for part, norm in zip(parts, given, strict=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.backend import Device, DType, device_of
-from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda import optimizers
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.optimizers import ParameterSlice, Rule
+from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.optim.norm import GradientNorm
 
 Update = tuple[ParameterSlice, GradientNorm | None]
@@ -19,10 +18,10 @@ Update = tuple[ParameterSlice, GradientNorm | None]
 
 
 def run_updates(updates: Sequence[Update]) -> None:
-    """Start all updates; their arrays are on the GPU, and their rules use one kernel.
+    """Start all updates; their arrays are on the GPU, and their rules have one `UpdateRule`.
 
     Raises:
-        BackendError: the rule does not name a kernel that has a CUDA version.
+        BackendError: a rule is not a `Rule`.
     """
     by_device: dict[Device, dict[tuple[DType, int], list[Update]]] = {}
     for part, norm in updates:
@@ -31,16 +30,6 @@ def run_updates(updates: Sequence[Update]) -> None:
     for device, groups in by_device.items():
         device.use()
         for group in groups.values():
-            (first, norm), parts = group[0], [part for part, _ in group]
-            optimizers.update(_kernel(first), parts, None if norm is None else norm.array)
+            norm = group[0][1]
+            optimizers.update([part for part, _ in group], None if norm is None else norm.array)
         queue().flush()
-
-
-def _kernel(part: ParameterSlice) -> str:
-    if isinstance(part.rule, Rule):
-        return part.rule.kernel.__name__
-    raise BackendError(
-        f"the optimizer's rule is {part.rule!r}, which a GPU cannot run.\n"
-        "  rule: on a GPU it is a Rule(kernel, numbers) of dynbatch.kernels.optimizers\n"
-        '  fix:  train on the CPU, model.to("cpu"), or write the kernel in CUDA too'
-    )

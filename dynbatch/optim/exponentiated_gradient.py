@@ -6,15 +6,28 @@ import numpy as np
 
 from dynbatch.arguments import number, refused
 from dynbatch.backend import device_of
-from dynbatch.kernels import binary, optimizers, segment
+from dynbatch.kernels import binary, segment
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.optimizers import Rule
 from dynbatch.kernels.rows import add_rows, scatter_rows, taken_rows
 from dynbatch.kernels.runtime.transfer import to_device
+from dynbatch.kernels.scalar.expressions import Expression, equal, where
+from dynbatch.kernels.scalar.update import Replaced, UpdateRule
+from dynbatch.kernels.unary.arithmetic import exp
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.parameter import Parameter
+
+
+@UpdateRule
+def exponentiated(
+    value: Expression, gradient: Expression, momentum_buffer: Expression, lr: Expression,
+    momentum: Expression,
+) -> Replaced:  # fmt: skip
+    """The formula of `EG`, before rows are divided by their sums."""
+    b = where(equal(momentum, 0), momentum_buffer, momentum * momentum_buffer + gradient)
+    d = where(equal(momentum, 0), gradient, b)
+    return {"value": value * exp(d * -lr), "momentum_buffer": b}
 
 
 class EG(Optimizer):
@@ -41,9 +54,11 @@ class EG(Optimizer):
         array([0.75, 0.25])
     """
 
+    update = exponentiated
+
     def __init__(self, parameters: Parameters, lr: float = 0.1, momentum: float = 0.9) -> None:
         self.momentum = number(self, "momentum", momentum, "[0, 1)")
-        super().__init__(parameters, lr, slots=("momentum_buffer",) if self.momentum else ())
+        super().__init__(parameters, lr)
         for state in self._states:
             value = download(state.parameter.value)
             if value.size and not (value.min() >= 0 and (value.sum(axis=-1) > 0).all()):
@@ -53,12 +68,6 @@ class EG(Optimizer):
                     "every row can be divided by its sum to give probabilities",
                     "np.full(shape, 1 / shape[-1]) is a start",
                 )  # fmt: skip
-
-    def leaves_untouched_rows(self) -> bool:
-        return not self.momentum
-
-    def rule(self, num_steps: int) -> Rule:
-        return Rule(optimizers.exponentiated, (float(self.lr), self.momentum))
 
     def step(self, clear: bool = True) -> None:
         live = [state.parameter for state in self._states if state.is_live]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from dynbatch.backend import Array
 from dynbatch.interrupts import deferred_interrupt
 from dynbatch.kernels.optimizers import Rule, ShardScratch, run_updates
 from dynbatch.kernels.runtime.writes import written
+from dynbatch.kernels.scalar.update import UpdateRule
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
 from dynbatch.optim import device
@@ -32,9 +34,9 @@ class Optimizer(NamesChecked):
     PyTorch; so are the frozen rows of a matrix (`Parameter.frozen_rows`). A `RowSparse` gradient
     gives what its dense form would give.
 
-    A new algorithm names its `slots` (arrays kept for each parameter, zero at first) and writes
-    `rule`, the arithmetic of one block. On a GPU that must be a `Rule` whose kernel has a CUDA
-    version.
+    A new algorithm writes its `update`: expressions of new elements, of which NumPy, C and CUDA
+    code is made. Its slots (arrays kept for each parameter, zero at first) follow from it, and
+    whether rows without gradient change. Numbers in it are attributes of these names, or `numbers`.
 
     Args:
         parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs; or groups of
@@ -42,7 +44,6 @@ class Optimizer(NamesChecked):
             any of the optimizer's arguments.
         lr:         learning rate; the attribute may be changed between steps. The rates of groups
             keep their proportion to it. If all groups have their own, it is the first one's.
-        slots:      names of the arrays kept for each parameter.
 
     Memory: one array of the parameter's size per slot, made at its first step where the parameter
     is, and on the CPU without C 2 or 3 MiB of scratch for each thread.
@@ -65,8 +66,8 @@ class Optimizer(NamesChecked):
         array([0., 2.])
     """
 
-    num_scratch: ClassVar[int] = 1
-    """Scratch arrays that `rule` writes to."""
+    update: ClassVar[UpdateRule]
+    """The arithmetic of a step."""
 
     _groups: Sequence[Optimizer] = ()
     _communicator: Communicator | None = None
@@ -77,11 +78,10 @@ class Optimizer(NamesChecked):
         self._given = given, arguments  # of which groups take what they do not say themselves
         return self
 
-    def __init__(self, parameters: Parameters, lr: float, slots: tuple[str, ...] = ()) -> None:
+    def __init__(self, parameters: Parameters, lr: float) -> None:
         name = type(self).__name__
         given, self._given = self._given, ((), {})
-        self.slots = slots
-        self._scratch = ShardScratch(self.num_scratch)
+        self._scratch = ShardScratch()
         self._started: list[tuple[GradientNorm, list[ParameterState]]] = []
         groups = read_groups(name, parameters)
         if groups is None:
@@ -195,18 +195,28 @@ class Optimizer(NamesChecked):
 
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
-        raise NotImplementedError
+        return Rule(self.update, self._all_numbers(num_steps))
 
-    def leaves_untouched_rows(self) -> bool:
-        """Whether an element whose gradient is zero keeps its value and its slots."""
-        return False
+    def _all_numbers(self, num_steps: int) -> tuple[float, ...]:
+        known = self.numbers(num_steps)
+        names = self.update.numbers
+        return tuple([float(known[x] if x in known else getattr(self, x)) for x in names])
+
+    def numbers(self, num_steps: int) -> dict[str, float]:
+        """The numbers of `update` that are not attributes, at a parameter's step `num_steps`."""
+        return {}
+
+    @cached_property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the arrays kept for each parameter."""
+        return self.update.outcome(self._all_numbers(1)).slots
 
     def initial(self, slot: str) -> float:
         """The initial value of a slot."""
         return 0.0
 
     def step(self, clear: bool = True) -> None:
-        """Update the parameters from their gradients, then clear these (unless `clear=False`).
+        """UpdateRule the parameters from their gradients, then clear these (unless `clear=False`).
 
         Ctrl-C, and other signals that the program handles, take effect when all of it is done.
 
@@ -229,9 +239,7 @@ class Optimizer(NamesChecked):
         updates = [
             (part, state.parameter.norm)
             for group, state in grouped
-            for part in state.begin_step(
-                group.rule, group._initial_slots(), not group.leaves_untouched_rows()
-            )
+            for part in state.begin_step(group.rule, group._initial_slots())
         ]
         run_updates([p for p, _ in updates if isinstance(p.value, np.ndarray)], self._scratch)
         on_device = [each for each in updates if not isinstance(each[0].value, np.ndarray)]

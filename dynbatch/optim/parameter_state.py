@@ -94,16 +94,18 @@ class ParameterState:
         return RowSparse(trained, among.dense(starts=False), shape)
 
     def begin_step(
-        self, rule: Callable[[int], Rule], initial: Mapping[str, float], every_row: bool
+        self, rule: Callable[[int], Rule], initial: Mapping[str, float]
     ) -> list[ParameterSlice]:
         """Count a step, and return the updates that it makes of the value and the slots.
 
         Args:
             rule:      the update of a block, by the number of the step, from 1.
             initial:   the initial value of each slot.
-            every_row: whether rows without a gradient change too.
         """
         parameter = self.parameter
+        self.num_steps += 1
+        chosen = rule(self.num_steps)
+        every_row = not (isinstance(chosen, Rule) and chosen.outcome.needs_gradient)
         value, gradient = parameter.value, parameter.grad
         if parameter.row_is_frozen is not None:
             gradient, every_row = self.trained_gradient(every_row), False
@@ -114,14 +116,13 @@ class ParameterState:
             value = parameter.value = device_of(value).xp.ascontiguousarray(value)
         if not values.flags.c_contiguous:
             values = device_of(values).xp.ascontiguousarray(values)
-        self.num_steps += 1
         for slot, number in initial.items():
             self.prepare(slot, number)
         update = ParameterSlice(
             value=value,
             gradient=values,
             slots=tuple([self.slots[slot] for slot in initial]),
-            rule=rule(self.num_steps),
+            rule=chosen,
             rows=rows,
             every_row=every_row,
         )

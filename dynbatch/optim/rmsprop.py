@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from dynbatch.arguments import number, switch
-from dynbatch.kernels import optimizers
-from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.scalar.expressions import Expression, equal, where
+from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed
+from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
+
+
+@UpdateRule
+def rmsprop(
+    value: Expression, gradient: Expression, square_average: Expression,
+    gradient_average: Expression, momentum_buffer: Expression, lr: Expression, alpha: Expression,
+    rest: Expression, eps: Expression, weight_decay: Expression, momentum: Expression,
+    centered: Expression,
+) -> Replaced:  # fmt: skip
+    """The formula of `RMSprop`, with rest = 1 - alpha."""
+    g = decayed(gradient, value, weight_decay)
+    v = alpha * square_average + g * g * rest
+    a = where(equal(centered, 0), gradient_average, alpha * gradient_average + g * rest)
+    d = g / (sqrt(where(equal(centered, 0), v, v - a * a)) + eps)
+    b = where(equal(momentum, 0), momentum_buffer, momentum * momentum_buffer + d)
+    step = where(equal(momentum, 0), d, b)
+    slots = {"square_average": v, "gradient_average": a, "momentum_buffer": b}
+    return {"value": value - step * lr, **slots}
 
 
 class RMSprop(Optimizer):
@@ -21,7 +40,7 @@ class RMSprop(Optimizer):
             arXiv:1308.0850, eq. 38-41; eps outside the root as in PyTorch.
     """
 
-    num_scratch = 2
+    update = rmsprop
 
     def __init__(
         self,
@@ -38,11 +57,7 @@ class RMSprop(Optimizer):
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         self.momentum = number(self, "momentum", momentum, "[0, 1)")
         self.centered = switch(self, "centered", centered)
-        centre = ("gradient_average",) if centered else ()
-        buffer = ("momentum_buffer",) if self.momentum else ()
-        super().__init__(parameters, lr, ("square_average", *centre, *buffer))
+        super().__init__(parameters, lr)
 
-    def rule(self, num_steps: int) -> Rule:
-        alpha, centered = self.alpha, float(self.centered)
-        numbers = (alpha, 1.0 - alpha, self.eps, self.weight_decay, self.momentum, centered)
-        return Rule(optimizers.rmsprop, (float(self.lr), *numbers))
+    def numbers(self, num_steps: int) -> dict[str, float]:
+        return {"rest": 1.0 - self.alpha}

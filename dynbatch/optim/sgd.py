@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dynbatch.arguments import number, refused, switch
-from dynbatch.kernels import optimizers
-from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.scalar.expressions import Expression, equal, where
+from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
+
+
+@UpdateRule
+def sgd(
+    value: Expression, gradient: Expression, momentum_buffer: Expression, lr: Expression,
+    momentum: Expression, share: Expression, weight_decay: Expression, nesterov: Expression,
+) -> Replaced:  # fmt: skip
+    """The formula of `SGD`, with share = 1 - dampening, and 1 at first."""
+    g = decayed(gradient, value, weight_decay)
+    b = where(equal(momentum, 0), momentum_buffer, momentum * momentum_buffer + times(g, share))
+    d = where(equal(momentum, 0), g, where(equal(nesterov, 0), b, g + momentum * b))
+    return {"value": value - d * lr, "momentum_buffer": b}
 
 
 class SGD(Optimizer):
@@ -22,7 +34,7 @@ class SGD(Optimizer):
             instead of entering it.
     """
 
-    num_scratch = 2
+    update = sgd
 
     def __init__(
         self,
@@ -37,19 +49,12 @@ class SGD(Optimizer):
         self.dampening = number(self, "dampening", dampening)
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         self.nesterov = switch(self, "nesterov", nesterov)
-        super().__init__(parameters, lr, slots=("momentum_buffer",) if self.momentum else ())
+        super().__init__(parameters, lr)
         if nesterov and (not self.momentum or self.dampening):
             raise refused(
                 type(self).__name__, f"nesterov with momentum={momentum}, dampening={dampening}",
                 "nesterov takes momentum > 0 and dampening 0", "nesterov=True, momentum=0.9",
             )  # fmt: skip
 
-    def leaves_untouched_rows(self) -> bool:
-        return not self.momentum and not self.weight_decay
-
-    def rule(self, num_steps: int) -> Rule:
-        share = 1.0 if num_steps == 1 else 1.0 - self.dampening
-        return Rule(
-            optimizers.sgd,
-            (float(self.lr), self.momentum, share, self.weight_decay, float(self.nesterov)),
-        )
+    def numbers(self, num_steps: int) -> dict[str, float]:
+        return {"share": 1.0 if num_steps == 1 else 1.0 - self.dampening}

@@ -3,24 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import optimizers
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import NativeTask, Tasks, task
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, Share
+from dynbatch.kernels.scalar.c_printer import CPrinter, fused
+from dynbatch.kernels.scalar.expressions import rebuild
+from dynbatch.kernels.scalar.update import UpdateRule
 
-STEPS = (
-    optimizers.sgd, optimizers.adagrad, optimizers.rmsprop, optimizers.adam, optimizers.adadelta,
-    optimizers.exponentiated,
-)  # fmt: skip
-"""The kernels in the order of `optimizers.c`."""
+TEXT = """\
+#include "elementwise.h"
+#include "updates.h"
 
-_library = Library("optimizers.c")
+static void step_of_{name}(ptrdiff_t start, ptrdiff_t n,
+    const REAL* gradients, REAL* const* arrays, const double* numbers) {{
+    {heads}
+    EACH_VECTOR(i, part, n) {{
+        vector gradient = get(gradients + i, part);
+        {body}
+    }}
+}}
+
+EXPORT void update(ptrdiff_t first, ptrdiff_t last, const double* numbers, const REAL* gradient,
+    const int64_t* rows, ptrdiff_t num_rows, ptrdiff_t width, int every_row, {pointers}) {{
+    REAL* const arrays[] = {{{arrays}}};
+    over_units(step_of_{name}, numbers, first, last, gradient, rows, num_rows, width, every_row,
+        arrays);
+}}
+"""
+
+
+@cache
+def library_of(update: UpdateRule) -> Library:
+    """The update's function, compiled when it is first run."""
+    return Library(f"{update.name}.c", text(update))
+
+
+def text(update: UpdateRule) -> str:
+    """The C source of an update."""
+    outputs = update.outputs("c")
+    heads = [f"const REAL {x} = (REAL)numbers[{k}];" for k, x in enumerate(update.numbers)]
+    reads, writes = [], []
+    lines, results = CPrinter().statements(*rebuild(tuple(outputs.values()), fused))
+    for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
+        place, read, write = f"arrays[{k}] + start", f"get(p{k} + i, part)", ""
+        if name in update.optional:
+            place, read = f"arrays[{k}] ? {place} : NULL", f"p{k} ? {read} : splat(0)"
+            write = f"if (p{k}) "
+        heads.append(f"REAL* const p{k} = {place};")
+        reads.append(f"vector {name} = {read};")
+        lines.append(f"vector new{k} = {result};")
+        writes.append(f"{write}put(p{k} + i, new{k}, part);")
+    arrays = [f"a{k}" for k in range(len(outputs))]
+    return TEXT.format(
+        name=update.name,
+        heads="\n    ".join(heads),
+        body="\n        ".join([*reads, *lines, *writes[1:], writes[0]]),
+        pointers=", ".join([f"REAL* {array}" for array in arrays]),
+        arrays=", ".join(arrays),
+    )
 
 
 def update(shares: Sequence[Share], scratch: Sequence[Array]) -> Any:
@@ -35,9 +82,9 @@ def update(shares: Sequence[Share], scratch: Sequence[Array]) -> Any:
 def _is_known(part: ParameterSlice) -> bool:
     """Whether C has the rule, for such arrays, and the rows are those of the parameter."""
     rule, value, rows = part.rule, part.value, part.rows
-    if _library.functions(value.dtype) is None or not isinstance(rule, Rule):
+    if not isinstance(rule, Rule) or not is_packed(value, part.gradient, *part.slots):
         return False
-    if rule.kernel not in STEPS or not is_packed(value, part.gradient, *part.slots):
+    if library_of(rule.update).functions(value.dtype) is None:
         return False
     if rows is None or not rows.size:
         return True
@@ -45,16 +92,18 @@ def _is_known(part: ParameterSlice) -> bool:
 
 
 def _task(part: ParameterSlice, start: int, stop: int) -> NativeTask:
-    functions = _library.functions(part.value.dtype)
-    assert functions is not None and isinstance(part.rule, Rule)
-    value, rows, numbers = part.value, part.rows, np.array(part.rule.numbers, np.float64)
+    value, rule, rows = part.value, part.rule, part.rows
+    assert isinstance(rule, Rule)
+    functions = library_of(rule.update).functions(value.dtype)
+    assert functions is not None
+    numbers = np.array(rule.numbers, np.float64)
     of_rows: tuple[int | None, int, int] = (None, 0, 0)
     if rows is not None:
         rows = np.ascontiguousarray(rows, np.int64)
         of_rows = (address(rows), rows.size, value.shape[1])
-    places = [address(array) for array in (value, *part.slots)]
+    slots = rule.every_slot([address(array) for array in part.slots])
     arguments = (
-        STEPS.index(part.rule.kernel), address(numbers), start, stop, address(part.gradient),
-        *of_rows, part.every_row, *places, *[None] * (4 - len(places)),
+        start, stop, address(numbers), address(part.gradient), *of_rows, part.every_row,
+        address(value), *slots,
     )  # fmt: skip
     return task(functions.update, arguments, part, numbers, rows)

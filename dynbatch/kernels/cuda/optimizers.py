@@ -1,29 +1,62 @@
-"""Steps of the optimizers on a GPU: tables for `optimizers.cu`, and one launch per dtype."""
+"""Steps of the optimizers on a GPU: tables for `updates.cuh`, and one launch per dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import cache
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import ShapeError
+from dynbatch.errors import BackendError, ShapeError
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
-from dynbatch.kernels.cuda.runtime.queue import launch
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
+from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.optimizers import ParameterSlice, Rule
+from dynbatch.kernels.scalar.c_printer import CudaPrinter
+from dynbatch.kernels.scalar.update import UpdateRule
 
 THREADS = 256
-TILE = 1024  # elements of parameters to a block, and the slots of a table row, as in optimizers.cu
-SLOTS = 3
+TILE = 1024  # elements of parameters to a block, as in updates.cuh
+
+TEXT = """\
+#include "updates.cuh"
+
+extern "C" __global__ void {name}(REAL* base, const long long* entries, const int* rows,
+    const REAL* all_numbers, const double* norm, int count, long long total) {{
+    over_parameters<{arrays}>(base, entries, rows, all_numbers, {numbers}, norm, count, total,
+                              [](REAL gradient, REAL* const* arrays, const REAL* numbers) {{
+        {body}
+    }});
+}}
+"""
 
 
-def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
-    """Update all parameters, which have one dtype and one rule's kernel, in one launch.
+@cache
+def source_of(update: UpdateRule) -> CudaSource:
+    """The source of an update's kernel."""
+    outputs = update.outputs("cuda")
+    reads = [f"const REAL {x} = numbers[{k}];" for k, x in enumerate(update.numbers)]
+    writes = []
+    lines, results = CudaPrinter().statements(*outputs.values())
+    for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
+        read, write = f"*arrays[{k}]", ""
+        if name in update.optional:
+            read, write = f"arrays[{k}] ? {read} : (REAL)0", f"if (arrays[{k}]) "
+        reads.append(f"const REAL {name} = {read};")
+        writes.append(f"{write}*arrays[{k}] = {result};")
+    body = "\n        ".join([*reads, *lines, *writes])
+    text = TEXT.format(
+        name=update.name, arrays=len(outputs), numbers=len(update.numbers), body=body
+    )
+    return join(f"{update.name}.cu", text)
+
+
+def update(parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
+    """UpdateRule all parameters, which have one dtype and one rule's update, in one launch.
 
     Args:
-        kernel: the name of one in `kernels.optimizers`.
-        norm:   a device array of one float64 that must be finite, or nothing is done.
+        norm: a device array of one float64 that must be finite, or nothing is done.
 
     Raises:
         ShapeError: a parameter has 2^32 elements or more.
@@ -32,14 +65,31 @@ def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = No
     if not parts:
         return
     entries, rows, total = table(parts)
-    numbers = np.array([cast(Rule, part.rule).numbers for part in parts], np.float64)
+    rules = [rule_of(part) for part in parts]
+    numbers = np.array([rule.numbers for rule in rules], np.float64)
     like = parts[0].value
+    queue().kernels(like.dtype).add(source_of(rules[0].update))
     args = (like, entries, rows, numbers, norm, len(parts), total)
-    launch(like, kernel, (-(-total // TILE),), (THREADS,), args)
+    launch(like, rules[0].update.name, (-(-total // TILE),), (THREADS,), args)
+
+
+def rule_of(part: ParameterSlice) -> Rule:
+    """The rule of a part, which must be a `Rule`.
+
+    Raises:
+        BackendError: it is not.
+    """
+    if isinstance(part.rule, Rule):
+        return part.rule
+    raise BackendError(
+        f"the optimizer's rule is {part.rule!r}, which a GPU cannot run.\n"
+        "  rule: on a GPU it is a Rule of an UpdateRule, of dynbatch.kernels.optimizers\n"
+        '  fix:  train on the CPU, model.to("cpu"), or write the rule as an UpdateRule'
+    )
 
 
 def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
-    """The rows of the table, as `optimizers.cu` describes them, `rows`, and all elements."""
+    """The rows of the table, as `updates.cuh` describes them, `rows`, and all elements."""
     largest = max([part.num_elements for part in parts])
     if largest >= 1 << 32:
         raise ShapeError(f"a parameter of {largest} elements; the most is 2^32 - 1")
@@ -51,14 +101,13 @@ def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
     rows_given: list[Array] = []
     total = num_rows = 0
     for part in parts:
-        starts = [next(offsets) for _ in range(2 + len(part.slots))]
-        starts += [0] * (SLOTS - len(part.slots))
-        if part.rows is None:
-            entries.append((total, *starts, 0, 0, 0, 0))
-        else:
-            width, count = part.value.shape[1], len(part.rows)
-            entries.append((total, *starts, width, num_rows, count, part.every_row))
+        value, gradient, *slots = [next(offsets) for _ in range(2 + len(part.slots))]
+        of_rows = 0, 0, 0, 0
+        if part.rows is not None:
+            of_rows = part.value.shape[1], num_rows, len(part.rows), int(part.every_row)
             rows_given.append(part.rows)
-            num_rows += count
+            num_rows += len(part.rows)
+        places = [place or 0 for place in rule_of(part).every_slot(slots)]
+        entries.append((total, gradient, *of_rows, value, *places))
         total += part.num_elements
     return np.array(entries, np.int64), np.concatenate(rows_given) if rows_given else None, total

@@ -16,6 +16,8 @@ from dynbatch.kernels.scalar.expressions import (
     MASKS,
     TWINS,
     Expression,
+    make,
+    number,
     parts,
     rebuild,
     substitute,
@@ -42,7 +44,7 @@ class CPrinter:
     ) -> str:
         """A function of arrays' elements and the static arguments that returns the root."""
         (root,) = rebuild((root,), _quotient)
-        lines, result = self._body(root)
+        lines, (result,) = self.statements(root)
         given = [*[f"{self.vector} {x}" for x in arrays]]
         given += [f"{self.scalar} {x}" for x in of.names_of_arguments]
         body = "\n".join([f"    {line}" for line in [*lines, f"return {result};"]])
@@ -79,10 +81,11 @@ class CPrinter:
         """Whether NAME_of is a primitive, by hand."""
         return f.value(self.language).op == f.name not in ("negative", *INFIX)
 
-    def _body(self, root: Expression) -> tuple[list[str], str]:
-        """Statements for what is read more than once, and the result."""
-        everything = parts(root)
-        read = [x for part in everything for x in part.operands]
+    def statements(self, *roots: Expression) -> tuple[list[str], list[str]]:
+        """Statements for what is read more than once, and the results."""
+        roots = rebuild(roots, _product)
+        everything = parts(*roots)
+        read = [*roots, *[x for part in everything for x in part.operands]]
         read += [x for part in everything if part.op in TWINS for x in part.operands]
         lines: list[str] = []
         texts: dict[Expression, str] = {}
@@ -102,7 +105,7 @@ class CPrinter:
                 kind = self.mask if part.op in MASKS else self.vector
                 lines.append(f"{self.scalar if part.is_uniform else kind} {name} = {texts[part]};")
                 texts[part] = name
-        return lines, self._wide(root, texts[root])
+        return lines, [self._wide(root, texts[root]) for root in roots]
 
     def _wide(self, part: Expression, text: str) -> str:
         return f"splat({text})" if part.is_uniform else text
@@ -131,6 +134,9 @@ class CPrinter:
 
     def _call(self, part: Expression, xs: list[str]) -> str:
         number_of = [k for k, x in enumerate(part.operands) if x.is_uniform]
+        if part.op == "multiply_add":
+            wide = [self._wide(x, text) for x, text in zip(part.operands, xs, strict=True)]
+            return f"multiply_add({', '.join(wide)})"
         if part.op in ("maximum", "minimum") and number_of:  # a number is not NaN: one instruction
             (k,) = number_of
             call = {"maximum": "larger", "minimum": "smaller"}[part.op]
@@ -175,6 +181,27 @@ def _quotient(part: Expression, xs: list[Expression]) -> Expression | None:
     if b.op == "negative":
         a, b = -a, b.operands[0]
     return a / b.operands[0] if b.op == "reciprocal" else None
+
+
+def fused(part: Expression, xs: list[Expression]) -> Expression | None:
+    """A sum in one rounding with its first product, a difference with its second one.
+
+    Left to it, GCC fuses some copies of a loop and not others.
+    """
+    if part.op not in ("add", "subtract") or part.is_uniform:
+        return None
+    other, product = xs if part.op == "subtract" or xs[0].op != "multiply" else xs[::-1]
+    if product.op != "multiply":
+        return None
+    factor, times = product.operands
+    return make("multiply_add", -factor if part.op == "subtract" else factor, times, other)
+
+
+def _product(part: Expression, xs: list[Expression]) -> Expression | None:
+    """x · factor also where the factor is 1, which saves only NumPy a pass."""
+    if part.op != "where" or xs[0].op != "equal" or xs[0].operands[1] is not number(1):
+        return None
+    return xs[2] if xs[2] is xs[1] * xs[0].operands[0] else None
 
 
 def literal(x: float) -> str:

@@ -6,7 +6,7 @@ compiled when they are first used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,24 +48,27 @@ class Printer:
     Args:
         roots:  what is computed, by the names of the arrays that take it.
         shared: the inputs whose memory outputs may share: those are written when these have been
-                read for the last time.
+                read for the last time. An output with the name of an input takes its place.
+        scratch: arrays that are given for values between.
 
     Attributes:
         lines:   the statements.
-        scratch: the arrays that they make.
+        scratch: with the arrays that they make.
     """
 
-    def __init__(self, roots: Roots, shared: set[str]) -> None:
+    def __init__(self, roots: Roots, shared: set[str], scratch: Sequence[str] = ()) -> None:
         self.lines: list[str] = []
-        self.scratch: list[str] = []
+        self.scratch = list(scratch)
         (self._like, *_) = roots
         printed = map(_mask_of, rebuild(tuple(roots.values()), _masked))
         self._outputs = dict(zip(printed, roots, strict=True))
         everything = parts(*self._outputs)
         self._steps = [part for part in everything if part.operands and not part.is_uniform]
         self._ends = {x: k for k, part in enumerate(self._steps) for x in part.operands}
-        reads = [self._ends.get(part, -1) for part in everything if part.value in shared]
-        self._opens = max(reads, default=-1)
+        reads = {p.value: self._ends.get(p, -1) for p in everything if p.op == "variable"}
+        opens = max([reads.get(name, -1) for name in shared], default=-1)
+        self._opens = {name: max(opens, reads.get(name, -1)) for name in roots}
+        self._inputs = {p: p.value for p in everything if p.value in roots and p.op == "variable"}
         self._ends |= {root: len(self._steps) for root in self._outputs}
         self._registers: dict[Expression, str] = {}
         self._masks = 0
@@ -113,14 +116,12 @@ class Printer:
     def _register(self, part: Expression, k: int) -> str:
         """The array that step k may write, or "" for one of its own."""
         busy = {self._registers[x] for x in self._registers if self._ends[x] > k}
+        known = {**self._inputs, **self._registers}
         dying = [
-            self._registers[x]
-            for x in part.operands
-            if x in self._registers and (x.op in MASKS) == (part.op in MASKS)
+            known[x] for x in part.operands if x in known and (x.op in MASKS) == (part.op in MASKS)
         ]
         dying = [register for register in dying if register not in busy]
-        is_open = k >= self._opens
-        free = [name for name in self._outputs.values() if is_open and name not in busy]
+        free = [x for x in self._outputs.values() if k >= self._opens[x] and x not in busy]
         if self._outputs.get(part) in free:
             return self._outputs[part]
         if part.op in MASKS:
@@ -128,10 +129,16 @@ class Printer:
         if part.op == "where":  # np.where makes an array
             return ""
         if len(self._outputs) > 1:  # an output that holds something else has no room for its own
-            free = []
+            free = [x for x in free if x in dying and self._ends[part] <= self._made(x)]
+            dying = [x for x in dying if x in [*free, *self.scratch]]
         spare = [register for register in self.scratch if register not in busy]
         choice = [*[register for register in dying if register in free], *free, *dying, *spare]
         return choice[0] if choice else ""
+
+    def _made(self, output: str) -> int:
+        """The step that computes an output."""
+        (root,) = [root for root, name in self._outputs.items() if name == output]
+        return self._steps.index(root) if root in self._steps else -1
 
     def _new(self) -> str:
         self.scratch.append(f"t{len(self.scratch)}")
@@ -165,9 +172,12 @@ def _masked(part: Expression, xs: list[Expression]) -> Expression | None:
     return None
 
 
-def text(name: str, parameters: Sequence[str], roots: Roots, shared: set[str]) -> str:
+def text(
+    name: str, parameters: Sequence[str], roots: Roots, shared: set[str],
+    scratch: Sequence[str] = (),
+) -> str:  # fmt: skip
     """The Python text of a function that computes roots into arrays of their names."""
-    lines = Printer(roots, shared).lines
+    lines = Printer(roots, shared, scratch).lines
     return "\n    ".join([f"def {name}({', '.join(parameters)}):", *lines, ""])
 
 
@@ -179,15 +189,23 @@ def gradient(parameters: Sequence[str], root: Expression) -> tuple[Callable[...,
     return function("backward", parameters, roots, {"dy"} if is_safe else set()), is_safe
 
 
+def question(
+    parameters: Sequence[str], tests: Iterable[Expression]
+) -> Callable[..., tuple[bool, ...]]:
+    """Compile tests of numbers among the arguments."""
+    asked = "".join([f"{uniform_text(test)}, " for test in tests])
+    return _compiled("outcome", f"def outcome({', '.join(parameters)}):\n    return ({asked})")
+
+
 def function(
-    name: str, parameters: Sequence[str], roots: Roots, shared: set[str] | None = None
-) -> Callable[..., None]:
+    name: str, parameters: Sequence[str], roots: Roots, shared: set[str] | None = None,
+    scratch: Sequence[str] = (),
+) -> Callable[..., None]:  # fmt: skip
     """Compile `text`: once for each outcome of what it asks about the arguments, when it is met."""
     tests = list(conditions(*roots.values()))
     if not tests:
-        return _compiled(name, text(name, parameters, roots, shared or set()))
-    asked = "".join([f"{uniform_text(test)}, " for test in tests])
-    outcome = _compiled("outcome", f"def outcome({', '.join(parameters)}):\n    return ({asked})")
+        return _compiled(name, text(name, parameters, roots, shared or set(), scratch))
+    outcome = question(parameters, tests)
     known: dict[tuple[bool, ...], Callable[..., None]] = {}
 
     def run(*given: Any) -> None:
@@ -195,7 +213,7 @@ def function(
         if key not in known:
             truth = dict(zip(tests, key, strict=True))
             chosen = {out: decide(root, truth) for out, root in roots.items()}
-            known[key] = _compiled(name, text(name, parameters, chosen, shared or set()))
+            known[key] = _compiled(name, text(name, parameters, chosen, shared or set(), scratch))
         known[key](*given)
 
     return run

@@ -3,44 +3,25 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels import optimizers
-from dynbatch.kernels.optimizers import ParameterSlice, Rule, update
+from dynbatch.kernels.optimizers import ParameterSlice, update
 from tests.kernels.c.compare import run_both
+from tests.kernels.optimizer_steps import STEPS, rule
 
-# slots, numbers of the step
-STEPS = {
-    "sgd": (0, (0.1, 0, 1, 0, 0)),
-    "sgd-decay": (0, (0.1, 0, 1, 0.3, 0)),
-    "sgd-momentum": (1, (0.1, 0.9, 0.5, 0.3, 0)),
-    "sgd-nesterov": (1, (0.1, 0.9, 1, 0, 1)),
-    "adagrad": (1, (0.1, 0, 1e-3)),
-    "adagrad-decay": (1, (0.1, 0.3, 1e-3)),
-    "rmsprop": (1, (0.1, 0.9, 0.1, 1e-3, 0, 0, 0)),
-    "rmsprop-momentum": (2, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 0)),
-    "rmsprop-all": (3, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 1)),
-    "adam": (2, (0.01, 0.9, 0.99, 1e-3, 0, 1, 0)),
-    "adam-decay": (2, (0.01, 0.9, 0.99, 1e-3, 0.2, 0.95, 0)),
-    "adam-amsgrad": (3, (0.01, 0.9, 0.99, 1e-3, 0, 1, 1)),
-    "adadelta": (2, (0.5, 0.9, 0.1, 1e-3, 0.2)),
-    "exponentiated": (0, (0.5, 0)),
-    "exponentiated-momentum": (1, (0.5, 0.9)),
-}
 every_step = pytest.mark.parametrize("name", STEPS)
 ROWS = {"dense": None, "none": [], "some": [0, 7, 8, 39], "all": range(40)}
 
 
 def part_of(name, dtype, rows=None, width=33, every_row=True):
     """A parameter (40, width); the first slot is above the second's square, as averages are."""
-    num_slots, numbers = STEPS[name]
+    num_slots = len(rule(name).outcome.slots)
     rng = np.random.default_rng(0)
     shape = (40, width)
     slots = [rng.uniform(1 - k, 2 - k, shape).astype(dtype) for k in range(num_slots)]
     value, gradient = rng.standard_normal((2, *shape)).astype(dtype)
-    rule = Rule(getattr(optimizers, name.split("-")[0]), numbers)
     if rows is not None:
         rows = np.array(rows, np.int64)
         gradient = gradient[rows]
-    return ParameterSlice(value, gradient, tuple(slots), rule, rows, every_row)
+    return ParameterSlice(value, gradient, tuple(slots), rule(name), rows, every_row)
 
 
 def share(part, first, end):

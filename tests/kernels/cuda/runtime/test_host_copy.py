@@ -9,13 +9,14 @@ from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.optimizers import update
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.optimizers import ParameterSlice, Rule, sgd
+from dynbatch.kernels.optimizers import ParameterSlice, Rule
+from dynbatch.optim.sgd import sgd
 
 ONE = Rule(sgd, (1.0, 0, 1, 0, 0))
 
 
 def count_down(x, ones):
-    update("sgd", [ParameterSlice(x, ones, (), ONE)])
+    update([ParameterSlice(x, ones, (), ONE)])
 
 
 def test_it_is_what_the_array_held_at_that_moment(cupy, dtype):
