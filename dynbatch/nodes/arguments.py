@@ -14,7 +14,7 @@ from dynbatch.parameter import Parameter
 
 SIZES = "a size is 0 or more"
 LEAST_0 = "2 * T - 1 is -1 in a sentence without tokens: write max(2 * T - 1, 0)"
-"""What to write where a size that follows from the length is below 0."""
+"""The fix where a size that follows from the length is below 0."""
 
 
 def not_a_node(what: str, value: object) -> DtypeError:
@@ -115,19 +115,19 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
     except TypeError:  # of what has a length, and is no sequence
         array = np.array(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        given = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
+        kind = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
         fix = "pass one sentence's ids, e.g. [4, 17, 2]"
         if array.dtype.kind == "b":
-            given, fix = (
+            kind, fix = (
                 "truth values",
                 "give ids: int(value) is 0 or 1; np.array(values).astype(int)",
             )
         elif array.dtype.kind in "US":
-            given, fix = "text", "give each word's id, from a vocabulary of yours"
+            kind, fix = "text", "give each word's id, from a vocabulary of yours"
         elif array.dtype.kind == "O":
-            given = type(ids).__name__
+            kind = type(ids).__name__
         raise error.at_caller(
-            f"{what}: a one-dimensional sequence of integers expected, got {given}.\n  fix:  {fix}"
+            f"{what}: a one-dimensional sequence of integers expected, got {kind}.\n  fix:  {fix}"
         )
     return array if array.dtype == IDS else array.astype(IDS)
 
@@ -170,17 +170,17 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
         return  # nearly always; no array has that device
     dtype = dtype_of(what, graph)
     if not source.settle_as(dtype):
-        own, theirs = str(source.dtype), str(dtype)
+        ours, theirs = str(source.dtype), str(dtype)
         raise DtypeError.at_caller(
-            f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
+            f"{what}: parameter {source.name!r} is {ours}, the graph {theirs}.\n"
             "  rule: a parameter takes the dtype of the first graph that reads it, and keeps it\n"
-            f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
+            f"  fix:  db.Graph(dtype={ours!r}), or model.astype({theirs!r})"
         )
     if device is not None and source.device != device:
-        own, theirs = source.device.name, device.name
+        ours, theirs = source.device.name, device.name
         raise BackendError.at_caller(
-            f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"
-            f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})"
+            f"{what}: parameter {source.name!r} is on the {ours}, the graph on {theirs}.\n"
+            f"  fix:  model.to({theirs!r}), or db.Graph(device={ours!r})"
         )
 
 

@@ -40,7 +40,7 @@ class Gradients(Protocol):
 
 
 class ScanCache:
-    """What an operation keeps from step to step of a scan; a node type may have one of its own.
+    """State that an operation keeps from step to step of a scan; a node type may have its own.
 
     Attributes:
         sentences: of the first step.
@@ -176,7 +176,7 @@ class Batch:
         return [node.width for node in self.nodes] if widths is None else widths
 
     def input_nodes(self, position: int) -> Sequence[Any]:
-        """What each node reads at a position."""
+        """The value that each node reads at a position."""
         reads = getattr(self.nodes, "input_nodes", None)
         if reads is None:
             return [node.inputs[position] for node in self.nodes]

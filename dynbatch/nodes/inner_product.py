@@ -69,10 +69,10 @@ class InnerProduct(Operation):
     @classmethod
     def _weights(cls, batch: Batch) -> tuple[Array, Array]:
         """The weights of all nodes, on the values' device, and where each node's begin."""
-        given = [node.weights for node in batch.nodes]
-        offsets = np.concatenate(([0], np.cumsum([w.size for w in given])))
+        values = [node.weights for node in batch.nodes]
+        offsets = np.concatenate(([0], np.cumsum([w.size for w in values])))
         weights: Array = batch.scratch[: int(offsets[-1])]
-        arrays.upload(weights, given)
+        arrays.upload(weights, values)
         return weights, offsets
 
 
@@ -133,9 +133,9 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
             raise GraphError(f"backward: {node!r} belongs to another graph.")
     several = isinstance(gradients, list | tuple)
     if not several or len(gradients) != len(outputs):
-        given = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
+        shown = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
         raise ShapeError.at_caller(
-            f"backward: {given} for {len(outputs)} outputs.\n"
+            f"backward: {shown} for {len(outputs)} outputs.\n"
             "  rule: one gradient for each output, in the same order\n"
             "  fix:  gradient=[array, …], with None where a scalar's is 1"
         )
@@ -167,11 +167,11 @@ def _gradient_given(node: Node, gradient: Any, dtype: DType) -> Array:
         )
     array = array.astype(dtype)
     if not np.isfinite(array).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        where = f" at {place}" if place else ""
+        position = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        where = f" at {position}" if position else ""
         raise NumericError.at_caller(
-            f"{node.label()}: the gradient given for it is {array[place]}{where}; no gradient was "
-            "added.\n  rule: a given gradient is finite\n"
+            f"{node.label()}: the gradient given for it is {array[position]}{where}; no gradient "
+            "was added.\n  rule: a given gradient is finite\n"
             "  fix:  check the code that computes this gradient"
         )
     return array

@@ -128,8 +128,8 @@ class Node(OperatorMethods["Node"]):
     def __init_subclass__(cls, **named: object) -> None:
         if Node in cls.__bases__ and not cls.__module__.startswith("dynbatch."):
             # Types of users' own were written on Node before there was Operation: they are of it.
-            own = cls.base_of_types
-            cls.__bases__ = tuple([own if base is Node else base for base in cls.__bases__])
+            operation = cls.base_of_types
+            cls.__bases__ = tuple([operation if base is Node else base for base in cls.__bases__])
             return super(cls, cls).__init_subclass__(**named)
         super().__init_subclass__(**named)
         cls.stream_name = vars(cls).get("stream_name", cls.__name__)
@@ -294,7 +294,7 @@ class Node(OperatorMethods["Node"]):
         return self
 
     def content(self) -> bytes:
-        """What tells this node from others of its type with the same inputs; see `nodes.stream`."""
+        """Bytes that tell this node from others of its type and inputs; see `nodes.stream`."""
         return b""
 
     def all_parameters(self) -> tuple[Parameter, ...]:

@@ -321,7 +321,7 @@ class Operation(Recorded):
 
     @classmethod
     def recompute_of(cls, nodes: Sequence[Any]) -> int:
-        """What `Batch.recompute` of these nodes is, unless a plan sets it."""
+        """`Batch.recompute` of these nodes, unless a plan sets it."""
         return 0
 
     @classmethod
@@ -387,7 +387,7 @@ class Operation(Recorded):
     # Steps of a scan that share one memory ------------------------------------------------------
 
     def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:
-        """What runs this operator's steps in C; None where its batched kernels do.
+        """The runner of this operator's steps in C; None where its batched kernels run them.
 
         Args:
             memories: for each input, the number of the memory that it is, or None.
@@ -395,7 +395,7 @@ class Operation(Recorded):
         return None
 
     def steps_on_device(self, memories: Sequence[int | None]) -> type[AdditiveSteps] | None:
-        """What prepares this operator's steps on a GPU; None where its batched kernels run each.
+        """The type that prepares this operator's steps on a GPU; None where its kernels run each.
 
         Args:
             memories: as for `steps_in_c`.

@@ -23,7 +23,7 @@ LENGTH = "length"
 
 
 class Traits:
-    """What each new node asks of its type, found by one look-up.
+    """Traits of a type that each new node asks, by one look-up.
 
     Attributes:
         infers_ragged, names_widths: whether the type has rules of its own for these.
@@ -77,8 +77,8 @@ class Recorded(Node):
         cls._traits = Traits(cls)
         cls.complete_as = _in_own_code(Recorded.complete_as)  # type: ignore[method-assign]
         inits = [vars(base).get("__init__") for base in cls.__mro__]
-        own = next(f for f in inits if f is not None and not _is_copy(f))
-        init = _in_own_code(own) if own is Recorded.__init__ else own
+        inherited = next(f for f in inits if f is not None and not _is_copy(f))
+        init = _in_own_code(inherited) if inherited is Recorded.__init__ else inherited
         cls.__init__ = init  # type: ignore[method-assign]
 
     @classmethod

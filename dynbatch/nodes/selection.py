@@ -210,13 +210,13 @@ def where(mask: Any, a: Any, b: Any) -> Node:
         [0.0, 2.0]
     """
     a, b = beside(b, a), beside(a, b)
-    given = [x for x in (a, b, mask) if isinstance(x, Node)]
-    if not given:
+    nodes = [x for x in (a, b, mask) if isinstance(x, Node)]
+    if not nodes:
         raise DtypeError.at_caller(
             "where: at least one of mask, a and b must be a node.\n"
             "  fix:  F.input(graph, array) makes a node of an array"
         )
-    first = given[0]
+    first = nodes[0]
     if isinstance(mask, bool | np.bool):
         mask = constant(first.graph, float(mask))
     elif not isinstance(mask, Node):

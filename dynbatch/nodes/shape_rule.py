@@ -42,7 +42,7 @@ class Operand(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What must hold of the shapes, as an expression, and what is said where it does not.
+    """A test of the shapes, as an expression, and the problem where it fails.
 
     Attributes:
         topics:  the size, its factor and the value that it is about: a fix may be for each.

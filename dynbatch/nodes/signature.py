@@ -51,7 +51,7 @@ def with_reach(signature: int, reach: Reach) -> int:
 
 
 def reach_of(signature: int) -> Reach | None:
-    """What `with_reach` has added, if anything."""
+    """The entry that `with_reach` has added, if any."""
     last = key_of(signature)[-1]
     return last if isinstance(last, Reach) else None
 

@@ -201,12 +201,12 @@ def _gpu_array(graph: Owner, array: Any) -> Array:
             f"tensor.to({device.name!r})"
         )
     if value.dtype != graph.dtype:
-        own, theirs = str(value.dtype), str(graph.dtype)
+        ours, theirs = str(value.dtype), str(graph.dtype)
         raise DtypeError.at_caller(
-            f"input: the array is {own} on the GPU, the graph {theirs}.\n"
+            f"input: the array is {ours} on the GPU, the graph {theirs}.\n"
             "  rule: only host arrays are converted\n"
             f"  fix:  tensor.to(torch.{theirs}) or array.astype({theirs!r})"
-            + (f", or db.Graph(dtype={own!r})" if own in ("float32", "float64") else "")
+            + (f", or db.Graph(dtype={ours!r})" if ours in ("float32", "float64") else "")
         )
     contiguous: Array = device.xp.ascontiguousarray(value)
     return contiguous.reshape(value.shape)  # it makes a vector of a number

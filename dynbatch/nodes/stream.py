@@ -32,8 +32,8 @@ class RandomStreams:
         base = self._key(node)
         count = self._given.get((base, example), 0)
         self._given[base, example] = count + 1
-        own = "" if example is None else f",{example!r}"
-        return zlib.crc32(f"{self._seed},{base},{count}{own}".encode())
+        suffix = "" if example is None else f",{example!r}"
+        return zlib.crc32(f"{self._seed},{base},{count}{suffix}".encode())
 
     def _key(self, node: Node) -> int:
         keys = self._keys

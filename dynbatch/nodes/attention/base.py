@@ -27,7 +27,7 @@ from dynbatch.ragged import Ragged
 
 
 class AttentionCache(ScanCache):
-    """What attention to one memory keeps from step to step of a scan.
+    """State that attention to one memory keeps from step to step of a scan.
 
     Attributes:
         is_single: whether the kernels of `single_query` apply: to all steps if to the first.
@@ -153,7 +153,7 @@ class AttentionBase(Operation):
 
     @staticmethod
     def cache(batch: Batch) -> AttentionCache | None:
-        """What a scan keeps from step to step; None outside of one."""
+        """The state of a scan, which it keeps from step to step; None outside of one."""
         assert batch.cache is None or isinstance(batch.cache, AttentionCache)
         return batch.cache
 

@@ -56,7 +56,7 @@ BiasRule = ClippedDistance | DistanceBuckets | DistanceSlopes
 
 
 class DistanceBias(NamedTuple):
-    """What `attention(bias=…)` adds to its scores: for each head a number for each distance.
+    """The bias that `attention(bias=…)` adds to scores: a number for each head and distance.
 
     Attributes:
         rule:  which row of the table a distance has, or the slopes.

@@ -58,8 +58,8 @@ class MaxPooling2d(KeepsPlaces, Pooling2d):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        place = cls.place(batch) if batch.keeps else None
-        kernels.max_patches(xs[0].values, cls.patches(batch), y.values, place)
+        places = cls.place(batch) if batch.keeps else None
+        kernels.max_patches(xs[0].values, cls.patches(batch), y.values, places)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

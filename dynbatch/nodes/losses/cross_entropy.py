@@ -246,10 +246,10 @@ def cross_entropy(
             f"cross_entropy: label_smoothing is {label_smoothing}.\n  rule: 0 <= ε < 1\n"
             "  fix:  0.1 is common; 0 switches it off"
         )
-    given = distributions(logits, targets, ignore_index, reduction)
-    checked = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
+    dense = distributions(logits, targets, ignore_index, reduction)
+    checked = dense or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
     targets, weights, rule = checked
-    smoothing, by_class, graph = float(label_smoothing), given is None, logits.graph
+    smoothing, by_class, graph = float(label_smoothing), dense is None, logits.graph
     sig = graph.signatures.get((CrossEntropy, (smoothing, by_class), 1, logits.width))
     if sig is None:
         loss = CrossEntropy(

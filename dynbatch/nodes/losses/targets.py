@@ -49,7 +49,7 @@ class TargetRule(NamedTuple):
         return self.weights_of(same_ids(self.what, targets), dtype)
 
     def weights_of(self, ids: Array, dtype: DType) -> tuple[Array, Array]:
-        """What `weighted` gives for ids (T,)."""
+        """Ids and weights as `weighted` gives them, of ids (T,)."""
         count, ignored, classes = ids.size, self.ignore_index, self.classes
         if classes is not None:
             ignores_a_class = ignored is not None and 0 <= ignored < classes

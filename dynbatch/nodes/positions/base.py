@@ -36,10 +36,10 @@ class Positioned(Operation):
 
     def check_shape(self, *shapes: Shape) -> None:
         rows = self.inputs[0].rows
-        given = rows if self.positions is None else self.positions.size
-        if given != rows:
+        count = rows if self.positions is None else self.positions.size
+        if count != rows:
             self.refuse(
-                f"{given} position{'' if given == 1 else 's'} for {rows} tokens",
+                f"{count} position{'' if count == 1 else 's'} for {rows} tokens",
                 "each token has one position",
                 "give as many positions as tokens, or an offset",
             )

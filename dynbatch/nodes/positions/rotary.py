@@ -118,9 +118,9 @@ def rotary(
     """
     x = node_of("rotary", x)
     heads = size("rotary", "heads", heads)
-    given = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
+    turned = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
     base = number("rotary", "base", base, "(0, inf)")
-    angles = kernels.Angles(given, base, scaling_numbers(scaling))
+    angles = kernels.Angles(turned, base, scaling_numbers(scaling))
     placed = position_attributes("rotary", layout, offset, positions)
     return Rotary(x, heads=heads, angles=angles, **placed)
 

@@ -59,8 +59,8 @@ class CumSum(Operation):
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            given, offsets = segments(dy, batch.first.over)
-            cumsum_segments(given, offsets, True, dx.values.reshape(given.shape))
+            gradient, offsets = segments(dy, batch.first.over)
+            cumsum_segments(gradient, offsets, True, dx.values.reshape(gradient.shape))
 
 
 class Spread(Reduction):

@@ -145,18 +145,18 @@ def matched(nodes: Sequence[Node]) -> list[Node]:
     rows = [x.rows for x in matrices if x.rows != 1] or [x.rows for x in matrices]
     shape = (*rows[-1:], *[widest.width] * any([x.ndim for x in nodes]))
     is_length = any([x.ragged & WIDTH and x.width == widest.width for x in nodes])
-    found = []
-    for given in nodes:
-        x = squeeze(given, 0) if given.ndim == 2 and given.rows == 1 != shape[0] else given
+    result = []
+    for operand in nodes:
+        x = squeeze(operand, 0) if operand.ndim == 2 and operand.rows == 1 != shape[0] else operand
         try:
             if x.shape == shape or not is_length:
-                found.append(expand(x, shape))
+                result.append(expand(x, shape))
             else:
                 is_row = x.ndim == 1 and len(shape) == 2 and x.width == shape[1]
-                found.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
+                result.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
         except ShapeError as error:
-            others = [f"{node.label()} {node.shape}" for node in nodes if node is not given]
+            others = [f"{node.label()} {node.shape}" for node in nodes if node is not operand]
             problem, lines = error.parts()
             message = f"{problem}.\n{lines}\n  beside {', '.join(others)}"
             raise ShapeError.at_caller(message) from None
-    return found
+    return result

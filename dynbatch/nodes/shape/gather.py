@@ -47,8 +47,8 @@ class GatherRows(Operation):
     def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
         (ids,), (_, count) = values, rows
         if not are_below(ids, count):
-            place = int(np.flatnonzero((ids < 0) | (ids >= count))[0])
-            problem = f"row {ids[place]} at position {place} of {ids.size} ids"
+            position = int(np.flatnonzero((ids < 0) | (ids >= count))[0])
+            problem = f"row {ids[position]} at position {position} of {ids.size} ids"
             fix = "use indices of this sentence's own tokens"
             self.refuse(problem, f"0 <= id < {count}", fix, VocabularyError)
 

@@ -179,8 +179,8 @@ def _stacked(inputs: Sequence[Node], dim: int) -> Node:
     """K values of one shape (T, D) as one of (K, T, D); with another `dim` the K lies there."""
     shape = inputs[0].shape
     joined = reshape(concat(inputs, dim=0), (len(inputs), *shape))
-    place = dim if dim >= 0 else dim + joined.ndim
-    order = [*range(1, place + 1), 0, *range(place + 1, joined.ndim)]
+    position = dim if dim >= 0 else dim + joined.ndim
+    order = [*range(1, position + 1), 0, *range(position + 1, joined.ndim)]
     return permute(joined, order)
 
 

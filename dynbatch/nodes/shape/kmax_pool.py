@@ -35,15 +35,15 @@ class KMaxPool(KeepsPlaces, Operation):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
-        place = cls.place(batch) if batch.keeps else None
-        kernels.kmax_pool(x.values, x.offsets, batch.first.k, y.values, place)
+        places = cls.place(batch) if batch.keeps else None
+        kernels.kmax_pool(x.values, x.offsets, batch.first.k, y.values, places)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            place = cls.place(batch)
-            kernels.kmax_pool_backward(dy.values, dx.offsets, batch.first.k, place, dx.values)
+            places = cls.place(batch)
+            kernels.kmax_pool_backward(dy.values, dx.offsets, batch.first.k, places, dx.values)
 
 
 def kmax_pool(x: Node, k: int) -> Node:

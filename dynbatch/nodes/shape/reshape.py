@@ -106,13 +106,13 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
         return reshape(x, tuple([size for size in x.shape if size != 1]))
     if isinstance(x, Node) and x.ndim > 2 and not habits and dim in range(-x.ndim, x.ndim):
         require_integer("squeeze", dim)
-        place = dim % x.ndim
+        position = dim % x.ndim
     else:
-        place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
-    if x.shape[place] != 1:
+        position = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
+    if x.shape[position] != 1:
         return x
-    left = x.ragged if place < x.ndim - 1 else ROWS | (WIDTH if x.ragged & ROWS else 0)
-    return _reshape(x, (*x.shape[:place], *x.shape[place + 1 :]), left)
+    left = x.ragged if position < x.ndim - 1 else ROWS | (WIDTH if x.ragged & ROWS else 0)
+    return _reshape(x, (*x.shape[:position], *x.shape[position + 1 :]), left)
 
 
 def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
@@ -125,13 +125,13 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
         raise not_an_argument("unsqueeze", habits)
     x = node_of("unsqueeze", x)
     require_integer("unsqueeze", dim)
-    place = dim if dim >= 0 else dim + x.ndim + 1
-    if not 0 <= place <= x.ndim:
+    position = dim if dim >= 0 else dim + x.ndim + 1
+    if not 0 <= position <= x.ndim:
         x.refuse(
             f"unsqueeze(dim={dim}) of a value of shape {x.shape}",
             "dim is between -ndim - 1 and ndim",
             f"give one from {-x.ndim - 1} to {x.ndim}",
         )
-    shape = (*x.shape[:place], 1, *x.shape[place:])
-    is_column = 0 < x.ndim == place
+    shape = (*x.shape[:position], 1, *x.shape[position:])
+    is_column = 0 < x.ndim == position
     return _reshape(x, shape, (ROWS if x.ragged & WIDTH else 0) if is_column else x.ragged)

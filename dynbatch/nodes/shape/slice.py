@@ -12,7 +12,7 @@ from dynbatch.nodes.node import WIDTH, Shape
 from dynbatch.nodes.shape.structure import Column, Rectangles, Structural
 
 Part = int | builtins.slice | None
-"""What of one dimension is taken; None for all."""
+"""The part of one dimension that is taken; None for all."""
 
 
 class Slice(Structural):
@@ -97,9 +97,9 @@ class Slice(Structural):
             width = widths if isinstance(widths, int) else widths[0]
             if not isinstance(widths, int) and widths.count(width) < len(widths):
                 return False
-            place = block, getattr(r.sources, "first", 0)
-            cuts.setdefault(place, []).append((column, width))
-        return all([covers(sorted(found), block.width) for (block, _), found in cuts.items()])
+            origin = block, getattr(r.sources, "first", 0)
+            cuts.setdefault(origin, []).append((column, width))
+        return all([covers(sorted(cut), block.width) for (block, _), cut in cuts.items()])
 
 
 def covers(parts: Iterable[tuple[int, int]], size: int) -> bool:
@@ -118,8 +118,8 @@ def _first_of(parts: list[Part], sizes: list[int]) -> tuple[Column, Column]:
         parts[0] is None or sizes.count(sizes[0]) == len(sizes)
     ):
         return _first(parts[0], sizes[0])
-    found = list(map(_first, parts, sizes))
-    return [first for first, _ in found], [step for _, step in found]
+    firsts_and_steps = list(map(_first, parts, sizes))
+    return [first for first, _ in firsts_and_steps], [step for _, step in firsts_and_steps]
 
 
 def _first(part: Part, size: int) -> tuple[int, int]:

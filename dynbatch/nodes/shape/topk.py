@@ -108,9 +108,9 @@ class TopK(LargestOfRows):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         chosen, spare = batch.scratch[: 2 * y.values.size].reshape(2, *y.values.shape)
-        place = _integers(batch.saved["place"], batch) if batch.keeps else None
+        places = _integers(batch.saved["place"], batch) if batch.keeps else None
         ranks = _integers(batch.saved["ranks"] if batch.keeps else spare, batch)
-        cls.choose(batch, xs[0], chosen, place, ranks)
+        cls.choose(batch, xs[0], chosen, places, ranks)
         take_from_rows(chosen, ranks, y.values)
 
     @classmethod
@@ -118,13 +118,13 @@ class TopK(LargestOfRows):
         if dxs[0] is None:
             return
         k, (dx, offsets) = batch.first.k, rows_of(dxs[0])
-        place, ranks = [
+        places, ranks = [
             _integers(batch.saved[name], batch).reshape(-1, 1) for name in ("place", "ranks")
         ]
         of_ranks, in_order = dy.flat[:, None], batch.scratch[: dy.flat.size, None]
         of_each = np.arange(0, dy.flat.size + 1, k)
         kernels.kmax_pool_backward(of_ranks, of_each, k, ranks, in_order)
-        kernels.kmax_pool_backward(in_order, offsets, k, place, dx)
+        kernels.kmax_pool_backward(in_order, offsets, k, places, dx)
 
 
 class TopKPlaces(LargestOfRows):
@@ -143,9 +143,9 @@ class TopKPlaces(LargestOfRows):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         chosen, *spare = batch.scratch[: 3 * y.values.size].reshape(3, *y.values.shape)
-        place, ranks = [_integers(each, batch) for each in spare]
-        cls.choose(batch, xs[0], chosen, place, ranks)
-        arrays.copy(place, chosen)
+        places, ranks = [_integers(each, batch) for each in spare]
+        cls.choose(batch, xs[0], chosen, places, ranks)
+        arrays.copy(places, chosen)
         take_from_rows(chosen, ranks, y.values)
 
 

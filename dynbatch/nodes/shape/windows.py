@@ -112,8 +112,8 @@ class MaxPool(KeepsPlaces, PoolWindows):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        place = cls.place(batch) if batch.keeps else None
-        kernels.max_pool(xs[0].values, cls.layout(batch, xs[0], y), y.values, place)
+        places = cls.place(batch) if batch.keeps else None
+        kernels.max_pool(xs[0].values, cls.layout(batch, xs[0], y), y.values, places)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

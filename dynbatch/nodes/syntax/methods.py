@@ -160,8 +160,8 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
     def expand(self, *shape: int | Shape) -> N:
         """`F.expand(x, shape)`; -1 stands for the size that a dimension has."""
         sizes = _sizes(shape)
-        own = (*[1] * (len(sizes) - self.ndim), *self.shape)
-        kept = [b if a == -1 else a for a, b in zip(sizes, own, strict=False)]
+        sizes_now = (*[1] * (len(sizes) - self.ndim), *self.shape)
+        kept = [b if a == -1 else a for a, b in zip(sizes, sizes_now, strict=False)]
         return self._call("expand", tuple(kept))
 
     def transpose(self, *dims: int) -> N:

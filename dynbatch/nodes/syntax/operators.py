@@ -1,4 +1,4 @@
-"""What Python's operators, brackets and built-in functions do with a node.
+"""Operators, brackets and built-in functions of Python on a node.
 
 An operator is a function of `F`, found by its name: those functions make nodes.
 """
