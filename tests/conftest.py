@@ -21,7 +21,6 @@ from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # each processor has a worker: PyTorch needs no more
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,7 +35,7 @@ from dynbatch.kernels import segment
 from dynbatch.testing import check_gradient
 from tests.changed import Changed
 from tests.cuda import devices
-from tests.marks import covering, exhaustive
+from tests.marks import covering, dealt, exhaustive
 from tests.poison import poisoned_memory
 from tests.suites import ON_GPU, SUITES, suite_of, suite_of_file, wanted_suite
 
@@ -120,8 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in plain if item.nodeid in quick]
     else:
         number, count = map(int, part.split("/"))
-        hard = [item for item in items if item.nodeid not in quick]
-        chosen = [item for item in hard if crc32(item.nodeid.encode()) % count == number % count]
+        chosen = dealt([item for item in items if item.nodeid not in quick], number, count)
     if suite := config.getoption("--suite"):
         chosen = [item for item in chosen if suite_of(item) == suite]
     kept = set(map(id, chosen))

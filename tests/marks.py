@@ -1,7 +1,7 @@
 """Parameters of tests that are tried without `--all`, and those that `make test-all` adds."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -30,8 +30,8 @@ def covering(items: Iterable[pytest.Item]) -> set[str]:
     Which ones they are follows from their names alone.
     """
     tests: dict[str, list[tuple[str, set[Any]]]] = defaultdict(list)
-    for item in sorted(items, key=lambda item: crc32(item.nodeid.encode())):
-        tests[item.nodeid.partition("[")[0]].append((item.nodeid, set(_values(item))))
+    for item in sorted(items, key=_shuffled):
+        tests[_function(item)].append((item.nodeid, set(_values(item))))
     chosen = set()
     for cases in tests.values():
         seen: set[Any] = set()
@@ -43,6 +43,28 @@ def covering(items: Iterable[pytest.Item]) -> set[str]:
         if not seen:
             chosen.update(node_id for node_id, _ in cases)
     return chosen
+
+
+def dealt(items: Sequence[pytest.Item], number: int, count: int) -> list[pytest.Item]:
+    """The items of part `number` of `count`, 1 for the first, in the order that they are given in.
+
+    Cases of one test take about as long as each other, and so are dealt out in turn: no part has
+    two more of them than another. Which ones those are does not follow from their parameters'
+    order.
+    """
+    deck = sorted(items, key=lambda item: (_function(item), _shuffled(item)))
+    chosen = {item.nodeid for item in deck[number - 1 :: count]}
+    return [item for item in items if item.nodeid in chosen]
+
+
+def _function(item: pytest.Item) -> str:
+    """The test that an item is a case of."""
+    return item.nodeid.partition("[")[0]
+
+
+def _shuffled(item: pytest.Item) -> int:
+    """A key that is as good as random, and the same for each run."""
+    return crc32(item.nodeid.encode())
 
 
 def _values(item: pytest.Item) -> Iterable[Any]:

@@ -1,12 +1,13 @@
 """A few of the products of parameters run in `make test`, among which is each value."""
 
 import random
-from itertools import product
+from collections import Counter
+from itertools import pairwise, product
 from types import SimpleNamespace
 
 import pytest
 
-from tests.marks import covering
+from tests.marks import covering, dealt
 
 
 def items_of(name, *lists, fixtures=()):
@@ -61,3 +62,25 @@ def test_the_choice_depends_neither_on_the_order_nor_on_other_tests():
     mixed = [*items, *others]
     random.Random(1).shuffle(mixed)
     assert {name for name in covering(mixed) if name.startswith("a")} == kept
+
+
+def test_each_item_is_in_one_part_and_the_cases_of_each_test_are_spread_over_all():
+    sizes = {"a": 50, "b": 1, "c": 7, "d": 12, "e": 1}
+    items = [item for name, n in sizes.items() for item in items_of(name, ("x", range(n)))]
+    parts = [[item.nodeid for item in dealt(items, number, 12)] for number in range(1, 13)]
+    assert sorted(nodeid for part in parts for nodeid in part) == sorted(
+        item.nodeid for item in items
+    )
+    for name, size in sizes.items():
+        counts = [Counter(each.partition("[")[0] for each in part)[name] for part in parts]
+        assert {size // 12} <= set(counts) <= {size // 12, -(-size // 12)}
+    assert {len(part) for part in parts} == {len(items) // 12, len(items) // 12 + 1}
+
+
+def test_a_part_keeps_the_order_and_does_not_depend_on_it():
+    items = items_of("a", ("x", range(5)), ("y", range(4)))
+    part = dealt(items, 2, 3)
+    assert [item.nodeid for item in items if item in part] == [item.nodeid for item in part]
+    assert {item.nodeid for item in dealt(items[::-1], 2, 3)} == {item.nodeid for item in part}
+    steps = {int(b.nodeid[2:-1]) - int(a.nodeid[2:-1]) for a, b in pairwise(part)}
+    assert len(steps) > 1  # not each third case, which may all have one parameter
