@@ -15,6 +15,7 @@ from dynbatch.arguments import interval
 from dynbatch.errors import ArgumentError
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.train import SentenceBatches, Trainer
+from tests.optim.settings import OF_PROBABILITIES, SETTINGS
 
 
 class Wrong(NamedTuple):
@@ -208,9 +209,9 @@ def one():
     return [db.Parameter(np.ones(2))]
 
 
-OPTIMIZERS = (
-    optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop, optim.Adadelta, optim.EG,
-)  # fmt: skip
+OPTIMIZERS = tuple(
+    dict.fromkeys([getattr(optim, name) for name, _ in [*SETTINGS, *OF_PROBABILITIES]])
+)
 NO_NUMBERS = ("0.1", None, True, float("nan"), [0.1], np.ones(2), 1j)
 SETTINGS = [
     (kind, name)

@@ -55,7 +55,7 @@ class Adam(Optimizer):
     ) -> None:
         self.amsgrad = switch(self, "amsgrad", amsgrad)
         super().__init__(parameters, lr)
-        self.betas = _betas(self, betas)
+        self.betas = betas_of(self, betas)
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
 
@@ -90,7 +90,8 @@ class AdamW(Adam):
         return super().numbers(num_steps) | {"l2": 0.0, "shrink": shrink}
 
 
-def _betas(owner: object, betas: object) -> tuple[float, float]:
+def betas_of(owner: object, betas: object) -> tuple[float, float]:
+    """The pair of an optimizer's betas, each from 0 to below 1."""
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise refused(
             type(owner).__name__, f"betas is {betas!r}", "a pair of numbers, 0 <= beta < 1",

@@ -62,7 +62,7 @@ def test_rows_frozen_later_stay_whatever_was_learned_of_them_before(make):
 
 
 @pytest.mark.parametrize("is_sparse", [True, False])
-@pytest.mark.parametrize("name", ["sgd", "sgd-momentum", "adamw"])
+@pytest.mark.parametrize("name", ["SGD-lr", "SGD-lr-momentum", "AdamW-lr"])
 def test_frozen_rows_keep_their_bits_on_a_gpu(cuda, name, is_sparse):
     start, frozen, free = steps_with_and_without_freezing(ALGORITHMS[name], is_sparse, "cuda")
     assert np.array_equal(frozen[FROZEN], start[FROZEN])

@@ -12,21 +12,8 @@ from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
 from tests.cuda import devices
+from tests.optim.settings import ALGORITHMS
 
-ALGORITHMS = {
-    "sgd": lambda p: optim.SGD(p, lr=0.1),
-    "sgd-momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-    "sgd-dampening": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5, weight_decay=0.1),
-    "adagrad": lambda p: optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.2, lr_decay=0.1),
-    "adagrad-decay": lambda p: optim.Adagrad(p, lr=0.1, weight_decay=0.1),
-    "rmsprop": lambda p: optim.RMSprop(p, lr=0.01),
-    "rmsprop-all": lambda p: optim.RMSprop(p, 0.01, weight_decay=0.1, momentum=0.9, centered=True),
-    "adam": lambda p: optim.Adam(p, lr=0.01),
-    "adam-l2": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.1),
-    "adamw": lambda p: optim.AdamW(p, lr=0.01),
-    "amsgrad": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),
-    "adadelta": lambda p: optim.Adadelta(p, weight_decay=0.1),
-}
 every_algorithm = pytest.mark.parametrize("make", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
 

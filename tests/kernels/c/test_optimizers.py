@@ -70,7 +70,7 @@ def test_a_row_without_gradient_has_the_bits_of_one_whose_gradient_is_zero(name)
 @pytest.mark.parametrize("rows", [[3, 40], [-41, 3]])
 @pytest.mark.parametrize("every_row", [True, False])
 def test_rows_that_are_not_there_are_an_error_and_change_nothing(rows, every_row):
-    part = part_of("sgd", np.float32, [0, 1], 33, every_row)._replace(rows=np.array(rows))
+    part = part_of("SGD-lr", np.float32, [0, 1], 33, every_row)._replace(rows=np.array(rows))
     before = part.value.copy()
     if every_row:  # NumPy's version looks at the rows it steps only
         update(*share(part, 5, 5))
@@ -81,7 +81,7 @@ def test_rows_that_are_not_there_are_an_error_and_change_nothing(rows, every_row
 
 
 def test_what_is_not_finite_stays_in_its_element():
-    part = part_of("adam", np.float32)
+    part = part_of("Adam-lr", np.float32)
     part.gradient[2, 1], part.gradient[3, 2], part.value[0, 0] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
         pairs = list(run_both(update, *share(part, 0, part.num_units)))
@@ -90,7 +90,7 @@ def test_what_is_not_finite_stays_in_its_element():
 
 
 def test_rules_and_arrays_that_c_does_not_know_are_stepped_by_numpy():
-    part = part_of("sgd", np.float32)
+    part = part_of("SGD-lr", np.float32)
     own = part._replace(rule=lambda value, gradient, slots, scratch: value.fill(7))
     update(*share(own, 0, 5))
     assert (part.value.reshape(-1)[:6] == 7).tolist() == [True] * 5 + [False]

@@ -89,7 +89,7 @@ def test_row_sparse_gradients_share_the_launch(cupy, dtype, step, every_row):
 def test_nothing_is_done_unless_the_norm_is_finite(cupy, dtype, number):
     value, gradient = cupy.asarray(np.ones(5, dtype)), cupy.asarray(np.ones(5, dtype))
     norm = cupy.asarray(np.array([number]))
-    update([ParameterSlice(value, gradient, (), rule("sgd", 10))], norm)
+    update([ParameterSlice(value, gradient, (), rule("SGD-lr", 10))], norm)
     queue().flush()
     assert value.get().tolist() == [0 if np.isfinite(number) else 1] * 5
 
@@ -98,9 +98,9 @@ def test_what_is_not_finite_stays_in_its_element(cupy, dtype):
     arrays = [np.ones(70, dtype), np.ones(70, dtype), np.zeros(70, dtype), np.zeros(70, dtype)]
     arrays[1][[3, 40]] = np.nan, np.inf
     value, gradient, *slots = (cupy.asarray(array) for array in arrays)
-    update([ParameterSlice(value, gradient, tuple(slots), rule("adam"))])
+    update([ParameterSlice(value, gradient, tuple(slots), rule("Adam-lr"))])
     queue().flush()
-    expected(rule("adam"), arrays)
+    expected(rule("Adam-lr"), arrays)
     np.testing.assert_allclose(value.get(), arrays[0], rtol=1e-6)
     assert np.isnan(arrays[0][[3, 40]]).all()
 
@@ -109,7 +109,7 @@ def test_no_elements_are_no_launch(cupy, dtype):
     nothing = cupy.empty((0, 3), dtype)
     rows = np.zeros(0, np.int64)
     some = cupy.asarray(np.ones((4, 3), dtype))
-    adagrad = rule("adagrad")
+    adagrad = rule("Adagrad-lr")
     with launches(0):
         update([])
         update([ParameterSlice(nothing, nothing, (nothing,), adagrad)])
@@ -122,4 +122,4 @@ def test_a_parameter_beyond_32_bits_is_refused(cupy):
         size = 1 << 32
 
     with pytest.raises(ShapeError, match="4294967296 elements"):
-        table([ParameterSlice(Huge(), Huge(), (), rule("sgd"))])
+        table([ParameterSlice(Huge(), Huge(), (), rule("SGD-lr"))])
