@@ -75,7 +75,7 @@ def set_batch_invariant(wanted: bool) -> None:
 
 
 def is_batch_invariant() -> bool:
-    """What `set_batch_invariant` set last."""
+    """The last setting of `set_batch_invariant`."""
     return _settings["batch_invariant"]
 
 

@@ -15,7 +15,7 @@ from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 @kernel(c=HOST)
 def split_lines(text: Array, numbers: int) -> Array:
-    """Where the lines of a text are, and their words: all before the last `numbers` fields.
+    """Places of a text's lines, and their words: all before the last `numbers` fields.
 
     Args:
         text: (N,) uint8, whole lines; the end of the last may be missing.

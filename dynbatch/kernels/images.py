@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 
 def count_patches(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """How many windows of `kernel` pixels fit side by side; 0 where none does.
+    """The number of windows of `kernel` pixels that fit side by side; 0 where none does.
 
     Args:
         padding: pixels of both sides together.
@@ -31,7 +31,7 @@ def count_patches(size: int, kernel: int, stride: int, padding: int, dilation: i
 
 
 class Patches(NamedTuple):
-    """Which row each position of each patch is.
+    """The row at each position of each patch.
 
     Patch (y, x) of image k has at its position (i, j) the pixel (v, w) of what is read, where
     v · divisor = y · step + offset + i · dilation, and w likewise; none if there is no such pixel.
@@ -69,13 +69,13 @@ class Patches(NamedTuple):
         return _ends(self.sides[:, 2] * self.sides[:, 3])
 
     def reversed(self) -> Patches:
-        """For each row that is read the patches that read it, at the same positions."""
+        """The patches that read each row, at the same positions."""
         (a, b), (c, d) = self.offset, self.dilation
         sides = self.sides[:, [2, 3, 0, 1]]
         return Patches(sides, self.kernel, self.divisor, (-a, -b), (-c, -d), self.step)
 
     def rows(self, part: slice) -> Iterator[Array]:
-        """For each position the rows of some patches, (n,) int64; -1 where there is none."""
+        """The rows of some patches at each position, (n,) int64; -1 where there is none."""
         offsets = self.offsets
         patches = np.arange(part.start, part.stop)
         image = np.searchsorted(offsets, patches, "right") - 1
@@ -170,19 +170,19 @@ def max_patches(x: Array, patches: Patches, out: Array, argmax: Array | None) ->
     """
     for part in blocks(*out.shape):
         y = out[part]
-        place = np.empty(y.shape, f"i{y.itemsize}") if argmax is None else argmax[part]
-        y[...], place[...] = -np.inf, 0
+        largest_at = np.empty(y.shape, f"i{y.itemsize}") if argmax is None else argmax[part]
+        y[...], largest_at[...] = -np.inf, 0
         is_new = np.ones(len(y), bool)
         for position, rows in enumerate(patches.rows(part)):
             held = np.flatnonzero(rows >= 0)
             first = held[is_new[held]]
-            place[first] = position
+            largest_at[first] = position
             is_new[first] = False
             values, so_far = x[rows[held]], y[held]
             # A later position is the larger number. The first NaN is the maximum.
             is_larger = ~(values <= so_far) & (so_far == so_far)  # not NaN
-            later = is_larger * place.dtype.type(position)
-            place[held] = np.maximum(place[held], later)
+            later = is_larger * largest_at.dtype.type(position)
+            largest_at[held] = np.maximum(largest_at[held], later)
             y[held] = np.maximum(so_far, values)
 
 

@@ -167,8 +167,10 @@ def layer_norm_parameters(
     sums = np.empty((2, len(parts), dy.shape[1]), dy.dtype)
 
     def work(number: int) -> None:
-        own = [None if array is None else s[number] for array, s in zip(wanted, sums, strict=True)]
-        sum_parameters(dy, normals, parts[number], *own)
+        of_part = [
+            None if array is None else s[number] for array, s in zip(wanted, sums, strict=True)
+        ]
+        sum_parameters(dy, normals, parts[number], *of_part)
 
     # The sums of blocks are added in order: their bits do not depend on the threads.
     parallel.run_each(len(parts), work)

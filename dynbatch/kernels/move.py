@@ -36,8 +36,8 @@ def table(
     """The table (count, 6) int64 of so many moves."""
     moves = np.empty((count, 6), np.int64)
     columns = (source, source_stride, target, target_stride, rows, width)
-    for place, column in enumerate(columns):
-        moves[:, place] = column
+    for number, column in enumerate(columns):
+        moves[:, number] = column
     return moves
 
 

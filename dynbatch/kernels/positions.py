@@ -36,15 +36,15 @@ class Angles(NamedTuple):
 
     def frequencies(self) -> Array:
         """(width / 2,) float64, the odd one included."""
-        found: Array = self.base ** (-np.arange(0, self.width, 2) / self.width)
+        numbers: Array = self.base ** (-np.arange(0, self.width, 2) / self.width)
         if not self.scaling:
-            return found
+            return numbers
         factor, *bounds = self.scaling
         kept: Array | float = 0.0
         if bounds:
             low, high, length = bounds
-            kept = np.clip((length * found / (2 * np.pi) - low) / (high - low), 0, 1)
-        return (1 - kept) * found / factor + kept * found
+            kept = np.clip((length * numbers / (2 * np.pi) - low) / (high - low), 0, 1)
+        return (1 - kept) * numbers / factor + kept * numbers
 
     def table(self, positions: int, dtype: DType) -> Array:
         """Cosine and sine of all angles at `positions` or more, (P, 2, width / 2).
@@ -53,12 +53,12 @@ class Angles(NamedTuple):
         """
         rows = max(FEWEST_ROWS, 1 << (positions - 1).bit_length())
         key = self, rows, dtype.char
-        found = TABLES.find(key)
-        if found is None:
+        known = TABLES.find(key)
+        if known is None:
             angles = np.outer(np.arange(rows), self.frequencies())
-            found = np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(dtype)
-            found = TABLES.enter(key, found)
-        return found
+            known = np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(dtype)
+            known = TABLES.enter(key, known)
+        return known
 
 
 TABLES: Recent[tuple[Angles, int, str], Array] = Recent(8)
@@ -101,12 +101,12 @@ def rotary(
         cos, sin = turns[:, :1], turns[:, 1:]
         if is_inverse:
             negative.forward(sin, sin)
-        given, made = [
+        source, made = [
             array[part].reshape(len(turns), heads, x.shape[1] // heads) for array in (x, out)
         ]
-        if made.shape[2] > angles.width and not np.may_share_memory(given, made):
-            made[..., angles.width :] = given[..., angles.width :]
-        (a, b), (new_a, new_b) = [[array[..., side] for side in sides] for array in (given, made)]
+        if made.shape[2] > angles.width and not np.may_share_memory(source, made):
+            made[..., angles.width :] = source[..., angles.width :]
+        (a, b), (new_a, new_b) = [[array[..., side] for side in sides] for array in (source, made)]
         a_sin, b_sin = a * sin, b * sin
         np.multiply(a, cos, out=new_a)
         np.subtract(new_a, b_sin, out=new_a)

@@ -130,8 +130,8 @@ class Average(NamesChecked):
         wanted = {each.name: each.parameter.shape for each in self._states}
         if num_updates <= self.start:
             wanted = {}
-        given = {name: np.shape(array) for name, array in state.items()}
-        if differences := state_differences(wanted, given, "average"):
+        shapes = {name: np.shape(array) for name, array in state.items()}
+        if differences := state_differences(wanted, shapes, "average"):
             raise CheckpointError(
                 f"{type(self).__name__}: the state does not fit; nothing was loaded.\n"
                 f"{differences}\n"

@@ -72,12 +72,12 @@ def read_groups(owner: str, parameters: Parameters) -> list[tuple[dict[str, Any]
                         "a parameter is in one group", "leave it out of one of them",
                     )  # fmt: skip
             pairs.append(item)
-    found: list[tuple[dict[str, Any], Pairs]] = [
+    groups: list[tuple[dict[str, Any], Pairs]] = [
         ({name: value for name, value in group.items() if name != PARAMS}, []) for group in items
     ]
     for name, parameter in named(owner, pairs):
-        found[group_of[parameter.uid]][1].append((name, parameter))
-    return found
+        groups[group_of[parameter.uid]][1].append((name, parameter))
+    return groups
 
 
 def _items(owner: str, parameters: Any) -> list[Any]:

@@ -42,8 +42,8 @@ def require_fitting(
         if f"{name}/steps" in state:
             wanted[f"{name}/steps"] = ()
             wanted |= {f"{name}/{slot}": shape for slot, shape in shapes.items()}
-    given = {name: np.shape(array) for name, array in state.items()}
-    if differences := state_differences(wanted, given, "optimizer"):
+    saved_shapes = {name: np.shape(array) for name, array in state.items()}
+    if differences := state_differences(wanted, saved_shapes, "optimizer"):
         raise CheckpointError(
             f"{owner}: the state does not fit this optimizer; nothing was loaded.\n{differences}\n"
             "  fix: use the algorithm, its settings and the model that it was saved with."

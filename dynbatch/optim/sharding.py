@@ -41,22 +41,22 @@ def slices_of(update: ParameterSlice, part: slice) -> list[ParameterSlice]:
         return [update._replace(value=value[part], gradient=update.gradient.reshape(-1)[part])]
     width = update.unit_size
     whole_rows = (-(-part.start // width) * width, part.stop // width * width)
-    inside = {place for place in whole_rows if part.start < place < part.stop}
-    found = []
+    inside = {index for index in whole_rows if part.start < index < part.stop}
+    slices = []
     for first, end in pairwise(sorted({part.start, part.stop} | inside)):
         shape = (-1, min(width, end - first))
         row, column = divmod(first, width)
         chosen = slice(*np.searchsorted(update.rows, (row, -(-end // width))).tolist())
-        own = slice(first - part.start, end - part.start)
-        found.append(
+        rows = slice(first - part.start, end - part.start)
+        slices.append(
             update._replace(
                 value=value[first:end].reshape(shape),
                 gradient=update.gradient[chosen, column : column + shape[1]],
-                slots=tuple([slot[own].reshape(shape) for slot in slots]),
+                slots=tuple([slot[rows].reshape(shape) for slot in slots]),
                 rows=update.rows[chosen] - row,
             )
         )
-    return found
+    return slices
 
 
 def gather_parts(communicator: Communicator, arrays: Sequence[Array]) -> None:

@@ -37,7 +37,7 @@ ACCURACY = {
 
 
 def accuracy_of(function: Function, arguments: tuple[Argument, ...]) -> Accuracy:
-    """What is demanded of a function; of a slope that is a sum of functions somewhat less."""
+    """The accuracy demanded of a function; of a slope that is a sum of functions somewhat less."""
     steps = parts(function.gradient())
     is_sum = any([step.op == "add" and all([x.operands for x in step.operands]) for step in steps])
     return ACCURACY.get(name_of(function, arguments), Accuracy(3, 24 if is_sum else 3))

@@ -1,4 +1,4 @@
-"""What every node type must satisfy, for every row of `tests/node_cases.py`."""
+"""The duties of every node type, for every row of `tests/node_cases.py`."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""What somebody who knows PyTorch and NumPy tries on a node: it works, or says what to write."""
+"""Habits from PyTorch and NumPy, tried on a node: they work, or the error says what to write."""
 
 import copy
 import pickle

@@ -59,7 +59,7 @@ def masked(graph, length, q, k, v):
 
 
 def crossed(graph, length, q, k, v):
-    """Of a sentence to another, which is empty where this has 63 tokens."""
+    """Attention of a sentence to another, which is empty where this has 63 tokens."""
     x, memory = embedded(graph, length), embedded(graph, 63 - length, 1)
     return heads_of(F.linear(x, q), F.linear(memory, k), F.linear(memory, v))
 

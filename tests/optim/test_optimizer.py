@@ -267,7 +267,7 @@ def on_cuda(array):
 
 
 def give_gradients(model, rng):
-    """Those of `TwoLayers.give_gradients`, where the model is."""
+    """Give the gradients of `TwoLayers.give_gradients`, where the model is."""
     model.give_gradients(rng)
     model.table.grad = model.table.grad.to(model.table.device)
     model.bias.grad = to_device(model.bias.grad, model.bias.device)

@@ -21,7 +21,7 @@ from dynbatch.nodes.shape.scatter import scattered
 
 
 class Pairs(NamedTuple):
-    """What a rule reads, with a row for each pair of a query and a key.
+    """The values that a rule reads, with a row for each pair of a query and a key.
 
     Attributes:
         queries, keys: of each pair.

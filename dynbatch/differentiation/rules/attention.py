@@ -101,7 +101,7 @@ def _rows_of_table(y: DotProductAttention) -> Array:
 
 
 def _bias(y: DotProductAttention, head: int) -> Node:
-    """What is added to the scores of a head, (T_q, T_k)."""
+    """The numbers that are added to the scores of a head, (T_q, T_k)."""
     distances = _distances(y)
     if isinstance(y.bias, DistanceSlopes):
         return _matrix(y, -y.bias.slopes[head] * np.abs(distances))
@@ -146,10 +146,10 @@ def _cut(x: Node, heads: int) -> list[Node]:
 
 def _shared(y: DotProductAttention, parts: Sequence[Node]) -> Node:
     """The gradient of keys or values: each head's is the sum of those of the queries' heads."""
-    found = []
+    totals = []
     for first in range(0, y.heads, y.shared_by()):
         total = parts[first]
         for part in parts[first + 1 : first + y.shared_by()]:
             total = total + part
-        found.append(total)
-    return F.concat(found)
+        totals.append(total)
+    return F.concat(totals)

@@ -38,11 +38,11 @@ def _gated_halves(y: GatedHalves, dy: Node) -> tuple[Made, ...]:
     def joined() -> Node:
         (x,) = y.inputs
         x = x if x.ndim < 3 else F.reshape(x, (x.rows, x.width))
-        given = dy if dy.ndim < 3 else F.reshape(dy, (dy.rows, dy.width))
+        gradient = dy if dy.ndim < 3 else F.reshape(dy, (dy.rows, dy.width))
         first = Slice(x, tokens=None, features=slice(None, y.width))
         second = Slice(x, tokens=None, features=slice(y.width, None))
         gate, value = (second, first) if y.value_first else (first, second)
-        parts = [_of_gate(y, gate, value, given), given * _function(y, gate)]
+        parts = [_of_gate(y, gate, value, gradient), gradient * _function(y, gate)]
         return F.reshape(F.concat(parts[:: -1 if y.value_first else 1]), y.inputs[0].shape)
 
     return (joined,)

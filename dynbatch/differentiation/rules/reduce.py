@@ -19,7 +19,7 @@ from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS
 
 
 def count_of(x: Node, over: str) -> int:
-    """How many elements a reduction of x adds up."""
+    """The number of elements that a reduction of x adds up."""
     return {TOKENS: x.rows, FEATURES: x.width, ALL: x.rows * x.width}[over]
 
 
@@ -64,8 +64,8 @@ def _cumsum(y: CumSum, dy: Node) -> tuple[Made, ...]:
         if y.over == TOKENS:
             return F.reverse(F.cumsum(F.reverse(dy), 0))
         columns = F.transpose(rows_of(dy))
-        found = F.transpose(F.reverse(F.cumsum(F.reverse(columns), 0)))
-        return found if dy.ndim == 2 else F.squeeze(found, 0)
+        sums = F.transpose(F.reverse(F.cumsum(F.reverse(columns), 0)))
+        return sums if dy.ndim == 2 else F.squeeze(sums, 0)
 
     return (summed_from_the_end,)
 

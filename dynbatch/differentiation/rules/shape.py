@@ -76,7 +76,7 @@ def _slice(y: Slice, dy: Node) -> tuple[Made, ...]:
     def amid_zeros() -> Node:
         (x,) = y.inputs
         rows, columns = y.taken
-        found = dy
+        padded = dy
         if len(columns) < x.width:
             leading = dy.shape[:-1]
             before, behind = columns.start, x.width - columns.stop
@@ -84,12 +84,12 @@ def _slice(y: Slice, dy: Node) -> tuple[Made, ...]:
             parts = [
                 dy if size < 0 else F.constant(y.graph, 0.0, (*leading, size)) for size in sizes
             ]
-            found = F.concat(parts)
-        elif not found.ndim:  # one feature of one
-            found = F.unsqueeze(found, 0)
+            padded = F.concat(parts)
+        elif not padded.ndim:  # one feature of one
+            padded = F.unsqueeze(padded, 0)
         if x.ndim == 2 and list(rows) != list(range(x.rows)):
-            found = scattered(found, np.array(rows, np.int64), x.rows)
-        return found if found.shape == x.shape else reshaped(found, x)
+            padded = scattered(padded, np.array(rows, np.int64), x.rows)
+        return padded if padded.shape == x.shape else reshaped(padded, x)
 
     return (amid_zeros,)
 
@@ -104,10 +104,10 @@ def _concat(y: Concat, dy: Node) -> tuple[Made, ...]:
     def part(x: Node, start: int, stop: int) -> Node:
         key = slice(start, stop)
         if by_rows:
-            found = Slice(matrix, tokens=key if x.ndim > 1 else start, features=None)
+            piece = Slice(matrix, tokens=key if x.ndim > 1 else start, features=None)
         else:
-            found = Slice(matrix, tokens=None, features=key if x.ndim else start)
-        return found if found.shape == x.shape else reshaped(found, x)
+            piece = Slice(matrix, tokens=None, features=key if x.ndim else start)
+        return piece if piece.shape == x.shape else reshaped(piece, x)
 
     places = zip(y.inputs, ends[:-1], ends[1:], strict=True)
     return tuple([lambda x=x, i=i, j=j: part(x, i, j) for x, i, j in places])

@@ -51,8 +51,8 @@ def _with_padding(x: Node) -> Node:
 
 def _added_back(dy: Node, places: Array, x: Node) -> Node:
     """A row for each place added to the row of x there."""
-    found = scattered(dy, places.reshape(-1), x.rows + 1)
-    return reshaped(Slice(found, tokens=slice(0, x.rows), features=None), x)
+    rows = scattered(dy, places.reshape(-1), x.rows + 1)
+    return reshaped(Slice(rows, tokens=slice(0, x.rows), features=None), x)
 
 
 @rule(Windows)
@@ -127,13 +127,13 @@ def _joined(parts: list[Node], dim: int) -> Node:
 
 
 def _windows_by_group(x: Node, places: Array, groups: int) -> list[Node]:
-    """For each group of columns the rows of each window side by side."""
+    """The rows of each window side by side, for each group of columns."""
     parts = _by_group(F.gather_rows(_with_padding(x), places.reshape(-1)), groups)
     return [F.reshape(part, (len(places), places.shape[1] * part.width)) for part in parts]
 
 
 def _matrices(y: Convolution | TransposedConvolution) -> list[Node]:
-    """For each group its rows of the weight, channels last, as in windows."""
+    """The rows of the weight of each group, channels last, as in windows."""
     weight = F.parameter(y.graph, y.weight)
     order = (0, *range(2, weight.ndim), 1)
     matrix = F.reshape(F.permute(weight, order), (weight.shape[0], -1))

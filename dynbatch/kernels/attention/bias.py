@@ -15,13 +15,13 @@ from dynbatch.backend import Array
 
 
 class DistanceRows(Protocol):
-    """Which row of a table each distance has."""
+    """The row of a table that each distance has."""
 
     def rows(self, distances: Array) -> Array: ...
 
 
 class ScoreBias(NamedTuple):
-    """What is added to scores: for each head a number for each distance.
+    """The numbers added to scores: for each head a number for each distance.
 
     numbers: a table (rows, heads); without `rule` slopes (1, heads), which multiply |distance|.
     rule:    the row of each distance.

@@ -29,7 +29,7 @@ BAND_ROWS = 128
 
 
 class Scoring(NamedTuple):
-    """How scores are computed: heads; for each sentence a scale (K,) and a mask; a bias for all.
+    """The way scores are computed: heads, scale (K,) and mask per sentence; a bias for all.
 
     Head h has columns [h d, (h + 1) d) of the queries (N_q, heads · d), and head h // shared of
     keys and values, which have heads / shared heads. Probabilities are dropped with probability

@@ -162,9 +162,9 @@ def dot_attention_backward(
     def shard(span: range, room: Array) -> None:
         dbias = None
         if wanted.bias is not None and bias is not None:
-            own, room = room[: bias.numbers.size], room[bias.numbers.size :]
-            own[...] = 0
-            dbias = bias._replace(numbers=own.reshape(bias.numbers.shape))
+            numbers, room = room[: bias.numbers.size], room[bias.numbers.size :]
+            numbers[...] = 0
+            dbias = bias._replace(numbers=numbers.reshape(bias.numbers.shape))
             of_shards[span.start, span.stop] = dbias  # an empty one may start there too
         for sentence in attention_sentences(packed, scoring, bias, span):
             dq, dk, dv = [

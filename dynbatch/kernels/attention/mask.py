@@ -13,7 +13,7 @@ UNBOUNDED = 1 << 40
 
 
 class Mask(NamedTuple):
-    """Which keys a sentence's queries see: query i sees key j if i - left <= j <= i + right.
+    """The keys that a sentence's queries see: query i sees key j if i - left <= j <= i + right.
 
     visible: boolean (T_q, T_k) or (T_k,), False hides a key; None hides none.
     """

@@ -62,7 +62,7 @@ def _run(
     parts = []
     for first, last in parallel.shards(like.size, WORTH_A_THREAD):  # each as one long row
         start = first * like.itemsize
-        own = [None if place is None else place + start for place in places]
-        parts.append((0, 1, last - first, 0, *own))
+        addresses = [None if base is None else base + start for base in places]
+        parts.append((0, 1, last - first, 0, *addresses))
     share(run, parts)
     return None

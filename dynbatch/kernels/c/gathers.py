@@ -150,7 +150,7 @@ class BatchPass:
         )  # fmt: skip
 
     def tasks(self, batches: Sequence[tuple[int, int, int]], dtype: DType) -> list[NativeTask]:
-        """What runs batches, (loop, first row, end row) each, in order: a task for each thread."""
+        """Tasks that run batches, (loop, first row, end row) each, in order: one per thread."""
         functions = _library.functions(dtype)
         assert functions is not None, "loops in C need C to gather for them"
         rows, progress = np.array(batches, np.int64), np.zeros(2, np.int64)

@@ -30,15 +30,15 @@ def sum_rows_by_id(ids: Array, rows: Array) -> Any:
     num_words = (int(ids.max()) >> 6) + 1
     if num_words * 64 > SPARSEST * ids.size:
         return NotImplemented
-    found, (seen, before) = c_int64(), np.empty((2, num_words), np.int64)
+    count, (seen, before) = c_int64(), np.empty((2, num_words), np.int64)
     distinct, ranks = np.empty((2, ids.size), np.int64)
     tables = [address(array) for array in (seen, before, distinct)]
-    functions.rank(ids.size, address(ids), num_words, *tables, addressof(found), address(ranks))
-    if found.value < 0:
+    functions.rank(ids.size, address(ids), num_words, *tables, addressof(count), address(ranks))
+    if count.value < 0:
         return NotImplemented
-    sums = np.empty((found.value, rows.shape[1]), rows.dtype)
+    sums = np.empty((count.value, rows.shape[1]), rows.dtype)
     _by_columns(functions.sum_rows, rows, ranks, sums)
-    return distinct[: found.value].copy(), sums
+    return distinct[: count.value].copy(), sums
 
 
 def scatter_rows(rows: Array, index: Array, out: Array) -> Any:

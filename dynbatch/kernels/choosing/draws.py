@@ -27,8 +27,8 @@ def cut_rows(x: Array, cuts: Array) -> None:
         if temperature != 1:
             row /= x.dtype.type(temperature)
         if 0 < top_k < row.size:
-            place = row.size - int(top_k)
-            row[row < np.partition(row, place)[place]] = -np.inf
+            rank = row.size - int(top_k)
+            row[row < np.partition(row, rank)[rank]] = -np.inf
         if top_p < 1:
             _cut_improbable(row, top_p)
         if min_p > 0:

@@ -22,7 +22,7 @@ class ListedIds(NamedTuple):
 
 
 class RowEdits(NamedTuple):
-    """What becomes of R rows of logits.
+    """Changes of R rows of logits.
 
     rows:      (R,) int64: which rows.
     penalized: ids whose logit x becomes x / factor where it is above 0, else x · factor, and then

@@ -10,7 +10,7 @@ from dynbatch.kernels.runtime.dispatch import HOST, kernel
 
 @kernel(cuda=HOST)
 def rank_rows(x: Array, out: Array) -> None:
-    """Where the largest elements of each row lie, the largest first; of equal ones the first.
+    """Places of the largest elements of each row, the largest first; of equal ones the first.
 
     Args:
         x:   (N, V).

@@ -41,13 +41,13 @@ class StepResults:
     def _parts(self, whole: Array) -> tuple[list[Array], list[Array]]:
         """Views of ids and numbers; the numbers, which may be wider, come first."""
         ids, numbers = self._shapes
-        found: list[Array] = []
+        parts: list[Array] = []
         start = 0
         for shape, dtype in [(n, self._dtype) for n in numbers] + [(n, np.int32) for n in ids]:
             end = start + math.prod(shape) * np.dtype(dtype).itemsize // 4
-            found.append(whole[start:end].view(dtype).reshape(shape))
+            parts.append(whole[start:end].view(dtype).reshape(shape))
             start = end
-        return found[len(numbers) :], found[: len(numbers)]
+        return parts[len(numbers) :], parts[: len(numbers)]
 
     def read(self) -> tuple[list[Array], list[Array]]:
         """The ids, int64, and the numbers on the host; on a GPU it waits for the kernels."""

@@ -87,7 +87,7 @@ def _generate() -> Iterator[str]:
 def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[str] = ()) -> str:
     """A kernel with one array for each variable that the expression reads."""
     places = tuple([k for k, name in enumerate(variables) if name in words(expression)])
-    read = tuple([variables[place] for place in places])
+    read = tuple([variables[read_number] for read_number in places])
     FUNCTIONS[name] = ElementFunction(name, expression, read, len(numbers)), places
     return KERNEL.format(
         name=name,
@@ -133,7 +133,7 @@ def launch_generated(
     args = (*values, out, out.size, *numbers)
     alone = SingleLaunch(f"elementwise_{name}", (-(-out.size // TILE),), (THREADS,), args)
     function, places = FUNCTIONS[name]
-    read = [cast(Array, values[place]) for place in places]
+    read = [cast(Array, values[number]) for number in places]
     launch_function(function, read, out, alone, numbers)
 
 

@@ -87,7 +87,7 @@ def _launch(name: str, arrays: tuple[Array | None, ...], sides: int, like: Array
 
 
 def _sides(arrays: tuple[Array | None, ...], value_first: bool) -> tuple[Array | None, ...]:
-    """Where gate and value begin; those of halves lie in one array."""
+    """The beginnings of gate and value; those of halves lie in one array."""
     if len(arrays) == 2:
         return arrays
     (both,) = arrays

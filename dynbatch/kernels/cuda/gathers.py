@@ -75,7 +75,7 @@ class SumLaunches:
         return (address - base) // self._dtype.itemsize
 
     def _enter(self, table: Array | None) -> int:
-        """Where a table lies among the terms; -1 for none."""
+        """The position of a table among the terms; -1 for none."""
         if table is None:
             return -1
         known = self._known.get(id(table))
@@ -123,9 +123,9 @@ def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
 ) -> None:
     """Add dy[n] to the gradient of each term of row n, for n = first, …, end - 1 in this order."""
-    part, place = _cut(table, first, end), place_of(dy[first:end])
+    part, gradient = _cut(table, first, end), place_of(dy[first:end])
     sums = [
-        RowSums(place_of(dx), dx.shape[1], len(dx), readers_table(len(dx), [(part, k)]), [place],
+        RowSums(place_of(dx), dx.shape[1], len(dx), readers_table(len(dx), [(part, k)]), [gradient],
                 adds=True)
         for k, dx in enumerate(gradients) if dx is not None
     ]  # fmt: skip

@@ -74,7 +74,7 @@ def gather_many(queue: Queue, dtype: DTypeLike, gathers: Sequence[RowGather]) ->
 
 
 class RowTable(NamedTuple):
-    """Which source rows are summed into which target row.
+    """The source rows that are summed into each target row.
 
     sources: (N,) integers, grouped by target, in order; None for all rows in order.
     offsets: (K + 1,) integers, the offsets of each target's rows in `sources`.

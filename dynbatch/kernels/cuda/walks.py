@@ -150,11 +150,11 @@ def launch_of(kernel: Callable[P, None], walk: Walk) -> Callable[P, None]:
     @wraps(kernel)
     def launch_by_name(*args: P.args, **named: P.kwargs) -> None:
         values: tuple[Any, ...] = args
-        given, more = tuple([values[k] for k in arrays]), [values[k] for k in numbers]
+        arguments, more = tuple([values[k] for k in arrays]), [values[k] for k in numbers]
         if walk is ELEMENTS:
-            over_elements(name, given, values[offsets], values[out], *more)
+            over_elements(name, arguments, values[offsets], values[out], *more)
         else:
-            over_segments(name, given, values[offsets], values[out].shape[1], *more)
+            over_segments(name, arguments, values[offsets], values[out].shape[1], *more)
 
     return launch_by_name
 

@@ -218,7 +218,7 @@ def longest_first(offsets: Array) -> Array:
 
 
 def steps(offsets: Array) -> list[Array]:
-    """For each t the rows of token t in all sentences that have one, longest sentence first.
+    """The rows of token t, for each t, in all sentences that have one, longest sentence first.
 
     Example:
         >>> [rows.tolist() for rows in steps(np.array([0, 1, 1, 4]))]

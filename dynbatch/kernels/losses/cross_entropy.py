@@ -47,12 +47,12 @@ class Distributions:
         first, end, starts = self._first, self._end, self._starts
         low = int(np.searchsorted(starts[:-1], first, side="right")) - 1
         high = max(low + 1, int(np.searchsorted(starts, end)))
-        found = []
+        cut = []
         for array, start in zip(self._arrays[low:high], starts[low:high].tolist(), strict=True):
             piece = array[max(0, first - start) : end - start]
-            place = max(0, start - first)
-            found.append((slice(place, place + len(piece)), piece))
-        return found
+            begin = max(0, start - first)
+            cut.append((slice(begin, begin + len(piece)), piece))
+        return cut
 
     def rows(self) -> Array:
         """All rows; a copy only if they come from several arrays."""

@@ -48,9 +48,9 @@ def num_processors() -> int:
 
 def share_processors() -> None:
     """Take OMP_NUM_THREADS, if it is set, in place of all processors: others of a run need them."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdecimal() and int(given):
-        _settings["default"] = _settings["share"] = int(given)
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    if text.isdecimal() and int(text):
+        _settings["default"] = _settings["share"] = int(text)
 
 
 def own_processors() -> int:

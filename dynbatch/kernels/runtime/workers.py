@@ -65,7 +65,7 @@ class Job:
 
 
 class Helper:
-    """What a worker is asked to do, unless the caller was done before it came.
+    """The work that a worker is asked for, unless the caller was done before it came.
 
     It runs in a copy of the caller's context, so that np.errstate holds there too.
     """

@@ -179,7 +179,7 @@ def expand(root: Expression, language: str = "") -> Expression:
 
 
 def conditions(*roots: Expression) -> Iterator[Expression]:
-    """What choices between uniform numbers depend on."""
+    """The conditions that choices between uniform numbers depend on."""
     tests = [part.operands[0] for part in parts(*roots) if part.op == "where"]
     yield from dict.fromkeys([test for test in tests if test.is_uniform])
 

@@ -34,7 +34,7 @@ class CachedAttention(DotProductAttention):
 
     @classmethod
     def flops(cls, sizes: BatchSizes) -> Flops:
-        """Not counted: the cache has been written on by the time that anyone asks."""
+        """No count: the cache has been written on by the time that anyone asks."""
         return NO_FLOPS
 
     @classmethod

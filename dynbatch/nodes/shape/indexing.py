@@ -97,8 +97,8 @@ def _along_first(x: Node, key: Any) -> Node:
 
 def _parts(x: Node, key: tuple[Any, ...]) -> Node:
     """`x[key]` for a key of several parts: one for each dimension, `...` and None."""
-    rest = [place for place, part in enumerate(key) if part is Ellipsis]
-    more = [place for place, part in enumerate(key) if part is None]
+    rest = [k for k, part in enumerate(key) if part is Ellipsis]
+    more = [k for k, part in enumerate(key) if part is None]
     if len(rest) > 1 or len(more) > 1 or len(key) - len(rest) - len(more) > 2:
         raise _not_a_key(key)
     if rest:

@@ -52,7 +52,7 @@ class Permute(Operation):
 
     @classmethod
     def ids(cls, batch: Batch, is_back: bool) -> Array:
-        """Which of the packed x's rows of `inner` elements is each of y's, or the reverse."""
+        """The row of the packed x, of `inner` elements, that is each of y's, or the reverse."""
         start, parts = 0, []
         for n, a, b, r in [node.groups for node in batch.nodes]:
             sizes = (n, b, a, r) if is_back else (n, a, b, r)
@@ -102,14 +102,14 @@ def permute(x: Node, dims: Sequence[int]) -> Node:
     if x.ndim == 2:
         return x if wanted == [0, 1] else Transpose(x)
     order = list(range(x.ndim))
-    for place, dim in enumerate(wanted):
-        if order[place] != dim:
+    for target, dim in enumerate(wanted):
+        if order[target] != dim:
             begin = order.index(dim)
             end = begin + 1
-            while end < len(order) and order[end] == wanted[place + end - begin]:
+            while end < len(order) and order[end] == wanted[target + end - begin]:
                 end += 1
-            x = _swapped(x, place, begin, end)
-            order[place:end] = order[begin:end] + order[place:begin]
+            x = _swapped(x, target, begin, end)
+            order[target:end] = order[begin:end] + order[target:begin]
     return x
 
 

@@ -21,7 +21,7 @@ ROUNDINGS = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)
 
 @contextmanager
 def launches(count: int) -> Iterator[None]:
-    """What is done inside, to its flush, launches so many kernels."""
+    """Require the work inside, to its flush, to launch so many kernels."""
     before = queue().launches
     yield
     assert queue().launches - before == count

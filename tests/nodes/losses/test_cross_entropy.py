@@ -100,7 +100,7 @@ def test_logits_of_a_mini_batch_never_exist():
 
 
 def whole_logits(logits, ids):
-    """The same loss on logits that exist."""
+    """The loss on logits that exist."""
     with stored_logits():
         return F.cross_entropy(logits, ids)
 

@@ -65,10 +65,10 @@ def backward(
 ) -> Any:  # fmt: skip
     """`additive_attention_backward` with the `pair_offsets`."""
     functions = library.functions(dout.dtype)
-    given = (wanted.queries, wanted.keys, wanted.values)
-    if functions is None or not _fits(packed, vector, dout, weights, *given):
+    gradients = (wanted.queries, wanted.keys, wanted.values)
+    if functions is None or not _fits(packed, vector, dout, weights, *gradients):
         return NotImplemented
-    dq, dk, dv = given
+    dq, dk, dv = gradients
     deferred = wanted.deferred if wanted.accumulate else None
     if deferred is not None and dv is not None:
         deferred.values.add(weights, dout)

@@ -148,7 +148,7 @@ Share = tuple[int, int, int, int]
 
 
 class AttentionCall:
-    """What one call of the C functions reads, and how threads share it.
+    """The arguments of one call of the C functions, and its shares for threads.
 
     A thread has a range of heads of keys, and of the sentences' numbers of those.
 
@@ -211,7 +211,7 @@ class AttentionCall:
 
     @cached_property
     def shares(self) -> list[Share]:
-        """What each thread computes: about as many scores as any other."""
+        """The share of each thread: about as many scores as any other."""
         groups = self.scoring.heads // self.scoring.shared
         edges = [0, self.pairs.size * groups]
         shards = _num_shards(self.pairs, self.scoring)
@@ -235,8 +235,8 @@ class AttentionCall:
         strides = [0 if x is None else row_stride(x) for x in self.gradients[:3]]
         table = np.array([*places, *self.sizes, *strides, 0], np.int64)
         table[-1:].view(np.float64)[0] = self.scoring.p
-        own = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
-        parts = zip(shares, own, strict=True)
+        room_of = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
+        parts = zip(shares, room_of, strict=True)
         share(function, [(*span, address(table), *room) for span, room in parts])
 
 

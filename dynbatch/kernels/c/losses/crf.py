@@ -36,12 +36,12 @@ def walk_back(
     x: Array, chain: Chain, factors: Array, offsets: Array, log_sums: Array, shifts: Array,
     dy: Array, before: Array, slopes: Array, is_small: Array, dx: Array, exact: Array,
 ) -> Any:  # fmt: skip
-    given = (log_sums, shifts, dy, before, slopes)
-    functions = _functions(x, *chain, factors, *given, dx, exact)
+    kept = (log_sums, shifts, dy, before, slopes)
+    functions = _functions(x, *chain, factors, *kept, dx, exact)
     if functions is None:
         return NotImplemented
     into = np.ascontiguousarray(chain.transitions.T)
-    arrays = (offsets, x, into, chain.end, factors, *given, is_small, dx, exact)
+    arrays = (offsets, x, into, chain.end, factors, *kept, is_small, dx, exact)
     places = [address(array) for array in arrays]
     if is_small.any():  # all sentences add to `exact`, in their order
         functions.walk_back(0, offsets.size - 1, x.shape[1], *places)

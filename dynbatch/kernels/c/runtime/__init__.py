@@ -1,1 +1,1 @@
-"""How C is compiled, kept, loaded and called."""
+"""Compilation of C, and the cache, loading and calls of its functions."""

@@ -40,9 +40,9 @@ def row_stride(array: Array) -> int:
 
 def is_packed(*arrays: Array | None) -> bool:
     """Whether arrays of one dtype have their elements side by side; None is left out."""
-    given = [array for array in arrays if array is not None]
-    dtype = given[0].dtype
-    return all([array.flags.c_contiguous and array.dtype == dtype for array in given])
+    present = [array for array in arrays if array is not None]
+    dtype = present[0].dtype
+    return all([array.flags.c_contiguous and array.dtype == dtype for array in present])
 
 
 def has_rows(*arrays: Array | None) -> bool:
@@ -50,9 +50,9 @@ def has_rows(*arrays: Array | None) -> bool:
 
     A vector is one row. Rows may lie anywhere: see `row_stride`.
     """
-    given = [array for array in arrays if array is not None]
-    dtype = given[0].dtype
-    return all([array.dtype == dtype and _has_rows(array) for array in given])
+    present = [array for array in arrays if array is not None]
+    dtype = present[0].dtype
+    return all([array.dtype == dtype and _has_rows(array) for array in present])
 
 
 def _has_rows(array: Array) -> bool:

@@ -80,8 +80,8 @@ def is_private(path: Path) -> bool:
 def find(name: str, key: str) -> Path | None:
     """The library kept under a key, if its content is what was written."""
     start = f"{name}-{key}-"
-    for found in sorted([file for file in os.listdir(folder()) if file.startswith(start)]):
-        path = folder() / found
+    for file_name in sorted([file for file in os.listdir(folder()) if file.startswith(start)]):
+        path = folder() / file_name
         try:
             if is_private(path) and path.stem.endswith("-" + _digest(path.read_bytes())):
                 return path

@@ -50,8 +50,8 @@ class Compiler(NamedTuple):
         Raises:
             BackendError: the compiler does not run or refuses the source.
         """
-        given = [] if header is None else ["-include", str(header)]
-        told = self._run([*given, "-x", "c", "-", "-o", str(target), "-lm"], text)
+        includes = [] if header is None else ["-include", str(header)]
+        told = self._run([*includes, "-x", "c", "-", "-o", str(target), "-lm"], text)
         if told and header is not None:
             self.compile(text, target)
         elif told:
@@ -68,7 +68,7 @@ class Compiler(NamedTuple):
         return None if told else header
 
     def _run(self, arguments: Sequence[str], text: str) -> list[str]:
-        """What the compiler says where it refuses; nothing where it is content."""
+        """The compiler's message where it refuses; nothing where it is content."""
         command = [*self.command, *flags(), *arguments]
         # Where there is no home to write to, zig would wait for its cache for ever.
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(kept.folder() / "zig"), **os.environ}
@@ -107,7 +107,7 @@ def _candidates() -> Iterator[tuple[str, ...]]:
 
 
 def flags() -> list[str]:
-    """What the compiler is given; it may use all instructions of this processor."""
+    """The compiler's flags; it may use all instructions of this processor."""
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     native = "-march=native" if is_x86 else "-mcpu=native"
     return [*FLAGS, native, *shlex.split(os.environ.get(VARIABLE, ""))]
@@ -115,7 +115,7 @@ def flags() -> list[str]:
 
 @cache
 def processor() -> str:
-    """What compiled code depends on: the processor's instructions, not its name alone."""
+    """The instructions of the processor, which compiled code depends on, not its name alone."""
     parts = [sys.platform, platform.machine()]
     try:
         with open("/proc/cpuinfo") as file:

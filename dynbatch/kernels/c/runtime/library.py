@@ -41,7 +41,7 @@ switch = NativeCode()
 
 
 def reason() -> str:
-    """Why no C kernels run in this process, or "" if they do."""
+    """The reason that no C kernels run in this process, or "" if they do."""
     if switch.is_off:
         return f"{VARIABLE}=0 turns them off"
     if compiler() is None:
@@ -154,7 +154,7 @@ class Unit(NamedTuple):
         return cls(label, key_of(text, chosen), text)
 
     def kept(self) -> Path | None:
-        """Where the library lies, if it has been compiled."""
+        """The path of the library, if it has been compiled."""
         return cache.find(self.label, self.key)
 
     def make(self, header: Path | None = None) -> None:

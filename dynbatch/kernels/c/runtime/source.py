@@ -84,17 +84,17 @@ def read(name: str) -> str:
 @cache
 def names() -> tuple[str, ...]:
     """The `.c` files of `kernels/c/sources`, as paths below that folder, and those `printed`."""
-    found = [name for name in printed if name.endswith(".c")]
+    files = [name for name in printed if name.endswith(".c")]
 
     def walk(folder: Traversable, before: str) -> None:
         for entry in folder.iterdir():
             if entry.is_dir():
                 walk(entry, f"{before}{entry.name}/")
             elif entry.name.endswith(".c"):
-                found.append(before + entry.name)
+                files.append(before + entry.name)
 
     walk(_sources(), "")
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 def _sources() -> Traversable:
@@ -118,8 +118,8 @@ def _parameter(declaration: str) -> CParameter:
 def packed(body: str) -> str:
     """The exported functions as NAME_packed, whose arguments lie in a row of 8 bytes each."""
     text = ["\ntypedef union { long long whole; double real; void* place; } argument;"]
-    for name, given in parameters(body).items():
-        values = ", ".join([f"a[{k}].{_MEMBERS[each.ctype]}" for k, each in enumerate(given)])
+    for name, arguments in parameters(body).items():
+        values = ", ".join([f"a[{k}].{_MEMBERS[each.ctype]}" for k, each in enumerate(arguments)])
         text += [
             f"EXPORT void {name}_packed(const void* row) {{",
             f"    const argument* a = row;\n    {name}({values});\n}}",
@@ -128,5 +128,5 @@ def packed(body: str) -> str:
 
 
 def packing(types: list[Any]) -> struct.Struct:
-    """What packs the arguments of a function for NAME_packed; NULL is 0."""
+    """The C text that packs the arguments of a function for NAME_packed; NULL is 0."""
     return struct.Struct("".join(["d" if kind is ctypes.c_double else "q" for kind in types]))

@@ -60,15 +60,15 @@ def share(function: Any, parts: Sequence[Sequence[Any]], alive: Sequence[Any] = 
         function(*parts[0])
         return
     threads = min(len(parts), parallel.available())
-    found = team() if threads > 1 else None
-    if found is None or not hasattr(function, "packed"):
+    threads_of_c = team() if threads > 1 else None
+    if threads_of_c is None or not hasattr(function, "packed"):
         parallel.run([partial(function, *part) for part in parts])
         return
-    _wait_in(found)
+    _wait_in(threads_of_c)
     workers.start(threads - 1)
     pack, size = function.packing.pack, function.packing.size
     rows = [pack(*[0 if x is None else x for x in part]) for part in parts]
-    found.share(function.packed, b"".join(rows), size, len(parts), threads - 1)
+    threads_of_c.share(function.packed, b"".join(rows), size, len(parts), threads - 1)
 
 
 def _wait_in(found: Any) -> None:
@@ -85,19 +85,19 @@ def team() -> Any:
 @contextmanager
 def recording(spans: list[ThreadSpan]) -> Iterator[None]:
     """Append what workers do for this thread inside the block; of C at most 32,768 spans."""
-    found, new = team(), list[ThreadSpan]()
-    if found is not None:
-        _wait_in(found)
-        found.record(1)
+    threads_of_c, new = team(), list[ThreadSpan]()
+    if threads_of_c is not None:
+        _wait_in(threads_of_c)
+        threads_of_c.record(1)
     try:
         with parallel.recording(new):
             yield
     finally:
-        if found is not None:
-            found.record(0)
-            new += _recorded(found)
-        own = threading.get_ident()
-        spans += [span for span in new if span.thread != own]
+        if threads_of_c is not None:
+            threads_of_c.record(0)
+            new += _recorded(threads_of_c)
+        this_thread = threading.get_ident()
+        spans += [span for span in new if span.thread != this_thread]
 
 
 def _recorded(found: Any) -> Iterator[ThreadSpan]:
@@ -151,7 +151,7 @@ class Tasks:
         self._stages += others._stages
 
     def in_order(self) -> list[Task]:
-        """All of it, to be done by one thread."""
+        """The tasks, to be done by one thread."""
         stages, self._stages = self._stages, []
         return [each for stage in stages for part in stage for each in part]
 
@@ -170,8 +170,8 @@ class Tasks:
         """Calls that do all of it, any number of times; it is all in C."""
         stages: list[list[Sequence[Any]]] = []
         for is_shared, group in groupby(self._stages, self._is_shared):
-            found = [list(stage) for stage in group]
-            stages += found if is_shared else [[list(chain(*chain(*found)))]]
+            of_group = [list(stage) for stage in group]
+            stages += of_group if is_shared else [[list(chain(*chain(*of_group)))]]
         return [partial(share, team().run_tasks, *_calls_of(stage)) for stage in stages]
 
     @staticmethod
@@ -180,7 +180,7 @@ class Tasks:
 
 
 class TaskWriting(threading.local):
-    """What takes the calls of C that this thread writes down instead of doing them."""
+    """The list of C calls that this thread writes down instead of doing them."""
 
     tasks: Tasks | None = None
 
@@ -198,7 +198,7 @@ def written(kernel: Callable[[], object]) -> Tasks | None:
 
     Its arrays must outlive them, but for those that it names to `share`.
     """
-    found = writing.tasks = Tasks()
+    tasks = writing.tasks = Tasks()
     only_c.wanted = True
     try:
         kernel()
@@ -206,11 +206,11 @@ def written(kernel: Callable[[], object]) -> Tasks | None:
         return None
     finally:
         writing.tasks, only_c.wanted = None, False
-    return found
+    return tasks
 
 
 class Stop(Protocol):
-    """What a kernel hands over when it stops."""
+    """The message that a kernel hands over when it stops."""
 
     def run(self) -> None: ...
 

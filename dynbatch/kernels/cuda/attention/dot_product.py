@@ -39,7 +39,7 @@ that has a single query.
 
 
 class KernelForm(NamedTuple):
-    """Which kernels run: the plain ones, those with a bias and dropout, or those on tensor cores.
+    """The kernels to run: the plain ones, those with a bias and dropout, or on tensor cores.
 
     kind: behind the kernels' names. side: queries, or keys, of a tile. block: threads. extension,
     starts, last: their last parameters; backward has no `starts`.
@@ -154,9 +154,9 @@ def attend_backward(
     tables = _tables(packed, scoring)
     of_keys = (wanted.keys, wanted.values, wanted.accumulate)
     alone = not form.kind and scoring.shared == 1
-    own: tuple[Argument, ...] = () if form.kind else of_keys if alone else (None, None, False)
+    of_form: tuple[Argument, ...] = () if form.kind else of_keys if alone else (None, None, False)
     args: tuple[Argument, ...] = (
-        *arrays[:4], out, *arrays[4:], wanted.queries, *own, tiles, *tables, *form.backward,
+        *arrays[:4], out, *arrays[4:], wanted.queries, *of_form, tiles, *tables, *form.backward,
     )  # fmt: skip
     launch(dout, f"dot_attention_backward{form.kind}", (blocks, scoring.heads), form.block, args)
     if wanted.bias is not None and scratch is not None:
@@ -238,7 +238,7 @@ def fits_tensor_cores(matrices: Sequence[Array], packed: PackedAttention, scorin
 
 
 def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
-    """What kernels read of a bias and of dropout."""
+    """The arguments of kernels for a bias and dropout."""
     bias, streams = scoring.bias, scoring.streams
     table: tuple[Argument, ...] = (None, None, 0)
     if bias is not None:

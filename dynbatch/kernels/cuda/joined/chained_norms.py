@@ -70,7 +70,7 @@ def launch_after_chain(
     chain = waiting_chain(here, x.size, x.dtype)
     if chain is None:
         return False
-    place = _place_of(chain, operand_of(x))
+    number = _place_of(chain, operand_of(x))
     rows, width = x.shape
     weight, bias, eps = parameters
     is_bearable = all(
@@ -80,9 +80,9 @@ def launch_after_chain(
             *[_is_written_alone(chain, array) for array in outputs if array is not None],
         ]
     )
-    if place is None or not is_bearable:
+    if number is None or not is_bearable:
         return False
-    source = kernel(tuple(chain.steps), tuple([o.is_row for o in chain.operands]), place)
+    source = kernel(tuple(chain.steps), tuple([o.is_row for o in chain.operands]), number)
     (name,) = source.kernels
     here.kernels(x.dtype).add(source)
     arrays = [operand.array for operand in chain.operands]
@@ -94,16 +94,16 @@ def launch_after_chain(
 
 def _place_of(chain: ElementChain, x: ChainOperand) -> int | None:
     """The number of the operand that is x, if the chain writes it."""
-    for place in chain.written:
-        if chain.operands[place][1:] == x[1:]:
-            return place
+    for number in chain.written:
+        if chain.operands[number][1:] == x[1:]:
+            return number
     return None
 
 
 def _is_read_alone(chain: ElementChain, array: Array) -> bool:
     """Whether an array shares nothing with what the chain writes."""
-    own = operand_of(array)
-    return not any([shares(own, chain.operands[place]) for place in chain.written])
+    operand = operand_of(array)
+    return not any([shares(operand, chain.operands[number]) for number in chain.written])
 
 
 def _is_written_alone(chain: ElementChain, array: Array) -> bool:
@@ -111,8 +111,10 @@ def _is_written_alone(chain: ElementChain, array: Array) -> bool:
 
     A thread is done with an element of the chain before it writes the same one of the norm.
     """
-    own = operand_of(array)
-    return not any([shares(own, other) and own[1:] != other[1:] for other in chain.operands])
+    operand = operand_of(array)
+    return not any(
+        [shares(operand, other) and operand[1:] != other[1:] for other in chain.operands]
+    )
 
 
 @cache
@@ -126,10 +128,10 @@ def kernel(steps: tuple[ChainStep, ...], rows: tuple[bool, ...], x: int) -> Cuda
         x=x,
         pointers=chain.pointers,
         numbers=chain.numbers,
-        results=", ".join([f"r{place}[EACH]" for place in chain.written]),
+        results=", ".join([f"r{number}[EACH]" for number in chain.written]),
         body="\n                    ".join(chain.values),
         stores="\n                    ".join(
-            [f"p{place}[i] = r{place}[k];" for place in chain.written]
+            [f"p{number}[i] = r{number}[k];" for number in chain.written]
         ),
     )
     return join(f"{name}.cu", text)

@@ -140,7 +140,7 @@ class ElementChain:
 
 
 def waiting_chain(queue: Queue, count: int, dtype: object) -> ElementChain | None:
-    """What was queued last, if it is a chain over so many elements."""
+    """The last queued item, if it is a chain over so many elements."""
     chain = queue.last_chain
     if not isinstance(chain, ElementChain) or not queue.is_last(chain.work):
         return None
@@ -192,9 +192,9 @@ def _place(operands: list[ChainOperand], operand: ChainOperand) -> int:
 def _overlap(operands: Sequence[ChainOperand], written: set[int]) -> bool:
     """Whether something is written that another operand shares a part of."""
     return any(
-        place != number and shares(operands[number], other)
+        k != number and shares(operands[number], other)
         for number in written
-        for place, other in enumerate(operands)
+        for k, other in enumerate(operands)
     )
 
 
@@ -234,22 +234,24 @@ def chain_text(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> ChainTex
     written = sorted({step.target for step in steps})
     lines, current, numbers = [], dict[int, str](), list[str]()
     for number, step in enumerate(steps):
-        for place in step.reads:
-            if place not in current:
-                current[place] = f"v{place}"
-                lines.append(f"const REAL v{place} = p{place}[{'column' if rows[place] else 'i'}];")
-        own = [f"n{number}_{k}" for k in range(step.function.numbers)]
-        numbers += own
+        for operand in step.reads:
+            if operand not in current:
+                current[operand] = f"v{operand}"
+                lines.append(
+                    f"const REAL v{operand} = p{operand}[{'column' if rows[operand] else 'i'}];"
+                )
+        constants_of = [f"n{number}_{k}" for k in range(step.function.numbers)]
+        numbers += constants_of
         lines.append(f"REAL y{number};")
-        lines.append(_scope(step, number, own, current))
+        lines.append(_scope(step, number, constants_of, current))
         current[step.target] = f"y{number}"
-    constant = ["" if place in written else "const " for place in range(len(rows))]
+    constant = ["" if operand in written else "const " for operand in range(len(rows))]
     return ChainText(
         "_then_".join(names) + f"_{crc32(pattern.encode()):08x}",
         ", then ".join(names),
-        ", ".join([f"{word}REAL* p{place}" for place, word in enumerate(constant)]),
+        ", ".join([f"{word}REAL* p{operand}" for operand, word in enumerate(constant)]),
         "".join([f", REAL {number}" for number in numbers]),
-        [*lines, *[f"r{place}[k] = {current[place]};" for place in written]],
+        [*lines, *[f"r{operand}[k] = {current[operand]};" for operand in written]],
         written,
     )
 
@@ -265,18 +267,18 @@ def kernel(steps: tuple[ChainStep, ...], rows: tuple[bool, ...]) -> CudaSource:
         numbers=chain.numbers,
         before="const unsigned before = begin % width;" if any(rows) else "",
         column="const unsigned column = (before + e) % width;" if any(rows) else "",
-        results=", ".join([f"r{place}[EACH]" for place in chain.written]),
+        results=", ".join([f"r{number}[EACH]" for number in chain.written]),
         body="\n            ".join(chain.values),
-        stores="\n            ".join([f"p{place}[i] = r{place}[k];" for place in chain.written]),
+        stores="\n            ".join([f"p{number}[i] = r{number}[k];" for number in chain.written]),
     )
     return join(f"{chain.name}.cu", text)
 
 
 def _scope(step: ChainStep, number: int, own: Sequence[str], current: dict[int, str]) -> str:
     """A function's value, where its variables have their own names."""
-    values = zip(step.function.variables, [current[place] for place in step.reads], strict=True)
-    given = [*values, *[(f"a{k}", name) for k, name in enumerate(own)]]
-    constants = " ".join([f"const REAL {name} = {value};" for name, value in given])
+    values = zip(step.function.variables, [current[read] for read in step.reads], strict=True)
+    pairs = [*values, *[(f"a{k}", name) for k, name in enumerate(own)]]
+    constants = " ".join([f"const REAL {name} = {value};" for name, value in pairs])
     return f"{{ {constants} y{number} = {step.function.expression}; }}"
 
 

@@ -231,7 +231,7 @@ class Cublas:
 def from_tables(args: Sequence[Any], number: int, upload: Upload) -> tuple[Any, ...]:
     """Arguments whose operands are places of tables in an upload of that number, as addresses."""
     upload.require(number)
-    found = list(args)
+    filled = list(args)
     for position in OPERANDS:
-        found[position] = found[position] + upload.base
-    return tuple(found)
+        filled[position] = filled[position] + upload.base
+    return tuple(filled)

@@ -64,7 +64,7 @@ class StepKernel(NamedTuple):
     first: int
 
     def at(self, place: int, step: int, words: int) -> GraphLaunch:
-        """Its launch in a step; see `source.of_steps`."""
+        """The launch in a step; see `source.of_steps`."""
         self.kernels.know_of_steps(self.name)
         args = (place, step, self.first, words)
         name = f"{self.name}_of_step"
@@ -163,16 +163,16 @@ class LoopGraphs:
             table:  its arguments, which this upload has.
             stream: the address of the stream.
         """
-        kernels, place = table.kernels, self._place(stream)
-        _launch(kernels, "begin_steps", (place, upload.base + table.place), stream)
+        kernels, counter = table.kernels, self._place(stream)
+        _launch(kernels, "begin_steps", (counter, upload.base + table.place), stream)
         for step_kernels in table.graphs:
-            self._graph(kernels, place, step_kernels, table.words, table.steps).launch()
+            self._graph(kernels, counter, step_kernels, table.words, table.steps).launch()
             kernels.launches["graph"] += 1
 
     def _place(self, stream: int) -> int:
         """The address of a stream's place, which CuPy's pool lends for work on that stream."""
-        place = self._places.get(stream) or self._cupy.cuda.alloc(PLACE_BYTES)
-        return latest(self._places, stream, place, MOST_PLACES).ptr
+        counter = self._places.get(stream) or self._cupy.cuda.alloc(PLACE_BYTES)
+        return latest(self._places, stream, counter, MOST_PLACES).ptr
 
     def _graph(
         self,

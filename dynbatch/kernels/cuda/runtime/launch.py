@@ -48,7 +48,7 @@ Dimensions = tuple[int, ...]
 
 
 class Room:
-    """Where the driver reads the arguments of a launch; it copies them before it returns.
+    """Memory from which the driver reads a launch's arguments; it copies them before it returns.
 
     Attributes:
         extra:   its address for the driver.
@@ -298,8 +298,8 @@ class Launch:
             if self._upload != upload.number:
                 upload.require(self._upload)
             words, base = room.words, upload.base
-            for word, place in tables:
-                words[word] = base + place
+            for word, offset in tables:
+                words[word] = base + offset
         kernels.launches[self._name] += 1
         kernels.driver_launch(
             kernel.function, grid[0], across, deep, block[0], block[1] if len(block) > 1 else 1,

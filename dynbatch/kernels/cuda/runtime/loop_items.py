@@ -41,7 +41,7 @@ class KernelItem(NamedTuple):
         return f"kernel {self.name}"
 
     def at(self, step: int) -> KernelLaunch:
-        """Its launch in a step."""
+        """The launch in a step."""
         grid, block = [
             tuple([int(e[step]) if isinstance(e, np.ndarray) else e for e in sizes])
             for sizes in (self.grid, self.block)
@@ -55,8 +55,8 @@ class KernelItem(NamedTuple):
         """Put the addresses of tables into the arguments."""
         if self.tables:
             upload.require(self.upload)
-        for word, place in self.tables:
-            self.words[:, HEADER_WORDS + word] = upload.base + place
+        for word, offset in self.tables:
+            self.words[:, HEADER_WORDS + word] = upload.base + offset
 
     def ready(self, count: int, upload: Upload, stream: int) -> tuple[Start, Sequence[Extent]]:
         """The function that starts a step, and its arguments; `count` launches are counted."""
@@ -85,7 +85,7 @@ class ProductItem(NamedTuple):
         return "a product of cuBLAS"
 
     def at(self, step: int) -> KernelLaunch:
-        """Its launch in a step.
+        """The launch in a step.
 
         Raises:
             NotCapturable: always.

@@ -87,11 +87,11 @@ class Packer:
             scalar = real.type if parameter.type == "REAL" else SCALARS.get(parameter.type)
             if scalar is None and not parameter.is_pointer:
                 raise DtypeError(f"{self._where(position)} is of type {parameter.type}, no number")
-            found = ANY if scalar is None else np.dtype(scalar)
-            dtype = POINTER if parameter.is_pointer else found
+            of_scalar = ANY if scalar is None else np.dtype(scalar)
+            dtype = POINTER if parameter.is_pointer else of_scalar
             offset = -(-self.size // dtype.itemsize) * dtype.itemsize
             if parameter.is_pointer:
-                self._pointers.append((position, offset // POINTER.itemsize, found))
+                self._pointers.append((position, offset // POINTER.itemsize, of_scalar))
             elif dtype == np.bool_:
                 self._flags.append(position)
             self._dtypes.append(dtype)
@@ -165,14 +165,14 @@ class Packer:
         return f"{self._kernel}: argument {self._names[position]!r}"
 
     def _other_address(self, position: int, value: Any, dtype: DType) -> int:
-        """That of anything but an array as it should be."""
+        """The address of anything but an array as it should be."""
         if isinstance(value, int):
             return int(value)
-        given = getattr(value, "dtype", None)
-        if given is None:
+        actual = getattr(value, "dtype", None)
+        if actual is None:
             raise DtypeError(f"{self._where(position)} is a pointer, not {value!r}")
-        if given != dtype and dtype != ANY:
-            raise DtypeError(f"{self._where(position)} points to {dtype}, not {given}")
+        if actual != dtype and dtype != ANY:
+            raise DtypeError(f"{self._where(position)} points to {dtype}, not {actual}")
         if not value.flags.c_contiguous:
             raise ShapeError(f"{self._where(position)} is not C-contiguous")
         return device_address(value)

@@ -70,7 +70,7 @@ class ReplayTable:
             if launch.tables:
                 upload.require(launch.upload)
                 first = kernel.first + 1
-                tables += [(first + word, place) for word, place in launch.tables]
+                tables += [(first + word, offset) for word, offset in launch.tables]
         if tables:
             words, places = np.array(tables, np.int64).T
             room.view(POINTER)[words] = upload.base + places
@@ -160,10 +160,10 @@ class Replays:
         Raises:
             BackendError: the device refused it; names what was queued last.
         """
-        place = upload.base + self._place
-        key = (place, *table.kernels)
+        address = upload.base + self._place
+        key = (address, *table.kernels)
         try:
-            graph = self._graphs.get(key) or self._captured(place, table)
+            graph = self._graphs.get(key) or self._captured(address, table)
             latest(self._graphs, key, graph, MOST_GRAPHS).launch()
         except Exception as error:
             raise refused(error, "a step as one CUDA graph", label) from error

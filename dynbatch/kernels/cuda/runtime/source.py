@@ -88,7 +88,7 @@ def join(name: str, body: str) -> CudaSource:
 def own(text: str, origin: tuple[str, int]) -> CudaSource:
     """A text of the user's own, which stands by itself: its names are not those of our headers."""
     name = f"own_{hashlib.sha256(text.encode()).hexdigest()[:12]}.cu"
-    kernels = {f"{kernel} of {name}": found for kernel, found in signatures(text).items()}
+    kernels = {f"{kernel} of {name}": signature for kernel, signature in signatures(text).items()}
     return CudaSource(name, f'#line 1 "{name}"\n{text}', kernels, origin)
 
 
@@ -124,7 +124,7 @@ def _lines_of(comment: re.Match[str]) -> str:
 
 
 def _end_of_body(text: str, start: int) -> int:
-    """Where the first block from `start` on ends, behind its brace."""
+    """The end of the first block from `start` on, behind its brace."""
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "{" else -1

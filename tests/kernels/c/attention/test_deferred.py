@@ -1,4 +1,4 @@
-"""What steps of a scan leave of gradients, added in C and in NumPy."""
+"""Gradients that steps of a scan leave, added in C and in NumPy."""
 
 from typing import Any
 

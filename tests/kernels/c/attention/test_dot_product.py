@@ -89,7 +89,7 @@ class Case:
         queries, counts = self.queries[chosen], self.keys[chosen]
 
         def cast(x: Array) -> Array:
-            """As many columns from row to row as the array has."""
+            """A copy with the array's number of columns from row to row."""
             return x.base.astype(dtype)[:, x.base.shape[1] - x.shape[1] :]
 
         q = cast(self.q)[rows]

@@ -72,7 +72,7 @@ def in_c(name: str, dtype: Any, chunks: list[range], adds_each: bool = False) ->
 
 
 def in_numpy(name: str, dtype: Any) -> list[Array]:
-    """The same, step by step, each gradient added at once."""
+    """The steps in NumPy, one by one, each gradient added at once."""
     keys, values, offsets = memory(dtype)
     targets = np.full_like(keys, 2), np.full_like(values, 2)
     outs, dxs, scorer = [], [], scorer_of(name, dtype)

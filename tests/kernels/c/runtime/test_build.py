@@ -41,7 +41,7 @@ build([Unit.of(f"example{k}.c", body, "float") for k in range(WORTH_A_HEADER)])
 
 
 def run(cache: Path, program: str = PROGRAM, **variables: str) -> tuple[str, str]:
-    """What a process prints that runs one kernel: output and messages."""
+    """The output and messages of a process that runs one kernel."""
     environment = {**os.environ, "DYNBATCH_CACHE": str(cache), **variables}
     environment.pop("DYNBATCH_NATIVE", None)
     environment.update(variables)

@@ -66,7 +66,7 @@ def test_each_row_is_given_once_and_small_arrays_are_one_call():
 
 
 def marked(functions, parts, y=None):
-    """What `mark` leaves that is run on so many parts of 12 rows."""
+    """The array after `mark` has run on so many parts of 12 rows."""
     out = np.zeros(12)
     cuts = [12 * part // parts for part in range(parts + 1)]
     spans = itertools.pairwise(cuts)

@@ -59,7 +59,7 @@ def backward(packed, vector, weights, dout, wanted):
 
 
 def pairs_of(packed):
-    """As many elements as there are pairs of a query and a key."""
+    """An array with an element for each pair of a query and a key."""
     queries, keys = [np.diff(offsets) for offsets in packed[3:]]
     return np.empty((queries * keys).sum(), packed.queries.dtype)
 
@@ -69,7 +69,7 @@ def out_of(packed):
 
 
 def weights_of(packed, masks):
-    """As the NumPy kernel leaves them."""
+    """Weights after the NumPy kernel."""
     weights = pairs_of(packed)
     forward(packed, vector_of(packed), masks, out_of(packed), weights)
     return weights

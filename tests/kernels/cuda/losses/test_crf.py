@@ -57,7 +57,7 @@ def problem(dtype, lengths, tags):
 
 
 def left_by_forward(x, chain, ids, offsets):
-    """As the NumPy kernel leaves them."""
+    """The arrays that the NumPy kernel leaves."""
     x, chain = x.array, Chain(*[part.array for part in chain])
     log_sums, shifts = np.empty_like(x), np.empty(x.shape[0], x.dtype)
     out = np.empty(offsets.size - 1, x.dtype)

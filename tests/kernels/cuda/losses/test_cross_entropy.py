@@ -27,7 +27,7 @@ def targets(dtype, tokens, vocabulary, smoothing=0.0):
 
 
 def distributions(dtype, tokens, vocabulary, smoothing=0.0):
-    """The same with probabilities, in three arrays, of which every third is 0."""
+    """Probabilities as targets, in three arrays, of which every third is 0."""
     p = np.random.default_rng(8).random((tokens, vocabulary)).astype(dtype)
     p[:, ::3] = 0
     cuts = [0, tokens // 3, tokens // 3, tokens]

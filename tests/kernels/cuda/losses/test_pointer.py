@@ -53,7 +53,7 @@ def problem(dtype, lengths, width):
 
 
 def probabilities_of(packed, ids, weights):
-    """As the NumPy kernel leaves them."""
+    """Probabilities after the NumPy kernel."""
     host = packed._replace(queries=packed.queries.array, keys=packed.keys.array)
     p = np.empty(num_pairs(packed), host.keys.dtype)
     kernels.pointer_loss(host, ids, weights, p, np.empty(ids.size, p.dtype))

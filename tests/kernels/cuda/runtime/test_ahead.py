@@ -1,4 +1,4 @@
-"""What a flush is the first to start is compiled side by side, and started in its order."""
+"""Kernels that a flush is the first to start are compiled side by side, and started in order."""
 
 import signal
 import threading
