@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.c.runtime.arrays import address, is_packed
-from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
+from dynbatch.kernels.c.runtime.calls import print_call
+from dynbatch.kernels.runtime.dispatch import ROWS
 
-_library = Library("choosing/draws.c")
+_cut_rows = print_call("choosing/draws.c", "cut_rows", ROWS)
 
 
 def cut_rows(x: Array, cuts: Array) -> Any:
-    functions = _library.functions(x.dtype)
-    if functions is None or not (is_packed(x) and is_packed(cuts)):
-        return NotImplemented
-    weights = np.empty_like(x if (cuts[:, 2:] != (1, 0)).any() else x[:0])
-    given = address(x), address(cuts), address(weights)
-    share_rows(functions.cut_rows, *x.shape, x.shape[1], *given)
-    return None
+    scratch = np.empty_like(x if (cuts[:, 2:] != (1, 0)).any() else x[:0])
+    return _cut_rows(x, cuts, scratch)

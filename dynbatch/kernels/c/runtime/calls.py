@@ -15,7 +15,7 @@ A call is one frame of Python, which matters: on a small array it takes longer t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -32,7 +32,7 @@ ARRAYS = "REAL", "whole"
 TABLES = {"int64_t": "i8", "uint32_t": "u4", "double": "f8"}
 """The dtypes of tables, by the types of their elements in C."""
 
-COUNTS = {ELEMENTS: "{like}.size", ROWS: "len({like})", SEGMENTS: "len(offsets) - 1"}
+COUNTS = {ELEMENTS: "{like}.size", ROWS: "len({rows})", SEGMENTS: "len(offsets) - 1"}
 """The number that `first` and `last` are ranges of."""
 
 TEXT = """\
@@ -64,14 +64,16 @@ def call_of(kernel: Callable[..., Any], walk: Walk) -> Callable[..., Any]:
 
 @cache
 def print_call(
-    file: str, name: str, walk: Walk, signature: inspect.Signature | None = None
-) -> Callable[..., Any]:
+    file: str, name: str, walk: Walk, signature: inspect.Signature | None = None,
+    optional: str = "", least: int = WORTH_A_THREAD,
+) -> Callable[..., Any]:  # fmt: skip
     """The call of a C function, which returns NotImplemented where C does not take the arguments.
 
     Args:
         file:      its source, as `library_of` names it.
         signature: the parameters of the call; by default those of C that the walk does not tell.
-            Only an array whose annotation says so may be None.
+        optional:  the arrays that may be None, beside those whose annotation says so.
+        least:     elements that are worth a thread.
 
     Raises:
         LookupError: C has another parameter, or lacks one.
@@ -85,14 +87,15 @@ def print_call(
             [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in names]
         )
     parameters = signature.parameters
+    can_be_none = {k for k, each in parameters.items() if str(each.annotation).endswith("None")}
     known |= {"width"} - {*parameters}
     if wrong := ({*of_c} - known) ^ {*parameters}:
         raise LookupError(f"{file}: {name} and its kernel differ in {', '.join(sorted(wrong))}")
     scope: dict[str, Any] = {
         "library": library_of(file), "writing": writing, "share_rows": share_rows, "np": np,
-        "has_rows": has_rows, "least": WORTH_A_THREAD, **address_names,
+        "has_rows": has_rows, "least": least, **address_names,
     }  # fmt: skip
-    text = _text(name, walk, of_c, parameters)
+    text = _text(name, walk, of_c, [*parameters], can_be_none.union(optional.split()))
     exec(compile(text, f"<call of {name} in {file} printed by dynbatch>", "exec"), scope)
     scope[name].__defaults__ = tuple(
         [each.default for each in parameters.values() if each.default is not each.empty]
@@ -102,13 +105,12 @@ def print_call(
 
 
 def _text(
-    name: str, walk: Walk, of_c: dict[str, CParameter], parameters: Mapping[str, inspect.Parameter]
+    name: str, walk: Walk, of_c: dict[str, CParameter], parameters: list[str], optional: set[str]
 ) -> str:
     """The text of a call, whose parameters are those of the kernel."""
     pointers = [of_c[each] for each in parameters if of_c[each].is_pointer]
     arrays = [each.name for each in pointers if each.type in ARRAYS]
     tables = [each for each in pointers if each.type in TABLES]
-    optional = {k for k, each in parameters.items() if str(each.annotation).endswith("None")}
     required = [each for each in arrays if each not in optional and of_c[each].type == "REAL"]
     like, last = required[0], required[-1]
 
@@ -128,10 +130,10 @@ def _text(
         array = each.name.removesuffix("_stride")
         if each.name == "width" and "width" not in parameters:
             return f"{like}.shape[1]"
+        value = ADDRESS.format(each.name) if each.is_pointer else each.name
         if array != each.name and array in arrays:
-            return f"{array}.strides[0] // {like}.itemsize"
-        place = ADDRESS.format(each.name) if each.is_pointer else each.name
-        return f"None if {each.name} is None else {place}" if each.name in optional else place
+            value = f"{array}.strides[0] // {like}.itemsize"
+        return f"0 if {array} is None else {value}" if array in optional else value
 
     checks = [check(x) for x in arrays] + [written(x) for x in tables if not x.is_read_only]
     converted = [
@@ -144,7 +146,7 @@ def _text(
         like=like,
         checks=" and ".join(checks),
         tables="; ".join(converted) or "pass",
-        count=COUNTS[walk].format(like=like),
+        count=COUNTS[walk].format(like=like, rows="out" if "out" in of_c else like),
         size=f"max({like}.size, {last}.size)" if walk is SEGMENTS else f"{like}.size",
         arguments="".join([f", {argument(each)}" for each in [*of_c.values()][2:]]),
         alive=", ".join([each.name for each in pointers]),

@@ -63,25 +63,25 @@ INLINE void cut_improbable(REAL* x, const REAL* weights, ptrdiff_t classes, REAL
 }
 
 // Temperature, top-k, top-p and min-p of each row, by four numbers a row; -infinity is cut off.
-EXPORT void cut_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t classes, REAL* logits,
+EXPORT void cut_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, REAL* logits,
     const double* cuts, REAL* scratch) {
     for (ptrdiff_t r = first; r < last; r++) {
         const double* cut = cuts + 4 * r;
-        REAL *x = logits + r * classes, *weights = scratch + r * classes;
+        REAL *x = logits + r * width, *weights = scratch + r * width;
         REAL temperature = (REAL)cut[0], top_p = (REAL)cut[2], min_p = (REAL)cut[3];
-        if (temperature != 1) EACH_VECTOR(i, n, classes) put(x + i, get(x + i, n) / temperature, n);
-        REAL peak = largest_of(x, classes);
-        if (0 < cut[1] && cut[1] < (double)classes) {
-            REAL bound = bound_of(x, NULL, classes, peak, (REAL)cut[1]);
-            EACH_VECTOR(i, n, classes) {
+        if (temperature != 1) EACH_VECTOR(i, n, width) put(x + i, get(x + i, n) / temperature, n);
+        REAL peak = largest_of(x, width);
+        if (0 < cut[1] && cut[1] < (double)width) {
+            REAL bound = bound_of(x, NULL, width, peak, (REAL)cut[1]);
+            EACH_VECTOR(i, n, width) {
                 vector z = get(x + i, n);
                 put(x + i, choose(z < bound, splat(-INFINITY), z), n);
             }
         }
         if (top_p == 1 && min_p == 0) continue;
-        EACH_VECTOR(i, n, classes) put(weights + i, exp_of(get(x + i, n) - peak), n);
-        if (top_p < 1) cut_improbable(x, weights, classes, peak, top_p);
-        EACH_VECTOR(i, n, classes) {
+        EACH_VECTOR(i, n, width) put(weights + i, exp_of(get(x + i, n) - peak), n);
+        if (top_p < 1) cut_improbable(x, weights, width, peak, top_p);
+        EACH_VECTOR(i, n, width) {
             vector z = get(x + i, n);
             put(x + i, choose(get(weights + i, n) < min_p, splat(-INFINITY), z), n);
         }

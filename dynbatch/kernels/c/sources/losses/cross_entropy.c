@@ -17,30 +17,30 @@ INLINE vector probability(
 // (1 - smoothing) of the id's class, or of a row of `q`, and smoothing / classes of each; a class
 // of q = 0 contributes nothing, even if its logit is -infinity. With `scale` the logits become
 // their gradient, scale (sum of q softmax(z) - q). Both are 0 where the weight is.
-EXPORT void softmax_loss(ptrdiff_t first, ptrdiff_t last, ptrdiff_t classes, REAL* logits,
-    ptrdiff_t stride, const REAL* bias, const int64_t* ids, const REAL* q, const REAL* weights,
-    double smoothing, REAL* losses, const REAL* scale) {
+EXPORT void softmax_loss(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, REAL* logits,
+    ptrdiff_t logits_stride, const REAL* bias, const int64_t* ids, const REAL* q,
+    const REAL* weights, double smoothing, REAL* losses, const REAL* scale) {
     for (ptrdiff_t r = first; r < last; r++) {
-        REAL* z = logits + r * stride;
-        const REAL* p = q ? q + r * classes : NULL;
+        REAL* z = logits + r * logits_stride;
+        const REAL* p = q ? q + r * width : NULL;
         if (weights[r] == 0) {
             losses[r] = 0;
-            if (scale) memset(z, 0, (size_t)classes * sizeof(REAL));
+            if (scale) memset(z, 0, (size_t)width * sizeof(REAL));
             continue;
         }
         vector peaks = splat(-INFINITY);
-        EACH_VECTOR(i, n, classes)
+        EACH_VECTOR(i, n, width)
         peaks = larger(fill(shifted(z, bias, i, n), n, -INFINITY), peaks);
         REAL peak = largest_lane(peaks);
         // Of logits less their maximum: the target's, and over the row the sums of exp(z), of z
         // where targets are smooth or else of q z, and of q.
         REAL own = p ? 0 : z[ids[r]] + (bias ? bias[ids[r]] : 0) - peak;
         vector sums = {0}, inner = {0}, masses = {0};
-        EACH_VECTOR(i, n, classes) {
+        EACH_VECTOR(i, n, width) {
             vector x = shifted(z, bias, i, n) - peak, y = exp_of(x);
             sums += fill(y, n, 0);
             if (p) {
-                vector of_class = probability(p, smoothing, classes, i, n);
+                vector of_class = probability(p, smoothing, width, i, n);
                 masses += of_class;
                 inner += choose(of_class == 0, (vector){0}, of_class * x);
             } else if (smoothing) inner += fill(x, n, 0);
@@ -50,15 +50,15 @@ EXPORT void softmax_loss(ptrdiff_t first, ptrdiff_t last, ptrdiff_t classes, REA
         REAL reached = sum_lanes(inner);
         if (!p) {
             reached = (REAL)(1 - smoothing) * own;
-            if (smoothing) reached += (REAL)smoothing * (sum_lanes(inner) / (REAL)classes);
+            if (smoothing) reached += (REAL)smoothing * (sum_lanes(inner) / (REAL)width);
         }
         losses[r] = (mass * (REAL)log(total) - reached) * weights[r];
         if (!scale) continue;
         REAL factor = scale[r] * mass / total;
-        REAL even = (REAL)(smoothing / classes) * scale[r];
-        EACH_VECTOR(i, n, classes) {
+        REAL even = (REAL)(smoothing / width) * scale[r];
+        EACH_VECTOR(i, n, width) {
             vector y = get(z + i, n) * factor;
-            put(z + i, p ? y - probability(p, smoothing, classes, i, n) * scale[r] : y - even, n);
+            put(z + i, p ? y - probability(p, smoothing, width, i, n) * scale[r] : y - even, n);
         }
         if (!p) z[ids[r]] -= (REAL)(1 - smoothing) * scale[r];
     }
