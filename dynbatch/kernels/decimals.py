@@ -62,7 +62,6 @@ def read_each(text: Array, spans: Array, rows: Array, out: Array, lines: Array) 
 
 
 def fields_of(text: bytes) -> list[bytes]:
-    """The fields of what follows a word."""
     return text.replace(b"\t", b" ").split(b" ")[1:]
 
 

@@ -117,7 +117,6 @@ def _ends(counts: Array) -> Array:
 
 
 def _placed(numbers: Array, divisor: int, size: Array) -> tuple[Array, Array]:
-    """Numbers divided, and which of them are whole and of a pixel."""
     if divisor == 1:
         return numbers, (numbers >= 0) & (numbers < size)
     whole, rest = np.divmod(numbers, divisor)

@@ -65,7 +65,6 @@ def run(source: Array, target: Array, moves: Array, add: bool = False) -> int:
 
 
 def num_elements(moves: Array) -> int:
-    """The number of elements that are moved."""
     return int(moves[:, ROWS] @ moves[:, WIDTH])
 
 

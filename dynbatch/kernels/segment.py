@@ -133,7 +133,6 @@ def groups(offsets: Array, width: int) -> Iterator[tuple[slice, slice]]:
 
 
 def rows_of(values: Array, offsets: Array, part: slice) -> Array:
-    """values[k] for some rows, with k the segment of each row."""
     if part.start == part.stop:
         return values[:0]
     if part.start == 0 and part.stop == offsets[-1]:

@@ -39,7 +39,6 @@ class Scalar(Operation):
 
     @classmethod
     def numbers(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
-        """Each node's number, and where its elements begin."""
         return batch.array("number", batch.dtype), x.starts
 
 

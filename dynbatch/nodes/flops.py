@@ -52,7 +52,6 @@ class BatchSizes(NamedTuple):
     inputs: Sequence[int]
 
     def row_products(self, parameters: Sequence[Parameter]) -> int:
-        """Operations of a product of all rows with each of the parameters that is a matrix."""
         factors: int = sum([p.size for p in parameters if p.value.ndim > 1])
         return 2 * factors * self.rows
 

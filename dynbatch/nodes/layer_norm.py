@@ -102,7 +102,6 @@ class FeatureNormalization(Operation):
 
     @staticmethod
     def weight_and_bias(node: FeatureNormalization) -> tuple[Array | None, Array | None]:
-        """The arrays of weight and bias."""
         weight, bias = node.weight, node.bias
         return None if weight is None else weight.value, None if bias is None else bias.value
 

@@ -78,7 +78,6 @@ def cosine_similarity(a: Node, b: Node, dim: int = -1, eps: float = 1e-8, **habi
 
 
 def _norm(x: Node, p: float, dim: int) -> Node:
-    """‖x‖_p along a dim, to be broadcast with x."""
     size = abs(x)
     if math.isinf(p):
         return (max if p > 0 else min)(size, dim=dim)

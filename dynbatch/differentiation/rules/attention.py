@@ -95,7 +95,6 @@ def _distances(y: DotProductAttention) -> Array:
 
 
 def _rows_of_table(y: DotProductAttention) -> Array:
-    """The row of the bias's table for each query and key."""
     assert isinstance(y.bias, ClippedDistance | DistanceBuckets)  # it has a table
     return y.bias.rows(_distances(y)).reshape(-1)
 
@@ -137,7 +136,6 @@ def of_pairs(column: Node, shape: Shape) -> Node:
 
 
 def _cut(x: Node, heads: int) -> list[Node]:
-    """The features of each head."""
     if heads == 1:
         return [x]
     width = x.width // heads

@@ -45,12 +45,10 @@ def _places(y: AnyWindows) -> Array:
 
 
 def _with_padding(x: Node) -> Node:
-    """The rows of x, and one of zeros behind them."""
     return F.concat([rows_of(x), F.constant(x.graph, 0.0, (1, x.width))], dim=0)
 
 
 def _added_back(dy: Node, places: Array, x: Node) -> Node:
-    """A row for each place added to the row of x there."""
     rows = scattered(dy, places.reshape(-1), x.rows + 1)
     return reshaped(Slice(rows, tokens=slice(0, x.rows), features=None), x)
 
@@ -118,7 +116,6 @@ def _topk(y: TopK, dy: Node) -> tuple[Made, ...]:
 
 
 def _by_group(x: Node, groups: int) -> list[Node]:
-    """The columns of each group."""
     return [x] if groups == 1 else list(F.chunk(x, groups))
 
 

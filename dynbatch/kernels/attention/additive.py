@@ -52,7 +52,6 @@ class AdditiveSentence(NamedTuple):
 
 
 def block_rows(queries: int, keys: int, width: int) -> int:
-    """The number of queries in a block."""
     return min(queries, max(1, BLOCK_ELEMENTS // max(1, keys * width)))
 
 

@@ -104,7 +104,6 @@ class AttentionSentence(NamedTuple):
         return block_shape(count, self.k.shape[2], heads * shared, self.mask)
 
     def blocks(self) -> Iterator[Tile]:
-        """The sentence's queries, block by block."""
         count, keys = self.q.shape[2], self.k.shape[2]
         # A query by itself, and the keys that it sees: no product depends on others then.
         rows = 1 if has_fixed_rows() else self.block_shape()[0]
@@ -163,7 +162,6 @@ def room_of(
 
 
 def num_shards(sentences: int, scores: int) -> int:
-    """The number of threads that share the sentences."""
     if scores < WORTH_A_THREAD * sentences:
         return 1
     return max(1, min(parallel.num_threads(), sentences))
@@ -172,7 +170,6 @@ def num_shards(sentences: int, scores: int) -> int:
 def bias_of(
     packed: PackedAttention, scoring: Scoring, scratch: Array
 ) -> tuple[DistanceVector | None, Array]:
-    """The bias of the batch's distances, in scratch, and the rest of scratch."""
     if scoring.bias is None:
         return None, scratch
     ends = scoring.ends(np.diff(packed.query_offsets))
@@ -196,7 +193,6 @@ def sums_by_heads(log_sums: Array, scoring: Scoring) -> Array:
 def attention_sentences(
     packed: PackedAttention, scoring: Scoring, bias: DistanceVector | None, span: range
 ) -> Iterator[AttentionSentence]:
-    """The sentences of a range of their numbers."""
     shared = scoring.shared
     sentences = islice(sentences_of(packed), span.start, span.stop)
     for i, (rows, keys) in zip(span, sentences, strict=True):

@@ -53,7 +53,6 @@ class StepProducts:
             self._sums = sums
 
     def add_to(self, out: Array, offsets: Array) -> None:
-        """Add the sums to the rows of all sentences, and forget them."""
         if self._weights:
             step_products(self._weights, self._vectors, offsets, out, self._sums)
         self._forget()

@@ -55,7 +55,6 @@ class PackedPairs(Protocol):
 
 
 def sentences_of(packed: PackedPairs) -> Iterator[tuple[slice, slice]]:
-    """The row ranges of each sentence's queries and keys."""
     queries, keys = packed.query_offsets.tolist(), packed.key_offsets.tolist()
     for (first, last), (low, high) in zip(pairwise(queries), pairwise(keys), strict=True):
         yield slice(first, last), slice(low, high)
@@ -72,7 +71,6 @@ def pairs_of(packed: PackedPairs, numbers: Array) -> Iterator[tuple[slice, slice
 
 
 def num_pairs(packed: PackedPairs) -> int:
-    """The number of pairs of a query and a key in the same sentence."""
     return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
 
 

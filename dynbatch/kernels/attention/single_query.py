@@ -181,7 +181,6 @@ def _deferred(wanted: AttentionGradients, keys: Array) -> DeferredGradients | No
 
 
 def _scale(scores: Array, scales: Array, sentences: Array) -> None:
-    """Multiply each score by its sentence's scale, in place."""
     if not (scales == 1).all():
         np.multiply(scores, scales if scales.size == 1 else scales[sentences], out=scores)
 

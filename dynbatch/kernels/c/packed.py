@@ -136,7 +136,6 @@ def _pack(b: Array, panels: Array, functions: Any) -> None:
 
 
 def panel_spans(columns: int, count: int) -> list[tuple[int, int]]:
-    """Ranges of columns for so many threads, of whole panels each."""
     edges = [columns * k // count // PANEL * PANEL for k in range(count)] + [columns]
     return [(first, last) for first, last in pairwise(edges) if first < last]
 

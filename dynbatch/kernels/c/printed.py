@@ -28,7 +28,6 @@ _PASSES = 4
 
 
 def _is_fast(root: Expression) -> bool:
-    """Whether C computes it faster than NumPy."""
     ops = [part.op for part in parts(root) if part.operands]
     passes = sum([1 if op in INFIX or op == "negative" else 2 for op in ops])
     return passes >= _PASSES and "pow" not in ops

@@ -127,7 +127,6 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
 
 
 def _offsets(count: int, repeats: Array | None) -> Array:
-    """The offsets of the copies of each row."""
     if repeats is None:
         return np.arange(count + 1)
     return np.concatenate(([0], np.cumsum(repeats)))

@@ -96,7 +96,6 @@ def segment_entries(a: Ragged, b: Ragged, out: Ragged, transpose_a: bool) -> tup
 
 
 def _widths(ragged: Ragged) -> Array:
-    """The width of each segment."""
     if ragged.widths is not None:
         return np.array(ragged.widths, np.int64)
     return np.full(len(ragged), ragged.values.shape[1])

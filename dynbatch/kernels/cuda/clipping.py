@@ -17,7 +17,6 @@ CHUNK = 4096  # elements of a gradient to a block, as in clipping.cu
 
 
 def num_chunks(array: Array) -> int:
-    """The number of chunks that gradients are cut into."""
     return int(-(-array.size // CHUNK))
 
 

@@ -85,7 +85,6 @@ def _generate() -> Iterator[str]:
 
 
 def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[str] = ()) -> str:
-    """A kernel with one array for each variable that the expression reads."""
     places = tuple([k for k, name in enumerate(variables) if name in words(expression)])
     read = tuple([variables[read_number] for read_number in places])
     FUNCTIONS[name] = ElementFunction(name, expression, read, len(numbers)), places
@@ -99,7 +98,6 @@ def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[
 
 
 def _kernel_with_number(name: str, expression: str, variables: list[str], number: str) -> str:
-    """A kernel that reads a number for each segment in place of one of the variables."""
     reads = f"const REAL {number} = numbers[k];" if number in words(expression) else ""
     return KERNEL_WITH_NUMBER.format(
         name=name,

@@ -89,7 +89,6 @@ class SumLaunches:
         return bool(self._count)
 
     def launch(self) -> None:
-        """Make all rows in one launch."""
         steps = np.array([[0, self._rows, -1]], np.int32)
         grid = (self._blocks(self._rows),)
         args = (*self._args, steps, self._count, self._tiles, 0)
@@ -107,7 +106,6 @@ class SumLaunches:
         loop.kernel("sum_terms", (blocks,), (THREADS,), args, where=where)
 
     def _blocks(self, rows: Any) -> Any:
-        """Blocks of a launch for so many rows."""
         return -(-rows // ROWS_OF_BLOCK) * self._tiles
 
 
@@ -138,7 +136,6 @@ def _sum(like: Array, sums: Sequence[RowSums]) -> None:
 
 
 def _cut(table: GatherTable, first: int, end: int) -> GatherTable:
-    """The table of some rows, counted from the first."""
     rows, of, starts = table
     if starts is None:
         return GatherTable(rows[first:end], None if of is None else of[first:end])

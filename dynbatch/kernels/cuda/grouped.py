@@ -31,6 +31,5 @@ def outer_groups(x: Array, dy: Array, out: Array, add: bool = False) -> None:
 
 
 def _columns(matrix: Array, groups: int) -> list[Array]:
-    """The columns of each group."""
     width = matrix.shape[1] // groups
     return [matrix[:, g * width : (g + 1) * width] for g in range(groups)]

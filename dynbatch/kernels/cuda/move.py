@@ -108,7 +108,6 @@ def _occupied(rectangles: Array) -> Array:
 
 
 def _first_elements(rectangles: Array) -> tuple[Array, int]:
-    """The number of elements in the rectangles before each one, and in all."""
     sizes = rectangles[:, 4] * rectangles[:, 5]
     if sizes.size and int(sizes.max()) >= 1 << 32:
         raise ShapeError(f"a rectangle of {int(sizes.max())} elements; the most is {(1 << 32) - 1}")

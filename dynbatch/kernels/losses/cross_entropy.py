@@ -38,7 +38,6 @@ class Distributions:
         self._end = int(self._starts[-1]) if end is None else end
 
     def part(self, span: slice) -> Distributions:
-        """Some of the rows."""
         first, end, _ = span.indices(self._end - self._first)
         return Distributions(self._arrays, self._first + first, self._first + end)
 

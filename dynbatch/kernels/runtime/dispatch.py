@@ -132,7 +132,6 @@ def kernel(
 
 
 def _is_of_host(array: object) -> bool:
-    """Whether it is a spec of arrays of the host."""
     return type(array) is ArraySpec and not array.device.is_cuda
 
 

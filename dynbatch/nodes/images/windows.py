@@ -33,7 +33,6 @@ class Sliding(Operation):
     stride: Pair
 
     def kernel_size(self) -> Pair:
-        """Height and width of a window, in pixels."""
         raise NotImplementedError(f"{type(self).__name__}.kernel_size")
 
     def follows_sizes(self) -> bool:
@@ -81,7 +80,6 @@ class Sliding(Operation):
 
     @classmethod
     def patches(cls, batch: Batch) -> Patches:
-        """The windows of all images of a batch."""
         node: Sliding = batch.first
         return node.windows_of(np.array(batch.column("sides"), np.int64).reshape(-1, 2))
 

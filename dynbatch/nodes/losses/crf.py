@@ -42,7 +42,6 @@ class ChainBase(Operation):
 
     @classmethod
     def chain(cls, batch: Batch) -> kernels.Chain:
-        """The parameters' values, which all nodes of the batch share."""
         node = batch.first
         return kernels.Chain(node.transitions.value, node.start.value, node.end.value)
 

@@ -105,7 +105,6 @@ def multi_margin_loss(x: Node, target: Any, margin: float = 1.0, reduction: str 
 
 
 def _distance(what: str, x: Node, target: Any, reduction: str) -> Node:
-    """|x - target|, of one shape."""
     x = node_of(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     target = target if isinstance(target, Node) else input(x.graph, target)

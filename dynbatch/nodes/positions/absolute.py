@@ -82,7 +82,6 @@ class PositionRows(Operation):
 
     @classmethod
     def gradient_rows(cls, batch: Batch) -> Array:
-        """The row of the table for each token."""
         offsets, lengths = batch.array("offset", np.int64), np.array(batch.lengths, np.int64)
         ends = offsets + lengths
         if int(ends.max(initial=0)) > batch.first.table.shape[0]:

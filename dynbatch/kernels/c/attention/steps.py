@@ -125,7 +125,6 @@ class AttentionSteps:
             products.sum_up(self._offsets)
 
     def finish(self) -> None:
-        """Add what all steps of backward left to the gradients of keys and values."""
         for products, gradient in self._left():
             if gradient is not None:
                 products.add_to(gradient, self._offsets)

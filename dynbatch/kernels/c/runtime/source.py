@@ -33,7 +33,6 @@ class CParameter(NamedTuple):
 
     @property
     def ctype(self) -> Any:
-        """What ctypes passes."""
         return ctypes.c_void_p if self.is_pointer else _TYPES[self.type]
 
 

@@ -72,7 +72,6 @@ def share(function: Any, parts: Sequence[Sequence[Any]], alive: Sequence[Any] = 
 
 
 def _wait_in(found: Any) -> None:
-    """Have workers wait in C."""
     if workers.wait is not found.serve:
         workers.wait_in(found.serve, found.call, found.prepare)
 
@@ -101,7 +100,6 @@ def recording(spans: list[ThreadSpan]) -> Iterator[None]:
 
 
 def _recorded(found: Any) -> Iterator[ThreadSpan]:
-    """The spans in which threads worked for this one."""
     head = np.zeros(3, np.int64)
     found.recorded(address(head), head.size)
     out = np.zeros(3 + 5 * int(head[0]), np.int64)
@@ -243,7 +241,6 @@ def _do(part: Sequence[Task]) -> None:
 
 
 def _share(parts: Sequence[Sequence[Any]]) -> None:
-    """Do parts that are in C."""
     share(team().run_tasks, *_calls_of(parts))
 
 

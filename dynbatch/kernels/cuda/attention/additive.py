@@ -117,5 +117,4 @@ def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:
 
 
 def _sizes(packed: PackedAttention) -> tuple[int, int, int]:
-    """The number of sentences, and the widths of keys and values."""
     return packed.query_offsets.size - 1, packed.keys.shape[1], packed.values.shape[1]

@@ -93,5 +93,4 @@ class AdditiveSteps:
         loop.kernel("additive_attention_backward", (self._counts[order],), (THREADS,), args)
 
     def _sizes(self, order: Array) -> Sequence[PerStep | int]:
-        """Sentences of the steps, and the widths of keys and values."""
         return PerStep(self._counts[order]), self._keys.shape[1], self._values.shape[1]

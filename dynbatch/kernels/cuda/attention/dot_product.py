@@ -203,7 +203,6 @@ def mask_tables(masks: Sequence[Mask]) -> tuple[Array | None, Array | None]:
 
 
 def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
-    """The last parameters of every kernel."""
     count = packed.query_offsets.size - 1
     tables = (
         packed.query_offsets, packed.key_offsets, np.broadcast_to(scoring.scales, count),

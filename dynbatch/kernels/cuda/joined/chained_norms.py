@@ -101,7 +101,6 @@ def _place_of(chain: ElementChain, x: ChainOperand) -> int | None:
 
 
 def _is_read_alone(chain: ElementChain, array: Array) -> bool:
-    """Whether an array shares nothing with what the chain writes."""
     operand = operand_of(array)
     return not any([shares(operand, chain.operands[number]) for number in chain.written])
 

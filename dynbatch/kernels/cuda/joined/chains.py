@@ -128,7 +128,6 @@ class ElementChain:
         return True
 
     def launch(self, queue: Queue) -> None:
-        """Queue all functions as one kernel."""
         steps, rows = tuple(self.steps), tuple([o.is_row for o in self.operands])
         source = kernel(steps, rows)
         (name,) = source.kernels
@@ -181,7 +180,6 @@ def operand_of(array: Array, is_row: bool = False) -> ChainOperand:
 
 
 def _place(operands: list[ChainOperand], operand: ChainOperand) -> int:
-    """The number of an operand, which is added where it is new."""
     for number, known in enumerate(operands):
         if known[1:] == operand[1:]:
             return number

@@ -22,7 +22,6 @@ THREADS_OF_LONG_ROW = 512
 
 
 def chunk_rows(tokens: int, vocabulary: int, itemsize: int) -> int:
-    """Tokens per chunk."""
     return kernels.chunk_rows(tokens, vocabulary, itemsize, CHUNK_BYTES, LEAST_ROWS)
 
 

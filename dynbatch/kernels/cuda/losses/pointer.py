@@ -35,7 +35,6 @@ def pointer_loss_backward(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array,
     wanted: ChoiceGradients, scratch: Array,
 ) -> None:  # fmt: skip
-    """Gradients of queries and keys, one launch each."""
     queries, keys, *_ = packed
     (rows, width), tables = keys.shape, _tables(packed)
     slopes = scratch[: num_pairs(packed)]

@@ -201,7 +201,6 @@ class Cublas:
         queue.add(Product(self.batched, args, self.handles, queue.upload, queue.label))
 
     def _few_rows_product(self, args: tuple[int, ...]) -> None:
-        """Queue our own kernel."""
         *_, rows, width, _ = args
         name, source = few_rows_product(self._precision)
         self._queue.kernels(self.dtype).add(source)

@@ -112,5 +112,4 @@ class CupyModule(Protocol):
 
 
 def device_address(array: Array) -> int:
-    """The address of a CuPy array's first element."""
     return array.data.ptr  # type: ignore[attr-defined, no-any-return]

@@ -43,11 +43,9 @@ class Books:
 
     @property
     def bytes(self) -> int:
-        """Most of all bytes at once, in a run after the first one."""
         return self.standing + self.most
 
     def take(self, size: int, stands: bool) -> int:
-        """The address of so many bytes more."""
         address, self._end = self._end, self._end + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         if stands:
             self.standing += size
@@ -57,7 +55,6 @@ class Books:
         return address
 
     def give(self, size: int, stands: bool) -> None:
-        """Count bytes as free."""
         if stands:
             self.standing -= size
         else:
@@ -139,17 +136,14 @@ class DryArray:
         return self._view(self._shape[keys])
 
     def reshape(self, *shape: Any) -> DryArray:
-        """A view in another shape."""
         if not self._shape.flags.c_contiguous:
             raise NotImplementedError("an array without memory is not copied")
         return self._view(self._shape.reshape(*shape))
 
     def view(self, dtype: DTypeLike) -> DryArray:
-        """A view in another dtype."""
         return self._view(self._shape.view(dtype))
 
     def get(self) -> Array:
-        """Zeros, since there are no numbers."""
         return np.zeros(self.shape, self.dtype)
 
 

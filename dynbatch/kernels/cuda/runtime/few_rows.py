@@ -52,5 +52,4 @@ def few_rows_product(precision: str = FULL) -> tuple[str, CudaSource]:
 
 
 def grid_of(rows: int, width: int) -> tuple[int, int]:
-    """Blocks for so many rows and columns."""
     return -(-rows // TILE_ROWS), -(-width // TILE_COLUMNS)

@@ -249,6 +249,5 @@ def _launch(
 
 
 def _fixed(extent: int | Array) -> int:
-    """An extent that is the same in all steps."""
     assert np.ptp(extent) == 0, "a graph's kernels differ in their number of blocks only"
     return int(np.max(extent))

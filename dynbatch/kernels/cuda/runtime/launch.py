@@ -256,7 +256,6 @@ class Launch:
         return bool(self._packed[1])
 
     def staged(self, upload: int, stage: Stage) -> Launch:
-        """A launch like this one, with its tables in the upload of that number."""
         kernels, name, args = self._kernels, self._name, self._args
         packed = kernels.packer(name).pack(args, stage)
         return Launch(
@@ -317,7 +316,6 @@ def too_wide(name: str, grid: Sequence[int]) -> ShapeError:
 
 
 def does_not_compile(text: CudaSource, key: str, error: Exception) -> BackendError:
-    """The error for a text of the user's own that the compiler refuses."""
     return BackendError(
         f"kernel {source.name_of(key)} does not compile: {text.in_users_lines(str(error)).strip()}"
         "\n  rule: the text is CUDA C++17 and stands by itself; REAL is float or double\n"

@@ -231,7 +231,6 @@ class PreparedLoop:
         return zip(cycle(self._items), cycle(calls), steps, strict=False)
 
     def _each(self, value: Extent) -> Iterable[int]:
-        """The value in each step."""
         return value.tolist() if isinstance(value, np.ndarray) else repeat(int(value), self.steps)
 
 

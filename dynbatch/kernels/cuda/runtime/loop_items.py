@@ -41,7 +41,6 @@ class KernelItem(NamedTuple):
         return f"kernel {self.name}"
 
     def at(self, step: int) -> KernelLaunch:
-        """The launch in a step."""
         grid, block = [
             tuple([int(e[step]) if isinstance(e, np.ndarray) else e for e in sizes])
             for sizes in (self.grid, self.block)
@@ -52,7 +51,6 @@ class KernelItem(NamedTuple):
         )
 
     def place_tables(self, upload: Upload) -> None:
-        """Put the addresses of tables into the arguments."""
         if self.tables:
             upload.require(self.upload)
         for word, offset in self.tables:

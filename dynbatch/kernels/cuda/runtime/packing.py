@@ -192,6 +192,5 @@ class Packer:
 
 
 def row_addresses(words: Array) -> Array:
-    """The addresses of the rows of a contiguous array."""
     first = np.uint64(words.ctypes.data)
     return first + np.arange(len(words), dtype=POINTER) * np.uint64(words.strides[0])

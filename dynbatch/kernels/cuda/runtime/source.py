@@ -93,12 +93,10 @@ def own(text: str, origin: tuple[str, int]) -> CudaSource:
 
 
 def is_own(key: str) -> bool:
-    """Whether a kernel is the user's own, by its key."""
     return " of " in key
 
 
 def name_of(key: str) -> str:
-    """The name of a kernel in its text."""
     return key.partition(" ")[0]
 
 
