@@ -13,6 +13,7 @@ from dynbatch.kernels.c.runtime import library
 from tests.cells import cell_cases
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, tame_outcome
+from tests.marks import exhaustive
 from tests.poison import poisoned_memory
 
 pytestmark = pytest.mark.skipif(bool(library.reason()), reason="no C here")
@@ -156,12 +157,9 @@ def random_cells(seeds):
             yield cell, batch
 
 
-def test_random_cells_in_c_equal_numpys():
-    for cell, batch in random_cells(range(12)):
-        assert_c_equals_numpy(cell, batch)
-
-
-@pytest.mark.exhaustive
-def test_many_random_cells_in_c_equal_numpys():
-    for cell, batch in random_cells(range(100, 400)):
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 12), *[exhaustive(first, 25) for first in range(100, 400, 25)]]
+)
+def test_random_cells_in_c_equal_numpys(first, count):
+    for cell, batch in random_cells(range(first, first + count)):
         assert_c_equals_numpy(cell, batch)

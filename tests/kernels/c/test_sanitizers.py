@@ -14,7 +14,7 @@ import pytest
 from dynbatch.kernels.c.runtime.compiler import VARIABLE
 
 FOLDER = Path(__file__).parent
-LOOPS = str(FOLDER.parents[1] / "compiler" / "c")
+LOOPS = FOLDER.parents[1] / "compiler" / "c"
 FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 
 
@@ -45,9 +45,12 @@ def run(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.exhaustive
-def test_no_kernel_leaves_its_arrays_or_does_what_c_leaves_undefined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [FOLDER, LOOPS], ids=["kernels", "loops"])
+def test_no_kernel_leaves_its_arrays_or_does_what_c_leaves_undefined(
+    folder: Path, tmp_path: Path
+) -> None:
     tests = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--ignore", __file__]
-    result = run(*tests, "--ignore", str(FOLDER / "runtime"), str(FOLDER), LOOPS, cache=tmp_path)
+    result = run(*tests, "--ignore", str(FOLDER / "runtime"), str(folder), cache=tmp_path)
     assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
     assert " passed" in result.stdout and " skipped" not in result.stdout
 
