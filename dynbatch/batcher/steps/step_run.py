@@ -179,7 +179,7 @@ class StepRun:
         """
         begin = time.perf_counter()
         if issubclass(self.node_type, Structural):
-            self.copied_bytes += move_rectangles(self.node_type.rectangles(self.batch))
+            self.copied_bytes += move_rectangles(self.node_type.moves(self.batch))
             self.batch.launches += 1
         else:
             xs = [self._pack(source, source.packing, arena) for source in self.sources]
@@ -221,7 +221,7 @@ class StepRun:
         begin = time.perf_counter()
         if issubclass(self.node_type, Structural):
             assigned = [target.assigned for target in self.targets if target is not None]
-            moves = self.node_type.rectangles(self.batch)
+            moves = self.node_type.moves(self.batch)
             self.copied_bytes += move_gradients_back(moves, frozenset().union(*assigned))
             self.batch.launches += 1
         else:

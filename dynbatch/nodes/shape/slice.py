@@ -89,7 +89,7 @@ class Slice(Structural):
         if len(parts) < 2:
             return False
         cuts: dict[Any, list[tuple[int, int]]] = {}
-        for r in cls.rectangles(batch):
+        for r in cls.moves(batch):
             block = getattr(r.sources, "block", None)  # where they are nodes of one step
             column, widths = r.source_column, r.width
             if r.rows is not None or block is None or not isinstance(column, int):

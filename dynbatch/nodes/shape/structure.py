@@ -74,6 +74,14 @@ class Structural(Operation):
         raise NotImplementedError(f"{cls.__name__}.rectangles")
 
     @classmethod
+    def moves(cls, batch: Batch) -> Sequence[Rectangles]:
+        """`rectangles`, made once a batch: planning, forward and backward read the same."""
+        known: Sequence[Rectangles] | None = batch.memo.get("rectangles")
+        if known is None:
+            known = batch.memo["rectangles"] = tuple(cls.rectangles(batch))
+        return known
+
+    @classmethod
     def rectangles_of(cls, node: Node) -> list[Rectangle]:
         """The moves of one node."""
         batch = Batch([node], node.graph.dtype)
