@@ -190,7 +190,10 @@ class Executor:
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
-                run.kernel_seconds = sum([self._run_stage(stage, arena) for stage in stages])
+                started = time.perf_counter()
+                for stage in stages:
+                    self._run_stage(stage, arena)
+                run.kernel_seconds = _seconds_since(started)
             self._differentiated = [
                 step for stage in stages for step in stage.steps if stage.is_backward or step.fused
             ]
@@ -312,15 +315,13 @@ class Executor:
 
     # The kernels ----------------------------------------------------------------------------------
 
-    def _run_stage(self, stage: Stage, arena: Array) -> float:
-        begin = time.perf_counter()
+    def _run_stage(self, stage: Stage, arena: Array) -> None:
         if stage.kind is StageKind.ACCUMULATE:
             self._commits.add(stage.steps)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
             self._stages.run(stage, arena)
-        return _seconds_since(begin)
 
     # After ----------------------------------------------------------------------------------------
 

@@ -98,22 +98,22 @@ class StageRunner:
 
     def run(self, stage: Stage, arena: Array) -> None:
         """Run forward or backward of the steps, after clearing the gradients that they add to."""
-        actions = self._actions
+        actions, is_backward = self._actions, stage.is_backward
         launches = queue() if self._device.is_cuda else None  # that of the thread which runs
         for block in stage.cleared:
             self._clear(block, launches)
-        if stage.is_backward:
+        if is_backward:
             steps: Sequence[StepRun] = [s for s in stage.steps if not s.is_structural]
             tasks = [partial(actions.backward, step, arena) for step in steps]
         else:
             steps = stage.steps
             tasks = [partial(actions.forward, step, arena) for step in steps]
         if launches is None:
-            self._on_threads(steps, tasks, stage.is_backward, arena)
+            self._on_threads(steps, tasks, is_backward, arena)
         else:
-            self._on_device(launches, steps, tasks, stage.is_backward, arena)
+            self._on_device(launches, steps, tasks, is_backward, arena)
         for step in stage.steps:
-            if stage.is_backward or step.fused:
+            if is_backward or step.fused:
                 if launches is not None:
                     launches.label = step.label
                 actions.add_gradients(step, arena)
