@@ -79,10 +79,8 @@ def _values(params: object, paths: Iterable[Path]) -> Iterator[object]:
     before: Path = ()
     passed = [params]  # at the beginnings of the path before
     for path in paths:
-        common = 0
-        for step, other in zip(path, before, strict=False):
-            if step != other or common + 1 == len(passed):
-                break
+        common, most = 0, min(len(path), len(before), len(passed) - 1)
+        while common < most and path[common] == before[common]:
             common += 1
         del passed[common + 1 :]
         try:

@@ -287,11 +287,14 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
     """The row of a step, where these names were given to nodes, by the index of what ran."""
     first = step.nodes[0]
     rows, width = sum(step.block.lengths), step.block.width
-    parameters = first.all_parameters()
+    parameters, loops = first.all_parameters(), _loops(first)
     flops, flops_backward = _flops_of(step, rows)
+    inside: Sequence[tuple[str, int]] = ()
+    depths: Sequence[tuple[int, int, int]] = ()
     if isinstance(first, RegionNode):
         widths = {group.cell.width for group in first.region.groups}
         rows, width = first.region.count, widths.pop() if len(widths) == 1 else 0
+        inside, depths = first.batch_sizes(), first.depths()
     return StepRecord(
         _kind_of(step),
         first.sig,
@@ -306,26 +309,28 @@ def _row_of(step: StepRun, given: Mapping[int, Sequence[str]]) -> StepRecord:
         names_of(parameters),
         step.num_batches,
         step.lower_bound,
-        first.batch_sizes() if isinstance(first, RegionNode) else (),
-        first.depths() if isinstance(first, RegionNode) else (),
-        _loops(first),
+        inside,
+        depths,
+        loops,
         step.batch.device.is_cuda,
         flops,
         flops_backward,
         padded_rows(step) if step.node_type in TYPES else 0,
         _bytes_of(step, parameters),
-        [*_products(step, flops)],
+        [*_products(step, flops, loops)] if flops.products or loops else (),
         [name for index in step_indices(step) for name in given.get(index, ())] if given else (),
     )
 
 
-def _products(step: StepRun, flops: Flops) -> Iterator[tuple[str, bool]]:
+def _products(
+    step: StepRun, flops: Flops, loops: Sequence[CompiledLoop]
+) -> Iterator[tuple[str, bool]]:
     """The names of what multiplies in a step, and whether the factors are two values."""
     first = step.nodes[0]
     if flops.products:
         name = first.label() if isinstance(first, RegionNode) else step.node_type.__name__
         yield name, step.node_type.multiplies_values
-    for operator in [op.node for loop in _loops(first) for op in loop.generic.values()]:
+    for operator in [op.node for loop in loops for op in loop.generic.values()]:
         if operator.multiplies_values:
             yield type(operator).__name__, True
 

@@ -139,13 +139,14 @@ class BatchInput:
     """
 
     __slots__ = (
-        "blocks", "covers", "gradient_blocks", "is_view", "lengths", "nodes", "packing", "size",
-        "start", "width", "widths",
+        "_offsets", "blocks", "covers", "gradient_blocks", "is_view", "lengths", "nodes", "packing",
+        "size", "start", "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.packing: int | None = None
+        self._offsets: Array | None = None
         together = stretch(nodes)
         self.is_view = together is not None
         if together is not None:
@@ -193,7 +194,14 @@ class BatchInput:
 
     def _ragged(self, flat: Array) -> Ragged:
         rows = flat.reshape(-1, self.width) if self.width else flat
-        return Ragged(rows, self.lengths, widths=self.widths)
+        return Ragged(rows, self.lengths, self._offsets, self.widths, self)
+
+    @property
+    def offsets(self) -> Array:
+        """(K + 1,) first row of each node, and the number of rows, where they are packed."""
+        if self._offsets is None:
+            self._offsets = offsets_of(self.lengths)
+        return self._offsets
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
         """Copy the rows into the arena, from element `start` on; return the bytes copied too."""

@@ -40,6 +40,7 @@ class BlockBatch:
         self.members: dict[int, tuple[StepMembers, int]] = {}
         self._numbers: dict[Coefficients, list[int]] = {}
         self._streams: dict[Site, list[int]] = {}
+        self._parts: dict[int, MembersPart] = {}
 
     @cached_property
     def result_blocks(self) -> set[Any]:
@@ -132,11 +133,20 @@ class BlockBatch:
         return part
 
     def part_of(self, operator: int) -> MembersPart | None:
-        members, number = self.members[operator]
-        if members.block is None or members.is_shared:
-            return None
-        count = len(self.calls)
-        return MembersPart(members, number * count, (number + 1) * count)
+        part = self._parts.get(operator)
+        if part is None:
+            members, number = self.members[operator]
+            if members.block is None or members.is_shared:
+                return None
+            first = number * len(self.calls)
+            part = self._parts[operator] = MembersPart(members, first, first + len(self.calls))
+        return part
+
+    def forget(self) -> None:
+        """Cut the references that lead in circles."""
+        self.calls = ()
+        self.members.clear()
+        self._parts.clear()
 
     def settle(self) -> None:
         """Tell the calls where their results lie."""

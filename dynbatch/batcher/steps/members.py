@@ -179,8 +179,8 @@ class Members(Sequence[Any]):
         """Cut the references from nodes to arrays, and those that lead in circles."""
         for node in self._nodes.values():
             node._block = None
-        self.block, self.batch.calls = None, ()
-        self.batch.members.clear()
+        self.block = None
+        self.batch.forget()
 
 
 def _stand_in(node: Folded) -> Any:
