@@ -68,9 +68,9 @@ def _multiply(
     work = rows * inner * columns
     if work > LARGE_PRODUCT and not is_batch_invariant() and precision == FULL:
         return NotImplemented  # BLAS has no product of rounded factors
-    (row_a, term_a), (term_b, column_b), (row_out, _) = (
-        (array.strides[0] // size, array.strides[1] // size) for array in (a, b, out)
-    )
+    row_a, term_a = a.strides[0] // size, a.strides[1] // size
+    term_b, column_b = b.strides[0] // size, b.strides[1] // size
+    row_out = out.strides[0] // size
     row_base = row_out if base is out else 0
     at_a, at_b, at_out, at_base = (
         address(a) or 0, address(b) or 0, address(out) or 0, address(base) or 0,

@@ -43,13 +43,17 @@ def layer_norm_parameters(
     if given is None:
         return NotImplemented
     parts = [(part.start, part.stop) for part in blocks(*dy.shape)]
+    if len(parts) == 1:
+        places = address(dweight), address(dbias)
+        share(functions.sum_parameters, [(*parts[0], width, *given, *places)])
+        return None
     sums = np.empty((len(parts), 2, width), dy.dtype)
     wanted = [(k, array) for k, array in enumerate((dweight, dbias)) if array is not None]
-    places: list[list[int | None]] = [[None, None] for _ in parts]
+    own: list[list[int | None]] = [[None, None] for _ in parts]
     for k, _ in wanted:
-        for two, of_part in zip(places, sums, strict=True):
+        for two, of_part in zip(own, sums, strict=True):
             two[k] = address(of_part[k])
-    each = zip(parts, places, strict=True)
+    each = zip(parts, own, strict=True)
     share(functions.sum_parameters, [(*part, width, *given, *two) for part, two in each])
     for k, array in wanted:
         np.add.reduce(sums[:, k], axis=0, out=array)

@@ -109,7 +109,9 @@ class DotProductAttention(AttentionBase):
     def scoring(cls, batch: Batch, masks: Sequence[Mask]) -> Scoring:
         """How scores are computed, as the kernels take it."""
         first = batch.first
-        scales = np.broadcast_to(cls.scales(batch), len(masks))
+        scales = cls.scales(batch)
+        if len(scales) != len(masks):
+            scales = np.broadcast_to(scales, len(masks))
         bias = score_bias(first.bias, first.table, batch.dtype)
         return Scoring(first.heads, scales, masks, first.shared_by(), bias)
 
