@@ -1,14 +1,15 @@
 """Each case of the table: NumPy against a formula written out."""
 
 import numpy as np
-import pytest
 
 from dynbatch.kernels.c.runtime import library
 from tests.kernels.table import CASES
-from tests.kernels.table.call import Call
+from tests.kernels.table.call import Call, every
+
+IN_NUMPY = [case for case in CASES if "-large" not in case.name]  # slow in small blocks
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@every(IN_NUMPY)
 def test_numpy_leaves_what_the_formula_says(case, block):
     case.each("float64", against_the_formula)
 

@@ -3,31 +3,22 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.matrices import Matrices
 from dynbatch.kernels.runtime.dispatch import c_version
 from tests.kernels.c.compare import TOLERANCE
 from tests.kernels.table import CASES
-from tests.kernels.table.call import Call
+from tests.kernels.table.call import Call, every
 
-
-def has_c(call: Call) -> bool:
-    """Whether its kernel has a C version; matrices come to it one by one."""
-    has_matrices = any([isinstance(argument, Matrices) for argument in call.arguments])
-    return vars(call.kernel).get("c") is not None and not has_matrices
-
-
-IN_C = [case for case in CASES if any(map(has_c, case.every_call("float64")))]
+IN_C = [case for case in CASES if case.has("c")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", IN_C, ids=lambda case: case.name)
+@every(IN_C)
 def test_c_leaves_what_numpy_leaves(case, dtype):
     case.each(dtype, against_numpy)
 
 
 def against_numpy(call: Call) -> None:
-    if not has_c(call):
-        return
+    assert call.has("c")
     for is_apart in {False, call.apart}:
         mine, expected = call.on_host(is_apart), call.by_numpy(is_apart)
         result = c_version(call.kernel)(*mine, **call.named)

@@ -1,20 +1,22 @@
 """Each case of the table: CUDA against NumPy, with as many launches as it says."""
 
 import numpy as np
-import pytest
 
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import ROUNDINGS, assert_versions_agree, launches
 from tests.kernels.table import CASES
-from tests.kernels.table.call import Call
+from tests.kernels.table.call import Call, every
+
+IN_CUDA = [case for case in CASES if case.has("cuda")]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@every(IN_CUDA)
 def test_cuda_leaves_what_numpy_leaves(cupy, dtype, case):
     case.each(dtype, against_numpy)
 
 
 def against_numpy(call: Call) -> None:
+    assert call.has("cuda")
     near = {"rtol": call.rtol, "atol": call.atol}
     uploads = queue().uploads
     with launches(call.launches):

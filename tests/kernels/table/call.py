@@ -12,10 +12,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.matrices import Matrices
+from tests.marks import exhaustive
 
 Scene = Generator["Call", Any, None]
 
@@ -54,7 +57,14 @@ class Call:
         self.plain, self.launches, self.by_plain = plain, launches, by_plain
         self.rtol, self.atol = (0.0, 0.0) if "cuda" in exact else (rtol, atol)
         self.alone, self.uploads = alone, uploads
+        self._by_numpy: dict[bool, list[Any]] = {}
         self.exact, self.over, self.apart, self.outputs = exact, over, apart, outputs
+
+    def has(self, language: str) -> bool:
+        """Whether the kernel has a version; in C, matrices come to it one by one."""
+        has_matrices = any([isinstance(argument, Matrices) for argument in self.arguments])
+        is_there = vars(self.kernel).get(language) is not None
+        return is_there and not (language == "c" and has_matrices)
 
     def expected(self) -> list[Array | None]:
         """`plain` of each output."""
@@ -70,11 +80,12 @@ class Call:
         return [make(a.array) if isinstance(a, Values) else a for a in self.arguments]
 
     def by_numpy(self, is_apart: bool = False) -> list[Any]:
-        """The arguments after NumPy's version ran."""
-        arguments = self.on_host(is_apart)
-        with library.reference_only(), np.errstate(all="ignore"):
-            self.kernel(*arguments, **self.named)
-        return arguments
+        """The arguments after NumPy's version ran, once."""
+        if is_apart not in self._by_numpy:
+            arguments = self._by_numpy[is_apart] = self.on_host(is_apart)
+            with library.reference_only(), np.errstate(all="ignore"):
+                self.kernel(*arguments, **self.named)
+        return self._by_numpy[is_apart]
 
     def segments_alone(self, arguments: list[Any]) -> Iterator[tuple[Any, Any]]:
         """The output of each segment, and what a run of it alone leaves."""
@@ -111,20 +122,21 @@ ALL = "numpy c cuda"
 
 
 class Case(NamedTuple):
-    """A scene with its parameters."""
+    """A scene with its parameters; `is_quick` if it is tried without `--all`."""
 
     name: str
     scene: Callable[..., Scene]
     parameters: Mapping[str, Any]
+    is_quick: bool
 
     def calls(self, dtype: Any) -> Scene:
         return self.scene(np.dtype(dtype), **self.parameters)
 
-    def every_call(self, dtype: Any) -> list[Call]:
-        """All calls of the scene."""
-        calls: list[Call] = []
-        self.each(dtype, calls.append)
-        return calls
+    def has(self, language: str) -> bool:
+        """Whether its kernels have a version: "c" or "cuda"; those of a scene have the same."""
+        if self.scene not in FIRST:
+            FIRST[self.scene] = next(self.calls("float64"))
+        return FIRST[self.scene].has(language)
 
     def each(self, dtype: Any, check: Callable[[Call], object]) -> None:
         """Check each call of the scene; NumPy's output of each goes on to the next."""
@@ -140,23 +152,37 @@ class Case(NamedTuple):
 
 
 CASES: list[Case] = []
+FIRST: dict[Callable[..., Scene], Call] = {}
+"""A call of each scene."""
 
 
 def case(**parameters: Mapping[str, Any] | Sequence[Any]) -> Callable[..., Callable[..., Scene]]:
-    """Enter a scene with each combination of parameters, named or a list."""
+    """Enter a scene with each combination of parameters, named or a list.
+
+    Those that show each value of each parameter once are tried without `--all`.
+    """
 
     def enter(scene: Callable[..., Scene]) -> Callable[..., Scene]:
         lists = [
             each.items() if isinstance(each, Mapping) else [(str(value), value) for value in each]
             for each in parameters.values()
         ]
+        most = max(map(len, lists))
+        quick = [[list(each)[k % len(each)][0] for each in lists] for k in range(most)]
         for chosen in itertools.product(*lists):
-            name = "-".join([scene.__name__, *[name for name, _ in chosen]])
+            names = [name for name, _ in chosen]
             values = dict(zip(parameters, [value for _, value in chosen], strict=True))
-            CASES.append(Case(name, scene, values))
+            name = "-".join([scene.__name__, *names])
+            CASES.append(Case(name, scene, values, names in quick))
         return scene
 
     return enter
+
+
+def every(cases: Sequence[Case]) -> pytest.MarkDecorator:
+    """Parametrize a test by cases."""
+    marked = [each if each.is_quick else exhaustive(each) for each in cases]
+    return pytest.mark.parametrize("case", marked, ids=[each.name for each in cases])
 
 
 def normal(dtype: Any, *shape: int, seed: int = 0) -> Array:
