@@ -74,12 +74,9 @@ OF_TWO: dict[str, Callable[[db.Node, db.Node], db.Node]] = {
     "geglu by tanh": partial(F.geglu, approximate="tanh"),
     "reglu": F.reglu,
     "halves": lambda a, b: F.glu(F.concat([F.unsqueeze(a, -1), F.unsqueeze(b, -1)])),
-    "mse_loss": partial(F.mse_loss, reduction="sum"),
+    **{kind.__name__: partial(kind, scale=1.0) for kind in ElementwiseLoss.__subclasses__()},
     "huber_loss": partial(F.huber_loss, reduction="sum"),
     "l1_loss": partial(F.l1_loss, reduction="sum"),
-    "kl_div": partial(F.kl_div, reduction="sum"),
-    "kl_div of logarithms": partial(F.kl_div, reduction="sum", log_target=True),
-    "cross-entropy of two": partial(F.binary_cross_entropy_with_logits, reduction="sum"),
 }
 OF_ROWS: dict[str, Callable[[db.Node], db.Node]] = {
     f"{name} over {dim}": partial(getattr(F, name), dim=dim)

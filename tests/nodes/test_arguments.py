@@ -1,5 +1,6 @@
 """What is no node, where a node belongs: one message whatever the function and the thing given."""
 
+import inspect
 import sys
 from functools import partial
 
@@ -17,8 +18,14 @@ VECTOR = db.Parameter(np.ones(3, np.float32), "vector")
 
 COMPARISONS = ["equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum"]
 COMPARISONS += ["not_equal"]
+OF_TARGETS = [
+    name
+    for name in F.__all__
+    if list(inspect.signature(getattr(F, name)).parameters)[:2] == ["x", "target"]
+]
 # Each function, with the place of a node left open; every other argument fits.
 FUNCTIONS = {
+    **{name: [lambda x, it, name=name: getattr(F, name)(it, x)] for name in OF_TARGETS},
     "add": [lambda x, it: F.add(it, x), lambda x, it: F.add(x, it)],
     "additive_attention": [
         lambda x, it: F.additive_attention(it, x, x, VECTOR),
@@ -27,7 +34,6 @@ FUNCTIONS = {
     "affine": [lambda x, it: F.affine(VECTOR, (SQUARE, it))],
     "attention": [lambda x, it: F.attention(it, x, x), lambda x, it: F.attention(x, it, x)],
     "avg_pool2d": [lambda x, it: F.avg_pool2d(it, 1)],
-    "binary_cross_entropy_with_logits": [lambda x, it: F.binary_cross_entropy_with_logits(it, x)],
     "chunk": [lambda x, it: F.chunk(it, 1)],
     "concat": [lambda x, it: F.concat([x, it]), lambda x, it: F.concat([it, x])],
     "conv1d": [lambda x, it: F.conv1d(it, SQUARE)],
@@ -46,16 +52,12 @@ FUNCTIONS = {
     "expand": [lambda x, it: F.expand(it, (2, 3))],
     "gather_rows": [lambda x, it: F.gather_rows(it, [0])],
     "general_attention": [lambda x, it: F.general_attention(it, x, x, SQUARE)],
-    "huber_loss": [lambda x, it: F.huber_loss(it, x)],
-    "kl_div": [lambda x, it: F.kl_div(it, x)],
     "kmax_pool": [lambda x, it: F.kmax_pool(it, 2)],
-    "l1_loss": [lambda x, it: F.l1_loss(it, x)],
     "linear": [lambda x, it: F.linear(it, SQUARE)],
     "matmul": [lambda x, it: F.matmul(it, x), lambda x, it: F.matmul(x, it)],
     "max_pool": [lambda x, it: F.max_pool(it, 1)],
     "max_pool2d": [lambda x, it: F.max_pool2d(it, 1)],
     "mean_pool": [lambda x, it: F.mean_pool(it, 1)],
-    "mse_loss": [lambda x, it: F.mse_loss(it, x)],
     "multi_margin_loss": [lambda x, it: F.multi_margin_loss(it, [0, 1])],
     "multiply": [lambda x, it: F.multiply(it, x), lambda x, it: F.multiply(x, it)],
     "normalize": [lambda x, it: F.normalize(it)],
