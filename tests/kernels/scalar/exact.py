@@ -106,6 +106,10 @@ def _operation(
     is_counted = part.op == "add" and all([x.operands for x in part.operands])
     if is_counted or (of_every_sum and part.op in ("add", "subtract")):
         return value, sizes[0] + sizes[1]
+    if of_every_sum and part.op == "log" and part.operands[0].op == "add":
+        return value, max(abs(value), sizes[0] / abs(values[0])) if values[0] else mp.inf
+    if of_every_sum and part.op == "negative":
+        return value, sizes[0]
     if of_every_sum and part.op == "where":
         return value, sizes[1 if values[0] else 2]
     if part.op in ("multiply", "divide") and mp.isfinite(value):

@@ -82,7 +82,7 @@ def test_both_slopes_are_the_limits_of_differences(pair):
             for name, root in zip(pair.names, pair.gradients(), strict=True):
                 ends = [value_of(body, **xs | {name: xs[name] + h}) for h in (step, -step)]
                 slope = value_of(root, **ONES, **xs)
-                if not (all(map(is_number, ends)) and is_number(slope)):
+                if not all([is_number(x) and abs(x) < mp.mpf("1e300") for x in (*ends, slope)]):
                     continue
                 numeric = (ends[0] - ends[1]) / (2 * step)
                 if pair.is_differentiable:
