@@ -773,6 +773,12 @@ CASES = [
          lambda graph, x, y: F.kl_div(x, y, reduction="sum", log_target=True), pair, (),
          lambda torch, x, y: torch.nn.functional.kl_div(x, y, reduction="sum", log_target=True),
          {"LogKlDivergence": 1}),
+    Case("poisson_nll_loss", lambda graph, x, y: F.poisson_nll_loss(x, y, reduction="sum"), pair,
+         (), lambda torch, x, y: torch.nn.functional.poisson_nll_loss(x, y, reduction="sum"),
+         {"PoissonLoss": 1}),
+    Case("poisson_nll_loss of rates", lambda graph, x, y: F.poisson_nll_loss(y, x, False, "sum"),
+         pair_of_positives, (), lambda torch, x, y: torch.nn.functional.poisson_nll_loss(
+             y, x, log_input=False, reduction="sum"), {"PoissonRateLoss": 1}),
     Case("binary_cross_entropy_with_logits",
          lambda graph, x, y: F.binary_cross_entropy_with_logits(x, y, reduction="sum"),
          matrix_and_labels, (),

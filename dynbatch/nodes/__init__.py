@@ -21,6 +21,7 @@ from dynbatch.nodes.losses.elementwise import (
     kl_div,
     mse_loss,
     nll_loss,
+    poisson_nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
 from dynbatch.nodes.normalize import cosine_similarity, normalize
@@ -98,10 +99,11 @@ __all__ = [
     "logsumexp", "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean",
     "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply", "negative",
     "nll_loss", "normalize", "not_equal", "parameter", "permute", "pick", "pointer_loss",
-    "positions", "pow", "reglu", "relative_bias", "repeat", "reshape", "reverse", "rms_norm",
-    "rotary", "round", "segment_mean", "segment_sum", "sign", "sin", "sinh", "sinusoidal", "slice",
-    "softmax", "sparsemax", "split", "sqrt", "squeeze", "stack", "std", "subtract", "sum", "swiglu",
-    "t5_bias", "tan", "topk", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
+    "poisson_nll_loss", "positions", "pow", "reglu", "relative_bias", "repeat", "reshape",
+    "reverse", "rms_norm", "rotary", "round", "segment_mean", "segment_sum", "sign", "sin", "sinh",
+    "sinusoidal", "slice", "softmax", "sparsemax", "split", "sqrt", "squeeze", "stack", "std",
+    "subtract", "sum", "swiglu", "t5_bias", "tan", "topk", "transpose", "unsqueeze", "var",
+    "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -26,6 +26,8 @@ from dynbatch.kernels.unary.arithmetic import absolute, exp, log
 LOSSES: dict[str, Pair] = {}
 """The losses f(x, t) of an input and a target, by name."""
 
+LEAST_RATE = 1e-8
+
 
 @pair(LOSSES, x=lambda x, t: 2 * (x - t), t=lambda x, t: 2 * (t - x))
 def squared_error(x: Expression, t: Expression) -> Expression:
@@ -63,6 +65,18 @@ def logistic(x: Expression, t: Expression) -> Expression:
     No term cancels another where the prediction is right, however sure.
     """
     return absolute(x) * where(x > 0, 1 - t, t) + log1p(exp(-absolute(x)))
+
+
+@pair(LOSSES)
+def poisson(x: Expression, t: Expression) -> Expression:
+    """exp(x) - t x."""
+    return exp(x) - t * x
+
+
+@pair(LOSSES)
+def poisson_rate(x: Expression, t: Expression) -> Expression:
+    """x - t log(x + 1e-8)."""
+    return x - t * log(x + LEAST_RATE)
 
 
 @has_cuda(1)

@@ -117,6 +117,20 @@ class BinaryCrossEntropy(ElementwiseLoss):
     pair = kernels.logistic
 
 
+class PoissonLoss(ElementwiseLoss):
+    """f = exp(x) - t x; x holds logarithms of rates."""
+
+    __slots__ = ()
+    pair = kernels.poisson
+
+
+class PoissonRateLoss(ElementwiseLoss):
+    """f = x - t log(x + 1e-8); x holds rates."""
+
+    __slots__ = ()
+    pair = kernels.poisson_rate
+
+
 def nll_loss(
     log_probabilities: Node, targets: Any, ignore_index: int = -100, reduction: str = "mean"
 ) -> Node:
@@ -190,6 +204,35 @@ def binary_cross_entropy_with_logits(x: Node, target: Any, reduction: str = "mea
     """
     what = "binary_cross_entropy_with_logits"
     return _pair_loss(what, BinaryCrossEntropy, x, target, reduction)
+
+
+def poisson_nll_loss(x: Node, target: Any, log_input: bool = True, reduction: str = "mean") -> Node:
+    """Negative log-likelihood of counts, as `torch.nn.functional.poisson_nll_loss`.
+
+    Each element gives exp(x) - t x, or x - t log(x + 1e-8) without `log_input`. The term log t!,
+    which does not depend on x, is left out, as in PyTorch.
+
+    Args:
+        x:         logarithms of the expected counts, of any shape; these counts themselves without
+            `log_input`.
+        target:    counts; a node or an array of that shape.
+        log_input: whether x holds logarithms.
+        reduction: "mean" over all elements (0 if there are none), or "sum".
+
+    Raises:
+        ShapeError: the shapes differ.
+        DtypeError: the target is not numeric.
+        ValueError: unknown reduction.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     F.poisson_nll_loss(F.input(graph, [0.0, 0.0]), [1.0, 3.0]).item()
+        1.0
+    """
+    node_type = PoissonLoss if log_input else PoissonRateLoss
+    return _pair_loss("poisson_nll_loss", node_type, x, target, reduction)
 
 
 def _pair_loss(
