@@ -154,10 +154,12 @@ def _array_of(nodes: Sequence[Operation], traces: Sequence[Operators]) -> int | 
     alike: list[int] = []
     for number, recipe in enumerate(logs[0].recipes):
         if recipe is not None:
+            # A function may make more arrays in one trace than in another: only common ones count.
             if any([number >= len(log.recipes) for log in logs]):
                 break
             if not all([recipe.is_like(log.recipes[number]) for log in logs]):
                 continue
+            # Equal recipes make equal arrays, so either would do: that is not an ambiguity.
             if any([recipe.is_like(logs[0].recipes[k]) for k in alike]):
                 continue
         if all([_takes(node, log.arrays[number]) for node, log in zip(nodes, logs, strict=True)]):
@@ -244,6 +246,8 @@ def _bind_sizes(
     op: BlockOperator, fit: Fit, nodes: Sequence[Operation], count: int, follows: bool
 ) -> None:
     """Bind rows and width, of nodes of which the first `count` are of different sizes."""
+    # The first nodes differ in sizes, the others in contents: a size that changes with the contents
+    # does not follow from sizes.
     of_sizes, of_data = nodes[:count], nodes[count:]
     if op.node.ndim < 2:
         op.rows = fit.constant(1)

@@ -55,6 +55,7 @@ def packed_weights(
             packs += (native.pack, native.pack_back)[way](op, room)
         elif number not in cell.stream_maps:
             shape = op.output.width, op.inputs[0].width
+            # Each pass has the weight as it multiplies: (K, O) forward, (O, K) backward.
             wide = room[: shape[0] * shape[1]].reshape(shape[:: 1 if way else -1])
             arrays[f"{'WV'[way]}{number}"] = wide
             for piece in op.pieces:

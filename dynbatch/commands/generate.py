@@ -258,6 +258,7 @@ def _lines(file: str | None) -> Iterator[str]:
                 line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if line.strip():
                     text = utf8_text(f"{name}:{number}", line.removesuffix(b"\n"))
+                    # Blank lines at the end are not between prompts, and need no warning.
                     between = blank
                     yield text.removesuffix("\r")
                 else:

@@ -76,6 +76,7 @@ class Writing:
                     yield event.text
             for number in [number for number in numbers if self._engine.has_ended(number)]:
                 self._end(number, numbers.pop(number), outcomes)
+            # Results end in any order, but are printed in the order of their prompts.
             while printed in outcomes:
                 outcome, text = outcomes.pop(printed), texts.pop(printed)
                 if not is_alone:

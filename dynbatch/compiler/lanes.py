@@ -76,6 +76,8 @@ def find_cuts(ops: Sequence[Op]) -> dict[int, set[int]]:
     for x, output, at in relations:
         cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
         cuts.setdefault(id(output), set()).update((0, at, at + x.width, output.width))
+    # A cut in an operand cuts the result at the same element, and the other way round; such cuts
+    # travel along chains of operators, so this goes on until nothing is added.
     changed = True
     while changed:
         changed = False
@@ -114,6 +116,8 @@ def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]
         for output in _segments(op.output, 0, op.output.width, cuts):
             inputs = [ColumnRange(x.base, x.column + output.first, output.width) for x in op.inputs]
             scalars.append(ScalarOp(op, tuple(inputs), output))
+    # Operators that touch a segment in common belong to one lane: a union of sets, where each new
+    # operator merges all lanes that it meets.
     lane_of: dict[tuple[int, int], int] = {}
     lanes: dict[int, list[ScalarOp]] = {}
     for number, scalar in enumerate(scalars):

@@ -45,6 +45,8 @@ def split(trace: Trace) -> Split:
         for x in node.inputs:
             readers.setdefault(x.index, []).append(node.index)
         sections[node.index] = _section(node, sections)
+    # Backward through the operators: one that only operators after the loop read can follow the
+    # loop itself, where it runs once for all tokens instead of once a step.
     for node in reversed(order):
         free = sections[node.index] is Section.LOOP and node.index not in for_state
         if free and node.is_rowwise():
@@ -59,6 +61,7 @@ def split(trace: Trace) -> Split:
         require_vector(value)
     wanted = [trace.output, *[x for n in after for x in n.inputs]]
     exports = {x.index: x for x in wanted if sections[x.index] in (Section.LOOP, Section.STATE)}
+    # At least one value is exported: any state will do.
     exports = exports or {trace.states[0].index: trace.states[0]}
     before = nodes_of(Section.TOKEN, Section.MEMORY)
     return Split(before, loop, after, list(exports.values()), sections)

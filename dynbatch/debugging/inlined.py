@@ -88,6 +88,7 @@ class InlinedRegion:
             ends = np.cumsum([x.width for x in outputs])
             for x, dy in zip(outputs, np.split(self.gradients[call], ends[:-1]), strict=True):
                 _add(gradients, x.index, dy)
+            # The call's gradient is complete: all calls that read it are later and have run back.
             for run in reversed(self._runs[call]):
                 for uid, (parameter, array) in run.backward(gradients).items():
                     known = self.parameters.get(uid)

@@ -191,6 +191,7 @@ class StepCheck:
             return {
                 block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in sums_of.items()
             }
+        # Other steps write packed gradients into scratch first, which are added node by node.
         for source, target in zip(self.step.sources, self.step.targets, strict=True):
             if target is None or target.scratch is None:
                 continue

@@ -52,6 +52,7 @@ def unrolled(
             stands_for[node] = results[node.inputs[0]][node.number]
         else:
             flat.append(node)
+    # Checks and dumps look nodes up by index, so the unrolled nodes borrow the indices meanwhile.
     indices = [node.index for node in nodes]
     try:
         for number, node in enumerate(flat):

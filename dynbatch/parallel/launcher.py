@@ -241,6 +241,7 @@ def _waited(
             earliest = next((each for each in ended if each.process.returncode), None)
             failed_at = time.monotonic()
         if len(ended) == len(ranks):
+            # A guard may have written between the read above and the end of the last rank.
             if verdict is None and not sent and (line := report.readline()):
                 verdict = json.loads(line)
             return verdict, earliest

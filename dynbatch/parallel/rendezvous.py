@@ -77,6 +77,8 @@ def join(membership: PlaceInRun, timeout: float = 60.0) -> TcpTransport:
                 peer = _connected(membership, (rank, channel), address, end)
                 links[rank, channel] = opened.enter_context(peer)
 
+        # Every pair is connected once: a rank connects to those below it, then accepts those
+        # above, so nobody waits for a rank that waits for it.
         if membership.rank == 0:
             accept(range(1, membership.size))
             peers = [links[r, DATA] for r in range(1, membership.size)]

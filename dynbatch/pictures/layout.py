@@ -70,6 +70,7 @@ def ordered(
     above, below, first = _neighbours(rows, paths, hint)
     order = [sorted(row, key=lambda key: first[key]) for row in rows]
     best, fewest = order, _crossings(order, above)
+    # Sweeps by mean positions (Sugiyama et al. 1981) may also make crossings: the best is kept.
     for sweep in range(SWEEPS):
         upward = sweep % 2 == 0
         neighbours = below if upward else above

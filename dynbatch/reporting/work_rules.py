@@ -173,6 +173,7 @@ def _attention(record: RunRecord, observed: Observed) -> Iterator[Advice]:
         for node, read in enumerate(inputs):
             weights = [i for i in read if types[node] == "MatMul" and types[i] == "Softmax"]
             below = [j for i in weights for j in inputs[i]]
+            # Scaling and masking may stand between the product of scores and the softmax.
             for _ in range(MOST_BETWEEN):
                 below += [k for j in below if types[j] != "MatMul" for k in inputs[j]]
             if any([types[j] == "MatMul" for j in below]):

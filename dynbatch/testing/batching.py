@@ -146,6 +146,7 @@ def run(
             outputs.update({f"sentence {k}, output {i}": y for i, y in enumerate(built)})
         loss = probe(list(outputs.values()), weights)
         values: dict[str, Array] = {}
+        # Values that are read first are computed by a run of their own, before backward's.
         if reads:
             graph.forward()
             require_finite("check_batching", outputs)

@@ -158,6 +158,7 @@ class LiveProfile:
             for step in stage.steps:
                 if stage.kind is StageKind.FORWARD:
                     reader = number[step]
+                    # Times are doubled, so that 2 t - 1 is the moment before stage t.
                     self._made[reader] = self._read[reader] = 2 * time
                     blocks = [block for source in step.sources for block in source.blocks]
                     makers = {number[maker[block]] for block in blocks if block in maker}

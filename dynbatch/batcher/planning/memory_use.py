@@ -96,6 +96,7 @@ class MemoryUse:
                 ending[block.last].append(block)
         alive: Counter[str] = Counter()
         uses = []
+        # Blocks that end in a stage are alive in it: they are taken off after its bytes are noted.
         for label, begin, end in zip(labels, begins, ending, strict=True):
             for block in begin:
                 alive[block.cause] += block.size * itemsize

@@ -142,6 +142,8 @@ class RunPlanner:
         left_out: list[int] = []
         smallest: list[MemoryPlan] = []
         floor = 0
+        # A search takes long and rarely helps where the smallest peak is far above the limit: such
+        # counts of parts wait until all others have failed.
         for thorough in (False, True):
             for count in tuple(left_out) if thorough else _counts(request.micro_batches):
                 if not thorough and floor > FAR * room * count:

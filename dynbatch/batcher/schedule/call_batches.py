@@ -93,6 +93,7 @@ def _by_policy(
     """Schedule some tables' calls as nodes of a structure, in order of creation."""
     starts = np.cumsum([0, *[pending[k].rows.size for k in part]])
     calls = [pending[k].table.calls[row] for k in part for row in pending[k].rows.tolist()]
+    # Policies see nodes in order of creation, so calls of all tables are merged by their index.
     by_creation = np.argsort([call.index for call in calls])
     position = np.empty(len(calls), np.int64)
     position[by_creation] = np.arange(len(calls))
@@ -113,6 +114,7 @@ def _by_policy(
         rows = taken[step.signature]
         first = len(rows)
         chosen = [row_in_table[node] for node in step.nodes]
+        # In the order of their memories, whose rows are then read in order, too.
         memory = pending[part[step.signature]].by_memory
         rows += chosen if memory is None else sorted(chosen, key=memory[1].__getitem__)
         ordered.batches.append((part[step.signature], first, len(rows)))

@@ -235,6 +235,7 @@ def with_common(parts: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[list[
         for block in _read([step for stage in part for step in stage])
         if block in maker and maker[block][0] != number
     ]
+    # What a common step reads must run before it, so it is common as well.
     while waiting:
         step = waiting.pop()
         if step not in common:

@@ -157,6 +157,7 @@ def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     if any([stacked.firsts is not None for stacked in each]):
         shifts = [stacked.firsts or [0] * len(stacked.rows) for stacked in each]
         first = first + np.array([shift for of_node in shifts for shift in of_node])
+    # Columns of integers instead of a loop over calls, of which a mini-batch has thousands.
     source = {home: k for k, home in enumerate(_homes(nodes))}
     spaces: list[Earlier] = []
     of = np.empty_like(rows)

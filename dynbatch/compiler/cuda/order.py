@@ -148,6 +148,7 @@ def _add_to_sums(ops: Sequence[Op], kept: Sequence[Value]) -> list[Op]:
         makers = {id(value): op for op in result for value in op.outputs}
         readers = [op for op in result if _reads(op, add)]
         is_read = any([op.opcode in FUSED and op.opcode is not OpCode.COPY for op in readers])
+        # Only the first operand of a difference: the second one's product would have to be negated.
         for x, other in (add.inputs, add.inputs[::-1])[: 1 + add.is_add]:
             product = _product(x, makers, result, kept)
             beside = _product(other, makers, result, kept) if add.is_add else None

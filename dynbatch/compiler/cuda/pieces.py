@@ -41,9 +41,11 @@ def pieces_of(
     sums: dict[tuple[int, int], dict[int, ColumnRange]] = {}
     for segment in segments:
         total = segment
+        # A product that is read only to be added can be summed in the same registers as the total.
         while reads[total.key] == 1 and total.key in added and not leaves(total):
             total = added[total.key]
         known = sums.get(total.key, {})
+        # Two columns of one product cannot share a sum: each pass over the terms makes one of them.
         key = segment.key if id(segment.base) in known else total.key
         sums.setdefault(key, {})[id(segment.base)] = segment
     parts = [[*each.values()] for each in sums.values()]

@@ -163,6 +163,7 @@ class Match:
                 self.left_out.append(name)
             elif matches(self._kind.skipped, plain) or matches(self._kind.skipped, name):
                 self.left_out.append(name)
+            # A wrong file may have thousands of other names; an error shows a few.
             elif len(self._unexpected) <= _MOST_NAMES:
                 self._unexpected.append(shorten(name))
         if index is not None and listed != sum([1 for one in index.values() if one == file.name]):
