@@ -6,6 +6,7 @@ from dynbatch.nodes.syntax.other_names import OF_OPTIM, missing
 from dynbatch.optim.adadelta import Adadelta
 from dynbatch.optim.adagrad import Adagrad
 from dynbatch.optim.adam import Adam, AdamW
+from dynbatch.optim.adamax import Adamax
 from dynbatch.optim.averaging import Average
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.optim.exponentiated_gradient import EG
@@ -23,6 +24,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Average",
     "Constant",
     "Cosine",

@@ -21,6 +21,8 @@ SETTINGS = [
     ("Adam", dict(lr=0.01, amsgrad=True)),
     ("AdamW", dict(lr=0.01)),
     ("AdamW", dict(lr=0.01, betas=(0.0, 0.5), weight_decay=0.3, amsgrad=True)),
+    ("Adamax", dict(lr=0.01)),
+    ("Adamax", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)),
     ("Adadelta", dict(lr=1.0)),
     ("Adadelta", dict(lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.1)),
 ]
