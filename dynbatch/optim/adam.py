@@ -64,7 +64,7 @@ class Adam(Optimizer):
         scale = math.sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
         numbers = {"step_size": step_size, "scaled_eps": self.eps * scale}
-        return numbers | {"beta1": beta1, "beta2": beta2, "l2": self.weight_decay, "shrink": 1.0}
+        return numbers | {"beta1": beta1, "beta2": beta2, **decays(self, self.weight_decay)}
 
 
 class AdamW(Adam):
@@ -86,8 +86,14 @@ class AdamW(Adam):
         super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
 
     def numbers(self, num_steps: int) -> dict[str, float]:
-        shrink = 1.0 - float(self.lr) * self.weight_decay
-        return super().numbers(num_steps) | {"l2": 0.0, "shrink": shrink}
+        return super().numbers(num_steps) | decays(self, self.weight_decay, is_decoupled=True)
+
+
+def decays(optimizer: Optimizer, decay: float, is_decoupled: bool = False) -> dict[str, float]:
+    """The numbers `l2`, by which the weights join the gradient, and `shrink`, their own factor."""
+    if is_decoupled:
+        return {"l2": 0.0, "shrink": 1.0 - float(optimizer.lr) * decay}
+    return {"l2": decay, "shrink": 1.0}
 
 
 def betas_of(owner: object, betas: object) -> tuple[float, float]:

@@ -21,6 +21,15 @@ every_setting = pytest.mark.parametrize(
 SHAPES = [(11, 6), (6,)]
 
 
+@pytest.fixture(autouse=True)
+def scalars_are_float64():
+    """PyTorch keeps NAdam's product of numbers in the default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 @every_setting
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), exhaustive("float32", 1e-5)])
