@@ -11,6 +11,7 @@ from dynbatch.optim.averaging import Average
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.optim.exponentiated_gradient import EG
 from dynbatch.optim.groups import decay_groups
+from dynbatch.optim.nadam import NAdam
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.rmsprop import RMSprop
@@ -31,6 +32,7 @@ __all__ = [
     "GradientNorm",
     "InverseSqrt",
     "LinearWarmup",
+    "NAdam",
     "Optimizer",
     "Plateau",
     "RMSprop",
