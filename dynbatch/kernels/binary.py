@@ -20,7 +20,7 @@ from dynbatch.kernels.elementwise import (
     share_blocks_of,
     write_over,
 )
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.scalar.expressions import Expression, make
 from dynbatch.kernels.scalar.pair import Pair, pair
 
@@ -54,8 +54,7 @@ greater, greater_equal, equal, not_equal = map(
 )
 
 
-@has_cuda(1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def combine(kernel: Pair, a: Array, b: Array, out: Array) -> None:
     """out = f(a, b), of one shape; `out` may be either."""
     if out.size <= segment.SUMS_WORTH_A_THREAD:
@@ -68,8 +67,7 @@ def combine(kernel: Pair, a: Array, b: Array, out: Array) -> None:
     )
 
 
-@has_cuda(1)
-@has_c
+@kernel(1, c=HOST, cuda=HOST)
 def combine_backward(
     kernel: Pair, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> None:
@@ -91,7 +89,7 @@ def combine_backward(
     _in_blocks(kernel, dy, out, backward)
 
 
-@has_cuda(1)
+@kernel(1, cuda=HOST)
 def combine_number(
     kernel: Pair, x: Array, numbers: Array, offsets: Array, out: Array, side: int
 ) -> None:
@@ -105,7 +103,7 @@ def combine_number(
         kernel.forward(*_in_order(x[part], _beside(numbers, offsets, part), side), out[part])
 
 
-@has_cuda(1)
+@kernel(1, cuda=HOST)
 def combine_number_backward(
     kernel: Pair, dy: Array, x: Array | None, numbers: Array, offsets: Array, out: Array,
     side: int,
@@ -123,16 +121,14 @@ def combine_number_backward(
     _in_blocks(kernel, dy, out, backward)
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def where(mask: Array, a: Array, b: Array, out: Array) -> None:
     """out = a where the mask is not 0, else b, all of one shape; `out` may be any of them."""
     for part in blocks_of(out) if out.size else ():
         choose(mask[part], a[part], b[part], out[part])
 
 
-@has_cuda()
-@has_c
+@kernel(c=HOST, cuda=HOST)
 def where_backward(dy: Array, mask: Array, out: Array, side: int) -> None:
     """out = dy where the mask chose a (side 0), or b (side 1), else 0; `out` may be `dy`."""
     for part in blocks_of(out) if out.size else ():

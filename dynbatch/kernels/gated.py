@@ -11,15 +11,14 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.elementwise import share_blocks_of
-from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.unary import Argument, Function, activations
 
 GATES = activations.sigmoid, activations.relu, activations.silu, activations.gelu
 """The functions of gates that have kernels in C and CUDA."""
 
 
-@has_cuda(4)
-@has_c
+@kernel(4, c=HOST, cuda=HOST)
 def gated(
     function: Function, arguments: tuple[Argument, ...], xs: tuple[Array, ...],
     value_first: bool, out: Array,
@@ -43,8 +42,7 @@ def gated(
     share_blocks_of(out, work)
 
 
-@has_cuda(2)
-@has_c
+@kernel(2, c=HOST, cuda=HOST)
 def gated_backward(
     function: Function, arguments: tuple[Argument, ...], dy: Array,
     xs: tuple[Array, ...], value_first: bool, dxs: tuple[Array | None, ...],

@@ -16,7 +16,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_c
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.scalar.update import SCRATCH, UpdateOutcome, UpdateRule
 
 Arrays = Sequence[Array]
@@ -150,7 +150,7 @@ def _shares(parts: Sequence[ParameterSlice], elements: int) -> list[Share]:
     return [*shares]
 
 
-@has_c
+@kernel(c=HOST)
 def update(shares: Sequence[Share], scratch: Sequence[Array]) -> None:
     """Step shares of parameters at the same time.
 

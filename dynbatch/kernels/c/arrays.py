@@ -17,7 +17,7 @@ _library = Library("arrays.c")
 
 
 def fill(out: Array, number: float) -> Any:
-    return share("set", (out,), (number,))
+    return share("set", out, number)
 
 
 def sum_rows(rows: Array, out: Array, later: bool = False) -> Any:

@@ -14,25 +14,25 @@ from dynbatch.kernels.scalar.pair import Pair
 
 def combine(kernel: Pair, a: Array, b: Array, out: Array) -> Any:
     if kernel is binary.add:
-        return share("add", (a, b, out))
+        return share("add", a, b, out)
     name = VALUES_OF_TWO.get(kernel)
-    return run_loop(name, (a, b, out)) if name else NotImplemented
+    return run_loop(name, a, b, out) if name else NotImplemented
 
 
 def combine_backward(
     kernel: Pair, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> Any:
     if kernel is binary.add and not is_flat_within(dy, out):
-        return share("copy", (dy, out))
+        return share("copy", dy, out)
     name = GRADIENTS_OF_TWO[side].get(kernel)
     if name is None or a is None or b is None:
         return NotImplemented
-    return run_loop(name, (dy, a, b, out))
+    return run_loop(name, dy, a, b, out)
 
 
 def where(mask: Array, a: Array, b: Array, out: Array) -> Any:
-    return run("where", (mask, a, b, out))
+    return run("where", mask, a, b, out)
 
 
 def where_backward(dy: Array, mask: Array, out: Array, side: int) -> Any:
-    return run("where_backward", (dy, mask, out), (side,))
+    return run("where_backward", side, dy, mask, out)

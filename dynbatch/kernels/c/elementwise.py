@@ -43,22 +43,17 @@ def _loop(function: Function, way: str) -> Callable[..., Any] | None:
     return print_call("loops.c", f"each_{function.name}_{way}", ELEMENTS) if is_there else None
 
 
-def share(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -> Any:
+def run_loop(name: str, *arguments: Any) -> Any:
+    """Call a function of loops.c."""
+    return print_call("loops.c", f"each_{name}", ELEMENTS)(*arguments)
+
+
+def share(name: str, *arguments: Any) -> Any:
     """`run` what NumPy does as fast: only where threads share it, or where C is wanted."""
-    is_shared = arrays[0].size >= 2 * WORTH_A_THREAD and parallel.available() > 1
-    if not (is_shared or only_c.wanted):
-        return NotImplemented
-    return run(name, arrays, (), after)
+    is_shared = arguments[0].size >= 2 * WORTH_A_THREAD and parallel.available() > 1
+    return run(name, *arguments) if is_shared or only_c.wanted else NotImplemented
 
 
-def run_loop(name: str, arrays: tuple[Array, ...], after: tuple[float, ...] = ()) -> Any:
-    """Call a function of loops.c, as `run`."""
-    return print_call("loops.c", f"each_{name}", ELEMENTS)(*arrays, *after)
-
-
-def run(
-    name: str, arrays: tuple[Array, ...], before: tuple[int, ...] = (),
-    after: tuple[float, ...] = (),
-) -> Any:  # fmt: skip
-    """Call a function of elementwise.c, with numbers before and after its arrays."""
-    return print_call("elementwise.c", name, ELEMENTS)(*before, *arrays, *after)
+def run(name: str, *arguments: Any) -> Any:
+    """Call a function of elementwise.c."""
+    return print_call("elementwise.c", name, ELEMENTS)(*arguments)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import binary
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.scalar.expressions import (
     Expression,
     equal,
@@ -79,7 +79,7 @@ def poisson_rate(x: Expression, t: Expression) -> Expression:
     return x - t * log(x + LEAST_RATE)
 
 
-@has_cuda(1)
+@kernel(1, cuda=HOST)
 def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> None:
     """out[k] = Σ f(x_i, t_i) over the elements of segment k."""
 
@@ -91,7 +91,7 @@ def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> Non
     reduce_made(np.add, each, 1, offsets, out[:, None], 0)
 
 
-@has_cuda(2)
+@kernel(2, cuda=HOST)
 def pair_loss_backward(
     pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
 ) -> None:
@@ -101,7 +101,7 @@ def pair_loss_backward(
         binary.combine_backward(pair, above, x[part], t[part], out[part], int(of_target))
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k."""
     # A weight of 0 takes a token out, even where its log-probability is -inf.
@@ -109,7 +109,7 @@ def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) 
     sum_segments((picked * -weights)[:, None], offsets, out[:, None])
 
 
-@has_cuda()
+@kernel(cuda=HOST)
 def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere."""
     out[...] = 0
