@@ -22,7 +22,6 @@ class LinearOfWindows(Folded):
 
     It replaces a `LinearMap` of `Windows` in runs where no node but linear maps reads these.
 
-    Shape:  x (T, D), W (O, size · D), b (O,) -> (T', O), with T' windows.
     Batches with:  every other one of the same W, b, size, stride and padding.
     Backward:  dx = Σ Wᵀ dy over the windows that hold a token;  dW = Σ_m dy_m window_mᵀ, whose
         windows are unfolded again;  db = Σ dy.
@@ -31,6 +30,7 @@ class LinearOfWindows(Folded):
 
     __slots__ = ("bias", "padding", "span", "stride", "weight")
     static = ("weight", "bias", "span", "stride", "padding")
+    shape_rule = "x (T, D), weight (O, span · D), [bias (O,)] -> (T', O)"
     retains = Retain(inputs=True)
     bias: Parameter | None
     padding: int

@@ -250,8 +250,12 @@ class Recorded(Node):
         """
         raise NotImplementedError(f"{type(self).__name__}.infer_shape")
 
-    def check_shape(self, *shapes: Shape) -> None:
-        """Raise an error of inputs that follow the `shape_rule`, and do not suit the node."""
+    def check_shape(self, *shapes: Shape) -> Shape | None:
+        """Raise an error of inputs that follow the `shape_rule`, and do not suit the node.
+
+        Returns the sizes that have a prime in the rule, if any.
+        """
+        return None
 
     def infer_ragged(self) -> int:
         """Which of the value's dimensions are numbers of tokens, which differ between sentences.

@@ -6,6 +6,7 @@ Inputs stand in their order. A name that the type has as an attribute, a paramet
 that; it stands in brackets if it may be None. A name in a shape is one size wherever it stands, if
 it is not a number or an attribute; `heads · d` is a multiple of heads, `…` are any dimensions.
 Alternatives, `(T, D)|(D,)`, go together: where a value has its second shape, so have all others.
+Sizes with a prime, `T'`, are those that the type's `check_shape` returns.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Parameter
 
 EXAMPLE = "x (…, I), weight (O, I), [bias (O,)] -> (…, O)"
-REST = "…"
+REST, PRIME = "…", "'"
 ANY_FIX = "give values of these shapes"
-SHAPE = r"\((?:…|[\w ·.]+,?|[\w ·.…]+(?:, [\w ·.]+)+)?\)"
+SHAPE = r"\((?:…|[\w ·.']+,?|[\w ·.'…]+(?:, [\w ·.']+)+)?\)"
 SHAPES = rf"{SHAPE}(?:\|{SHAPE})*"
 VALUE = re.compile(rf"(\[?)(\w+) ({SHAPES})\]?(?:, |$)")
 LINE = re.compile(rf"((?:\[?\w+ {SHAPES}\]?(?:, | -> ))+|-> )({SHAPES})")
@@ -81,7 +82,7 @@ class ShapeRule:
         self.inputs = [value for value in self.values if not value.is_attribute]
         told = _sizes(shape for value in self.values for shape in value.shapes)
         for size in sorted(_sizes(self.result) - told):
-            if not self._attribute(size):
+            if not (self._attribute(size) or size.endswith(PRIME)):
                 raise _not_a_rule(line, f"no shape tells {size}")
 
     def reason(self) -> str:
@@ -93,8 +94,9 @@ class ShapeRule:
 
     @property
     def takes_any_rank(self) -> bool:
-        """Whether an input may have any number of dimensions."""
-        return any([REST in shape for value in self.inputs for shape in value.shapes])
+        """Whether an input may have more than two dimensions."""
+        shapes = [shape for value in self.inputs for shape in value.shapes]
+        return any([REST in shape or len(shape) > 2 for shape in shapes])
 
     def keeps_rows(self, static: Set[str]) -> bool:
         """Whether all inputs have one shape, and the result its dimensions but the last.
@@ -188,7 +190,12 @@ class ShapeRule:
         for k in range(self._count):
             conditions, known = self.conditions(k)
             lines.append(f"    if {' and '.join([test for test, _, _ in conditions]) or True}:")
-            lines += [f"        self.check_shape({names.removeprefix('self, ')})"] * checks
+            last = self.result[k if len(self.result) > 1 else 0]
+            made = {size: f"{size[:-1]}_" for size in last if size.endswith(PRIME)}
+            known |= {size: (name, "") for size, name in made.items()}
+            unpacks = f"{', '.join(made.values())}, = " if made else ""
+            call = f"self.check_shape({names.removeprefix('self, ')})"
+            lines += [f"        {unpacks}{call}"] * checks
             result = self._result(k, known)
             if checks_given:
                 shapes = [(result, self.result[0]), *[(v.name, v.shape(k)) for v in self.inputs]]

@@ -52,8 +52,13 @@ def test_decoding_nothing_is_refused():
 @pytest.mark.parametrize(
     ("shape", "tags", "error", "message"),
     [
-        ((3, 4), [0, 1, 2], db.errors.ShapeError, r"transitions \(2, 2\).* for 4 tags"),
-        ((2,), [0], db.errors.ShapeError, r"emissions \(2,\)"),
+        (
+            (3, 4),
+            [0, 1, 2],
+            db.errors.ShapeError,
+            r"x \(3, 4\) and transitions .*\(2, 2\) differ in K",
+        ),
+        ((2,), [0], db.errors.ShapeError, r"x has shape \(2,\)"),
         ((3, 2), [0, 1], db.errors.ShapeError, "2 targets for crf"),
         ((2, 2), [0, 2], db.errors.VocabularyError, "target 2 at position 1"),
         ((2, 2), [0, -100], db.errors.VocabularyError, "fix:  map unknown targets to one class\n"),

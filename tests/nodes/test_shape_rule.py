@@ -83,6 +83,23 @@ def test_the_first_size_that_does_not_fit_is_named(line, shapes, problem):
     assert refused(line, *shapes)[0] == problem
 
 
+class Halves(db.Operation):
+    """A type that makes one size itself."""
+
+    __slots__ = ("step",)
+    shape_rule = "x (T, D)|(D,) -> (D, T')|(D,)"
+
+    def check_shape(self, x):
+        return (len(range(0, x[0], self.step)),)
+
+
+def test_a_size_with_a_prime_is_what_the_type_returns():
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((5, 2)))
+        assert [Halves(x, step=step).shape for step in (1, 2, 3)] == [(2, 5), (2, 3), (2, 2)]
+        assert Halves(x[0], step=2).shape == (2,)
+
+
 def test_equal_shapes_are_said_in_words_and_alternatives_too():
     assert refused("a (…), b (…), c (…) -> ()", (1,), (2,), (1,))[1] == "a, b and c have one shape"
     assert refused("x (T, D)|(D,) -> ()", ())[1] == "x (T, D) or (D,) -> ()"

@@ -21,10 +21,8 @@ from dynbatch.ragged import Ragged
 class Convolution(Sliding):
     """y_m = Σ W_ij x_(m · stride - padding + (i, j) · dilation) + b, beyond the edge 0.
 
-    Each of G groups of O / G outputs reads its own I / G features of x.
+    Each group of O / groups outputs reads I features of x.
 
-    Shape:  x (H, W, I), W (O, I / G, h, w), b (O,) -> (H', W', O);
-            x (T, I), W (O, I / G, k), b (O,) -> (T', O).
     Batches with:  every other one of its W, b, stride, padding, dilation and groups, whatever the
         sizes.
     Backward:  dx = Σ Wᵀ dy over the windows that hold a pixel;  dW = Σ_m dy_m window_mᵀ, whose
@@ -35,6 +33,11 @@ class Convolution(Sliding):
 
     __slots__ = ("behind", "bias", "dilation", "groups", "weight")
     static = ("weight", "bias", "stride", "padding", "behind", "dilation", "groups")
+    shape_rule = (
+        "weight (O, I, h, w)|(O, I, k), x (H, W, groups · I)|(T, groups · I), [bias (O,)]"
+        " -> (H', W', O)|(T', O)"
+    )
+    shape_fix = Sliding.shape_fix | {"": "make the bias of {weight[0]} elements"}
     retains = Retain(inputs=True)
     behind: Pair | None
     bias: Parameter | None
@@ -46,32 +49,15 @@ class Convolution(Sliding):
         height, width = (1, *self.weight.shape[2:])[-2:]
         return height, width
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (x,) = shapes
-        outputs, inputs, *kernel = self.weight.shape
-        if self.bias is not None and self.bias.shape != (outputs,):
-            self.refuse(
-                f"bias {self.bias.shape} for {outputs} outputs",
-                "bias.shape == (weight.shape[0],)",
-                f"make the bias of {outputs} elements",
-            )
-        sides = self.slid(x, len(kernel))
-        name, groups = self.weight.name, self.groups
-        if x[-1] != inputs * groups:
-            times, of_weight = (f" * {groups}", f"{groups} * ") if groups > 1 else ("", "")
-            self.refuse(
-                f"channels of input and weight differ ({x[-1]} != {inputs}{times})",
-                f"x.shape[-1] == {of_weight}{name}.shape[1]: channels stand last in x, second in a"
-                " weight",
-                "F.permute(x, (1, 2, 0)) if they stand first in x, as in PyTorch",
-            )
+    def check_shape(self, *shapes: Shape) -> Shape:
+        outputs, groups = self.weight.shape[0], self.groups
         if outputs % groups:
             self.refuse(
                 f"{outputs} outputs in {groups} groups",
-                f"{name}.shape[0] is a multiple of groups",
+                f"{self.weight.name}.shape[0] is a multiple of groups",
                 f"groups={gcd(outputs, groups)}, or a weight of more outputs",
             )
-        return (*sides, outputs)
+        return super().check_shape(*shapes)
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

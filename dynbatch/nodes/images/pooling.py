@@ -16,28 +16,28 @@ from dynbatch.ragged import Ragged
 class Pooling2d(Sliding):
     """Base of pools.
 
-    Shape:  (H, W, C) -> (H', W', C).
     Batches with:  every other one of its type, window, stride, padding, dilation and C, whatever H
         and W.
     """
 
     __slots__ = ("dilation", "window")
     static = ("window", "stride", "padding", "dilation")
+    shape_rule = "x (H, W, C) -> (H', W', C)"
     dilation: Pair
     window: Pair
 
     def kernel_size(self) -> Pair:
         return self.window
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
+    def check_shape(self, *shapes: Shape) -> Shape:
         (x,) = shapes
-        if len(x) == 3 and not x[0] * x[1]:
+        if not x[0] * x[1]:
             self.refuse(
                 f"an image of shape {x}",
                 "an image has at least one pixel",
                 "leave out images without pixels",
             )
-        sides = self.slid(x, 2)
+        sides = super().check_shape(x)
         how = zip(self.sides, self.padding, self.dilation, strict=True)
         if any([around and side < apart for side, around, apart in how]):
             self.refuse(
@@ -45,7 +45,7 @@ class Pooling2d(Sliding):
                 "a side with padding has as many pixels as its dilation",
                 "less dilation, or no padding",
             )
-        return (*sides, x[-1])
+        return sides
 
 
 class MaxPooling2d(KeepsPlaces, Pooling2d):

@@ -29,7 +29,6 @@ class TransposedConvolution(Sliding):
     of G groups of I / G features of x goes to O / G features of y. In `kernels.convolution`, x has
     the place of dy, and y that of dx.
 
-    Shape:  x (H, W, I), W (I, O / G, h, w), b (O,) -> (H', W', O).
     Batches with:  every other one of its W, b, stride, padding, output_padding, dilation and
         groups, whatever the sizes.
     Backward:  dx is the convolution of dy by W;  dW = Σ_m x_m window_mᵀ, of windows on dy;
@@ -39,6 +38,8 @@ class TransposedConvolution(Sliding):
 
     __slots__ = ("bias", "dilation", "groups", "output_padding", "weight")
     static = ("weight", "bias", "stride", "padding", "output_padding", "dilation", "groups")
+    shape_rule = "x (H, W, I), weight (I, O, h, w), [bias (groups · O,)] -> (H', W', groups · O)"
+    shape_fix = Sliding.shape_fix | {"": "make the bias of {weight[1] * self.groups} elements"}
     retains = Retain(inputs=True)
     bias: Parameter | None
     dilation: Pair
@@ -50,29 +51,15 @@ class TransposedConvolution(Sliding):
         height, width = self.weight.shape[2:]
         return height, width
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (x,) = shapes
-        inputs, outputs = self.weight.shape[0], self.weight.shape[1] * self.groups
-        name, groups = self.weight.name, self.groups
-        if self.bias is not None and self.bias.shape != (outputs,):
-            self.refuse(
-                f"bias {self.bias.shape} for {outputs} outputs",
-                f"bias.shape == ({name}.shape[1] * groups,)",
-                f"make the bias of {outputs} elements",
-            )
-        self.sides = self.sides_of(x, 2)
-        if x[-1] != inputs:
-            self.refuse(
-                f"channels of input and weight differ ({x[-1]} != {inputs})",
-                f"x.shape[-1] == {name}.shape[0]: channels stand last in x, first in this weight",
-                "F.permute(x, (1, 2, 0)) if they stand first in x, as in PyTorch",
-            )
+    def check_shape(self, *shapes: Shape) -> Shape:
+        inputs, groups = self.weight.shape[0], self.groups
         if inputs % groups:
             self.refuse(
                 f"{inputs} inputs in {groups} groups",
-                f"{name}.shape[0] is a multiple of groups",
+                f"{self.weight.name}.shape[0] is a multiple of groups",
                 f"groups={gcd(inputs, groups)}, or a weight of more inputs",
             )
+        self.sides = shapes[0][0], shapes[0][1]
         height, width = self.spread(np.array(self.sides)).tolist()
         if not min(self.sides) or min(height, width) < 1:
             self.refuse(
@@ -80,7 +67,7 @@ class TransposedConvolution(Sliding):
                 "an image has at least one pixel, and its windows are larger than the padding",
                 "less padding, or leave out what is so small",
             )
-        return (height, width, outputs)
+        return (height, width)
 
     def spread(self, sides: Array) -> Array:
         """Heights and widths of y for those of x, (…, 2)."""

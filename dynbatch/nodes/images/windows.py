@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,12 @@ class Sliding(Operation):
     """
 
     __slots__ = ("padding", "sides", "stride")
-    any_rank = True
+    shape_fix: ClassVar[dict[str, str]] = {
+        "x": "F.permute(x, (1, 2, 0)) brings an image of PyTorch's, (C, H, W), to this order;"
+        " F.stack makes a sentence (T, C) of vectors",
+        "I": "F.permute(x, (1, 2, 0)) if channels stand first in x, as in PyTorch",
+        "groups · I": "groups that divide channels; F.permute(x, (1, 2, 0)) if these stand first",
+    }
     dilation: Pair = (1, 1)
     padding: Pair
     behind: Pair | None = None  # padding below and to the right, where it is not `padding`
@@ -38,29 +43,14 @@ class Sliding(Operation):
     def follows_sizes(self) -> bool:
         return False
 
-    def sides_of(self, shape: Shape, dims: int) -> Pair:
-        """Height and width of x.
-
-        Raises:
-            ShapeError: x has other dimensions.
-        """
-        if len(shape) != dims + 1:
-            self.refuse(
-                f"a value of shape {shape}",
-                "an image is (H, W, C)" if dims == 2 else "a sentence is (T, C)",
-                "F.permute(x, (1, 2, 0)) brings an image of PyTorch's, (C, H, W), to this order"
-                if dims == 2
-                else "F.stack vectors to rows first",
-            )
-        return (1, shape[0]) if dims == 1 else (shape[0], shape[1])
-
-    def slid(self, shape: Shape, dims: int) -> Shape:
+    def check_shape(self, *shapes: Shape) -> Shape:
         """Height and width of y, or its length alone where x has one dimension beside its width.
 
         Raises:
-            ShapeError: x has other dimensions, or no window fits.
+            ShapeError: no window fits.
         """
-        self.sides = self.sides_of(shape, dims)
+        shape, dims = shapes[0], len(shapes[0]) - 1
+        self.sides = (1, shape[0]) if dims == 1 else (shape[0], shape[1])
         kernel = self.kernel_size()
         padding = [a + b for a, b in zip(self.padding, self.behind or self.padding, strict=True)]
         how = zip(self.sides, kernel, self.stride, padding, self.dilation, strict=True)

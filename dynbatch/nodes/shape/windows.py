@@ -18,6 +18,7 @@ class Windowed(Operation):
 
     __slots__ = ("padding", "span", "stride")
     static = ("span", "stride", "padding")
+    shape_fix = "F.stack vectors to rows first"
     span: int
     stride: int
     padding: int
@@ -25,21 +26,14 @@ class Windowed(Operation):
     def follows_sizes(self) -> bool:
         return False
 
-    def windows(self, shape: Shape) -> int:
-        """Check the attributes and return how many windows a sentence of this shape has."""
-        if len(shape) != 2:
-            self.refuse(
-                f"a sentence (T, D) expected, not {shape}",
-                "windows slide over tokens",
-                "F.stack vectors to rows first",
-            )
+    def check_shape(self, *shapes: Shape) -> tuple[int]:
         if self.span < 1 or self.stride < 1 or not 0 <= self.padding < self.span:
             self.refuse(
                 f"size {self.span}, stride {self.stride}, padding {self.padding}",
                 "size >= 1, stride >= 1, 0 <= padding < size",
                 "padding=size - 1 is the widest: every window then holds a token",
             )
-        return kernels.count_windows(shape[0], self.span, self.stride, self.padding)
+        return (kernels.count_windows(shapes[0][0], self.span, self.stride, self.padding),)
 
     @classmethod
     def layout(cls, batch: Batch, x: Ragged, y: Ragged) -> kernels.WindowTable:
@@ -51,15 +45,12 @@ class Windowed(Operation):
 class Windows(Windowed):
     """Each window's tokens side by side; padding counts as tokens of zeros.
 
-    Shape:  (T, D) -> (T', size · D).
     Batches with:  every other one of its width, size, stride and padding, whatever the lengths.
     """
 
     __slots__ = ()
+    shape_rule = "x (T, D) -> (T', span · D)"
     only_moves = True
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.windows(shapes[0]), self.span * shapes[0][-1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -76,14 +67,11 @@ class Windows(Windowed):
 class PoolWindows(Windowed):
     """Base of pools: one number for each window and feature.
 
-    Shape:  (T, D) -> (T', D).
     Batches with:  every other one of its type, width, size and stride, whatever the lengths.
     """
 
     __slots__ = ()
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.windows(shapes[0]), shapes[0][-1])
+    shape_rule = "x (T, D) -> (T', D)"
 
 
 class KeepsPlaces:

@@ -122,7 +122,7 @@ def test_what_no_window_fits_is_refused(pool):
             pool(x, 3)
         with pytest.raises(ShapeError, match="at least one pixel"):
             pool(F.input(graph, np.ones((0, 5, 3), np.float32)), 2, padding=1)
-        with pytest.raises(ShapeError, match=r"an image is \(H, W, C\)"):
+        with pytest.raises(ShapeError, match=r"x has shape \(5, 3\)[\s\S]*x \(H, W, C\) ->"):
             pool(x[0], 2)
         with pytest.raises(ArgumentError, match="at most half of kernel_size"):
             pool(x, 3, padding=2)
