@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.ragged import Ragged
 from tests.kernels.table.call import Values as Values
+from tests.kernels.table.call import changed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -75,6 +77,8 @@ def _call(kernel: Any, arguments: Any, named: Any, make: Any) -> tuple[list[Any]
             return Ragged(convert(value.values), value.lengths, widths=value.widths)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*[convert(item) for item in value])
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return changed(value, convert)
         return value
 
     with np.errstate(all="ignore"):

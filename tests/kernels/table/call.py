@@ -7,6 +7,7 @@ writes. `tests/kernels/test_table.py` holds NumPy to `plain`, a formula written 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -77,7 +78,13 @@ class Call:
     def on_device(self) -> list[Any]:
         """The arguments, `Values` on the device."""
         make = queue().cupy.asarray
-        return [make(a.array) if isinstance(a, Values) else a for a in self.arguments]
+
+        def on_device(argument: Any) -> Any:
+            if dataclasses.is_dataclass(argument) and not isinstance(argument, type):
+                return changed(argument, on_device)
+            return make(argument.array) if isinstance(argument, Values) else argument
+
+        return [on_device(argument) for argument in self.arguments]
 
     def by_numpy(self, is_apart: bool = False) -> list[Any]:
         """The arguments after NumPy's version ran, once."""
@@ -107,9 +114,18 @@ class Call:
         return arguments[-1], shared[-1]
 
 
+def changed(instance: Any, change: Callable[[Any], Any]) -> Any:
+    """A dataclass whose `Values` are changed; it is returned itself where it has none."""
+    fields = {each.name: getattr(instance, each.name) for each in dataclasses.fields(instance)}
+    held = {name: change(value) for name, value in fields.items() if isinstance(value, Values)}
+    return dataclasses.replace(instance, **held) if held else instance
+
+
 def _copy(argument: Any, is_apart: bool) -> Any:
     if isinstance(argument, tuple) and hasattr(argument, "_fields"):
         return argument._make([_copy(value, is_apart) for value in argument])
+    if dataclasses.is_dataclass(argument) and not isinstance(argument, type):
+        return changed(argument, lambda value: _copy(value, is_apart))
     if not isinstance(argument, Values):
         return argument
     array = argument.array

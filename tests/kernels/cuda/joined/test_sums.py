@@ -5,8 +5,8 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import launches
-from tests.kernels.cuda.test_layer_norm import statistics
 from tests.kernels.cuda.test_segment import normal
+from tests.kernels.table.norms import statistics
 
 
 def test_sums_over_many_rows_share_their_last_launch(cupy):
@@ -44,7 +44,7 @@ def test_a_sum_has_the_same_bits_alone_and_beside_others(cupy, dtype):
 @pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
 def test_parameters_of_norms_are_among_them(cupy, dtype, wanted):
     x, dy = [normal(dtype, 600, 33, seed=seed).array for seed in range(2)]
-    mean, rstd = statistics(x)
+    mean, rstd = [each.astype(dtype) for each in statistics(x, True)[1:]]
     expected = [np.empty(33, dtype) if one else None for one in wanted]
     normals = kernels.Normals(x, mean[:, None], rstd[:, None])
     kernels.layer_norm_parameters(dy, normals, *expected)
