@@ -296,7 +296,7 @@ class Batch:
         kernel.launch(queue(), self.dtype, grid, block, args, shared)
 
     def parameter_gradients(self) -> Gradients:
-        """Where to leave gradients of parameters; only in backward."""
+        """The place for gradients of parameters; only in backward."""
         assert self.gradients is not None
         return self.gradients
 

@@ -35,7 +35,7 @@ ELEMENT = 32
 
 @dataclass(frozen=True, slots=True)
 class Retain:
-    """Which values backward reads. What is not named here may be freed right after forward.
+    """The values that backward reads. Values not named here may be freed right after forward.
 
     Args:
         inputs: True for every input, False for none, or the positions of the inputs needed.
@@ -223,7 +223,7 @@ class Operation(Recorded):
         if cls.variadic:
             flat = [x for node in nodes for x in node.reads()]
             return [flat] if flat else []
-        return [[node.inputs[place] for node in nodes] for place in range(len(nodes[0].inputs))]
+        return [[node.inputs[number] for node in nodes] for number in range(len(nodes[0].inputs))]
 
     def attributes(self) -> dict[str, Any]:
         """The attributes that its type adds to a node."""

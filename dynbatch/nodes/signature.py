@@ -37,7 +37,7 @@ def key_of(signature: int) -> Key:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a loss's gradient reaches a node: an entry of its own in a signature.
+    """The reach of a loss's gradient at a node: an entry of its own in a signature.
 
     results: of a block's call, the operators of the results that it reaches; of other nodes none.
     """

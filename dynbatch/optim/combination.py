@@ -35,11 +35,11 @@ def combine(
     numbers = dict(lr=-add, momentum=0.0, share=1.0, weight_decay=decay, nesterov=0.0)
     rule = Rule(sgd, tuple([numbers[name] for name in sgd.numbers]))
     parts = [ParameterSlice(out, other, (), rule) for out, other in zip(outs, others, strict=True)]
-    given = norms or [None] * len(parts)
+    norm_of = norms or [None] * len(parts)
     run_updates([p for p in parts if isinstance(p.value, np.ndarray)], ShardScratch())
     on_device = [
         (part, norm)
-        for part, norm in zip(parts, given, strict=True)
+        for part, norm in zip(parts, norm_of, strict=True)
         if not isinstance(part.value, np.ndarray)
     ]
     if on_device:

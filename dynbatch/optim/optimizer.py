@@ -80,14 +80,14 @@ class Optimizer(NamesChecked):
 
     def __init__(self, parameters: Parameters, lr: float) -> None:
         name = type(self).__name__
-        given, self._given = self._given, ((), {})
+        arguments, self._given = self._given, ((), {})
         self._scratch = ShardScratch()
         self._started: list[tuple[GradientNorm, list[ParameterState]]] = []
         groups = read_groups(name, parameters)
         if groups is None:
             self._states = [ParameterState(*pair) for pair in named(name, parameters)]
         else:
-            self._groups = [self._of_group(*group, *given) for group in groups]
+            self._groups = [self._of_group(*group, *arguments) for group in groups]
             self._states = [state for group in self._groups for state in group._states]
             if all(["lr" in settings for settings, _ in groups]):
                 lr = self._groups[0].lr
@@ -175,7 +175,7 @@ class Optimizer(NamesChecked):
 
     @property
     def communicator(self) -> Communicator | None:
-        """What joins the ranks that have parts of its state; None where it is not sharded."""
+        """The communicator of ranks that have parts of its state; None where it is not sharded."""
         return self._communicator
 
     @property
@@ -289,9 +289,9 @@ class Optimizer(NamesChecked):
         """
         self._settle()
         state: dict[str, Array] = {"lr": np.array(self.lr, np.float64)}
-        for k, own in enumerate(self._groups):
-            state[f"groups/{k}/lr"] = np.array(own.lr, np.float64)
-            state[f"groups/{k}/names"] = names_array([each.name for each in own._states])
+        for k, part in enumerate(self._groups):
+            state[f"groups/{k}/lr"] = np.array(part.lr, np.float64)
+            state[f"groups/{k}/names"] = names_array([each.name for each in part._states])
         whole = []
         for group in self.groups:
             for each in group._states:
@@ -329,8 +329,8 @@ class Optimizer(NamesChecked):
         self.check_state_dict(state)
         self._started.clear()
         self.lr = float(state["lr"])
-        for k, own in enumerate(self._groups):
-            own.lr = float(state[f"groups/{k}/lr"])
+        for k, part in enumerate(self._groups):
+            part.lr = float(state[f"groups/{k}/lr"])
         for group in self.groups:
             for each in group._states:
                 each.load(state, group._initial_slots())

@@ -157,9 +157,9 @@ class ParameterState:
 
     def download(self, slot: str) -> Array:
         """A copy of a slot on the host, of the parameter's shape; only its part is filled in."""
-        own = download(self.slots[slot])
+        slot_values = download(self.slots[slot])
         if self.part is None:
-            return own
-        whole = np.empty(self.parameter.shape, own.dtype)
-        whole.reshape(-1)[self.part] = own
+            return slot_values
+        whole = np.empty(self.parameter.shape, slot_values.dtype)
+        whole.reshape(-1)[self.part] = slot_values
         return whole

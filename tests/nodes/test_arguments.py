@@ -1,4 +1,4 @@
-"""What is no node, where a node belongs: one message whatever the function and the thing given."""
+"""Arguments that are not nodes where nodes belong: one message for every function and thing."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""What a step holds beside its arena does not grow with tokens times features, nor with pairs."""
+"""Memory of a step beside its arena does not grow with tokens times features, nor with pairs."""
 
 import tracemalloc
 
@@ -35,7 +35,7 @@ def few_elements(monkeypatch, one_thread):
 
 
 class Given:
-    """What a case is built of: inputs of one sentence, and parameters by shape."""
+    """The arguments of a case: inputs of one sentence, and parameters by shape."""
 
     def __init__(self, graph, rows, width, parameters, generator):
         self.graph, self.rows, self.width = graph, rows, width

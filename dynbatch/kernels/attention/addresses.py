@@ -25,8 +25,8 @@ def read_rows(addresses: Array, out: Array) -> None:
     """
     rows: Array = np.empty(out.shape, out.dtype)
     first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
-    for number, place in enumerate(addresses.tolist()):
-        ctypes.memmove(first + number * size, place, size)
+    for number, source in enumerate(addresses.tolist()):
+        ctypes.memmove(first + number * size, source, size)
     out[...] = rows
 
 
@@ -35,8 +35,8 @@ def write_rows(rows: Array, addresses: Array) -> None:
     """Write rows[i], (R, D), to addresses[i], (R,) int64."""
     rows = np.ascontiguousarray(rows)
     first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
-    for number, place in enumerate(addresses.tolist()):
-        ctypes.memmove(place, first + number * size, size)
+    for number, target in enumerate(addresses.tolist()):
+        ctypes.memmove(target, first + number * size, size)
 
 
 class PageTable:
@@ -73,7 +73,7 @@ class PageTable:
         return self.lengths + self.new
 
     def find(self, first: Array, counts: Array) -> tuple[Array, Array]:
-        """Where the page of each row begins, and the row's place in it.
+        """The address of each row's page, and the row's place in it.
 
         Args:
             first:  (K,) of each sentence the first row.
@@ -97,11 +97,11 @@ class PageTable:
 
     def rows_added(self, row_bytes: int) -> Array:
         """(R,) where each new row is, of rows that begin with the page."""
-        found = self._rows_added.get(row_bytes)
-        if found is None:
+        known = self._rows_added.get(row_bytes)
+        if known is None:
             bases, places = self.added
-            found = self._rows_added[row_bytes] = bases + places * row_bytes
-        return found
+            known = self._rows_added[row_bytes] = bases + places * row_bytes
+        return known
 
 
 class PagedRows(NamedTuple):

@@ -26,10 +26,10 @@ _libraries = of_precisions("blas.c")
 
 def instruction(precision: str) -> str:
     """The processor's instruction that multiplies rounded factors; "" where none does."""
-    functions, found = _libraries[precision].functions(np.dtype(np.float32)), np.zeros(1, np.int64)
+    functions, flag = _libraries[precision].functions(np.dtype(np.float32)), np.zeros(1, np.int64)
     if functions is not None:
-        functions.find_instruction(address(found))
-    return "AVX512_BF16" if found[0] else ""
+        functions.find_instruction(address(flag))
+    return "AVX512_BF16" if flag[0] else ""
 
 
 def matmul(a: Array, b: Array, out: Array) -> Any:

@@ -23,11 +23,11 @@ def layer_norm_backward(
     functions = _library.functions(dy.dtype)
     if functions is None or add or not (has_rows(rstd, dy, out) and is_packed(rstd, weight)):
         return NotImplemented
-    given = _arguments(normals, dy)
-    if given is None:
+    arguments = _arguments(normals, dy)
+    if arguments is None:
         return NotImplemented
     share_rows(
-        functions.layer_norm_backward, *dy.shape, dy.shape[1], *given, address(weight),
+        functions.layer_norm_backward, *dy.shape, dy.shape[1], *arguments, address(weight),
         address(rstd), is_centred, address(out), row_stride(out),
     )  # fmt: skip
     return None
@@ -39,29 +39,29 @@ def layer_norm_parameters(
     functions, width = _library.functions(dy.dtype), dy.shape[1]
     if functions is None or not (has_rows(dy) and is_packed(dy[:0], dweight, dbias)):
         return NotImplemented
-    given = _arguments(normals, dy)
-    if given is None:
+    arguments = _arguments(normals, dy)
+    if arguments is None:
         return NotImplemented
     parts = [(part.start, part.stop) for part in blocks(*dy.shape)]
     if len(parts) == 1:
         places = address(dweight), address(dbias)
-        share(functions.sum_parameters, [(*parts[0], width, *given, *places)])
+        share(functions.sum_parameters, [(*parts[0], width, *arguments, *places)])
         return None
     sums = np.empty((len(parts), 2, width), dy.dtype)
     wanted = [(k, array) for k, array in enumerate((dweight, dbias)) if array is not None]
-    own: list[list[int | None]] = [[None, None] for _ in parts]
+    addresses_of: list[list[int | None]] = [[None, None] for _ in parts]
     for k, _ in wanted:
-        for two, of_part in zip(own, sums, strict=True):
+        for two, of_part in zip(addresses_of, sums, strict=True):
             two[k] = address(of_part[k])
-    each = zip(parts, own, strict=True)
-    share(functions.sum_parameters, [(*part, width, *given, *two) for part, two in each])
+    each = zip(parts, addresses_of, strict=True)
+    share(functions.sum_parameters, [(*part, width, *arguments, *two) for part, two in each])
     for k, array in wanted:
         np.add.reduce(sums[:, k], axis=0, out=array)
     return None
 
 
 def _arguments(normals: Normals, dy: Array) -> list[int | None] | None:
-    """What C wants to know of the normals, then of dy; None where it does not take them."""
+    """The arguments of C for the normals, then dy; None where it does not take them."""
     rows, shift, factor = normals.rows, normals.shift, normals.factor
     columns, values = normals.lost or (None, None)
     if not (has_rows(dy, rows) and is_packed(dy[:0], shift, factor, values)):

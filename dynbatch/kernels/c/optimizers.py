@@ -52,11 +52,11 @@ def text(update: UpdateRule) -> str:
     reads, writes = [], []
     lines, results = CPrinter().statements(*rebuild(tuple(outputs.values()), fused))
     for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
-        place, read, write = f"arrays[{k}] + start", f"get(p{k} + i, part)", ""
+        pointer, read, write = f"arrays[{k}] + start", f"get(p{k} + i, part)", ""
         if name in update.optional:
-            place, read = f"arrays[{k}] ? {place} : NULL", f"p{k} ? {read} : splat(0)"
+            pointer, read = f"arrays[{k}] ? {pointer} : NULL", f"p{k} ? {read} : splat(0)"
             write = f"if (p{k}) "
-        heads.append(f"REAL* const p{k} = {place};")
+        heads.append(f"REAL* const p{k} = {pointer};")
         reads.append(f"vector {name} = {read};")
         lines.append(f"vector new{k} = {result};")
         writes.append(f"{write}put(p{k} + i, new{k}, part);")

@@ -51,8 +51,10 @@ class PairExpression(NamedTuple):
         if not f.is_differentiable:
             return cls(forward)
         read = [variables(gradient) for gradient in f.gradients("cuda")]
-        given = [", ".join([x if x in names else "0" for x in ("dy", "a", "b")]) for names in read]
-        return cls(forward, *[f"{f.name}_back_{x}({given[k]})" for k, x in enumerate("ab")])
+        arguments = [
+            ", ".join([x if x in names else "0" for x in ("dy", "a", "b")]) for names in read
+        ]
+        return cls(forward, *[f"{f.name}_back_{x}({arguments[k]})" for k, x in enumerate("ab")])
 
 
 UNARY = {f.name: UnaryExpression.of(f) for f in every_function()}

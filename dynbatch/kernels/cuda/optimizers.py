@@ -107,7 +107,7 @@ def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
             of_rows = part.value.shape[1], num_rows, len(part.rows), int(part.every_row)
             rows_given.append(part.rows)
             num_rows += len(part.rows)
-        places = [place or 0 for place in rule_of(part).every_slot(slots)]
+        places = [slot or 0 for slot in rule_of(part).every_slot(slots)]
         entries.append((total, gradient, *of_rows, value, *places))
         total += part.num_elements
     return np.array(entries, np.int64), np.concatenate(rows_given) if rows_given else None, total

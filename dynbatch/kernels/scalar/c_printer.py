@@ -45,10 +45,10 @@ class CPrinter:
         """A function of arrays' elements and the static arguments that returns the root."""
         (root,) = rebuild((root,), _quotient)
         lines, (result,) = self.statements(root)
-        given = [*[f"{self.vector} {x}" for x in arrays]]
-        given += [f"{self.scalar} {x}" for x in of.names_of_arguments]
+        declared = [*[f"{self.vector} {x}" for x in arrays]]
+        declared += [f"{self.scalar} {x}" for x in of.names_of_arguments]
         body = "\n".join([f"    {line}" for line in [*lines, f"return {result};"]])
-        return f"{self.head} {name}({', '.join(given)}) {{\n{body}\n}}\n"
+        return f"{self.head} {name}({', '.join(declared)}) {{\n{body}\n}}\n"
 
     def value(self, f: Function) -> str:
         return self.function(f"{f.name}_of", ["x"], f, f.value(self.language))

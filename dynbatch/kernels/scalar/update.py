@@ -67,8 +67,8 @@ class UpdateRule:
 
     def outputs(self, language: str = "") -> dict[str, Expression]:
         """The new elements of the value and of the slots, in this order."""
-        given = [argument(x) if x in self.numbers else variable(x) for x in self._names]
-        outputs = self._body(*given)
+        operands = [argument(x) if x in self.numbers else variable(x) for x in self._names]
+        outputs = self._body(*operands)
         return {name: expand(outputs[name], language) for name in ("value", *self.slots)}
 
     @cached_property

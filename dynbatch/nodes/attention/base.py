@@ -65,7 +65,7 @@ class AttentionCache(ScanCache):
         return self.scratch[:elements]
 
     def defer(self) -> DeferredGradients | None:
-        """Where a step may leave gradients; None if the kernels of this scan leave none."""
+        """The gradients that a step may leave; None if the kernels of this scan leave none."""
         if self.deferred is None and self.offsets is not None:
             self.deferred = DeferredGradients(int(self.offsets[-1]), self.room)
         return self.deferred

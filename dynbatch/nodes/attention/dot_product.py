@@ -107,7 +107,7 @@ class DotProductAttention(AttentionBase):
 
     @classmethod
     def scoring(cls, batch: Batch, masks: Sequence[Mask]) -> Scoring:
-        """How scores are computed, as the kernels take it."""
+        """The way scores are computed, in the form that the kernels take."""
         first = batch.first
         scales = cls.scales(batch)
         if len(scales) != len(masks):

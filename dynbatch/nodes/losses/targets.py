@@ -25,7 +25,7 @@ NOTHING_IGNORED = -100
 
 
 class TargetRule(NamedTuple):
-    """How the targets of one loss are checked and weighted.
+    """The way the targets of one loss are checked and weighted.
 
     Args:
         what:         the loss, as errors call it.

@@ -55,7 +55,7 @@ class Positioned(Operation):
 
     @classmethod
     def runs(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
-        """Where each run of neighbouring positions begins among the rows, and its first position.
+        """The beginning of each run of neighbouring positions among the rows, and its position.
 
         Each of the positions that were given is a run.
         """

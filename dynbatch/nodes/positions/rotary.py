@@ -144,10 +144,10 @@ def scaling_numbers(given: Mapping[str, Any] | None) -> tuple[float, ...]:
             "rotary", f"scaling of type {kind!r}", "rope_type is one of " + ", ".join(SCALINGS),
             "this model needs a scaling that dynbatch does not have",
         )  # fmt: skip
-    names, found = SCALINGS[kind], given.keys() - {"rope_type", "type"}
-    if found != set(names):
+    names, keys = SCALINGS[kind], given.keys() - {"rope_type", "type"}
+    if keys != set(names):
         raise refused(
-            "rotary", f"scaling of type {kind!r} with {', '.join(sorted(found)) or 'no numbers'}",
+            "rotary", f"scaling of type {kind!r} with {', '.join(sorted(keys)) or 'no numbers'}",
             f"it has {', '.join(names) or 'no numbers'}",
             "give these and no others; rope_theta is the argument base",
         )  # fmt: skip

@@ -72,7 +72,7 @@ class Expand(Repeated):
 
     @classmethod
     def repeats(cls, x: Ragged, y: Ragged) -> Array | None:
-        """How often each row of x stands in y: once for each token; None where each stands once."""
+        """The count of each row of x in y: once for each token; None where each stands once."""
         before, after = np.asarray(x.lengths), np.asarray(y.lengths)
         if (before == after).all():
             return None

@@ -234,7 +234,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         return self.ndim
 
     def numel(self) -> int:
-        """How many elements the value has."""
+        """The number of elements of the value."""
         return self.rows * self.width
 
     nelement = numel
