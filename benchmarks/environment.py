@@ -59,7 +59,7 @@ def kernel_lines(device: str = "cpu") -> list[str]:
 
 
 class OtherWork:
-    """How much of the processors others used, from when this was made."""
+    """The share of the processors that others used, from when this was made."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter(), _busy_seconds() - _own_seconds()

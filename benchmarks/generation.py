@@ -1,4 +1,4 @@
-"""How fast models generate: `python -m benchmarks.generation [one many seq2seq price]`.
+"""The speed of generation: `python -m benchmarks.generation [one many seq2seq price]`.
 
 one      GPT-2 writes on one prompt, beside a matrix-vector product with each of its weights, which
          reads as much memory as a token does; and with weights packed in bfloat16.
@@ -71,7 +71,7 @@ class Clock:
         return statistics.median(self._wall[name])
 
     def ratio(self, upper: str, lower: str) -> dict[str, float]:
-        """How many times as long the first takes as the second."""
+        """The time of the first, as a multiple of the second's."""
         sides = (("ratio", self._wall), ("processor_ratio", self._busy))
         return {
             key: round(statistics.median(times[upper]) / statistics.median(times[lower]), 4)

@@ -34,7 +34,7 @@ class Row:
 
     @property
     def speed(self) -> float:
-        """How many times as fast the model is afterwards."""
+        """The speed of the model afterwards, as a multiple of before."""
         return self.before_ms / self.after_ms
 
 

@@ -22,7 +22,7 @@ SUFFIXES = (".py", ".c", ".h", ".cu", ".cuh")
 
 
 class Size(NamedTuple):
-    """How much source a folder holds, in its own files."""
+    """The amount of source in a folder's own files."""
 
     files: int = 0
     lines: int = 0

@@ -46,7 +46,7 @@ MODELS = {"seq2seq of the benchmarks": 8_385_600, "BERT-base": 110_000_000}
 
 
 class Imbalance(NamedTuple):
-    """How uneven shards are.
+    """The imbalance of shards.
 
     Args:
         dearest_over_mean: by each way of cutting, the mean over mini-batches.
@@ -98,7 +98,7 @@ def imbalance(
 
 
 def way(model: str, ranks: int) -> Way:
-    """How long gradients take to be summed on all ranks, each sending to all others."""
+    """The time of summing gradients on all ranks, each sending to all others."""
     size = 4.0 * MODELS[model]
     inside = min(ranks, CARDS) - 1
     near, far = (2 * size * part / ranks for part in (inside, ranks - 1 - inside))

@@ -96,7 +96,7 @@ def pytorch_sides(
 
 
 def alike(together: Any, alone: Any, batch: Batch) -> float:
-    """How far the gradients of two sides are apart, as a part of the largest number.
+    """The distance of two sides' gradients, as a part of the largest number.
 
     Raises:
         ArithmeticError: too far.

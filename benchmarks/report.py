@@ -128,7 +128,7 @@ class Report:
         return "\n".join(lines)
 
     def share_of_limit(self, name: str) -> float:
-        """How near a side comes to the machine's product rate in its precision.
+        """The share of the machine's product rate that a side reaches in its precision.
 
         Counted are the floating-point operations that a step of dynbatch's takes: no padding.
         """

@@ -89,7 +89,7 @@ def depths(tree: Tree) -> Array:
 
 @dataclass(frozen=True)
 class Levels:
-    """How to compute all trees of a batch at once, depth by depth, the deepest level first.
+    """A batch of trees computed at once, depth by depth, the deepest level first.
 
     A level is all nodes of one depth. They stand in the order of their parents, which all are in
     the level above, left before right. Nodes and words are counted through the whole batch.

@@ -67,7 +67,7 @@ class Row:
 
     @property
     def speed(self) -> float:
-        """How many times as fast the default policy is as one by one."""
+        """The speed of the default policy, as a multiple of one by one."""
         return self.one_by_one_ms / self.batched_ms
 
 

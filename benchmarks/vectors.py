@@ -1,4 +1,4 @@
-"""How fast word vectors are read: `python -m benchmarks.vectors`.
+"""The speed of reading word vectors: `python -m benchmarks.vectors`.
 
 A file of GloVe's form is made of random numbers with five digits, then read by
 `dynbatch.text.read_vectors` and by whatever is installed of pandas (its C engine), polars, pyarrow

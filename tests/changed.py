@@ -56,7 +56,7 @@ def changed_since(root: Path, base: str) -> list[str]:
 
 
 def distances(changed: Iterable[str], users: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """How many uses lie between each file and the nearest change.
+    """The number of uses between each file and the nearest change.
 
     Tests, fixtures and the package itself lead no further, unless they were changed.
     """

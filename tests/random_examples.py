@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: few in `make test`, more in `make test-all`.
+"""The number of examples that hypothesis tries: few in `make test`, more in `make test-all`.
 
 The file imports hypothesis; only files of tests that need it anyway may import this one, and
 `conftest.py`, which does without where it is not installed.

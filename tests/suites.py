@@ -1,4 +1,4 @@
-"""Which tests `make test`, `make test-cuda` and `make test-slow` run: each test is of one suite.
+"""The tests of `make test`, `make test-cuda` and `make test-slow`: each test is of one suite.
 
 main    what protects users on a CPU, and the contract of each node on the stand-in for a GPU
 cuda    what else computes on a GPU or its stand-in: kernels, the simulator, NVRTC, CuPy's names

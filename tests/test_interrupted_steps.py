@@ -146,7 +146,7 @@ EVERY = tuple([str(path) for path in Path(db.__file__).parent.rglob("*.py")])
 
 
 def broken(make, files, callers, every=1, first=0):
-    """How many lines were interrupted, and where one of three steps after it was not right."""
+    """The number of interrupted lines, and where one of three steps after it was not right."""
     made = [make()]
     step, pool = made[-1]
     expected = [step() for _ in range(3)]

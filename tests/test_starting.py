@@ -25,7 +25,7 @@ SCRIPT = "from dynbatch.commands.main import main\nimport sys\nsys.exit(main())\
 
 
 def started(folder, error, called):
-    """How a process ends in which the import of one module raises an error."""
+    """The end of a process in which the import of one module raises an error."""
     (folder / "sitecustomize.py").write_text(FAULT.format(error))
     (folder / "dynbatch").write_text(SCRIPT)  # as pip writes it
     (folder / "other.py").write_text("import dynbatch")

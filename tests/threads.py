@@ -26,7 +26,7 @@ ROUNDS = 2
 
 
 class Found(NamedTuple):
-    """How many steps were taken, how many gave other bits or an error, and what the first was."""
+    """Counts of steps, of other bits or errors, and the first of these."""
 
     steps: int
     wrong: int

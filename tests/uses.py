@@ -1,4 +1,4 @@
-"""Which files of the repository use which others, read from their texts alone.
+"""Uses of files of the repository by others, read from their texts alone.
 
 A Python file uses the modules that define the names it speaks of: `db.scan` leads to the file of
 `scan`, not to `dynbatch/__init__.py`, which hands the name on. Further, a kernel uses its versions

@@ -116,7 +116,7 @@ def compile_one(module: Module, architecture: int) -> float:
 
 
 def seconds_on(processors: int, seconds: Sequence[float]) -> float:
-    """When all is done, if each piece of work is begun, in order, by the first processor free."""
+    """Seconds until all is done, if each piece of work is begun, in order, by the first free."""
     ends = [0.0] * processors
     for each in seconds:
         heapq.heapreplace(ends, ends[0] + each)

@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: "passed", "failed", "time ran out", "skipped".
+    """The end of a job: "passed", "failed", "time ran out", "skipped".
 
     Args:
         found: the JSON that it printed last, also if it did not come to its end; empty without.

@@ -1,4 +1,4 @@
-"""Which card, driver and versions: `python -m benchmarks.gpu.machine`, as JSON.
+"""The card, driver and versions: `python -m benchmarks.gpu.machine`, as JSON.
 
 Exit status 2, with the reason, where there is no GPU that CuPy can use.
 """

@@ -1,4 +1,4 @@
-"""Where a training step's time goes on a GPU: the host's share, and how busy the device is.
+"""The time of a training step on a GPU: the host's share, and how busy the device is.
 
 Steps are measured in two ways. *Alone*: the device is idle before, and waited for after: the host
 works until all is queued, and the device until it is done. *In a row*: many steps and one wait at
@@ -75,7 +75,7 @@ def in_a_row(contender: Contender, prepared: Sequence[Any]) -> float:
 
 
 def busy(contender: Contender, prepared: Sequence[Any], row_seconds: float) -> dict[str, Any]:
-    """How long the device worked for a step, and its share of a step in a row; None unrecorded.
+    """Seconds of the device for a step, and its share of a step in a row; None unrecorded.
 
     Kernels' durations come from a recording, the step's from `in_a_row` without one: recording
     slows the host down.

@@ -1,4 +1,4 @@
-"""How tight arenas are planned: `python -m benchmarks.memory.planners`.
+"""The tightness of planned arenas: `python -m benchmarks.memory.planners`.
 
 Training steps of the workloads are run, and the blocks of each, with their sizes and lifetimes, are
 placed by several methods. A ratio is the arena's size over the largest sum of bytes alive at once,

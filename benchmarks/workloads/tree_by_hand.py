@@ -116,7 +116,7 @@ class HandBatchedTree(Contender):
         return np.ascontiguousarray(self._value(name).T)
 
     def _gradient(self, name: str) -> Array:
-        """Where a parameter's gradient is to be written."""
+        """The array that a parameter's gradient is to be written to."""
         parameter = self._parameters[name]
         parameter.grad = parameter.gradient_buffer()
         return parameter.grad

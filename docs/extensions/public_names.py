@@ -30,7 +30,7 @@ ROOMS = [
 
 
 def prefixes(room: str) -> list[str]:
-    """How pages write what is in a room: `F.tanh`, `models.LSTM`, `db.errors.ShapeError`."""
+    """Prefixes of names as pages write them: `F.tanh`, `models.LSTM`, `db.errors.ShapeError`."""
     last = room.rpartition(".")[2]
     short = {"dynbatch": ["db."], "dynbatch.nodes": ["F.", "nodes."]}.get(room, [f"{last}."])
     return [f"{room}.", f"db.{last}.", *short, ""]

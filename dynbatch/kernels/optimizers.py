@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
     @property
     def outcome(self) -> UpdateOutcome:
-        """What follows from the numbers."""
+        """The outcome that follows from the numbers."""
         return self.update.outcome(self.numbers)
 
     def __call__(self, value: Array, gradient: Array, slots: Arrays, scratch: Arrays) -> None:

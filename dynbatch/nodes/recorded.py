@@ -258,7 +258,7 @@ class Recorded(Node):
         return None
 
     def infer_ragged(self) -> int:
-        """Which of the value's dimensions are numbers of tokens, which differ between sentences.
+        """The value's dimensions that are numbers of tokens, which differ between sentences.
 
         By default the rows are. A width is where it comes from a transpose, or where a type that
         works on any shape, or any length, reads such a width.

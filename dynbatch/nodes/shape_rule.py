@@ -131,9 +131,9 @@ class ShapeRule:
         if count or not has_rest:
             test = f"len({name}) {'>=' if has_rest else '=='} {count}"
             conditions.append(Condition(test, (), f"{{named('{name}')}} has shape {{{name}}}"))
-        for place, size in enumerate(shape, -len(shape) if has_rest else 0):
+        for number, size in enumerate(shape, -len(shape) if has_rest else 0):
             factor, _, letter = size.rpartition(" · ")
-            item, multiple = f"{name}[{place}]", self._attribute(factor)
+            item, multiple = f"{name}[{number}]", self._attribute(factor)
             if size == REST:
                 item = f"{name}[:-{count}]" if count else name
             if multiple:
@@ -220,8 +220,8 @@ class ShapeRule:
         failures = []
         for k in range(self._count):
             conditions, _ = self.conditions(k)
-            place = next(i for i, each in enumerate(conditions) if not eval(each.test, names))
-            failures.append((place, conditions[place]))
+            number = next(i for i, each in enumerate(conditions) if not eval(each.test, names))
+            failures.append((number, conditions[number]))
         failed = max(failures, key=lambda failure: failure[0])[1]
         fixes = node.shape_fix
         if not isinstance(fixes, str):

@@ -60,7 +60,7 @@ class Expression:
         return lists[0][0]
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Its tree over the tokens, made binary from the left: ((([MAX 2) 9) ]).
+        """A tree over the tokens, made binary from the left: ((([MAX 2) 9) ]).
 
         Pair k, (left, right), is node T + k of T tokens; the last is the root.
         """

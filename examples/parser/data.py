@@ -43,7 +43,7 @@ class Numbering:
         self.tags = Vocabulary.build([s.tags for s in sentences]) if has_tags else None
 
     def sizes(self) -> tuple[int, int, int]:
-        """How many words, suffixes and tags there are."""
+        """The numbers of words, suffixes and tags."""
         return len(self.words), len(self.suffixes), len(self.tags) if self.tags else 0
 
     def number(self, sentence: ParsedSentence) -> Numbered:

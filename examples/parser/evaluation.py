@@ -1,4 +1,4 @@
-"""How right parsed trees are: attachment scores, and those of two rules that look at nothing."""
+"""The quality of parsed trees: attachment scores, beside two rules that look at nothing."""
 
 from __future__ import annotations
 

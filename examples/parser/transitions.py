@@ -31,7 +31,7 @@ SHIFT = Action("shift")
 
 
 class Configuration:
-    """How far a sentence is parsed.
+    """A sentence that is parsed so far.
 
     Attributes:
         stack: numbers of words, the last one its top.
@@ -64,7 +64,7 @@ class Configuration:
 
 
 def follow(num_words: int, actions: Iterable[Action]) -> Configuration:
-    """Where the actions lead, from a sentence's beginning."""
+    """The configuration that actions lead to, from a sentence's beginning."""
     configuration = Configuration(num_words)
     for action in actions:
         configuration.apply(action)

@@ -33,7 +33,7 @@ def answer(opened: Array) -> list[int]:
 
 
 def reward(opened: Array, written: Sequence[int]) -> float:
-    """How much of the right answer was written before the first mistake, from 0 to 1.
+    """The share of the right answer before the first mistake, from 0 to 1.
 
     Example:
         >>> [reward(np.array([0, 1]), written) for written in ([3, 2, 4], [3, 4], [2, 2, 4])]

@@ -38,7 +38,7 @@ HIDDEN_SHARE = 0.15
 
 
 def hidden_nodes(function: Function, number: int) -> Array:
-    """Which nodes are hidden, at least one and never the root; the same ones in every epoch."""
+    """The hidden nodes, at least one and never the root; the same ones in every epoch."""
     count = len(function.kinds) - 1
     draws = np.random.Philox(key=number).random_raw(count)  # NumPy promises this stream
     return np.sort(np.argsort(draws, kind="stable")[: max(1, round(HIDDEN_SHARE * count))]) + 1

@@ -60,7 +60,7 @@ def first_run(tmp_path_factory):
 
 @pytest.fixture
 def done(first_run, tmp_path):
-    """Its pairs, which may be changed, and a copy of the run."""
+    """Pairs of a run, which may be changed, and a copy of the run."""
     path, output = first_run
     text = path.read_text()
     yield path, Path(shutil.copytree(output, tmp_path / "run"))

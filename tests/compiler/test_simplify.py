@@ -20,7 +20,7 @@ def parameters():
 
 
 def simplified(step):
-    """How a cell was simplified, and the program of its forward pass."""
+    """The simplifications of a cell, and the program of its forward pass."""
     with db.Graph(dtype="float64") as graph:
         loop = db.cell(step).compiled(graph, ScanForm(WIDTH, (WIDTH,), True), (), parameters())
     return loop.simplified, loop.program

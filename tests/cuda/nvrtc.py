@@ -45,7 +45,7 @@ class CompileError(SyntaxError):
 
 
 def missing(architecture: int = LEAST_CAPABILITY[13]) -> str | None:
-    """Why nothing can be compiled for an architecture here, or None."""
+    """The reason that nothing can be compiled for an architecture here, or None."""
     if _library_path(architecture):
         return None
     wanted = (
@@ -92,7 +92,7 @@ def compile_kernels(
 
 
 def divisions(text: str, name: str, options: Sequence[str] = ()) -> dict[str, int]:
-    """How many divisions of integers, and remainders, are in the text of each kernel in PTX."""
+    """The number of divisions of integers, and remainders, in each kernel's PTX."""
     entries = re.split(r"\.visible \.entry ", ptx(text, name, options))[1:]
     return {entry.partition("(")[0]: len(_DIVISION.findall(entry)) for entry in entries}
 
@@ -133,7 +133,7 @@ def _compiled(
 
 
 def _text_of(library: ctypes.CDLL, program: Any, what: str) -> str:
-    """Its "ProgramLog" or "PTX"."""
+    """The program's "ProgramLog" or "PTX"."""
     size = ctypes.c_size_t()
     _require(library, getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)

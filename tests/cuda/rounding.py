@@ -1,4 +1,4 @@
-"""How far a product of cuBLAS with rounded factors may be from the exact one.
+"""The largest distance of a cuBLAS product with rounded factors from the exact one.
 
 The stand-in rounds factors to the nearest, as our own kernels and the CPU do. How cuBLAS rounds its
 manual does not say: a tensor core that is given float32 as TF32 cuts it, a small product may not be

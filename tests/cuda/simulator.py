@@ -60,7 +60,7 @@ class LaunchConfiguration(ctypes.Structure):
 
 
 def missing() -> str | None:
-    """Why kernels cannot be run here, or None."""
+    """The reason that kernels cannot be run here, or None."""
     if platform.machine() != "x86_64":
         return f"the fiber switch is written for x86_64, this is {platform.machine()}"
     if shutil.which("g++") is None:

@@ -159,7 +159,7 @@ def test_wrong_kernels_of_a_training_step_are_found(spoil, kernel, argument, ele
 
 
 def first_copied(args):
-    """Where the first rectangle that is copied goes."""
+    """The target of the first rectangle that is copied."""
     return args[2][0][3]
 
 

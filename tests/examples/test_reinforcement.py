@@ -40,7 +40,7 @@ def test_prompts_are_open_brackets_of_any_number():
 
 
 def differences_are_none(updates):
-    """Where C runs, exactly; NumPy's last bits may depend on the rows beside one."""
+    """Equality, exact where C runs; NumPy's last bits may depend on the rows beside one."""
     return max(one.difference for one in updates) <= (1e-5 if reason() else 0)
 
 

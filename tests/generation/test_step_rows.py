@@ -1,4 +1,4 @@
-"""Where the sentences of a step keep their rows, against one sentence at a time."""
+"""Rows that the sentences of a step keep, against one sentence at a time."""
 
 import numpy as np
 import pytest

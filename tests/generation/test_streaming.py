@@ -47,7 +47,7 @@ def test_a_stop_string_ends_the_text_wherever_tokens_divide_it(seed):
 
 
 def _first_end(text, stops):
-    """Where the first stop string to be complete begins."""
+    """The beginning of the first stop string to be complete."""
     complete = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
     return min(complete)[1]
 

@@ -1,4 +1,4 @@
-"""How far elementwise functions and their derivatives are from the truth, in the last places."""
+"""The distance of elementwise functions, and of derivatives, from the truth, in last places."""
 
 import math
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Where an arena cuts, what it joins, and when it asks its upstream."""
+"""Cuts and joins of an arena, and its requests to the upstream."""
 
 import itertools
 from functools import partial

@@ -29,7 +29,7 @@ class Slotted:
 
 
 class Key:
-    """Its text is an address."""
+    """A key whose text is an address."""
 
 
 def linear():

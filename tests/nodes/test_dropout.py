@@ -11,7 +11,7 @@ SENTENCES = [np.random.default_rng(k).standard_normal((n, 4)) for k, n in enumer
 
 
 def masks(order, policy="by_agenda", seed=0):
-    """Which elements of each sentence are kept, in a mini-batch of those in `order`."""
+    """The kept elements of each sentence, in a mini-batch of those in `order`."""
     with db.Graph(seed=seed, policy=policy) as graph:
         nodes = {k: F.dropout(F.input(graph, SENTENCES[k])) for k in order}
         return {k: (node.value != 0).tolist() for k, node in nodes.items()}

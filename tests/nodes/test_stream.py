@@ -10,7 +10,7 @@ SENTENCES = [np.full((length, 2), float(length)) for length in (3, 1, 5)]
 
 
 def masks(sentences, seed=5):
-    """Which elements two layers of dropout keep, by sentence length."""
+    """The elements that two layers of dropout keep, by sentence length."""
     with db.Graph(seed=seed) as graph:
         kept = {}
         for x in sentences:

@@ -233,7 +233,7 @@ TABLE = (9, 3)
 
 
 def part_of(length, rank, size):
-    """How many of so many elements are a rank's."""
+    """The number of a rank's elements, of so many."""
     return length * (rank + 1) // size - length * rank // size
 
 

@@ -125,7 +125,7 @@ def test_large_arrays_are_sampled():
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """How many graphs a check has made."""
+    """The number of graphs that a check has made."""
     made = []
     monkeypatch.setattr(
         gradient, "Graph", lambda *_, **options: made.append(0) or db.Graph(**options)

@@ -1,4 +1,4 @@
-"""Which tokenizer a checkpoint's folder has, by its files."""
+"""The tokenizer of a checkpoint's folder, by its files."""
 
 import numpy as np
 import pytest

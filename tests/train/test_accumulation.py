@@ -106,7 +106,7 @@ def test_a_trainer_that_counts_tokens_updates_alike_within_a_limit(tmp_path):
             return [sentences()]
 
     def moved(limit):
-        """How far an update moves each parameter, and its line of the metrics.
+        """The distance that an update moves each parameter, and its line of the metrics.
 
         The rate is high, so that sums with the values before round nothing off.
         """

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class Walk(Enum):
-    """How the version of a kernel in one language goes through its arrays.
+    """The way a kernel's version in one language goes through its arrays.
 
     A version with a walk has no Python of its own: its text has the kernel's name and parameters,
     and what the walk tells it besides.

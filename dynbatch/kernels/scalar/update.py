@@ -29,7 +29,7 @@ SCRATCH = ("t0", "t1")
 
 
 class UpdateOutcome(NamedTuple):
-    """What follows from the conditions on an update's numbers.
+    """The part of an update that follows from the conditions on its numbers.
 
     Attributes:
         slots:     names of those that it reads and replaces; it has no others.
@@ -81,7 +81,7 @@ class UpdateRule:
         return numpy_printer.function(self.name, names, self.outputs("numpy"), scratch=SCRATCH)
 
     def outcome(self, numbers: tuple[float, ...]) -> UpdateOutcome:
-        """What follows from numbers."""
+        """The outcome that follows from numbers."""
         key = self._ask(*numbers)
         if key not in self._outcomes:
             truth = dict(zip(self._tests, key, strict=True))

@@ -128,7 +128,7 @@ class TopK(LargestOfRows):
 
 
 class TopKPlaces(LargestOfRows):
-    """Where the k largest elements of each row are, as floats. It has no gradient.
+    """The places of the k largest elements of each row, as floats. It has no gradient.
 
     Exact below 2^24 elements in float32.
     """

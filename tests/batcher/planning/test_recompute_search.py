@@ -42,7 +42,7 @@ class Stepwise(models.Module):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many plans were made, and how often offsets were looked for."""
+    """Counts of plans made, and of searches for offsets."""
     counts = {"plans": 0, "offsets": 0}
 
     def count(module, name, what):

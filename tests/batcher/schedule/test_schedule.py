@@ -131,7 +131,7 @@ def test_a_hundred_thousand_nodes_are_scheduled(name, monkeypatch):
 
 
 def lines_run(function):
-    """How many lines of the batcher a call runs: a measure of work that no clock disturbs."""
+    """The number of lines of the batcher that a call runs, which no clock disturbs."""
     count = 0
 
     def trace(frame, event, argument):

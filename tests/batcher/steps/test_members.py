@@ -9,7 +9,7 @@ from dynbatch.batcher.steps.members import Members
 
 
 def single_nodes(monkeypatch, sentences):
-    """How many nodes of its blocks a training step makes."""
+    """The number of nodes of its blocks that a training step makes."""
     made = []
     one = Members._made
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Which card, driver and versions."""
+"""The card, driver and versions."""
 
 import pytest
 

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, params=["cpu", "cuda"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where graphs compute that do not say it, and where new parameters are."""
+    """The device of graphs that do not name one, and of new parameters."""
     if request.param == "cuda":
         request.getfixturevalue("cuda")
         defaults = db.Graph.__init__.__defaults__

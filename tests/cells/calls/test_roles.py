@@ -1,4 +1,4 @@
-"""Which argument of a call is a value, and which the cell's parameters."""
+"""Values among the arguments of a call, and the cell's parameters."""
 
 from types import SimpleNamespace
 

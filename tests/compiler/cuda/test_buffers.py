@@ -21,7 +21,7 @@ def whole(value):
 
 
 class Memory:
-    """Which column of which value lies in each column of each buffer."""
+    """The column of a value that lies in each column of each buffer."""
 
     def __init__(self, places):
         self._places = places

@@ -69,7 +69,7 @@ class _Matrix(NamedTuple):
     dtype: np.dtype[Any]
 
     def span(self) -> tuple[int, int]:
-        """Its first byte and the end."""
+        """The first byte and the end of the matrix."""
         size = ((self.columns - 1) * self.ld + self.rows) * self.dtype.itemsize
         return self.address, self.address + size
 

@@ -113,7 +113,7 @@ def retire(ptr: int, size: int) -> None:
 
 
 def revive(ptr: int) -> None:
-    """Its contents are new."""
+    """Count the contents as new."""
     _retired.pop(ptr, None)
 
 

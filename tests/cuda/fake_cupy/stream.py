@@ -18,7 +18,7 @@ _handles = itertools.count(1 << 20)
 
 @dataclass
 class Settings:
-    """How the simulated device behaves.
+    """The behaviour of the simulated device.
 
     order:        of threads: 0 forward, 1 backward, else a seed.
     checked:      kernels run under the race and memory checker.

@@ -26,7 +26,7 @@ COMMON = "common.cuh"  # barriers of the headers are exercised through kernels o
 
 
 def own_text(name):
-    """Where a file's own text begins in its source, and the source."""
+    """The beginning of a file's own text in its source, and the source."""
     if name == COMMON:
         text = importlib.import_module("tests.kernels.cuda.test_common").REDUCE
         return 0, text

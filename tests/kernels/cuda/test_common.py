@@ -141,7 +141,7 @@ SHAPES = ((3, 4), (0, 33), (64, 1), (65, 32), (7, 0), (1, 33), (300, 65), (0, 0)
 
 
 def matrices():
-    """Their table, and where the elements of each begin."""
+    """A table of matrices, and the beginnings of their elements."""
     rows, widths = np.array(SHAPES).T
     return matrix_table(Matrices(rows, widths)), np.concatenate(([0], np.cumsum(rows * widths)))
 

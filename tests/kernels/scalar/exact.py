@@ -60,7 +60,7 @@ def is_number(value: Any) -> bool:
 
 
 def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
-    """Of each number, in units of the last place of a size.
+    """The error of each number, in units of the last place of a size.
 
     What is below the least normal numbers needs only be as small, and what is beyond the greatest
     infinite.

@@ -1,4 +1,4 @@
-"""How far functions of two values and their derivatives are from the truth, in the last places."""
+"""The distance of functions of two values, and of derivatives, from the truth, in last places."""
 
 import numpy as np
 import pytest

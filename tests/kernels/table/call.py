@@ -107,7 +107,7 @@ class Call:
             yield rows[-1], own
 
     def in_place(self, arguments: list[Any]) -> tuple[Any, Any]:
-        """What a run leaves in an output of its own, and in one that lies over an argument."""
+        """The results of a run in an output of its own, and in one that lies over an argument."""
         assert self.over is not None
         for given in (arguments, shared := [*arguments[:-1], arguments[self.over]]):
             self.kernel(*given, **self.named)

@@ -49,7 +49,7 @@ def assert_gradients(
 
 
 def assert_written_again(model: PretrainedModel, name: str, folder: Path) -> None:
-    """It writes the names and shapes of the checkpoint, and values that load again to the bit."""
+    """Assert that it writes the checkpoint's names and shapes, and loads again to the bit."""
     model.save_pretrained(folder)
     written = load_file(folder / "model.safetensors")
     stored = [

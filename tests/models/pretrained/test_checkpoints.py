@@ -1,4 +1,4 @@
-"""Where `load_pretrained` finds a model."""
+"""Places in which `load_pretrained` finds a model."""
 
 import pytest
 

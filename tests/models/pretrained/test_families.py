@@ -140,7 +140,7 @@ def test_a_sentence_is_ten_nodes_at_most_and_no_block_is_inlined(name):
 
 
 def refusals(name, folder, changes):
-    """How many changes of config.json make a folder that is refused; the others load."""
+    """The number of changes of config.json whose folder is refused; the others load."""
     count, path = 0, folder / "config.json"
     config = json.loads(path.read_text())
     for key, value in changes:

@@ -87,7 +87,7 @@ class Staging:
         self._later: list[tuple[int, int, Fill]] = []
 
     def __del__(self) -> None:
-        """When a thread ends, keep its pinned memory from CuPy's pool while the device reads it."""
+        """Keep a dead thread's pinned memory from CuPy's pool while the device reads it."""
         for slot in self._slots:
             if slot is not None and slot.is_used and not sys.is_finalizing():
                 slot.event.synchronize()
