@@ -5,6 +5,8 @@ Gate and value are two arrays of one shape, or the halves of the rows of one arr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,37 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.elementwise import share_blocks_of
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
+from dynbatch.kernels.scalar import numpy_printer
+from dynbatch.kernels.scalar.expressions import Expression
+from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.kernels.unary import Argument, Function, activations
 
 GATES = activations.sigmoid, activations.relu, activations.silu, activations.gelu
 """The functions of gates that have kernels in C and CUDA."""
+
+
+@cache
+def unit(function: Function, arguments: tuple[Argument, ...]) -> Pair:
+    """f(gate) ⊙ value, with its two gradients."""
+    chosen, numbers = function.chosen(arguments)
+
+    def gated(gate: Expression, value: Expression) -> Expression:
+        return chosen(gate, *numbers) * value
+
+    return Pair(gated, {})
+
+
+@cache
+def _gradients(gated: Pair, wanted: tuple[bool, ...]) -> Callable[..., None]:
+    """The NumPy code (dy, gate, value, dgate, dvalue), without those that are not wanted."""
+    roots = {
+        f"d{name}": root
+        for name, root, is_wanted in zip(gated.names, gated.gradients("numpy"), wanted, strict=True)
+        if is_wanted
+    }
+    # Of two, the value's is made last, and may be written over dy.
+    kept = {"dy"} if len(roots) == 1 else set[str]()
+    return numpy_printer.function("backward", ("dy", *gated.names, *roots), roots, kept)
 
 
 @kernel(4, c=HOST, cuda=HOST)
@@ -33,13 +62,8 @@ def gated(
         out:         (N, D), or (elements,), overwritten; may be gate or value.
     """
     gate, value = _sides(xs, value_first)
-
-    def work(part: slice) -> None:
-        made = np.empty_like(out[part])
-        function.forward(gate[part], made, *arguments)
-        np.multiply(made, value[part], out=out[part])
-
-    share_blocks_of(out, work)
+    forward = unit(function, arguments).forward
+    share_blocks_of(out, lambda part: forward(gate[part], value[part], out[part]))
 
 
 @kernel(2, c=HOST, cuda=HOST)
@@ -54,17 +78,12 @@ def gated_backward(
         dxs: overwritten with their gradients; of a pair, one may be None, and the last may be `dy`.
     """
     gate, value = _sides(xs, value_first)
-    dgate, dvalue = _sides(dxs, value_first)
-
-    def work(part: slice) -> None:
-        y, slope = function.with_slope(gate[part], *arguments)
-        if dgate is not None:
-            np.multiply(slope, value[part], out=slope)
-            np.multiply(slope, dy[part], out=dgate[part])
-        if dvalue is not None:  # last: it may be written over dy
-            np.multiply(y, dy[part], out=dvalue[part])
-
-    share_blocks_of(dy, work)
+    given = _sides(dxs, value_first)
+    wanted = [dx for dx in given if dx is not None]
+    backward = _gradients(unit(function, arguments), tuple([dx is not None for dx in given]))
+    share_blocks_of(
+        dy, lambda part: backward(dy[part], gate[part], value[part], *[dx[part] for dx in wanted])
+    )
 
 
 def _sides(arrays: tuple[Any, ...], value_first: bool) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,16 @@ CALLS: dict[str, Callable[..., Any]] = {
 """Primitives on nodes; others are functions of their name."""
 
 
+def _calls_of(f: Function) -> dict[Function, Callable[..., Node]]:
+    """A function and its forms on nodes, without the arguments that are numbers."""
+    kind: Callable[..., Node] = NODE_TYPES[f]
+    forms = {form: partial(kind, **{f.arguments[0]: word}) for word, form in f.forms.items()}
+    return {f: partial(kind, **{f.arguments[0]: "none"}) if forms else kind, **forms}
+
+
+NODES = {form: call for f in FUNCTIONS.values() for form, call in _calls_of(f).items()}
+
+
 def on_nodes(root: Expression, variables: Mapping[str, Any]) -> Any:
     """An expression's value: a node, or a number where it reads none.
 
@@ -102,7 +113,8 @@ def _function(part: Expression) -> Callable[..., Any]:
     if part.op in CALLS:
         return CALLS[part.op]
     f = part.value if part.op == "call" else FUNCTIONS[part.op]
-    return lambda x, *numbers: NODE_TYPES[f](x, **dict(zip(f.arguments, numbers, strict=True)))
+    node, names = NODES[f], f.names_of_arguments
+    return lambda x, *numbers: node(x, **dict(zip(names, numbers, strict=True)))
 
 
 Gradient = Callable[[Node, Node, Node], Node]

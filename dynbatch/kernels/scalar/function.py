@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from dynbatch.backend import Array
 from dynbatch.kernels.scalar import numpy_printer
 from dynbatch.kernels.scalar.calculus import Gradients, slope_times
 from dynbatch.kernels.scalar.expressions import (
@@ -142,30 +139,8 @@ class Function:
         return numpy_printer.gradient(parameters, self.gradient("numpy"))
 
     @cached_property
-    def with_slope(self) -> Callable[..., tuple[Array, Array]]:
-        """The NumPy code: (x, *arguments) -> f(x) and f'(x)."""
-        return self._for_each_form(lambda f: f._with_slope)
-
-    @cached_property
     def names_of_arguments(self) -> tuple[str, ...]:
         return tuple([name.value for name in self.names])
-
-    @cached_property
-    def _with_slope(self) -> Callable[..., tuple[Array, Array]]:
-        x = variable("x")
-        y = self(x, *self.names)
-        (slope, *_) = self.pull(number(1), y, x, *self.names)
-        slope = number(0) if slope is None else expand(slope, "numpy")
-        parameters = ("x", "y", "dy_dx", *self.names_of_arguments)
-        roots = {"y": self.value("numpy"), "dy_dx": slope}
-        fill = numpy_printer.function("with_slope", parameters, roots)
-
-        def run(x: Array, *arguments: float) -> tuple[Array, Array]:
-            y, slope = np.empty_like(x), np.empty_like(x)
-            fill(x, y, slope, *arguments)
-            return y, slope
-
-        return run
 
     def _for_each_form(self, code: Callable[[Function], Callable[..., Any]]) -> Callable[..., Any]:
         if not self.forms:
