@@ -135,21 +135,6 @@ def _is_of_host(array: object) -> bool:
     return type(array) is ArraySpec and not array.device.is_cuda
 
 
-def has_c(function: Callable[P, Result]) -> Callable[P, Result]:
-    """`kernel(c=HOST)`."""
-    return kernel(c=HOST)(function)
-
-
-def has_cuda(at: int | str = 0) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """`kernel(at, cuda=HOST)` of a kernel that may have a version in C."""
-
-    def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
-        in_c = vars(function).get("c")
-        return kernel(at, c=in_c, cuda=HOST)(inspect.unwrap(function))
-
-    return decorate
-
-
 def c_version(chosen: Callable[..., object]) -> Callable[..., Any]:
     """The C version of a kernel, which has the same parameters."""
     walk = vars(chosen)["c"]
