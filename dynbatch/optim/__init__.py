@@ -14,6 +14,7 @@ from dynbatch.optim.groups import decay_groups
 from dynbatch.optim.nadam import NAdam
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.radam import RAdam
 from dynbatch.optim.rmsprop import RMSprop
 from dynbatch.optim.schedules import Constant, Cosine, InverseSqrt, LinearWarmup, Plateau, Schedule
 from dynbatch.optim.sgd import SGD
@@ -35,6 +36,7 @@ __all__ = [
     "NAdam",
     "Optimizer",
     "Plateau",
+    "RAdam",
     "RMSprop",
     "Schedule",
     "clip_grad_norm_",

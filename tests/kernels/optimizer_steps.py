@@ -9,10 +9,10 @@ MADE = {label(*pair): made(*pair) for pair in [*SETTINGS, *OF_PROBABILITIES]}
 
 
 def rule(name, scale=1):
-    """The rule of a second step, at `scale` times the rate."""
+    """The rule of a twelfth step, at `scale` times the rate."""
     optimizer = MADE[name]([Parameter(np.ones(1))])
     optimizer.lr *= scale
-    return optimizer.rule(2)
+    return optimizer.rule(12)
 
 
 STEPS = tuple(MADE)

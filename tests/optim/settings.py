@@ -26,6 +26,9 @@ SETTINGS = [
     ("NAdam", dict(lr=0.01)),
     ("NAdam", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1, momentum_decay=0.1)),
     ("NAdam", dict(lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)),
+    ("RAdam", dict(lr=0.01)),
+    ("RAdam", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)),
+    ("RAdam", dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.1, decoupled_weight_decay=True)),
     ("Adadelta", dict(lr=1.0)),
     ("Adadelta", dict(lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.1)),
 ]
