@@ -70,6 +70,21 @@ def number(owner: object, name: str, value: Any, within: str = "(-inf, inf)") ->
     raise refused(_named(owner), f"{name} is {value!r}", rule, _fix(name, value, bounds))
 
 
+def pair(
+    owner: object, name: str, value: Any, within: tuple[str, str], example: str
+) -> tuple[float, float]:  # fmt: skip
+    """The argument as two floats, each within its interval.
+
+    Raises:
+        ArgumentError: it is not a pair, or as `number`.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        rule = f"{name} is a pair of numbers, within {' and '.join(within)}"
+        raise refused(_named(owner), f"{name} is {value!r}", rule, f"{name}={example}")
+    first, second = [number(owner, f"{name}[{k}]", value[k], within[k]) for k in range(2)]
+    return first, second
+
+
 def size(owner: object, name: str, value: Any, least: int = 1) -> int:
     """The argument as an int, `least` or more.
 

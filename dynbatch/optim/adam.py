@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dynbatch.arguments import number, refused, switch
+from dynbatch.arguments import number, pair, switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, maximum, where
 from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
 from dynbatch.kernels.unary.arithmetic import sqrt
@@ -98,10 +98,4 @@ def decays(optimizer: Optimizer, decay: float, is_decoupled: bool = False) -> di
 
 def betas_of(owner: object, betas: object) -> tuple[float, float]:
     """The pair of an optimizer's betas, each from 0 to below 1."""
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise refused(
-            type(owner).__name__, f"betas is {betas!r}", "a pair of numbers, 0 <= beta < 1",
-            "betas=(0.9, 0.999)",
-        )  # fmt: skip
-    first, second = [number(owner, f"betas[{k}]", betas[k], "[0, 1)") for k in range(2)]
-    return first, second
+    return pair(owner, "betas", betas, ("[0, 1)", "[0, 1)"), "(0.9, 0.999)")
