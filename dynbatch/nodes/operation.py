@@ -202,8 +202,8 @@ class Operation(Recorded):
     # What it reads ------------------------------------------------------------------------------
 
     def all_parameters(self) -> tuple[Parameter, ...]:
-        values = [getattr(self, name) for name in self.static]
-        return tuple([value for value in values if isinstance(value, Parameter)])
+        read = [x for name in self.static if isinstance(x := getattr(self, name), Parameter)]
+        return tuple(read)
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that receive a gradient from this node: all that are not frozen."""

@@ -43,6 +43,10 @@ class MembersPart(Sequence[Any]):
         self.lengths = members.lengths[first:end]
         self.widths = members.widths[first:end]
 
+    def stretch(self) -> tuple[Any, int] | None:
+        """The block in which all lie side by side, and the first element there."""
+        return self.block, self.start
+
     @property
     def start(self) -> int:
         return self.members.starts[self.first]
@@ -102,6 +106,9 @@ class MembersParts(Sequence[Any]):
         self.parts = parts
         self.lengths = [n for part in parts for n in part.lengths]
         self.widths = [n for part in parts for n in part.widths]
+
+    def stretch(self) -> None:
+        """None: they do not lie side by side."""
 
     def __len__(self) -> int:
         return len(self.lengths)

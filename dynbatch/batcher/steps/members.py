@@ -109,6 +109,10 @@ class Members(Sequence[Any]):
         node._block, node._position = self.block, place
         node._start = self.starts[place] if place else 0  # the first node is made of every step
 
+    def stretch(self) -> tuple[Any, int] | None:
+        """The block in which all lie side by side, and the first element there."""
+        return None if self.block is None else (self.block, 0)
+
     @cached_property
     def starts(self) -> list[int]:
         elements = np.multiply(self.lengths, self.widths)

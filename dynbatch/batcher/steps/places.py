@@ -111,12 +111,10 @@ def memory_of(block: Any, gradient: bool) -> tuple[Array | None, int]:
 
 def stretch(nodes: Sequence[Any]) -> tuple[Any, int] | None:
     """The block and first element of nodes that lie side by side in one block; None if not so."""
-    if isinstance(nodes, Members):
-        return None if nodes.block is None else (nodes.block, 0)
-    if isinstance(nodes, MembersPart):
-        return nodes.block, nodes.start
-    if isinstance(nodes, MembersParts):
-        return None
+    of_members = getattr(nodes, "stretch", None)
+    if of_members is not None:
+        lying: tuple[Any, int] | None = of_members()
+        return lying
     block = nodes[0]._block
     if block.nodes is nodes:
         return block, 0
