@@ -25,7 +25,7 @@ static void step_of_{name}(ptrdiff_t start, ptrdiff_t n,
     const REAL* gradients, REAL* const* arrays, const double* numbers) {{
     {heads}
     EACH_VECTOR(i, part, n) {{
-        vector gradient = get(gradients + i, part);
+        vector gradient_ = get(gradients + i, part);
         {body}
     }}
 }}
@@ -48,7 +48,7 @@ def library_of(update: UpdateRule) -> Library:
 def text(update: UpdateRule) -> str:
     """The C source of an update."""
     outputs = update.outputs("c")
-    heads = [f"const REAL {x} = (REAL)numbers[{k}];" for k, x in enumerate(update.numbers)]
+    heads = [f"const REAL {x}_ = (REAL)numbers[{k}];" for k, x in enumerate(update.numbers)]
     reads, writes = [], []
     lines, results = CPrinter().statements(*rebuild(tuple(outputs.values()), fused))
     for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
@@ -57,7 +57,7 @@ def text(update: UpdateRule) -> str:
             pointer, read = f"arrays[{k}] ? {pointer} : NULL", f"p{k} ? {read} : splat(0)"
             write = f"if (p{k}) "
         heads.append(f"REAL* const p{k} = {pointer};")
-        reads.append(f"vector {name} = {read};")
+        reads.append(f"vector {name}_ = {read};")
         lines.append(f"vector new{k} = {result};")
         writes.append(f"{write}put(p{k} + i, new{k}, part);")
     arrays = [f"a{k}" for k in range(len(outputs))]

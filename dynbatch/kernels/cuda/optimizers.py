@@ -25,7 +25,7 @@ TEXT = """\
 extern "C" __global__ void {name}(REAL* base, const long long* entries, const int* rows,
     const REAL* all_numbers, const double* norm, int count, long long total) {{
     over_parameters<{arrays}>(base, entries, rows, all_numbers, {numbers}, norm, count, total,
-                              [](REAL gradient, REAL* const* arrays, const REAL* numbers) {{
+                              [](REAL gradient_, REAL* const* arrays, const REAL* numbers) {{
         {body}
     }});
 }}
@@ -36,14 +36,14 @@ extern "C" __global__ void {name}(REAL* base, const long long* entries, const in
 def source_of(update: UpdateRule) -> CudaSource:
     """The source of an update's kernel."""
     outputs = update.outputs("cuda")
-    reads = [f"const REAL {x} = numbers[{k}];" for k, x in enumerate(update.numbers)]
+    reads = [f"const REAL {x}_ = numbers[{k}];" for k, x in enumerate(update.numbers)]
     writes = []
     lines, results = CudaPrinter().statements(*outputs.values())
     for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
         read, write = f"*arrays[{k}]", ""
         if name in update.optional:
             read, write = f"arrays[{k}] ? {read} : (REAL)0", f"if (arrays[{k}]) "
-        reads.append(f"const REAL {name} = {read};")
+        reads.append(f"const REAL {name}_ = {read};")
         writes.append(f"{write}*arrays[{k}] = {result};")
     body = "\n        ".join([*reads, *lines, *writes])
     text = TEXT.format(

@@ -66,8 +66,12 @@ class UpdateRule:
         return f"<update {self.name} of parameters>"
 
     def outputs(self, language: str = "") -> dict[str, Expression]:
-        """The new elements of the value and of the slots, in this order."""
-        operands = [argument(x) if x in self.numbers else variable(x) for x in self._names]
+        """The new elements of the value and of the slots, in this order.
+
+        In C and CUDA, over names with a line below, which are none of those that are by hand there.
+        """
+        end = "_" if language in ("c", "cuda") else ""
+        operands = [(argument if x in self.numbers else variable)(x + end) for x in self._names]
         outputs = self._body(*operands)
         return {name: expand(outputs[name], language) for name in ("value", *self.slots)}
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.optimizers import ParameterSlice, update
+from dynbatch.kernels.optimizers import ParameterSlice, Rule, update
+from dynbatch.kernels.scalar.update import UpdateRule
 from tests.kernels.c.compare import run_both
 from tests.kernels.optimizer_steps import STEPS, rule
 
@@ -78,6 +79,18 @@ def test_rows_that_are_not_there_are_an_error_and_change_nothing(rows, every_row
         with pytest.raises(IndexError):
             update(*share(part, 0, 2))
     assert (part.value == before).all()
+
+
+def test_names_of_a_rule_may_be_those_of_c():
+    @UpdateRule
+    def own(value, gradient, fill, least, part):
+        return {"value": value - gradient * least * fill, "fill": fill + part}
+
+    value, fill = np.ones(3), np.ones(3)
+    sliced = ParameterSlice(value, np.ones(3), (fill,), Rule(own, (2.0, 3.0)))
+    for mine, reference in run_both(update, *share(sliced, 0, 3)):
+        if mine.dtype == value.dtype:
+            np.testing.assert_array_equal(mine, reference)
 
 
 def test_what_is_not_finite_stays_in_its_element():
