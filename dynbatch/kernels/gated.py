@@ -78,9 +78,9 @@ def gated_backward(
         dxs: overwritten with their gradients; of a pair, one may be None, and the last may be `dy`.
     """
     gate, value = _sides(xs, value_first)
-    given = _sides(dxs, value_first)
-    wanted = [dx for dx in given if dx is not None]
-    backward = _gradients(unit(function, arguments), tuple([dx is not None for dx in given]))
+    sides = _sides(dxs, value_first)
+    wanted = [dx for dx in sides if dx is not None]
+    backward = _gradients(unit(function, arguments), tuple([dx is not None for dx in sides]))
     share_blocks_of(
         dy, lambda part: backward(dy[part], gate[part], value[part], *[dx[part] for dx in wanted])
     )
