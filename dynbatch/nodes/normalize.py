@@ -86,11 +86,12 @@ def _norm(x: Node, p: float, dim: int) -> Node:
     if p == 1:
         return sum(size, dim=dim)
     if p < 1:  # whose derivative at 0 is infinite, or which is there itself
-        is_zero = not_equal(size, 0.0)
-        powers = where(is_zero, where(is_zero, size, 1.0) ** p, 0.0 if p > 0 else math.inf)
+        is_nonzero = not_equal(size, 0.0)
+        powers = where(is_nonzero, where(is_nonzero, size, 1.0) ** p, 0.0)
     else:
         powers = x * x if p == 2 else size**p
     total = sum(powers, dim=dim)
-    is_positive = greater(total, 0.0)
+    # To a negative power a single 0 makes the sum infinite, and the norm 0.
+    is_positive = min(is_nonzero, dim=dim) if p < 0 else greater(total, 0.0)
     root = where(is_positive, total, 1.0) ** (1 / p)
     return where(is_positive, root, 0.0)
