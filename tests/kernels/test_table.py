@@ -22,7 +22,7 @@ def against_the_formula(call: Call) -> None:
                 np.testing.assert_array_equal(before, after, "an input was changed")
         for output, plain in zip(left[-call.outputs :], call.expected(), strict=False):
             if plain is not None:
-                rtol, atol = (0, 0) if "numpy" in call.exact else (1e-7, 1e-12)
+                rtol, atol = (0, 0) if "numpy" in call.exact else (call.near, 1e-15)
                 np.testing.assert_allclose(output, plain, rtol=rtol, atol=atol)
     if call.over is not None:
         with library.reference_only():

@@ -37,6 +37,7 @@ class Call:
     Args:
         arguments:  arrays of numbers are `Values`.
         plain:      what the output becomes, by a formula in float64; a tuple of several.
+        near:       of NumPy's version to `plain`, relatively.
         outputs:    how many of the last arguments are outputs.
         launches:   of the CUDA version.
         rtol, atol: of the CUDA version in float32, and of as many roundings in float64.
@@ -49,7 +50,8 @@ class Call:
     """
 
     def __init__(
-        self, kernel: Callable[..., Any], *arguments: Any, plain: Any = None, outputs: int = 1,
+        self, kernel: Callable[..., Any], *arguments: Any, plain: Any = None, near: float = 1e-12,
+        outputs: int = 1,
         launches: int = 1, rtol: float = 1e-5, atol: float = 1e-6, exact: str = "",
         by_plain: bool = False, over: int | None = None, apart: bool = False, alone: bool = False,
         uploads: int | None = None, **named: Any,
@@ -57,7 +59,7 @@ class Call:
         self.kernel, self.arguments, self.named = kernel, arguments, named
         self.plain, self.launches, self.by_plain = plain, launches, by_plain
         self.rtol, self.atol = (0.0, 0.0) if "cuda" in exact else (rtol, atol)
-        self.alone, self.uploads = alone, uploads
+        self.alone, self.uploads, self.near = alone, uploads, near
         self._by_numpy: dict[bool, list[Any]] = {}
         self.exact, self.over, self.apart, self.outputs = exact, over, apart, outputs
 
