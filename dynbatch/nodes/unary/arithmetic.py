@@ -85,7 +85,7 @@ def round(x: Node) -> Node:
         >>> from dynbatch import nodes as F
         >>> with db.Graph() as graph:
         ...     x = F.input(graph, [0.5, 1.5, -1.2]).keep()
-        ...     y = F.round(x)
+        ...     y = F.round(x).keep()
         ...     graph.backward(F.sum(y))
         ...     y.value.tolist(), x.gradient.tolist()
         ([0.0, 2.0, -1.0], [1.0, 1.0, 1.0])
