@@ -36,7 +36,7 @@ def normalize(x: Node, p: float = 2.0, dim: int = -1, eps: float = 1e-12, **habi
     Example:
         >>> import dynbatch as db
         >>> from dynbatch import nodes as F
-        >>> with db.Graph() as graph:
+        >>> with db.Graph(dtype="float64") as graph:
         ...     F.normalize(F.input(graph, [[3.0, 4.0], [0.0, 0.0]])).value.round(3).tolist()
         [[0.6, 0.8], [0.0, 0.0]]
     """
