@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array, device_of
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.expressions import BINARY
 from dynbatch.kernels.cuda.joined.chains import (
     THREADS,
     TILE,
@@ -27,7 +28,7 @@ from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, over_elements
 from dynbatch.kernels.segment import sum_segments
 
-ADDITION = ElementFunction("add", "a + b", ("a", "b"))
+ADDITION = ElementFunction("add", BINARY["add"].forward, ("a", "b"))
 
 
 def fill(out: Array, number: float) -> None:

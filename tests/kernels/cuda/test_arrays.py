@@ -3,6 +3,8 @@ import pytest
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.arrays import ADDITION
+from dynbatch.kernels.cuda.elementwise import FUNCTIONS
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
@@ -24,6 +26,10 @@ def exercise(kernels):
     x, out = (fake_cupy.zeros(32 * 32, np.float32) for _ in range(2))
     matrices = fake_cupy.asarray(np.array([[0, 0, 32, 32]], np.int64))
     kernels.launch("transpose_segments", (1,), (32, 8), (x, out, matrices, 1))
+
+
+def test_adding_to_an_array_joins_other_kernels_as_the_sum_of_two_does():
+    assert ADDITION == FUNCTIONS["add"][0]  # two texts under one name cannot both be compiled
 
 
 @pytest.mark.parametrize("length", LENGTHS)
