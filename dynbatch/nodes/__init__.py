@@ -24,7 +24,7 @@ from dynbatch.nodes.losses.elementwise import (
     poisson_nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
-from dynbatch.nodes.normalize import cosine_similarity, normalize
+from dynbatch.nodes.norms import cosine_similarity, normalize
 from dynbatch.nodes.positions.absolute import positions, sinusoidal
 from dynbatch.nodes.positions.rotary import rotary
 from dynbatch.nodes.reductions.extremum import argmax, max, min

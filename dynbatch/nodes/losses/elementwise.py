@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.arguments import switch
 from dynbatch.backend import Array
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import elementwise as kernels
@@ -183,9 +184,9 @@ def kl_div(x: Node, target: Any, reduction: str = "mean", log_target: bool = Fal
     Raises:
         ShapeError: the shapes differ.
         DtypeError: the target is not numeric.
-        ValueError: unknown reduction.
+        ValueError: unknown reduction, or log_target is neither True nor False.
     """
-    node_type = LogKlDivergence if log_target else KlDivergence
+    node_type = LogKlDivergence if switch("kl_div", "log_target", log_target) else KlDivergence
     return _pair_loss("kl_div", node_type, x, target, reduction, ("mean", "batchmean", "sum"))
 
 
@@ -210,7 +211,7 @@ def poisson_nll_loss(x: Node, target: Any, log_input: bool = True, reduction: st
     """Negative log-likelihood of counts, as `torch.nn.functional.poisson_nll_loss`.
 
     Each element gives exp(x) - t x, or x - t log(x + 1e-8) without `log_input`. The term log t!,
-    which does not depend on x, is left out, as in PyTorch.
+    which does not depend on x, is left out, as in PyTorch with full=False, its default.
 
     Args:
         x:         logarithms of the expected counts, of any shape; these counts themselves without
@@ -222,7 +223,7 @@ def poisson_nll_loss(x: Node, target: Any, log_input: bool = True, reduction: st
     Raises:
         ShapeError: the shapes differ.
         DtypeError: the target is not numeric.
-        ValueError: unknown reduction.
+        ValueError: unknown reduction, or log_input is neither True nor False.
 
     Example:
         >>> import dynbatch as db
@@ -231,8 +232,9 @@ def poisson_nll_loss(x: Node, target: Any, log_input: bool = True, reduction: st
         ...     F.poisson_nll_loss(F.input(graph, [0.0, 0.0]), [1.0, 3.0]).item()
         1.0
     """
-    node_type = PoissonLoss if log_input else PoissonRateLoss
-    return _pair_loss("poisson_nll_loss", node_type, x, target, reduction)
+    what = "poisson_nll_loss"
+    node_type = PoissonLoss if switch(what, "log_input", log_input) else PoissonRateLoss
+    return _pair_loss(what, node_type, x, target, reduction)
 
 
 def _pair_loss(

@@ -3,7 +3,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.errors import ShapeError, VocabularyError
+from dynbatch.errors import ArgumentError, ShapeError, VocabularyError
 from dynbatch.testing import check_batching, check_gradient
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -176,3 +176,13 @@ def test_wrong_targets_are_refused_at_the_users_line(build, error, message):
         with pytest.raises(error, match=message) as caught:
             build(x)
         assert "test_elementwise.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["log_input", "log_target"])
+@pytest.mark.parametrize("value", ["sum", 1, None])
+def test_a_switch_of_a_loss_is_no_reduction(name, value):
+    loss = F.kl_div if name == "log_target" else F.poisson_nll_loss
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        with pytest.raises(ArgumentError, match=f"{name} is {value!r}"):
+            loss(x, [1.0, 2.0], **{name: value})

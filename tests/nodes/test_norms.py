@@ -29,6 +29,16 @@ def test_zeros_and_norms_below_eps_are_pytorchs(p, eps, dtype):
         np.testing.assert_allclose(x.gradient, tensor.grad, rtol=tolerance, atol=1e-6)
 
 
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, -1.0, np.inf, -np.inf])
+def test_rows_with_nan_or_infinity_are_pytorchs(p):
+    torch = pytest.importorskip("torch")
+    rows = [[np.nan, 1.0, 2.0], [np.inf, 1.0, 0.0], [-np.inf, 2.0, 3.0], [1.0, 2.0, 2.0]]
+    expected = torch.nn.functional.normalize(torch.tensor(rows, dtype=torch.float64), p)
+    with db.Graph(dtype="float64") as graph:
+        found = F.normalize(F.input(graph, rows), p).value
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_a_cosine_of_zeros_is_zero_and_its_gradients_are_pytorchs():
     torch = pytest.importorskip("torch")
     tensors = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (SMALL, WEIGHTS)]

@@ -1,4 +1,4 @@
-"""Norms of a dimension brought to 1, and what they make of products: compositions of others."""
+"""Division of a dimension by its norm, and the cosine of an angle: compositions of others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reductions.extremum import max, min
 from dynbatch.nodes.reductions.reduce import sum
-from dynbatch.nodes.selection import greater, not_equal, where
+from dynbatch.nodes.selection import not_equal, where
 from dynbatch.nodes.shape.axes import axis
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.unary.arithmetic import abs, clip
@@ -91,7 +91,6 @@ def _norm(x: Node, p: float, dim: int) -> Node:
     else:
         powers = x * x if p == 2 else size**p
     total = sum(powers, dim=dim)
-    # To a negative power a single 0 makes the sum infinite, and the norm 0.
-    is_positive = min(is_nonzero, dim=dim) if p < 0 else greater(total, 0.0)
-    root = where(is_positive, total, 1.0) ** (1 / p)
-    return where(is_positive, root, 0.0)
+    # To a negative power a single 0 makes the sum infinite, and the norm 0. NaN is not 0.
+    has_root = min(is_nonzero, dim=dim) if p < 0 else not_equal(total, 0.0)
+    return where(has_root, where(has_root, total, 1.0) ** (1 / p), 0.0)
