@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import signature
-from typing import Any, ParamSpec, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import ELEMENTS, Walk
 
-P = ParamSpec("P")
 Reduction = Callable[[Array, Segments, Array], None]
 """Reduces rows within segments to its third argument."""
 
@@ -134,7 +133,7 @@ def over_elements(
     launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
 
 
-def launch_of(kernel: Callable[P, None], walk: Walk) -> Callable[P, None]:
+def launch_of(kernel: Callable[..., None], walk: Walk) -> Callable[..., None]:
     """The launch of the CUDA kernel that has the name and parameters of a NumPy kernel.
 
     It takes its arguments by position. CUDA has arrays first, then what `over_segments`, or
@@ -148,8 +147,7 @@ def launch_of(kernel: Callable[P, None], walk: Walk) -> Callable[P, None]:
     offsets, out = parameters.index("offsets"), parameters.index("out")
 
     @wraps(kernel)
-    def launch_by_name(*args: P.args, **named: P.kwargs) -> None:
-        values: tuple[Any, ...] = args
+    def launch_by_name(*values: Any) -> None:
         arguments, more = tuple([values[k] for k in arrays]), [values[k] for k in numbers]
         if walk is ELEMENTS:
             over_elements(name, arguments, values[offsets], values[out], *more)
