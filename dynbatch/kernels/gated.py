@@ -6,7 +6,7 @@ Gate and value are two arrays of one shape, or the halves of the rows of one arr
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ GATES = activations.sigmoid, activations.relu, activations.silu, activations.gel
 """The functions of gates that have kernels in C and CUDA."""
 
 
-@cache
+@lru_cache(maxsize=64)
 def unit(function: Function, arguments: tuple[Argument, ...]) -> Pair:
     """f(gate) ⊙ value, with its two gradients."""
     chosen, numbers = function.chosen(arguments)
@@ -34,7 +34,7 @@ def unit(function: Function, arguments: tuple[Argument, ...]) -> Pair:
     return Pair(gated, {})
 
 
-@cache
+@lru_cache(maxsize=64)
 def _gradients(gated: Pair, wanted: tuple[bool, ...]) -> Callable[..., None]:
     """The NumPy code (dy, gate, value, dgate, dvalue), without those that are not wanted."""
     roots = {

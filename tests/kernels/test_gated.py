@@ -51,3 +51,11 @@ def test_no_rows():
     ):
         kernels.gated(activations.silu, (), xs, False, out)
         kernels.gated_backward(activations.silu, (), out, xs, False, xs)
+
+
+def test_units_of_ever_other_numbers_do_not_pile_up():
+    for k in range(200):
+        unit = kernels.unit(activations.leaky_relu, (k / 200,))
+    assert kernels.unit(activations.leaky_relu, (199 / 200,)) is unit
+    assert kernels.unit.cache_info().currsize < 100
+    assert kernels._gradients.cache_info().maxsize < 100
