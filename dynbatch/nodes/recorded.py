@@ -21,6 +21,9 @@ from dynbatch.parameter import Parameter
 LENGTH = "length"
 """The entry of a signature for a width that is a length."""
 
+RULES = {"infer_shape", "infer_ragged", "signature", "signature_widths"}
+"""The methods that a type may have for shape and signature, for which rows may not be kept."""
+
 
 class Traits:
     """Traits of a type that each new node asks, by one look-up.
@@ -62,17 +65,17 @@ class Recorded(Node):
     variadic: ClassVar[bool] = False
     takes_lengths: ClassVar[bool]
     _traits: ClassVar[Traits]
+    _written: ClassVar[frozenset[str]]  # what the type's own text sets
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         if Recorded in cls.__bases__:
             return
         cls.takes_lengths = cls.any_shape or cls.any_length
-        names = set(vars(cls))
-        if cls.shape_rule and names & {"shape_rule", "check_shape"}:
+        names = cls._written = frozenset(vars(cls))
+        if cls.shape_rule:
             cls._follow(ShapeRule(cls.shape_rule, cls._attribute_names()))
-        rules = {"infer_shape", "infer_ragged", "signature", "signature_widths"}
-        if "keeps_rows" not in names and names & rules:
+        elif "keeps_rows" not in names and names & RULES:
             cls.keeps_rows = False
         cls._traits = Traits(cls)
         cls.complete_as = _in_own_code(Recorded.complete_as)  # type: ignore[method-assign]
@@ -83,8 +86,11 @@ class Recorded(Node):
 
     @classmethod
     def _follow(cls, rule: ShapeRule) -> None:
-        """Set what follows from a rule of shapes, where the type has not set it itself."""
+        """Set what follows from a rule of shapes, where no type since the rule's owner sets it."""
         checks = cls._overrides("check_shape")
+        owner = next(base for base in cls.__mro__ if "shape_rule" in vars(base))
+        bases = cls.__mro__[: cls.__mro__.index(owner) + 1]
+        written = {name for base in bases for name in vars(base).get("_written", vars(base))}
 
         def infer_shape(self: Recorded, *shapes: Shape) -> Shape:
             """Compile the rule, for the first node: an import makes all types, and few nodes."""
@@ -95,10 +101,10 @@ class Recorded(Node):
         traits = {
             "infer_shape": infer_shape,
             "any_rank": rule.takes_any_rank,
-            "keeps_rows": not checks and rule.keeps_rows({*cls.static}),
+            "keeps_rows": not (checks or written & RULES) and rule.keeps_rows({*cls.static}),
         }
         for name, value in traits.items():
-            if name not in vars(cls):
+            if name not in written:
                 setattr(cls, name, value)
 
     @classmethod

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
+from math import prod
 from typing import Any, NamedTuple
 
 from dynbatch.arguments import refused
@@ -198,13 +199,13 @@ class ShapeRule:
             lines += [f"        {unpacks}{call}"] * checks
             result = self._result(k, known)
             if checks_given:
-                shapes = [(result, self.result[0]), *[(v.name, v.shape(k)) for v in self.inputs]]
-                rows = [f"{name}[0]" if len(shape) > 1 else "1" for name, shape in shapes]
-                lines.append(f"        self.require_given({', '.join(rows)})")
+                shapes = [result, *[value.name for value in self.inputs]]
+                rows = ", ".join([f"prod({shape}[:-1])" for shape in shapes])
+                lines.append(f"        self.require_given({rows})")
             lines.append(f"        return {result}")
         lines.append("    refuse(locals())")
         # Blocks tell by the module that a type, and not the block, looks into an array.
-        functions: dict[str, Any] = {"refuse": self._refuse, "__name__": __name__}
+        functions: dict[str, Any] = {"refuse": self._refuse, "prod": prod, "__name__": __name__}
         exec(compile("\n".join(lines), f"<{self.text}>", "exec"), functions)
         function: Callable[..., Shape] = functions["infer_shape"]
         return function

@@ -144,3 +144,92 @@ def test_a_type_keeps_the_init_of_its_bases():
 
     x = F.input(db.Graph(), np.ones((2, 4)))
     assert [Numbered(x, 3).number, Mixed(x, 4).number, Both(x).shape] == [3, 4, (2, 4)]
+
+
+def test_a_subclass_of_a_type_with_a_rule_is_asked_of_its_arrays():
+    class Ruled(db.Operation):
+        __slots__ = ()
+        shape_rule = "x (…) -> (…)"
+
+    class Picky(Ruled):
+        __slots__ = ()
+
+        def check_given(self, values, rows):
+            asked.append(rows)
+
+    class Check:
+        __slots__ = ()
+        check_given = Picky.check_given
+
+    class Mixed(Check, Ruled):
+        __slots__ = ()
+
+    graph, asked = db.Graph(), []
+    Ruled(F.input(graph, np.ones((2, 4))))  # compiles the rule of the base
+    for kind in (Picky, Mixed):
+        for shape in ((3, 4), (4,), (), (2, 5, 4)):
+            kind(F.input(graph, np.ones(shape)))
+    assert asked == [(3, 3), (1, 1), (1, 1), (10, 10)] * 2
+
+
+def test_a_rule_is_read_anew_for_the_attributes_of_a_subclass():
+    class Kept(db.Operation):
+        __slots__ = ("width",)
+        static = ("width",)
+        shape_rule = "x (…, D) -> (…, width)"
+
+    class Loose(Kept):
+        __slots__ = ()
+        static = ()
+
+    class Fixed(Tanh):
+        __slots__ = ()
+        shape_rule = "x (…, D) -> (…, D)"
+
+    class Told(Fixed):
+        __slots__ = ("D",)
+
+    graph = db.Graph()
+    x = F.input(graph, np.ones((2, 4)))
+    assert Kept.keeps_rows and not Loose.keeps_rows
+    assert [Loose(x, width=width).shape for width in (2, 3)] == [(2, 2), (2, 3)]
+    assert Fixed.keeps_rows and not Told.keeps_rows and Told(x, D=4).shape == (2, 4)
+    with pytest.raises(ShapeError, match=r"x \(2, 4\): 4 is not D"):
+        Told(x, D=5)
+
+
+def test_what_a_base_writes_beside_its_rule_stays_in_subclasses():
+    class Written(db.Operation):
+        __slots__ = ()
+        shape_rule = "x (T, D) -> (T, D)"
+        any_rank = True
+
+        def infer_shape(self, x):
+            return (*x[:-1], 7)
+
+    class Checked(Written):
+        __slots__ = ()
+
+        def check_shape(self, x):
+            pass
+
+    class Named(Tanh):
+        __slots__ = ()
+
+        def signature(self):
+            return super().signature()
+
+    class Below(Named):
+        __slots__ = ()
+
+    x = F.input(db.Graph(), np.ones((2, 3, 4)))
+    assert Checked(x).shape == (2, 3, 7) and not Checked.keeps_rows
+    assert Tanh.keeps_rows and not Below.keeps_rows
+
+    class Anew(Written):
+        """A rule of its own takes the place of all that stood beside the base's."""
+
+        __slots__ = ()
+        shape_rule = "x (T, D) -> (D, T)"
+
+    assert Anew(x[0]).shape == (4, 3)
