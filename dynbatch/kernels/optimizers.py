@@ -8,7 +8,7 @@ pass without scratch, on a GPU a launch for all parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +32,8 @@ LEAST_ELEMENTS = 1 << 17
 
 class Rule(NamedTuple):
     """One parameter's step: rule(value, gradient, slots, scratch).
+
+    The slots are those of its outcome, the scratch two arrays of the value's shape and dtype.
 
     Args:
         update:  what it does to each element.
@@ -65,8 +67,7 @@ class ParameterSlice(NamedTuple):
         value:     C-contiguous, as are the gradient and the slots.
         gradient:  of the value's shape; with `rows` (K, width).
         slots:     the optimizer's arrays for this parameter, shaped as `value`.
-        rule:      the arithmetic of one block; on a GPU a `Rule`, else (value, gradient, slots,
-                   scratch), where the scratch is two arrays of the value's shape and dtype.
+        rule:      the arithmetic of one block.
         rows:      None for a dense gradient, else (K,) int64, the increasing rows that it has.
         every_row: whether the rows without gradient are stepped too, by a gradient of 0.
     """
@@ -74,7 +75,7 @@ class ParameterSlice(NamedTuple):
     value: Array
     gradient: Array
     slots: tuple[Array, ...]
-    rule: Rule | Callable[..., None]
+    rule: Rule
     rows: Array | None = None
     every_row: bool = True
 

@@ -18,11 +18,7 @@ Update = tuple[ParameterSlice, GradientNorm | None]
 
 
 def run_updates(updates: Sequence[Update]) -> None:
-    """Start all updates; their arrays are on the GPU, and their rules have one `UpdateRule`.
-
-    Raises:
-        BackendError: a rule is not a `Rule`.
-    """
+    """Start all updates; their arrays are on the GPU, and their rules have one `UpdateRule`."""
     by_device: dict[Device, dict[tuple[DType, int], list[Update]]] = {}
     for part, norm in updates:
         groups = by_device.setdefault(device_of(part.value), {})

@@ -12,7 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import NativeTask, Tasks, task
-from dynbatch.kernels.optimizers import ParameterSlice, Rule, Share
+from dynbatch.kernels.optimizers import ParameterSlice, Share
 from dynbatch.kernels.scalar.c_printer import CPrinter, fused
 from dynbatch.kernels.scalar.expressions import rebuild
 from dynbatch.kernels.scalar.update import UpdateRule
@@ -80,9 +80,9 @@ def update(shares: Sequence[Share], scratch: Sequence[Array]) -> Any:
 
 
 def _is_known(part: ParameterSlice) -> bool:
-    """Whether C has the rule, for such arrays, and the rows are those of the parameter."""
+    """Whether C is used, for such arrays, and the rows are those of the parameter."""
     rule, value, rows = part.rule, part.value, part.rows
-    if not isinstance(rule, Rule) or not is_packed(value, part.gradient, *part.slots):
+    if not is_packed(value, part.gradient, *part.slots):
         return False
     if library_of(rule.update).functions(value.dtype) is None:
         return False
@@ -93,7 +93,6 @@ def _is_known(part: ParameterSlice) -> bool:
 
 def _task(part: ParameterSlice, start: int, stop: int) -> NativeTask:
     value, rule, rows = part.value, part.rule, part.rows
-    assert isinstance(rule, Rule)
     functions = library_of(rule.update).functions(value.dtype)
     assert functions is not None
     numbers = np.array(rule.numbers, np.float64)

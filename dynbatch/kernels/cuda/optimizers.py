@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import BackendError, ShapeError
+from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
-from dynbatch.kernels.optimizers import ParameterSlice, Rule
+from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.kernels.scalar.c_printer import CudaPrinter
 from dynbatch.kernels.scalar.update import UpdateRule
 
@@ -65,27 +65,12 @@ def update(parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
     if not parts:
         return
     entries, rows, total = table(parts)
-    rules = [rule_of(part) for part in parts]
-    numbers = np.array([rule.numbers for rule in rules], np.float64)
+    rule = parts[0].rule
+    numbers = np.array([part.rule.numbers for part in parts], np.float64)
     like = parts[0].value
-    queue().kernels(like.dtype).add(source_of(rules[0].update))
+    queue().kernels(like.dtype).add(source_of(rule.update))
     args = (like, entries, rows, numbers, norm, len(parts), total)
-    launch(like, rules[0].update.name, (-(-total // TILE),), (THREADS,), args)
-
-
-def rule_of(part: ParameterSlice) -> Rule:
-    """The rule of a part, which must be a `Rule`.
-
-    Raises:
-        BackendError: it is not.
-    """
-    if isinstance(part.rule, Rule):
-        return part.rule
-    raise BackendError(
-        f"the optimizer's rule is {part.rule!r}, which a GPU cannot run.\n"
-        "  rule: on a GPU it is a Rule of an UpdateRule, of dynbatch.kernels.optimizers\n"
-        '  fix:  train on the CPU, model.to("cpu"), or write the rule as an UpdateRule'
-    )
+    launch(like, rule.update.name, (-(-total // TILE),), (THREADS,), args)
 
 
 def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
@@ -107,7 +92,7 @@ def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
             of_rows = part.value.shape[1], num_rows, len(part.rows), int(part.every_row)
             rows_given.append(part.rows)
             num_rows += len(part.rows)
-        places = [slot or 0 for slot in rule_of(part).every_slot(slots)]
+        places = [slot or 0 for slot in part.rule.every_slot(slots)]
         entries.append((total, gradient, *of_rows, value, *places))
         total += part.num_elements
     return np.array(entries, np.int64), np.concatenate(rows_given) if rows_given else None, total
