@@ -80,7 +80,7 @@ class Average(NamesChecked):
         if not self.num_averaged:
             return
         for state in self._states:
-            state.prepare(SLOT, 0.0)
+            state.prepare({SLOT: 0.0})
         averages = [state.slots[SLOT] for state in self._states]
         values = [state.parameter.value for state in self._states]
         share = 1.0 / self.num_averaged if self.decay is None else 1.0 - self.decay
@@ -99,7 +99,7 @@ class Average(NamesChecked):
             yield
             return
         for state in self._states:
-            state.prepare(SLOT, 0.0)
+            state.prepare({SLOT: 0.0})
         self._exchange()
         try:
             yield
@@ -149,5 +149,5 @@ class Average(NamesChecked):
         for each in self._states:
             each.slots.clear()
             if self.num_averaged:
-                each.prepare(SLOT, 0.0)
+                each.prepare({SLOT: 0.0})
                 transfer.overwrite(each.slots[SLOT], state[each.name])

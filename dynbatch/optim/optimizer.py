@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,6 +36,9 @@ class Optimizer(NamesChecked):
     A new algorithm writes its `update`: expressions of new elements, of which NumPy, C and CUDA
     code is made. Its slots (arrays kept for each parameter, zero at first) follow from it, and
     whether rows without gradient change. Numbers in it are attributes of these names, or `numbers`.
+
+    Settings are attributes, which may be changed between steps. A slot that they need no longer, as
+    momentum's where it is 0, is dropped, and begins anew when they need it again.
 
     Args:
         parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs; or groups of
@@ -206,9 +208,9 @@ class Optimizer(NamesChecked):
         """The numbers of `update` that are not attributes, at a parameter's step `num_steps`."""
         return {}
 
-    @cached_property
+    @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the arrays kept for each parameter."""
+        """Names of the arrays kept for each parameter, by the settings of now."""
         return self.update.outcome(self._all_numbers(1)).slots
 
     def initial(self, slot: str) -> float:
@@ -239,7 +241,7 @@ class Optimizer(NamesChecked):
         updates = [
             (part, state.parameter.norm)
             for group, state in grouped
-            for part in state.begin_step(group.rule, group._initial_slots())
+            for part in state.begin_step(group.rule, group.initial)
         ]
         run_updates([p for p, _ in updates if isinstance(p.value, np.ndarray)], self._scratch)
         on_device = [each for each in updates if not isinstance(each[0].value, np.ndarray)]
@@ -297,6 +299,7 @@ class Optimizer(NamesChecked):
             for each in group._states:
                 if each.num_steps:
                     state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
+                    each.prepare(group._initial_slots())
                     for slot in group.slots:
                         whole.append(each.download(slot))
                         state[f"{each.name}/{slot}"] = whole[-1]

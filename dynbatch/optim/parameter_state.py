@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -94,18 +94,20 @@ class ParameterState:
         return RowSparse(trained, among.dense(starts=False), shape)
 
     def begin_step(
-        self, rule: Callable[[int], Rule], initial: Mapping[str, float]
+        self, rule: Callable[[int], Rule], initial: Callable[[str], float]
     ) -> list[ParameterSlice]:
         """Count a step, and return the updates that it makes of the value and the slots.
 
         Args:
-            rule:      the update of a block, by the number of the step, from 1.
-            initial:   the initial value of each slot.
+            rule:    the update of a block, by the number of the step, from 1; the slots are those
+                     of its outcome, so that settings may be switched between steps.
+            initial: the initial value of a slot, by its name.
         """
         parameter = self.parameter
         self.num_steps += 1
         chosen = rule(self.num_steps)
-        every_row = not (isinstance(chosen, Rule) and chosen.outcome.needs_gradient)
+        outcome = chosen.outcome
+        every_row = not outcome.needs_gradient
         value, gradient = parameter.value, parameter.grad
         if parameter.row_is_frozen is not None:
             gradient, every_row = self.trained_gradient(every_row), False
@@ -116,12 +118,12 @@ class ParameterState:
             value = parameter.value = device_of(value).xp.ascontiguousarray(value)
         if not values.flags.c_contiguous:
             values = device_of(values).xp.ascontiguousarray(values)
-        for slot, number in initial.items():
-            self.prepare(slot, number)
+        self.prepare({slot: initial(slot) for slot in outcome.slots})
+        self.drop_others(outcome.slots)
         update = ParameterSlice(
             value=value,
             gradient=values,
-            slots=tuple([self.slots[slot] for slot in initial]),
+            slots=tuple([self.slots[slot] for slot in outcome.slots]),
             rule=chosen,
             rows=rows,
             every_row=every_row,
@@ -138,22 +140,30 @@ class ParameterState:
         if not self.num_steps:
             self.slots.clear()
             return
-        for slot, number in initial.items():
-            self.prepare(slot, number)
+        self.prepare(initial)
+        self.drop_others(initial)
+        for slot in initial:
             array = np.asarray(saved[f"{self.name}/{slot}"])
             transfer.overwrite(self.slots[slot], self.of_part(array))
 
-    def prepare(self, slot: str, initial: float) -> None:
-        """Make the slots at the first step; move or convert them with the parameter."""
-        value, array = self.parameter.value, self.slots.get(slot)
-        if array is None:
-            array = device_of(value).xp.empty(self.of_part(value).shape, value.dtype)
-            array.fill(initial)
-            self.slots[slot] = array
-        elif array.dtype != value.dtype:
-            array = self.slots[slot] = transfer.convert(array, value.dtype)
-        if device_of(array) != device_of(value):
-            self.slots[slot] = transfer.to_device(array, device_of(value))
+    def prepare(self, initial: Mapping[str, float]) -> None:
+        """Make slots that there are not, of initial values; move or convert them with the value."""
+        value = self.parameter.value
+        for slot, number in initial.items():
+            array = self.slots.get(slot)
+            if array is None:
+                array = device_of(value).xp.empty(self.of_part(value).shape, value.dtype)
+                array.fill(number)
+                self.slots[slot] = array
+            elif array.dtype != value.dtype:
+                array = self.slots[slot] = transfer.convert(array, value.dtype)
+            if device_of(array) != device_of(value):
+                self.slots[slot] = transfer.to_device(array, device_of(value))
+
+    def drop_others(self, slots: Collection[str]) -> None:
+        """Drop the slots that are not among `slots`."""
+        for slot in self.slots.keys() - slots:
+            del self.slots[slot]
 
     def download(self, slot: str) -> Array:
         """A copy of a slot on the host, of the parameter's shape; only its part is filled in."""

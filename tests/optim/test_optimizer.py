@@ -5,7 +5,9 @@ import pytest
 
 from dynbatch import backend, models, optim
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
+from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.models.module import Module
@@ -70,23 +72,20 @@ def test_threads_and_blocks_do_not_change_a_bit(make, monkeypatch):
 def test_large_parameters_are_shared_between_threads(monkeypatch):
     seen = set()
 
-    class Spy(optim.SGD):
-        def rule(self, num_steps):
-            apply = super().rule(num_steps)
+    def spy(rule, *block):
+        if threading.get_ident() not in seen:
+            seen.add(threading.get_ident())
+            both.wait(timeout=10)  # the second thread ends the wait of the first
+        apply(rule, *block)
 
-            def update(value, gradient, slots, scratch):
-                if threading.get_ident() not in seen:
-                    seen.add(threading.get_ident())
-                    both.wait(timeout=10)  # the second thread ends the wait of the first
-                apply(value, gradient, slots, scratch)
-
-            return update
-
+    apply = Rule.__call__
+    monkeypatch.setattr(Rule, "__call__", spy)
     both = threading.Barrier(2)
     monkeypatch.setitem(parallel._settings, "threads", 2)
     parameter = Parameter(np.zeros(1 << 18, np.float32))
     parameter.grad = np.ones(1 << 18, np.float32)
-    Spy([parameter], lr=1.0).step()
+    with library.reference_only():
+        optim.SGD([parameter], lr=1.0).step()
     assert len(seen) == 2 and np.all(parameter.value == -1)
 
 
@@ -362,12 +361,69 @@ def test_a_gradient_elsewhere_is_refused_before_any_update(cuda):
         optim.SGD([bad]).step()
 
 
-def test_a_rule_without_a_kernel_cannot_run_on_a_gpu(cuda):
-    class Own(optim.SGD):
-        def rule(self, num_steps):
-            return lambda value, gradient, slots, scratch: None
+SWITCHES = {
+    "SGD": {"momentum": 0.9},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Adam": {"amsgrad": True},
+    "AdamW": {"amsgrad": True},
+    "EG": {"momentum": 0.9},
+}
+every_switch = pytest.mark.parametrize(
+    ("name", "setting"), [(name, x) for name, settings in SWITCHES.items() for x in settings]
+)
 
-    parameter = Parameter(np.ones(2)).to("cuda")
-    parameter.grad = on_cuda(np.ones(2))
-    with pytest.raises(BackendError, match="a GPU cannot run"):
-        Own([parameter]).step()
+
+def stepped(optimizer, settings):
+    """The optimizer's parameter after a step with each of the settings."""
+    for number, setting in enumerate(settings):
+        vars(optimizer).update(setting)
+        for parameter in (p for _, p in optimizer.named_parameters()):
+            parameter.grad = np.full(3, 0.5**number)
+        optimizer.step()
+    return parameter.value
+
+
+@every_switch
+def test_a_setting_may_be_switched_between_steps_and_its_slots_come_and_go(name, setting):
+    on = {setting: SWITCHES[name][setting]}
+    off = {setting: type(on[setting])(0)}
+    values = []
+    for start in (on, off):
+        optimizer = getattr(optim, name)([Parameter(np.full(3, 0.25))], lr=0.1, **start)
+        (state,) = optimizer._states
+        for settings in ([on], [off], [on, off, on, on]):
+            values.append(stepped(optimizer, settings).copy())
+            assert list(state.slots) == list(optimizer.slots)
+            assert optimizer.state_bytes == sum(array.nbytes for array in state.slots.values())
+        assert state.num_steps == 6
+    assert np.isfinite(values).all()
+
+
+@every_switch
+def test_switched_on_a_setting_begins_as_if_its_slots_were_new(name, setting):
+    on, off = {setting: SWITCHES[name][setting]}, {setting: type(SWITCHES[name][setting])(0)}
+    values = []
+    for settings in ([on, off, on, on], [off, off, on, on]):
+        optimizer = getattr(optim, name)([Parameter(np.full(3, 0.25))], lr=0.1, **settings[0])
+        stepped(optimizer, settings[:2])
+        optimizer._states[0].parameter.value = np.full(3, 0.25)
+        values.append(stepped(optimizer, settings[2:]))
+    assert np.array_equal(*values)
+
+
+@every_switch
+def test_a_state_fits_the_settings_that_it_is_saved_with(name, setting):
+    on, off = {setting: SWITCHES[name][setting]}, {setting: type(SWITCHES[name][setting])(0)}
+    for before, after in ((on, off), (off, on)):
+        values = []
+        for number in range(2):
+            parameter = Parameter(np.full(3, 0.25))
+            optimizer = getattr(optim, name)([parameter], lr=0.1, **before)
+            stepped(optimizer, [before])
+            vars(optimizer).update(after)
+            if number:
+                state = optimizer.state_dict()
+                optimizer = getattr(optim, name)([parameter], lr=0.1, **after)
+                optimizer.load_state_dict(state)
+            values.append(stepped(optimizer, [after, after]))
+        assert np.array_equal(*values)

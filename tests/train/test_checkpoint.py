@@ -228,7 +228,8 @@ def spoiled(path, case):
         save_checkpoint(path, model, optim.SGD(model))
     elif case == "other optimizer state":
         model, optimizer, schedule, _ = started(7)
-        optimizer.slots = ("gradient_sum",)
+        whole = optimizer.state_dict()
+        optimizer.state_dict = lambda: {x: a for x, a in whole.items() if "square_sum" not in x}
         save_checkpoint(path, model, optimizer, schedule)
     elif case == "no schedule":
         model, optimizer, _, _ = started(7)
