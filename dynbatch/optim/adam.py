@@ -6,13 +6,13 @@ import math
 
 from dynbatch.arguments import number, pair, switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, maximum, where
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
+from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def adam(
     value: Expression, gradient: Expression, gradient_sum: Expression, square_sum: Expression,
     largest_square_sum: Expression, step_size: Expression, beta1: Expression, beta2: Expression,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dynbatch.arguments import number
 from dynbatch.kernels.scalar.expressions import Expression, maximum
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed
+from dynbatch.kernels.scalar.update import Replaced, decayed, update_rule
 from dynbatch.kernels.unary.arithmetic import absolute
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.adam import betas_of
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def adamax(
     value: Expression, gradient: Expression, gradient_average: Expression, largest: Expression,
     rate: Expression, beta1: Expression, rest: Expression, beta2: Expression, eps: Expression,

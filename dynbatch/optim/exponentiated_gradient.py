@@ -12,14 +12,14 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.rows import add_rows, scatter_rows, taken_rows
 from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.kernels.scalar.expressions import Expression, equal, where
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule
+from dynbatch.kernels.scalar.update import Replaced, update_rule
 from dynbatch.kernels.unary.arithmetic import exp
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.parameter import Parameter
 
 
-@UpdateRule
+@update_rule
 def exponentiated(
     value: Expression, gradient: Expression, momentum_buffer: Expression, lr: Expression,
     momentum: Expression,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dynbatch.arguments import number, switch
 from dynbatch.kernels.scalar.expressions import Expression
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
+from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.adam import betas_of, decays
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def nadam(
     value: Expression, gradient: Expression, gradient_average: Expression,
     square_average: Expression, of_gradient: Expression, of_average: Expression,

@@ -6,14 +6,14 @@ import math
 
 from dynbatch.arguments import number, switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, where
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
+from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.adam import betas_of, decays
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def radam(
     value: Expression, gradient: Expression, gradient_average: Expression,
     square_average: Expression, rate: Expression, is_rectified: Expression, beta1: Expression,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dynbatch.arguments import number, switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, where
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed
+from dynbatch.kernels.scalar.update import Replaced, decayed, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def rmsprop(
     value: Expression, gradient: Expression, square_average: Expression,
     gradient_average: Expression, momentum_buffer: Expression, lr: Expression, alpha: Expression,

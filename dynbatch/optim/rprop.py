@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dynbatch.arguments import pair
 from dynbatch.kernels.scalar.expressions import Expression, where
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule
+from dynbatch.kernels.scalar.update import Replaced, update_rule
 from dynbatch.kernels.unary.arithmetic import clip, sign
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def rprop(
     value: Expression, gradient: Expression, previous_gradient: Expression,
     step_size: Expression, slower: Expression, faster: Expression, smallest: Expression,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dynbatch.arguments import number, refused, switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, where
-from dynbatch.kernels.scalar.update import Replaced, UpdateRule, decayed, times
+from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.named_parameters import Parameters
 from dynbatch.optim.optimizer import Optimizer
 
 
-@UpdateRule
+@update_rule
 def sgd(
     value: Expression, gradient: Expression, momentum_buffer: Expression, lr: Expression,
     momentum: Expression, share: Expression, weight_decay: Expression, nesterov: Expression,

@@ -8,66 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, DType
+from dynbatch.kernels.c.printed import updates
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.tasks import NativeTask, Tasks, task
 from dynbatch.kernels.optimizers import ParameterSlice, Share
-from dynbatch.kernels.scalar.c_printer import CPrinter, fused
-from dynbatch.kernels.scalar.expressions import rebuild
-from dynbatch.kernels.scalar.update import UpdateRule
+from dynbatch.kernels.scalar.update import UPDATES, UpdateRule
 
-TEXT = """\
-#include "elementwise.h"
-#include "updates.h"
-
-static void step_of_{name}(ptrdiff_t start, ptrdiff_t n,
-    const REAL* gradients, REAL* const* arrays, const double* numbers) {{
-    {heads}
-    EACH_VECTOR(i, part, n) {{
-        vector gradient_ = get(gradients + i, part);
-        {body}
-    }}
-}}
-
-EXPORT void update(ptrdiff_t first, ptrdiff_t last, const double* numbers, const REAL* gradient,
-    const int64_t* rows, ptrdiff_t num_rows, ptrdiff_t width, int every_row, {pointers}) {{
-    REAL* const arrays[] = {{{arrays}}};
-    over_units(step_of_{name}, numbers, first, last, gradient, rows, num_rows, width, every_row,
-        arrays);
-}}
-"""
+_library = Library("updates.c")
 
 
 @cache
 def library_of(update: UpdateRule) -> Library:
-    """The update's function, compiled when it is first run."""
-    return Library(f"{update.name}.c", text(update))
+    """The library of an update's function: dynbatch's own share one, each other has its own."""
+    if UPDATES.get(update.name) is update:
+        return _library
+    return Library(f"{update.name}.c", updates([update]))
 
 
-def text(update: UpdateRule) -> str:
-    """The C source of an update."""
-    outputs = update.outputs("c")
-    heads = [f"const REAL {x}_ = (REAL)numbers[{k}];" for k, x in enumerate(update.numbers)]
-    reads, writes = [], []
-    lines, results = CPrinter().statements(*rebuild(tuple(outputs.values()), fused))
-    for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
-        pointer, read, write = f"arrays[{k}] + start", f"get(p{k} + i, part)", ""
-        if name in update.optional:
-            pointer, read = f"arrays[{k}] ? {pointer} : NULL", f"p{k} ? {read} : splat(0)"
-            write = f"if (p{k}) "
-        heads.append(f"REAL* const p{k} = {pointer};")
-        reads.append(f"vector {name}_ = {read};")
-        lines.append(f"vector new{k} = {result};")
-        writes.append(f"{write}put(p{k} + i, new{k}, part);")
-    arrays = [f"a{k}" for k in range(len(outputs))]
-    return TEXT.format(
-        name=update.name,
-        heads="\n    ".join(heads),
-        body="\n        ".join([*reads, *lines, *writes[1:], writes[0]]),
-        pointers=", ".join([f"REAL* {array}" for array in arrays]),
-        arrays=", ".join(arrays),
-    )
+def _function_of(update: UpdateRule, dtype: DType) -> Any:
+    """The function that steps by an update, compiled when it is first run; None where C is not."""
+    functions = library_of(update).functions(dtype)
+    return None if functions is None else getattr(functions, f"update_{update.name}")
 
 
 def update(shares: Sequence[Share], scratch: Sequence[Array]) -> Any:
@@ -84,7 +47,7 @@ def _is_known(part: ParameterSlice) -> bool:
     rule, value, rows = part.rule, part.value, part.rows
     if not is_packed(value, part.gradient, *part.slots):
         return False
-    if library_of(rule.update).functions(value.dtype) is None:
+    if _function_of(rule.update, value.dtype) is None:
         return False
     if rows is None or not rows.size:
         return True
@@ -93,8 +56,6 @@ def _is_known(part: ParameterSlice) -> bool:
 
 def _task(part: ParameterSlice, start: int, stop: int) -> NativeTask:
     value, rule, rows = part.value, part.rule, part.rows
-    functions = library_of(rule.update).functions(value.dtype)
-    assert functions is not None
     numbers = np.array(rule.numbers, np.float64)
     of_rows: tuple[int | None, int, int] = (None, 0, 0)
     if rows is not None:
@@ -105,4 +66,4 @@ def _task(part: ParameterSlice, start: int, stop: int) -> NativeTask:
         start, stop, address(numbers), address(part.gradient), *of_rows, part.every_row,
         address(value), *slots,
     )  # fmt: skip
-    return task(functions.update, arguments, part, numbers, rows)
+    return task(_function_of(rule.update, value.dtype), arguments, part, numbers, rows)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dynbatch.kernels import binary
 from dynbatch.kernels.gated import GATES
 from dynbatch.kernels.losses.elementwise import LOSSES
-from dynbatch.kernels.scalar.c_printer import CPrinter
-from dynbatch.kernels.scalar.expressions import INFIX, Expression, parts
+from dynbatch.kernels.scalar.c_printer import CPrinter, fused
+from dynbatch.kernels.scalar.expressions import INFIX, Expression, parts, rebuild
 from dynbatch.kernels.scalar.function import Function, every_function
+from dynbatch.kernels.scalar.update import UPDATES, UpdateRule
 from dynbatch.kernels.unary import activations, arithmetic, trigonometric
 
 # One pass of NumPy's is as fast, or the C library would be called lane by lane.
@@ -80,6 +81,25 @@ GATED_HEAD = """\
 #define AT(ARRAY, STRIDE) get(ARRAY + row * STRIDE + i, part)
 """
 
+UPDATE = """
+static void step_of_{name}(ptrdiff_t start, ptrdiff_t n,
+    const REAL* gradients, REAL* const* arrays, const double* numbers) {{
+    {heads}
+    EACH_VECTOR(i, part, n) {{
+        vector gradient_ = get(gradients + i, part);
+        {body}
+    }}
+}}
+
+EXPORT void update_{name}(ptrdiff_t first, ptrdiff_t last, const double* numbers,
+    const REAL* gradient, const int64_t* rows, ptrdiff_t num_rows, ptrdiff_t width,
+    int every_row, {pointers}) {{
+    REAL* const arrays[] = {{{arrays}}};
+    over_units(step_of_{name}, numbers, first, last, gradient, rows, num_rows, width, every_row,
+        arrays);
+}}
+"""
+
 
 def unary() -> str:
     """The functions of one value, on vectors: a part of `elementwise.h`."""
@@ -128,5 +148,38 @@ def _gated(f: Function) -> str:
     return GATED.format(name=f.name, saved="y" if f.reads == "output" else "x")
 
 
-PRINTED = {"unary.h": unary, "pairs.h": pairs, "loops.c": loops, "gated.c": gated}
+def updates(of: Iterable[UpdateRule] | None = None) -> str:
+    """Steps of optimizers, those of dynbatch unless others are given, each named as its update."""
+    texts = map(_update, UPDATES.values() if of is None else of)
+    return "".join(['#include "elementwise.h"\n#include "updates.h"\n', *texts])
+
+
+def _update(update: UpdateRule) -> str:
+    """The step of an update's elements, and the function that is called."""
+    outputs = update.outputs("c")
+    heads = [f"const REAL {x}_ = (REAL)numbers[{k}];" for k, x in enumerate(update.numbers)]
+    reads, writes = [], []
+    lines, results = CPrinter().statements(*rebuild(tuple(outputs.values()), fused))
+    for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
+        pointer, read, write = f"arrays[{k}] + start", f"get(p{k} + i, part)", ""
+        if name in update.optional:
+            pointer, read = f"arrays[{k}] ? {pointer} : NULL", f"p{k} ? {read} : splat(0)"
+            write = f"if (p{k}) "
+        heads.append(f"REAL* const p{k} = {pointer};")
+        reads.append(f"vector {name}_ = {read};")
+        lines.append(f"vector new{k} = {result};")
+        writes.append(f"{write}put(p{k} + i, new{k}, part);")
+    arrays = [f"a{k}" for k in range(len(outputs))]
+    return UPDATE.format(
+        name=update.name,
+        heads="\n    ".join(heads),
+        body="\n        ".join([*reads, *lines, *writes[1:], writes[0]]),
+        pointers=", ".join([f"REAL* {array}" for array in arrays]),
+        arrays=", ".join(arrays),
+    )
+
+
+PRINTED = {
+    "unary.h": unary, "pairs.h": pairs, "loops.c": loops, "gated.c": gated, "updates.c": updates,
+}  # fmt: skip
 """The texts by the names under which they are included, and compiled."""

@@ -117,6 +117,15 @@ class UpdateRule:
         return numpy_printer.question(self.numbers, self._tests)
 
 
+UPDATES: dict[str, UpdateRule] = {}
+"""The updates of dynbatch's own optimizers, by name: their C is one file."""
+
+
+def update_rule(body: Callable[..., Replaced]) -> UpdateRule:
+    """Define the update of an optimizer of dynbatch's that the decorated one is."""
+    return UPDATES.setdefault(body.__name__, UpdateRule(body))
+
+
 def decayed(gradient: Expression, value: Expression, weight_decay: Expression) -> Expression:
     """gradient + weight_decay · value; without decay the value may be infinite."""
     return where(equal(weight_decay, 0), gradient, gradient + weight_decay * value)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels.c.optimizers import library_of
+from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.optimizers import ParameterSlice, Rule, update
 from dynbatch.kernels.scalar.update import UpdateRule
 from tests.kernels.c.compare import run_both
@@ -91,6 +93,21 @@ def test_names_of_a_rule_may_be_those_of_c():
     for mine, reference in run_both(update, *share(sliced, 0, 3)):
         if mine.dtype == value.dtype:
             np.testing.assert_array_equal(mine, reference)
+
+
+def test_dynbatchs_updates_are_in_one_file_that_is_compiled_with_all_others():
+    files = {library_of(rule(name).update).name for name in STEPS}
+    assert len(files) == 1 and files < set(source.names())
+
+
+def test_an_update_of_a_users_may_be_named_as_one_of_dynbatchs():
+    @UpdateRule
+    def adam(value, gradient, lr):
+        return {"value": value - gradient * lr}
+
+    sliced = ParameterSlice(np.ones(3), np.full(3, 0.5), (), Rule(adam, (2.0,)))
+    update(*share(sliced, 0, 2))
+    assert sliced.value.tolist() == [0, 0, 1]
 
 
 def test_what_is_not_finite_stays_in_its_element():
