@@ -38,13 +38,16 @@ def steps_with_and_without_freezing(make, is_sparse, device):
     return start, table.numpy(), free.numpy()
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("is_sparse", [True, False])
-def test_frozen_rows_keep_their_bits_and_others_move_as_without_freezing(make, is_sparse):
-    start, frozen, free = steps_with_and_without_freezing(make, is_sparse, "cpu")
+def test_frozen_rows_keep_their_bits_and_others_move_as_without_freezing(name, is_sparse):
+    start, frozen, free = steps_with_and_without_freezing(ALGORITHMS[name], is_sparse, "cpu")
     assert np.array_equal(frozen[FROZEN], start[FROZEN])
     assert np.array_equal(frozen[TRAINED], free[TRAINED])
-    assert (free != start).any(axis=1).all()  # a number of Rprop's may come back
+    has_moved = free != start
+    if name.startswith("Rprop"):  # whose numbers may come back
+        has_moved = has_moved.any(axis=1)
+    assert has_moved.all()
 
 
 @every_algorithm
