@@ -72,6 +72,15 @@ def test_numpy_replaces_arrays_in_place_and_leaves_out_what_numbers_make_needles
     ]
 
 
+def test_the_steps_have_every_truth_of_every_condition():
+    truths = {}
+    for name in STEPS:
+        update, numbers = rule(name)
+        for test, truth in zip(update._tests, update._ask(*numbers), strict=True):
+            truths.setdefault((update.name, test), set()).add(truth)
+    assert [pair for pair, seen in truths.items() if len(seen) < 2] == []
+
+
 def test_an_array_is_replaced_once_nothing_reads_the_old_one():
     @UpdateRule
     def swing(value, gradient, before, lr, keep):
