@@ -28,7 +28,7 @@ def adam(
 
 
 class Adam(Optimizer):
-    """θ ← θ - lr·m̂ / (√v̂ + eps), with g' = g + weight_decay·θ and
+    """θ ← θ - lr·m̂ / (√v̂ + eps), by means of g' and of its square. With g' = g + weight_decay·θ:
 
         m ← β₁·m + (1 - β₁)·g',   m̂ = m / (1 - β₁ᵗ)
         v ← β₂·v + (1 - β₂)·g'²,  v̂ = v / (1 - β₂ᵗ)

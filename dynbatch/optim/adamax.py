@@ -25,7 +25,7 @@ def adamax(
 
 
 class Adamax(Optimizer):
-    """θ ← θ - lr / (1 - β₁ᵗ) · m / u, with g' = g + weight_decay·θ and
+    """θ ← θ - lr / (1 - β₁ᵗ) · m / u: Adam with a decaying maximum u. With g' = g + weight_decay·θ:
 
         m ← β₁·m + (1 - β₁)·g'
         u ← max(β₂·u, |g'| + eps)

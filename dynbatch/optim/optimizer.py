@@ -218,7 +218,7 @@ class Optimizer(NamesChecked):
         return 0.0
 
     def step(self, clear: bool = True) -> None:
-        """UpdateRule the parameters from their gradients, then clear these (unless `clear=False`).
+        """Update the parameters from their gradients, then clear these (unless `clear=False`).
 
         Ctrl-C, and other signals that the program handles, take effect when all of it is done.
 

@@ -22,7 +22,7 @@ def sgd(
 
 
 class SGD(Optimizer):
-    """θ ← θ - lr·d, the direction d being, with g' = g + weight_decay·θ,
+    """θ ← θ - lr·d, with or without momentum. The direction d is, with g' = g + weight_decay·θ,
 
         g'                      without momentum,
         b                       with momentum,  b ← momentum·b + (1 - dampening)·g'

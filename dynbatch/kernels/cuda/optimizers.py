@@ -53,7 +53,7 @@ def source_of(update: UpdateRule) -> CudaSource:
 
 
 def update(parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
-    """UpdateRule all parameters, which have one dtype and one rule's update, in one launch.
+    """Update all parameters, which have one dtype and one rule's update, in one launch.
 
     Args:
         norm: a device array of one float64 that must be finite, or nothing is done.

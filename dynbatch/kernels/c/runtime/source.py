@@ -127,5 +127,5 @@ def packed(body: str) -> str:
 
 
 def packing(types: list[Any]) -> struct.Struct:
-    """The C text that packs the arguments of a function for NAME_packed; NULL is 0."""
+    """The packing of the arguments of a function for NAME_packed; NULL is 0."""
     return struct.Struct("".join(["d" if kind is ctypes.c_double else "q" for kind in types]))

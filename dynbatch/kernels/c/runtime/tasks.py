@@ -71,9 +71,9 @@ def share(function: Any, parts: Sequence[Sequence[Any]], alive: Sequence[Any] = 
     threads_of_c.share(function.packed, b"".join(rows), size, len(parts), threads - 1)
 
 
-def _wait_in(found: Any) -> None:
-    if workers.wait is not found.serve:
-        workers.wait_in(found.serve, found.call, found.prepare)
+def _wait_in(threads_of_c: Any) -> None:
+    if workers.wait is not threads_of_c.serve:
+        workers.wait_in(threads_of_c.serve, threads_of_c.call, threads_of_c.prepare)
 
 
 def team() -> Any:
@@ -99,11 +99,11 @@ def recording(spans: list[ThreadSpan]) -> Iterator[None]:
         spans += [span for span in new if span.thread != this_thread]
 
 
-def _recorded(found: Any) -> Iterator[ThreadSpan]:
+def _recorded(threads_of_c: Any) -> Iterator[ThreadSpan]:
     head = np.zeros(3, np.int64)
-    found.recorded(address(head), head.size)
+    threads_of_c.recorded(address(head), head.size)
     out = np.zeros(3 + 5 * int(head[0]), np.int64)
-    found.recorded(address(out), out.size)
+    threads_of_c.recorded(address(out), out.size)
     clock = time.perf_counter() - float(out[1]) / 1e9  # both are monotonic, from any start
     for owner, thread, part, begin, end in out[3:].reshape(-1, 5).tolist():
         if owner == out[2]:
