@@ -12,6 +12,7 @@ from dynbatch.kernels.images import Patches
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops, map_flops, map_flops_backward
 from dynbatch.nodes.folded import Folded
+from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Retain
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -37,6 +38,9 @@ class LinearOfWindows(Folded):
     span: int
     stride: int
     weight: Parameter
+
+    def check_shape(self, *shapes: Shape) -> Shape:
+        return (self.stands_for.rows,)
 
     def follows_sizes(self) -> bool:
         return False

@@ -74,7 +74,7 @@ class Recorded(Node):
         cls.takes_lengths = cls.any_shape or cls.any_length
         names = cls._written = frozenset(vars(cls))
         if cls.shape_rule:
-            cls._follow(ShapeRule(cls.shape_rule, cls._attribute_names()))
+            cls._follow()
         elif "keeps_rows" not in names and names & RULES:
             cls.keeps_rows = False
         cls._traits = Traits(cls)
@@ -85,16 +85,17 @@ class Recorded(Node):
         cls.__init__ = init  # type: ignore[method-assign]
 
     @classmethod
-    def _follow(cls, rule: ShapeRule) -> None:
-        """Set what follows from a rule of shapes, where no type since the rule's owner sets it."""
-        checks = cls._overrides("check_shape")
+    def _follow(cls) -> None:
+        """Set what follows from the rule of shapes, where no type since its owner sets it."""
         owner = next(base for base in cls.__mro__ if "shape_rule" in vars(base))
         bases = cls.__mro__[: cls.__mro__.index(owner) + 1]
         written = {name for base in bases for name in vars(base).get("_written", vars(base))}
+        checks = cls._overrides("check_shape") or "infer_shape" in written
+        rule = ShapeRule(cls.shape_rule, cls._attribute_names(), checks)
 
         def infer_shape(self: Recorded, *shapes: Shape) -> Shape:
             """Compile the rule, for the first node: an import makes all types, and few nodes."""
-            function = rule.function(checks, cls._overrides("check_given"))
+            function = rule.function(cls._overrides("check_given"))
             cls.infer_shape = function  # type: ignore[method-assign]
             return function(self, *shapes)
 

@@ -4,7 +4,8 @@
 
 Inputs stand in their order. A name that the type has as an attribute, a parameter or an array, is
 that; it stands in brackets if it may be None. A name in a shape is one size wherever it stands, if
-it is not a number or an attribute; `heads · d` is a multiple of heads, `…` are any dimensions.
+it is not a number or an attribute, and stands first in a value that is never None; `heads · d` is a
+multiple of heads, `…` are any dimensions.
 Alternatives, `(T, D)|(D,)`, go together: where a value has its second shape, so have all others.
 Sizes with a prime, `T'`, are those that the type's `check_shape` returns.
 """
@@ -12,7 +13,9 @@ Sizes with a prime, `T'`, are those that the type's `check_shape` returns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from itertools import filterfalse, product
+from keyword import iskeyword
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,10 +27,15 @@ from dynbatch.parameter import Parameter
 EXAMPLE = "x (…, I), weight (O, I), [bias (O,)] -> (…, O)"
 REST, PRIME = "…", "'"
 ANY_FIX = "give values of these shapes"
-SHAPE = r"\((?:…|[\w ·.']+,?|[\w ·.'…]+(?:, [\w ·.']+)+)?\)"
+SIZE = r"[\w.]+'?(?: · [\w.]+'?)*"
+SHAPE = rf"\((?:…|{SIZE},?|(?:…|{SIZE})(?:, {SIZE})+)?\)"
 SHAPES = rf"{SHAPE}(?:\|{SHAPE})*"
-VALUE = re.compile(rf"(\[?)(\w+) ({SHAPES})\]?(?:, |$)")
-LINE = re.compile(rf"((?:\[?\w+ {SHAPES}\]?(?:, | -> ))+|-> )({SHAPES})")
+VALUE = re.compile(rf"(\[?)(\w+) ({SHAPES})")
+VALUES = rf"\w+ {SHAPES}|\[\w+ {SHAPES}\]"
+LINE = re.compile(rf"((?:(?:{VALUES})(?:, (?:{VALUES}))* )?)-> ({SHAPES})")
+BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}")
+GENERATED = {"self", "len", "locals", "named", "prod", "refuse"}
+"""Names of the generated code, besides some that end with an underscore."""
 
 
 class Operand(NamedTuple):
@@ -47,12 +55,12 @@ class Condition(NamedTuple):
     """A test of the shapes, as an expression, and the problem where it fails.
 
     Attributes:
-        topics:  the size, its factor and the value that it is about: a fix may be for each.
+        keys:    the size, its factor and the value: `shape_fix` may have a fix for each.
         problem: with expressions in braces.
     """
 
     test: str
-    topics: tuple[str, ...]
+    keys: tuple[str, ...]
     problem: str
 
 
@@ -62,29 +70,66 @@ class ShapeRule:
     Args:
         line:       the rule as a type writes it.
         attributes: names of the type's attributes; all else are inputs and sizes.
+        checks:     whether the type has a `check_shape`, or an `infer_shape`.
+
+    Raises:
+        ArgumentError: no node could follow the line.
 
     Attributes:
         text:   the rule as pages and errors show it.
-        values: what has a shape, in order; `inputs` are those that are no attributes.
-        result: the shape of the value, for each alternative.
+        values: inputs and attributes that have a shape, in order.
+        inputs: those that are no attributes.
+        result: the value of the node.
     """
 
-    def __init__(self, line: str, attributes: Set[str]) -> None:
-        self.attributes = attributes
+    def __init__(self, line: str, attributes: Set[str], checks: bool) -> None:
+        self.attributes, self.checks = attributes, checks
         self.text = line.replace("|", " or ")
         parts = LINE.fullmatch(line)
         if parts is None:
             raise _not_a_rule(line, "it is not of the form")
         self.values = [
             Operand(name, _alternatives(shapes), name in attributes, bool(bracket))
-            for bracket, name, shapes in VALUE.findall(parts[1].removesuffix("-> ").strip())
+            for bracket, name, shapes in VALUE.findall(parts[1])
         ]
-        self.result = _alternatives(parts[2])
+        self.result = Operand("", _alternatives(parts[2]), False, False)
         self.inputs = [value for value in self.values if not value.is_attribute]
-        told = _sizes(shape for value in self.values for shape in value.shapes)
-        for size in sorted(_sizes(self.result) - told):
-            if not (self._attribute(size) or size.endswith(PRIME)):
-                raise _not_a_rule(line, f"no shape tells {size}")
+        for problem in self._problems():
+            raise _not_a_rule(line, problem)
+
+    def _problems(self) -> Iterator[str]:
+        """The reasons why nodes could not follow a rule of the right form."""
+        names = [value.name for value in self.values]
+        for name, _, is_attribute, is_optional in self.values:
+            if (
+                name in GENERATED
+                or name.endswith("_")
+                or iskeyword(name)
+                or not name.isidentifier()
+            ):
+                yield f"no value may have the name {name}"
+            if names.count(name) > 1:
+                yield f"{name} stands twice"
+            if is_optional and not is_attribute:
+                yield f"{name} is no attribute, and only these may be None"
+        if len({1, *[len(value.shapes) for value in (*self.values, self.result)]}) > 2:
+            yield "the numbers of alternatives differ"
+        first: dict[tuple[int, str], Operand] = {}
+        for k, value in product(range(self._count), (*self.values, self.result)):
+            is_last = value is self.result
+            for size in value.shape(k):
+                factor, _, _ = size.rpartition(" · ")
+                if factor and not (is_last or self._attribute(factor)):
+                    yield f"the factor {factor} is no number and no attribute"
+                for part in filterfalse(self._attribute, size.split(" · ")):
+                    owner = first.setdefault((k, part), value)
+                    if part.endswith(PRIME):
+                        if not (is_last and self.checks):
+                            yield f"{part} is a size of the result, which check_shape returns"
+                    elif is_last and owner is value:
+                        yield f"no value has the size {part}"
+                    elif owner.is_optional and owner is not value:
+                        yield f"{owner.name}, which may be None, is the first with the size {part}"
 
     def reason(self) -> str:
         """The rule as an error says it."""
@@ -105,10 +150,10 @@ class ShapeRule:
         The last must follow from that of the inputs and from attributes in `static`.
         """
         shapes = {shape for value in self.inputs for shape in value.shapes}
-        if len(shapes) != 1 or REST not in shapes.pop() or REST not in self.result[0]:
+        if len(shapes) != 1 or REST not in shapes.pop() or REST not in self.result.shapes[0]:
             return False
         return (
-            self.attributes & (_sizes(self.result) | {value.name for value in self.values})
+            self.attributes & (_sizes(self.result.shapes) | {value.name for value in self.values})
             <= static
         )
 
@@ -117,9 +162,9 @@ class ShapeRule:
         known: dict[str, tuple[str, str]] = {}
         conditions: list[Condition] = []
         for value in self.values:
-            for test, topics, problem in self._conditions_of(value.name, value.shape(k), known):
+            for test, keys, problem in self._conditions_of(value.name, value.shape(k), known):
                 test = f"({value.name} is None or {test})" if value.is_optional else test
-                conditions.append(Condition(test, (*topics, value.name), problem))
+                conditions.append(Condition(test, (*keys, value.name), problem))
         return conditions, known
 
     def _conditions_of(
@@ -158,14 +203,14 @@ class ShapeRule:
         return conditions
 
     def _attribute(self, name: str) -> str:
-        """The expression of a number or an attribute; "" for a size that the inputs tell."""
+        """The expression of a number or an attribute; "" for a size that the inputs have."""
         if name.isdigit():
             return name
         return f"self.{name}" if name.partition(".")[0] in self.attributes else ""
 
     def _result(self, k: int, known: Mapping[str, tuple[str, str]]) -> str:
         """The expression of the result's shape for alternative `k`."""
-        result = self.result[k if len(self.result) > 1 else 0]
+        result = self.result.shape(k)
         for value in self.values:
             if result == value.shape(k) and not value.is_optional:
                 return value.name
@@ -175,12 +220,10 @@ class ShapeRule:
             sizes += f"{'*' * (size == REST)}{' * '.join(parts)}, "
         return f"({sizes})"
 
-    def function(self, checks: bool, checks_given: bool) -> Callable[..., Shape]:
+    def function(self, checks_given: bool) -> Callable[..., Shape]:
         """The rule as `infer_shape`: one plain function, since every new node may call it.
 
-        Args:
-            checks:       whether it calls the type's `check_shape`.
-            checks_given: whether it calls `require_given`.
+        It calls the type's `check_shape` if there is one, and `require_given` if `checks_given`.
         """
         names = ", ".join(["self", *[value.name for value in self.inputs]])
         lines = [f"def infer_shape({names}):"]
@@ -191,12 +234,13 @@ class ShapeRule:
         for k in range(self._count):
             conditions, known = self.conditions(k)
             lines.append(f"    if {' and '.join([test for test, _, _ in conditions]) or True}:")
-            last = self.result[k if len(self.result) > 1 else 0]
-            made = {size: f"{size[:-1]}_" for size in last if size.endswith(PRIME)}
+            parts = [part for size in self.result.shape(k) for part in size.split(" · ")]
+            primes = dict.fromkeys([part for part in parts if part.endswith(PRIME)])
+            made = {size: f"made{number}_" for number, size in enumerate(primes)}
             known |= {size: (name, "") for size, name in made.items()}
             unpacks = f"{', '.join(made.values())}, = " if made else ""
             call = f"self.check_shape({names.removeprefix('self, ')})"
-            lines += [f"        {unpacks}{call}"] * checks
+            lines += [f"        {unpacks}{call}"] * self.checks
             result = self._result(k, known)
             if checks_given:
                 shapes = [result, *[value.name for value in self.inputs]]
@@ -212,7 +256,7 @@ class ShapeRule:
 
     @property
     def _count(self) -> int:
-        return max(map(len, [self.result, *[value.shapes for value in self.values]]))
+        return max([len(value.shapes) for value in (*self.values, self.result)])
 
     def _refuse(self, names: dict[str, Any]) -> None:
         """Raise the error of the first condition that fails; of alternatives, the nearest one's."""
@@ -226,10 +270,9 @@ class ShapeRule:
         failed = max(failures, key=lambda failure: failure[0])[1]
         fixes = node.shape_fix
         if not isinstance(fixes, str):
-            topics = (*failed.topics, "")
-            fixes = next((fixes[topic] for topic in topics if topic in fixes), ANY_FIX)
-        problem, fix = [eval(f'f"""{text}"""', names) for text in (failed.problem, fixes)]
-        node.refuse(problem, self.reason(), fix)
+            keys = (*failed.keys, "")
+            fixes = next((fixes[key] for key in keys if key in fixes), ANY_FIX)
+        node.refuse(_filled(failed.problem, names), self.reason(), _filled(fixes, names))
 
     def _named(self, node: Node, name: str) -> str:
         """An input or attribute as an error calls it: a parameter with its name."""
@@ -240,6 +283,11 @@ class ShapeRule:
 def _not_a_rule(line: str, problem: str) -> ArgumentError:
     rule = "names with shapes in order, then the shape of the value, of sizes that they have"
     return refused("shape_rule", f"{line!r}: {problem}", rule, f"as in {EXAMPLE!r}")
+
+
+def _filled(text: str, names: dict[str, Any]) -> str:
+    """The text with the values of its expressions in braces, as in an f-string."""
+    return BRACES.sub(lambda braces: str(eval(f"f'''{braces[0]}'''", names)), text)
 
 
 def _sizes(shapes: Iterable[tuple[str, ...]]) -> set[str]:

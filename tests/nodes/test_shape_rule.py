@@ -25,8 +25,8 @@ class Node:
 
 
 def inferred(line, *shapes, **attributes):
-    rule = ShapeRule(line, {*attributes})
-    return rule.function(False, False)(Node(**attributes), *shapes)
+    rule = ShapeRule(line, {*attributes}, False)
+    return rule.function(False)(Node(**attributes), *shapes)
 
 
 def refused(line, *shapes, **attributes):
@@ -113,14 +113,75 @@ def test_equal_shapes_are_said_in_words_and_alternatives_too():
         ("x (T,D) -> ()", "it is not of the form"),
         ("(T,) -> ()", "it is not of the form"),
         ("x (T -> ()", "it is not of the form"),
-        ("x (T, D) -> (T, E)", "no shape tells E"),
-        ("x (T,) -> (…, T)", "no shape tells …"),
+        ("[x (T,) -> ()", "it is not of the form"),
+        ("x (T,) -> y (D,) -> ()", "it is not of the form"),
+        ("x (T, 2·D) -> ()", "it is not of the form"),
+        ("x (T, D) -> (T, E)", "no value has the size E"),
+        ("x (T,) -> (…, T)", "no value has the size …"),
+        ("x (T, D)|(D,) -> (T, D)", "no value has the size T"),
+        ("x (T, D), [w (O, D)] -> (T, O)", "w, which may be None, is the first with the size O"),
+        ("[w (D,)], x (T, D) -> (T, D)", "w, which may be None, is the first with the size D"),
+        ("[w (…)], x (…) -> ()", "w, which may be None, is the first with the size …"),
+        ("x (T,), [y (T,)] -> (T,)", "y is no attribute, and only these may be None"),
+        ("x (n · d,) -> ()", "the factor n is no number and no attribute"),
+        ("x (2 · 2 · d,) -> ()", "the factor 2 · 2 is no number and no attribute"),
+        ("x (T,), x (T,) -> ()", "x stands twice"),
+        ("class (T,) -> ()", "no value may have the name class"),
+        ("2x (T,) -> ()", "no value may have the name 2x"),
+        ("self (T,) -> ()", "no value may have the name self"),
+        ("len (T,) -> ()", "no value may have the name len"),
+        ("refuse (T,) -> ()", "no value may have the name refuse"),
+        ("named (T,) -> ()", "no value may have the name named"),
+        ("locals (T,) -> ()", "no value may have the name locals"),
+        ("made0_ (T,) -> ()", "no value may have the name made0_"),
+        ("x (T,) -> (T',)", "T' is a size of the result, which check_shape returns"),
+        ("x (T', D) -> (D,)", "T' is a size of the result, which check_shape returns"),
+        ("x (T, D)|(D,) -> (T,)|(1,)|(2,)", "the numbers of alternatives differ"),
     ],
 )
 def test_a_line_that_is_no_rule_is_refused(line, problem):
     with pytest.raises(ArgumentError) as raised:
-        ShapeRule(line, frozenset())
+        ShapeRule(line, {"w"}, False)
     assert f"shape_rule: {line!r}: {problem}.\n  rule: names with shapes" in str(raised.value)
+
+
+def test_what_only_a_value_that_may_be_none_has_stands_nowhere_else():
+    line = "x (T, D), [w (O, O, D)] -> (T,)"
+    assert inferred(line, (2, 3), w=None) == inferred(line, (2, 3), w=np.ones((4, 4, 3))) == (2,)
+    assert refused(line, (2, 3), w=np.ones((4, 5, 3)))[0].endswith("differ in O (4 != 5)")
+
+
+def test_the_generated_code_has_no_other_names():
+    rule = ShapeRule("x (T, d)|(d,), [w (d,)] -> (H', 2 · W')|(H',)", {"w"}, True)
+    code = rule.function(True).__code__
+    assert {*code.co_names} <= {"self", "len", "locals", "refuse", "prod", "w", "shape",
+                                "check_shape", "require_given"}  # fmt: skip
+    assert {*code.co_varnames} == {"self", "x", "w", "made0_", "made1_"}
+
+
+def test_primes_may_have_factors_and_come_in_their_order():
+    class Cells(db.Operation):
+        __slots__ = ()
+        shape_rule = "x (T, D) -> (T', 2 · A')"
+
+        def check_shape(self, x):
+            return x[0] + 1, x[1] + 2
+
+    with db.Graph() as graph:
+        assert Cells(F.input(graph, np.ones((3, 4)))).shape == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("fix", "shown"),
+    [
+        ('say """{x[0]}"""', 'say """2"""'),
+        ("""it's "{named('x')}", {{x}} {x[1]:03}\\n""", 'it\'s "x", {x} 003\\n'),
+        ("{x[0] if x[1] != 4 else 'none: 0'!r}", "2"),
+    ],
+)
+def test_a_fix_may_hold_quotes_and_expressions(fix, shown, monkeypatch):
+    monkeypatch.setattr(Node, "shape_fix", fix)
+    assert refused("x (T, 4) -> ()", (2, 3))[2] == shown
 
 
 def test_rank_and_rows_follow_from_the_rule():
@@ -197,11 +258,11 @@ def test_no_type_says_its_shapes_twice():
 
 def test_every_condition_of_a_type_has_a_fix():
     for kind in ruled():
-        rule = ShapeRule(kind.shape_rule, kind._attribute_names())
+        rule = ShapeRule(kind.shape_rule, kind._attribute_names(), True)
         fixes = kind.shape_fix
         if isinstance(fixes, str):
             continue
         for k in range(2):
             conditions, _ = rule.conditions(k)
-            missing = [each.topics for each in conditions if not {*each.topics, ""} & {*fixes}]
+            missing = [each.keys for each in conditions if not {*each.keys, ""} & {*fixes}]
             assert missing == [], kind
