@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cache
 
@@ -34,7 +35,7 @@ extern "C" __global__ void {name}(REAL* base, const long long* entries, const in
 
 @cache
 def source_of(update: UpdateRule) -> CudaSource:
-    """The source of an update's kernel."""
+    """The source of an update's kernel, whose name tells it from other updates of one name."""
     outputs = update.outputs("cuda")
     reads = [f"const REAL {x}_ = numbers[{k}];" for k, x in enumerate(update.numbers)]
     writes = []
@@ -46,9 +47,8 @@ def source_of(update: UpdateRule) -> CudaSource:
         reads.append(f"const REAL {name}_ = {read};")
         writes.append(f"{write}*arrays[{k}] = {result};")
     body = "\n        ".join([*reads, *lines, *writes])
-    text = TEXT.format(
-        name=update.name, arrays=len(outputs), numbers=len(update.numbers), body=body
-    )
+    name = f"{update.name}_{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+    text = TEXT.format(name=name, arrays=len(outputs), numbers=len(update.numbers), body=body)
     return join(f"{update.name}.cu", text)
 
 
@@ -68,9 +68,11 @@ def update(parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
     rule = parts[0].rule
     numbers = np.array([part.rule.numbers for part in parts], np.float64)
     like = parts[0].value
-    queue().kernels(like.dtype).add(source_of(rule.update))
+    source = source_of(rule.update)
+    (kernel,) = source.kernels
+    queue().kernels(like.dtype).add(source)
     args = (like, entries, rows, numbers, norm, len(parts), total)
-    launch(like, rule.update.name, (-(-total // TILE),), (THREADS,), args)
+    launch(like, kernel, (-(-total // TILE),), (THREADS,), args)
 
 
 def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:

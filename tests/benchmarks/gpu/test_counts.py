@@ -60,7 +60,8 @@ def test_what_a_kernel_and_a_product_do_is_counted_exactly():
 def test_a_training_step_is_counted_launch_by_launch():
     found = output_of("-m", "benchmarks.gpu.counts", "tree", "--batch=3", "--hidden=8", "--json")
     total = found["tree"].pop("total")
-    assert found["tree"]["adam"]["launches"] == 1 and found["tree"]["gemm"]["operations"] > 0
+    (adam,) = [count for name, count in found["tree"].items() if name.startswith("adam_")]
+    assert adam["launches"] == 1 and found["tree"]["gemm"]["operations"] > 0
     for counter in ("launches", "operations", "asked_bytes"):
         assert total[counter] == sum(one[counter] for one in found["tree"].values())
     touched = sum(one["touched_bytes"] for one in found["tree"].values())

@@ -6,7 +6,8 @@ import pytest
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.optimizers import table, update
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.optimizers import ParameterSlice
+from dynbatch.kernels.optimizers import ParameterSlice, Rule
+from dynbatch.kernels.scalar.update import UpdateRule
 from tests.kernels.cuda.compare import launches
 from tests.kernels.optimizer_steps import STEPS, rule
 
@@ -83,6 +84,25 @@ def test_row_sparse_gradients_share_the_launch(cupy, dtype, step, every_row):
         update(parts)
         queue().flush()
     compare(parts, host, dtype)
+
+
+def rule_named_adam(factor):
+    @UpdateRule
+    def adam(value, gradient, lr):
+        return {"value": value - gradient * lr * factor}
+
+    return Rule(adam, (1.0,))
+
+
+def test_rules_of_one_name_run_beside_each_other(cupy, dtype):
+    value, gradient, slot = (cupy.asarray(np.full(5, number, dtype)) for number in (9, 1, 1))
+    update([ParameterSlice(value, gradient, (slot, slot), rule("Adam-lr"))])
+    for factor in (2, 3, 2):
+        queue().flush()
+        value.fill(9)
+        update([ParameterSlice(value, gradient, (), rule_named_adam(factor))])
+        queue().flush()
+        assert value.get().tolist() == [9 - factor] * 5
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, 0.0, 3.0])
