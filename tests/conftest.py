@@ -37,7 +37,14 @@ from tests.changed import Changed
 from tests.cuda import devices
 from tests.marks import covering, dealt, exhaustive
 from tests.poison import poisoned_memory
-from tests.suites import ON_GPU, SUITES, suite_of, suite_of_file, wanted_suite
+from tests.suites import (
+    ON_GPU,
+    SUITES,
+    may_compute_on_device,
+    suite_of,
+    suite_of_file,
+    wanted_suite,
+)
 
 try:
     from tests.random_examples import settings
@@ -176,8 +183,9 @@ def one_thread(same_threads: None) -> None:
 
 
 @pytest.fixture
-def cuda() -> Iterator[Any]:
+def cuda(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The module that dynbatch takes for CuPy: a GPU's where there is one, else the simulator."""
+    assert may_compute_on_device(request.node), "mark a test that asks while it runs as `cuda`"
     with devices.device("gpu" if devices.has_gpu() else "shuffled") as module:
         yield module
 

@@ -46,6 +46,11 @@ def suite_of_file(path: PurePath) -> str | None:
     return "main" if is_doctest or path == PurePath("tests/nodes/test_contract.py") else None
 
 
+def may_compute_on_device(item: pytest.Item) -> bool:
+    """Whether a test that does is of a suite for it; of the suite main, contracts of nodes are."""
+    return suite_of(item) != "main" or asks_for_device(item)
+
+
 def asks_for_device(item: pytest.Item) -> bool:
     """Whether a test computes on the device that a fixture or a parameter of it names."""
     named = getattr(getattr(item, "callspec", None), "params", {})

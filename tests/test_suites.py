@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.suites import ON_GPU, suite_of, wanted_suite
+from tests.suites import ON_GPU, may_compute_on_device, suite_of, wanted_suite
 
 
 def item(nodeid, *marks, fixtures=(), **parameters):
@@ -36,6 +36,13 @@ def item(nodeid, *marks, fixtures=(), **parameters):
 )
 def test_a_test_is_of_one_suite(test, suite):
     assert suite_of(test) == suite
+
+
+def test_a_test_of_the_suite_main_is_given_no_device_while_it_runs():
+    contract = item("tests/nodes/test_contract.py::test_a[exp]", fixtures=["cuda"])
+    assert may_compute_on_device(contract)
+    assert may_compute_on_device(item("tests/padding/test_device.py::test_a", "cuda"))
+    assert not may_compute_on_device(item("tests/padding/test_device.py::test_a"))
 
 
 def config(source, plugin=None, **options):

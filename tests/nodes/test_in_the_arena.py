@@ -225,6 +225,7 @@ def beside_the_arena_of_a_gpu(build, width):
     return sum(sizes) - sum(gradients)
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", [*SCANS, *map(exhaustive, CASES)])
 def test_features_cost_nothing_beside_the_arena_of_a_gpu(name):
     build = SCANS.get(name) or CASES[name]

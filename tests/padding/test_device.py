@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 
 import dynbatch as db
 from dynbatch import models
@@ -51,6 +52,7 @@ def test_forms_are_measured_on_a_device(cuda: Any) -> None:
         assert 0 < arena <= (form.requested_bytes or 0)
 
 
+@pytest.mark.cuda
 def test_forms_planned_without_a_device_are_those_that_are_measured_on_it(
     monkeypatch: Any, request: Any
 ) -> None:

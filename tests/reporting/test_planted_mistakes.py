@@ -45,7 +45,13 @@ def told(program, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "mistake"), PLANTED, ids=[mistake.program.__name__ for _, mistake in PLANTED]
+    ("name", "mistake"),
+    [
+        pytest.param(
+            *pair, id=pair[1].program.__name__, marks=[pytest.mark.cuda] * ("device" in pair[0])
+        )
+        for pair in PLANTED
+    ],
 )
 def test_a_mistake_is_named_with_its_fix(name, mistake, capsys, monkeypatch, request):
     if name == "no compiler":

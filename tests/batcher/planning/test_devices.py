@@ -52,6 +52,7 @@ def no_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("limited", [False, True], ids=["whole", "within a limit"])
 @pytest.mark.parametrize("name", [*MODELS, *map(exhaustive, OTHERS)])
 def test_a_step_takes_on_a_gpu_what_was_planned_without_one(

@@ -95,6 +95,7 @@ def test_products_of_a_parameter_that_several_steps_use_take_bounded_room():
         assert held < 2 * 8 * 32 * (900 + 5 + 600)  # two groups at most, of 18,906 rows in all
 
 
+@pytest.mark.cuda
 def test_products_on_a_gpu_take_the_room_of_the_largest_group_of_steps(monkeypatch):
     generator, sizes, alloc = np.random.default_rng(0), [], fake_array.alloc
     rows = [700, 1, 300, 600, *[100] * 30]
