@@ -31,7 +31,7 @@ def _primitive(name: str, op: str = "") -> Pair:
     def body(a: Expression, b: Expression) -> Expression:
         return make(op or name, a, b)
 
-    body.__name__ = name
+    body.__name__ = body.__qualname__ = name
     return pair(FUNCTIONS)(body)
 
 
@@ -41,7 +41,7 @@ def _comparison(name: str) -> Pair:
     def body(a: Expression, b: Expression) -> Expression:
         return make("where", make(name, a, b), 1, 0)
 
-    body.__name__ = name
+    body.__name__ = body.__qualname__ = name
     return pair(FUNCTIONS)(body)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from dynbatch.kernels.scalar import numpy_printer
 from dynbatch.kernels.scalar.calculus import Gradients, slope_times
+from dynbatch.kernels.scalar.definition import Definition
 from dynbatch.kernels.scalar.expressions import (
     Expression,
     Operand,
@@ -27,7 +29,7 @@ Body = Callable[..., Expression]
 Slope = Callable[..., "Expression | float | None"]
 
 
-class Function:
+class Function(Definition):
     """y = f(x; arguments), elementwise. It is its own NumPy kernel: see `forward`, `backward`.
 
     Args:
@@ -47,7 +49,7 @@ class Function:
         self, body: Body, slope: Slope | None = None, by_hand: Mapping[str, str] | None = None,
         forms: Mapping[str, Function] | None = None,
     ) -> None:  # fmt: skip
-        self.name, self.__doc__ = body.__name__, body.__doc__
+        super().__init__(body)
         self.body, self.slope, self.by_hand = body, slope, by_hand or {}
         self.forms = forms or {}
         self.arguments = tuple(inspect.signature(body).parameters)[1:]
@@ -170,12 +172,13 @@ def function(
 
 
 def primitive_function(name: str, doc: str) -> Function:
-    """Define the function that a primitive of its name is."""
+    """Define the function that a primitive of its name is, in the module that calls."""
 
     def body(x: Expression) -> Expression:
         return make(name, x)
 
     body.__name__, body.__doc__ = name, doc
+    body.__qualname__, body.__module__ = name, sys._getframe(1).f_globals["__name__"]
     return function()(body)
 
 

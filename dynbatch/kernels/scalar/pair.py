@@ -8,6 +8,7 @@ from functools import cached_property
 
 from dynbatch.kernels.scalar import numpy_printer
 from dynbatch.kernels.scalar.calculus import slope_times
+from dynbatch.kernels.scalar.definition import Definition
 from dynbatch.kernels.scalar.expressions import (
     Expression,
     argument,
@@ -21,7 +22,7 @@ Body = Callable[[Expression, Expression], Expression]
 Kernels = tuple[Callable[..., None], ...]
 
 
-class Pair:
+class Pair(Definition):
     """y = f(a, b), elementwise; either may be a number. It is its own NumPy kernel: see `forward`.
 
     Args:
@@ -36,7 +37,7 @@ class Pair:
     names_of_arguments: tuple[str, ...] = ()
 
     def __init__(self, body: Body, slopes: Mapping[str, Body]) -> None:
-        self.name, self.__doc__ = body.__name__, body.__doc__
+        super().__init__(body)
         self.body, self.slopes = body, slopes
         self.names = tuple(inspect.signature(body).parameters)
 

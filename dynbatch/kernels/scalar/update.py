@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dynbatch.kernels.scalar import numpy_printer
+from dynbatch.kernels.scalar.definition import Definition
 from dynbatch.kernels.scalar.expressions import (
     Expression,
     argument,
@@ -40,7 +41,7 @@ class UpdateOutcome(NamedTuple):
     needs_gradient: bool
 
 
-class UpdateRule:
+class UpdateRule(Definition):
     """New elements of a parameter and of its slots, from the old ones, its gradient, and numbers.
 
     Args:
@@ -53,7 +54,7 @@ class UpdateRule:
     """
 
     def __init__(self, body: Callable[..., Replaced]) -> None:
-        self.name, self.__doc__ = body.__name__, body.__doc__
+        super().__init__(body)
         names = tuple(inspect.signature(body).parameters)
         outputs = body(*map(variable, names))
         self.slots = tuple([name for name in names if name in outputs and name != "value"])
