@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn
 from dynbatch.errors import EmptyBatchError, GraphError
 from dynbatch.nodes.arguments import nodes_of, not_a_node
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
-from dynbatch.nodes.shape_rule import ANY_FIX, ShapeRule
+from dynbatch.nodes.shape_rule import ANY_FIX, rule_of
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 
@@ -91,7 +91,7 @@ class Recorded(Node):
         bases = cls.__mro__[: cls.__mro__.index(owner) + 1]
         written = {name for base in bases for name in vars(base).get("_written", vars(base))}
         checks = cls._overrides("check_shape") or "infer_shape" in written
-        rule = ShapeRule(cls.shape_rule, cls._attribute_names(), checks)
+        rule = rule_of(cls.shape_rule, frozenset(cls._attribute_names()), checks)
 
         def infer_shape(self: Recorded, *shapes: Shape) -> Shape:
             """Compile the rule, for the first node: an import makes all types, and few nodes."""

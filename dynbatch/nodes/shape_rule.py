@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import lru_cache
 from itertools import filterfalse, product
 from keyword import iskeyword
 from math import prod
@@ -278,6 +279,10 @@ class ShapeRule:
         """An input or attribute as an error calls it: a parameter with its name."""
         value = getattr(node, name) if name in self.attributes else None
         return f"{name} {value.name!r}" if isinstance(value, Parameter) else name
+
+
+rule_of = lru_cache(maxsize=256)(ShapeRule)
+"""A rule, parsed once for all types that have its line and equal attributes, as unary ones have."""
 
 
 def _not_a_rule(line: str, problem: str) -> ArgumentError:

@@ -247,6 +247,16 @@ def test_a_rule_is_compiled_by_the_first_node_of_its_type():
         assert Doubled(x).shape == (3, 8) and Doubled.infer_shape is compiled
 
 
+def test_types_with_one_line_and_equal_attributes_share_the_parsed_rule(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(ShapeRule, "_problems", lambda rule: iter(parsed.append(rule) or ()))
+    for _ in range(2):
+        type("Anew", (Pairs,), {"__slots__": (), "shape_rule": "x (T, Anew), y (T, E) -> (T, 2)"})
+    assert len(parsed) == 1
+    type("Other", (Pairs,), {"__slots__": ("Anew",), "shape_rule": parsed[0].text})
+    assert len(parsed) == 2 and "Anew" in parsed[1].attributes
+
+
 def ruled():
     return [kind for kind in below(Operation) if kind.shape_rule and kind.is_built_in]
 
