@@ -2,8 +2,8 @@
 
 // The step of elements start, …, start + n - 1 of arrays, which are the value and slots; NULL is a
 // slot that does not exist. `gradient` is that of the first.
-typedef void step(ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* const* arrays,
-    const double* numbers);
+typedef void step(
+    ptrdiff_t start, ptrdiff_t n, const REAL* gradient, REAL* const* arrays, const double* numbers);
 
 // The gradient of rows that have none: they go through the same code, and so get the same bits.
 #define ZEROS 1024
