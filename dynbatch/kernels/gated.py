@@ -75,11 +75,13 @@ def gated_backward(
 
     Args:
         xs:  as `gated` took them.
-        dxs: overwritten with their gradients; of a pair, one may be None, and the last may be `dy`.
+        dxs: overwritten with their gradients; of a pair, either may be None, and the last `dy`.
     """
     gate, value = _sides(xs, value_first)
     sides = _sides(dxs, value_first)
     wanted = [dx for dx in sides if dx is not None]
+    if not wanted:
+        return
     backward = _gradients(unit(function, arguments), tuple([dx is not None for dx in sides]))
     share_blocks_of(
         dy, lambda part: backward(dy[part], gate[part], value[part], *[dx[part] for dx in wanted])

@@ -44,6 +44,18 @@ def test_the_gradient_is_the_functions_own(function):
     np.testing.assert_allclose(dvalue, dy * y, rtol=1e-14)
 
 
+@of_each_function
+@pytest.mark.parametrize("step", [1, 2])  # arrays with gaps are NumPy's
+def test_a_gradient_that_nobody_wants_is_not_computed(function, step):
+    gate, value, dy = arrays(width=6)[..., ::step]
+    for dgate, dvalue in [(None, None), (np.empty_like(gate), None), (None, np.empty_like(gate))]:
+        both = np.empty((2, *gate.shape))
+        kernels.gated_backward(*function, dy, (gate, value), False, tuple(both))
+        kernels.gated_backward(*function, dy, (gate, value), False, (dgate, dvalue))
+        for one, expected in zip((dgate, dvalue), both, strict=True):
+            assert one is None or np.array_equal(one, expected)
+
+
 def test_no_rows():
     for xs, out in (
         ((np.empty((0, 4)),), np.empty((0, 2))),
