@@ -15,7 +15,30 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged, offsets_of
 
 
-class Block:
+class RowLayout:
+    """Rows of nodes, one node's after another's: their lengths, and the one width or each one's."""
+
+    __slots__ = ("_offsets", "lengths", "size", "width", "widths")
+
+    _offsets: Array | None
+    lengths: list[int]
+    size: int
+    width: int
+    widths: list[int] | None
+
+    @property
+    def offsets(self) -> Array:
+        """(K + 1,) first row of each node, and the number of rows."""
+        if self._offsets is None:
+            self._offsets = offsets_of(self.lengths)
+        return self._offsets
+
+    def _ragged(self, flat: Array) -> Ragged:
+        rows = flat.reshape(-1, self.width) if self.width else flat
+        return Ragged(rows, self.lengths, self._offsets, self.widths, self)
+
+
+class Block(RowLayout):
     """Outputs of one batch, node after node, and later their gradients in the same layout.
 
     `array` and `gradient` are one-dimensional arenas; the block begins at `start` and
@@ -23,14 +46,13 @@ class Block:
     """
 
     __slots__ = (
-        "_offsets", "_view", "array", "gradient", "gradient_start", "kept", "lengths", "nodes",
-        "ports", "size", "start", "width", "widths",
+        "_view", "array", "gradient", "gradient_start", "kept", "nodes", "ports", "start",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], port_width: int = 0) -> None:
         self.nodes = nodes
         self.ports: list[Block] = []
-        self._offsets: Array | None = None
+        self._offsets = None
         if port_width:
             self.lengths, self.width, self.widths = [1] * len(nodes), port_width, None
             self.size = len(nodes) * port_width
@@ -70,24 +92,13 @@ class Block:
         """The packed values, or FreedError."""
         if self.array is None:
             raise freed(self.nodes[0])
-        return self._ragged(self.array, self.start)
+        return self._ragged(self.array[self.start : self.start + self.size])
 
     def gradients(self) -> Ragged:
         """The packed gradients."""
         assert self.gradient is not None
-        return self._ragged(self.gradient, self.gradient_start)
-
-    def _ragged(self, array: Array, start: int) -> Ragged:
-        flat = array[start : start + self.size]
-        rows = flat.reshape(-1, self.width) if self.width else flat
-        return Ragged(rows, self.lengths, self._offsets, self.widths, self)
-
-    @property
-    def offsets(self) -> Array:
-        """(K + 1,) first row of each node, and the number of rows."""
-        if self._offsets is None:
-            self._offsets = offsets_of(self.lengths)
-        return self._offsets
+        start = self.gradient_start
+        return self._ragged(self.gradient[start : start + self.size])
 
     def node_values(self, node: Node) -> Array:
         """One node's value in its own shape, a view."""
@@ -126,7 +137,7 @@ class View:
         return getattr(self.base, name)
 
 
-class BatchInput:
+class BatchInput(RowLayout):
     """The nodes that one input of a batch reads: a view where their rows lie in order, else a copy.
 
     Attributes:
@@ -139,14 +150,13 @@ class BatchInput:
     """
 
     __slots__ = (
-        "_offsets", "blocks", "covers", "gradient_blocks", "is_view", "lengths", "nodes", "packing",
-        "size", "start", "width", "widths",
+        "blocks", "covers", "gradient_blocks", "is_view", "nodes", "packing", "start",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.packing: int | None = None
-        self._offsets: Array | None = None
+        self._offsets = None
         together = stretch(nodes)
         self.is_view = together is not None
         if together is not None:
@@ -191,17 +201,6 @@ class BatchInput:
         if self.covers:
             return packed
         return self._ragged(packed.flat[self.start : self.start + self.size])
-
-    def _ragged(self, flat: Array) -> Ragged:
-        rows = flat.reshape(-1, self.width) if self.width else flat
-        return Ragged(rows, self.lengths, self._offsets, self.widths, self)
-
-    @property
-    def offsets(self) -> Array:
-        """(K + 1,) first row of each node, and the number of rows, where they are packed."""
-        if self._offsets is None:
-            self._offsets = offsets_of(self.lengths)
-        return self._offsets
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
         """Copy the rows into the arena, from element `start` on; return the bytes copied too."""
