@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from dynbatch.arguments import number, pair, switch
+from dynbatch.arguments import switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, maximum, where
 from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
-from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.moments import MomentOptimizer
 
 
 @update_rule
@@ -27,7 +27,7 @@ def adam(
     return {"value": times(value, shrink) - m / (root + scaled_eps) * step_size, **slots}
 
 
-class Adam(Optimizer):
+class Adam(MomentOptimizer):
     """θ ← θ - lr·m̂ / (√v̂ + eps), by means of g' and of its square. With g' = g + weight_decay·θ:
 
         m ← β₁·m + (1 - β₁)·g',   m̂ = m / (1 - β₁ᵗ)
@@ -54,17 +54,14 @@ class Adam(Optimizer):
         amsgrad: bool = False,
     ) -> None:
         self.amsgrad = switch(self, "amsgrad", amsgrad)
-        super().__init__(parameters, lr)
-        self.betas = betas_of(self, betas)
-        self.eps = number(self, "eps", eps, "[0, inf)")
-        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
+        super().__init__(parameters, lr, betas, eps, weight_decay)
 
     def numbers(self, num_steps: int) -> dict[str, float]:
         beta1, beta2 = self.betas
         scale = math.sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
         numbers = {"step_size": step_size, "scaled_eps": self.eps * scale}
-        return numbers | {"beta1": beta1, "beta2": beta2, **decays(self, self.weight_decay)}
+        return super().numbers(num_steps) | numbers
 
 
 class AdamW(Adam):
@@ -73,6 +70,8 @@ class AdamW(Adam):
     Source: Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2, where lr also multiplies the
             decay, as in PyTorch.
     """
+
+    decoupled_weight_decay = True
 
     def __init__(
         self,
@@ -84,18 +83,3 @@ class AdamW(Adam):
         amsgrad: bool = False,
     ) -> None:
         super().__init__(parameters, lr, betas, eps, weight_decay, amsgrad)
-
-    def numbers(self, num_steps: int) -> dict[str, float]:
-        return super().numbers(num_steps) | decays(self, self.weight_decay, is_decoupled=True)
-
-
-def decays(optimizer: Optimizer, decay: float, is_decoupled: bool = False) -> dict[str, float]:
-    """The numbers `l2`, by which the weights join the gradient, and `shrink`, their own factor."""
-    if is_decoupled:
-        return {"l2": 0.0, "shrink": 1.0 - float(optimizer.lr) * decay}
-    return {"l2": decay, "shrink": 1.0}
-
-
-def betas_of(owner: object, betas: object) -> tuple[float, float]:
-    """The pair of an optimizer's betas, each from 0 to below 1."""
-    return pair(owner, "betas", betas, ("[0, 1)", "[0, 1)"), "(0.9, 0.999)")

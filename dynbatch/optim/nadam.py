@@ -7,8 +7,7 @@ from dynbatch.kernels.scalar.expressions import Expression
 from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
-from dynbatch.optim.adam import betas_of, decays
-from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.moments import MomentOptimizer
 
 
 @update_rule
@@ -26,7 +25,7 @@ def nadam(
     return {"value": times(value, shrink) - step, "gradient_average": m, "square_average": v}
 
 
-class NAdam(Optimizer):
+class NAdam(MomentOptimizer):
     """Adam with Nesterov's momentum. With g' = g + weight_decay·θ:
 
         m ← β₁·m + (1 - β₁)·g'
@@ -53,17 +52,14 @@ class NAdam(Optimizer):
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        super().__init__(parameters, lr)
-        self.betas = betas_of(self, betas)
-        self.eps = number(self, "eps", eps, "[0, inf)")
-        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
+        super().__init__(parameters, lr, betas, eps, weight_decay)
         self.momentum_decay = number(self, "momentum_decay", momentum_decay, "[0, inf)")
         self.decoupled_weight_decay = switch(self, "decoupled_weight_decay", decoupled_weight_decay)
         self._products = [1.0]
         """μ₁…μₜ by t, until it is 0."""
 
     def numbers(self, num_steps: int) -> dict[str, float]:
-        beta1, beta2 = self.betas
+        _, beta2 = self.betas
         product, following = self._product(num_steps), self._product(num_steps + 1)
         lr = float(self.lr)
         numbers = {
@@ -71,8 +67,7 @@ class NAdam(Optimizer):
             "of_average": lr * self._momentum(num_steps + 1) / (1.0 - following),
             "of_square": 1.0 / (1.0 - beta2**num_steps),
         }
-        numbers |= {"beta1": beta1, "rest1": 1.0 - beta1, "beta2": beta2, "rest2": 1.0 - beta2}
-        return numbers | decays(self, self.weight_decay, self.decoupled_weight_decay)
+        return super().numbers(num_steps) | numbers
 
     def _product(self, num_steps: int) -> float:
         products = self._products

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from dynbatch.arguments import number, switch
+from dynbatch.arguments import switch
 from dynbatch.kernels.scalar.expressions import Expression, equal, where
 from dynbatch.kernels.scalar.update import Replaced, decayed, times, update_rule
 from dynbatch.kernels.unary.arithmetic import sqrt
 from dynbatch.named_parameters import Parameters
-from dynbatch.optim.adam import betas_of, decays
-from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.moments import MomentOptimizer
 
 
 @update_rule
@@ -30,7 +29,7 @@ def radam(
     }  # fmt: skip
 
 
-class RAdam(Optimizer):
+class RAdam(MomentOptimizer):
     """Adam that starts as momentum alone. With g' = g + weight_decay·θ and ρ = 2 / (1 - β₂) - 1:
 
         m ← β₁·m + (1 - β₁)·g',   m̂ = m / (1 - β₁ᵗ)
@@ -56,10 +55,7 @@ class RAdam(Optimizer):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        super().__init__(parameters, lr)
-        self.betas = betas_of(self, betas)
-        self.eps = number(self, "eps", eps, "[0, inf)")
-        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
+        super().__init__(parameters, lr, betas, eps, weight_decay)
         self.decoupled_weight_decay = switch(self, "decoupled_weight_decay", decoupled_weight_decay)
 
     def numbers(self, num_steps: int) -> dict[str, float]:
@@ -72,5 +68,4 @@ class RAdam(Optimizer):
             square = (length - 4.0) * (length - 2.0) * limit
             rate *= math.sqrt(present * square / ((limit - 4.0) * (limit - 2.0) * length))
         numbers = {"rate": rate, "is_rectified": float(length > 5.0)}
-        numbers |= {"beta1": beta1, "rest1": 1.0 - beta1, "beta2": beta2, "rest2": 1.0 - beta2}
-        return numbers | decays(self, self.weight_decay, self.decoupled_weight_decay)
+        return super().numbers(num_steps) | numbers
