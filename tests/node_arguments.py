@@ -74,6 +74,13 @@ def grouped_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     return tuple([generator.standard_normal(shape) for shape in shapes])
 
 
+def gated_rows(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Queries, keys, values, log gates and strengths of two heads."""
+    rows = [generator.standard_normal((length, width)) for width in (6, 6, 4)]
+    gates = generator.uniform(-1.0, 0.0, (length, 2)), generator.uniform(0.0, 1.0, (length, 2))
+    return (*rows, *gates)
+
+
 def two_sentences(generator: Generator, length: int) -> tuple[Any, ...]:
     """Queries of one sentence, more or fewer than the keys of another."""
     return (generator.standard_normal((length % 5 + 1, 4)), *matrix(generator, length))

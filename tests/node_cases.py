@@ -23,6 +23,7 @@ from tests.node_arguments import (
     chances,
     choices,
     emissions_and_tags,
+    gated_rows,
     grouped_memory,
     ids,
     image,
@@ -223,6 +224,20 @@ def torch_crf(torch, x, tags, transitions, start, end):
         a = (a[:, None] + transitions).logsumexp(0) + row
     score = start[tags[0]] + x[torch.arange(len(x)), tags].sum() + end[tags[-1]]
     return (a + end).logsumexp(0) - score - transitions[tags[:-1], tags[1:]].sum()
+
+
+def torch_gated_delta_rule(torch, q, k, v, log_a, b=None):
+    """Token by token, with two heads."""
+    q, k, v = [x.reshape(len(x), 2, x.shape[1] // 2) for x in (q, k, v)]
+    state, outputs = torch.zeros(2, k.shape[2], v.shape[2], dtype=q.dtype), [v[:0].reshape(0, 4)]
+    for t in range(len(q)):
+        state = log_a[t].exp()[:, None, None] * state
+        w = v[t]
+        if b is not None:
+            w = b[t][:, None] * (w - (k[t][:, None] @ state)[:, 0])
+        state = state + k[t][:, :, None] * w[:, None]
+        outputs.append((q[t][:, None] @ state).reshape(1, 4))
+    return torch.cat(outputs)
 
 
 # Rows --------------------------------------------------------------------------------------------
@@ -723,6 +738,11 @@ CASES = [
     Case("attention, additive of some",
          lambda graph, q, k, v, w: F.additive_attention(q, k, v, w), some_memory, [(4,)],
          lambda torch, q, k, v, w: ((q[:, None] + k[None]).tanh() @ w).softmax(-1) @ v),
+    Case("gated_delta_rule", lambda graph, *xs: F.gated_delta_rule(*xs), gated_rows, (),
+         torch_gated_delta_rule, {"GatedDeltaRule": 1}),
+    Case("gated_delta_rule, without b", lambda graph, *xs: F.gated_delta_rule(*xs[:4]),
+         gated_rows, (), lambda torch, *xs: torch_gated_delta_rule(torch, *xs[:4]),
+         {"GatedLinearAttention": 1}),
     # Losses
     Case("cross_entropy", lambda graph, x, ids: F.cross_entropy(x, ids, label_smoothing=0.1),
          matrix_and_ids, (), None, {"CrossEntropy": 1}),

@@ -14,6 +14,10 @@ WITHOUT_A_RULE = MappingProxyType(
             ("CachedAttention", "MemoryAttention", "ResumedScan"),
             "it is in programs that generate alone, which take no gradients",
         ),
+        **dict.fromkeys(
+            ("GatedLinearAttention", "GatedDeltaRule"),
+            "its states come from a kernel and are not nodes: write the recurrence with nodes",
+        ),
         "Crf": "its marginals come from a kernel and are not nodes",
         **dict.fromkeys(
             ("Scan", "Port", "RegionNode", "StackCalls"),

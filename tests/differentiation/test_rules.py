@@ -20,7 +20,9 @@ from dynbatch.testing.probe import Probe, outputs_of
 from tests.marks import quick
 from tests.node_cases import CASES, LENGTHS, Case
 
-NO_RULE = {"attention, dropout", "crf"}
+NO_RULE = {
+    "attention, dropout", "crf", "gated_delta_rule", "gated_delta_rule, without b",
+}  # fmt: skip
 """Rows whose types have no rule."""
 
 DRAWS_ANEW = {"scan with dropout"}

@@ -50,6 +50,10 @@ FUNCTIONS = {
     "dot": [lambda x, it: F.dot(it, x[0]), lambda x, it: F.dot(x[0], it)],
     "dropout": [lambda x, it: F.dropout(it), lambda x, it: F.dropout(it, 0.5, False)],
     "expand": [lambda x, it: F.expand(it, (2, 3))],
+    "gated_delta_rule": [
+        lambda x, it: F.gated_delta_rule(it, x, x, x),
+        lambda x, it: F.gated_delta_rule(x, x, x, it),
+    ],
     "gather_rows": [lambda x, it: F.gather_rows(it, [0])],
     "general_attention": [lambda x, it: F.general_attention(it, x, x, SQUARE)],
     "kmax_pool": [lambda x, it: F.kmax_pool(it, 2)],

@@ -1,0 +1,380 @@
+// The gated delta rule: kernels/attention/gated_delta_rule.py, whose formulas and names these are.
+//
+// One head of a sentence at a time, chunk by chunk, in a thread's room: a state is as large as a
+// first-level cache, and what a chunk needs besides stays in the second. Matrices of pairs of
+// tokens (ROW numbers a row) are lower triangles, whose products skip what lies above by tiles of
+// HEIGHT rows: a triangle has zeros up to the end of a diagonal tile, and nothing beyond.
+#include "attention/tiles.h"
+
+enum { ROW = 64, PAIRS = ROW * ROW };  // most tokens of a chunk
+
+// A call, as Python's table has it. What is not there, or not wanted, is NULL.
+typedef struct {
+    const REAL *q, *k, *v, *log_a, *b;
+    REAL *out, *errors, *states;
+    const REAL* dout;
+    REAL *dq, *dk, *dv, *dlog_a, *db;
+    const int64_t* sentences;  // of each the first row, tokens, and the number of its first state
+    int64_t heads, d, e, chunk;
+} Call;
+
+// The tokens of a chunk in one head: rows where they lie, `key_row` and `value_row` apart.
+typedef struct {
+    const REAL *q, *k, *v;
+    ptrdiff_t n, d, e, key_row, value_row, row, head, heads;  // `row` is the first token's
+    REAL b[ROW], before[ROW];
+    const REAL* after;  // the last row of `decays`
+    REAL* decays;
+    int has_b;
+} Chunk;
+
+static REAL* take(REAL** room, ptrdiff_t size) {
+    REAL* part = *room;
+    *room += size;
+    return part;
+}
+
+static ptrdiff_t whole_blocks(ptrdiff_t n) { return (n + SIDE - 1) / SIDE * SIDE; }
+
+// The end of the tile that has row i of a triangle.
+static ptrdiff_t tile_end(ptrdiff_t i, ptrdiff_t n) {
+    return least(n, i / HEIGHT * HEIGHT + HEIGHT);
+}
+
+static void chunk_of(const Call* call, ptrdiff_t row, ptrdiff_t n, ptrdiff_t head, Chunk* x) {
+    ptrdiff_t heads = call->heads, gates = row * heads + head;
+    REAL a[ROW], passed = 1;
+    x->n = n, x->d = call->d, x->e = call->e, x->row = row, x->head = head, x->heads = heads;
+    x->key_row = heads * x->d, x->value_row = heads * x->e;
+    x->q = call->q + gates * x->d, x->k = call->k + gates * x->d, x->v = call->v + gates * x->e;
+    x->has_b = call->b != NULL;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        a[i] = call->log_a[gates + i * heads];
+        x->b[i] = x->has_b ? call->b[gates + i * heads] : 1;
+    }
+    EACH_VECTOR(i, part, n) put(a + i, exp_of(get(a + i, part)), part);
+    x->after = x->decays + (n - 1) * ROW;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        REAL* decay = x->decays + i * ROW;
+        for (ptrdiff_t j = 0; j < ROW; j += LANES)
+            store(decay + j, i ? load(decay - ROW + j) * a[i] : splat(0));
+        decay[i] = 1;
+        x->before[i] = passed *= a[i];
+    }
+}
+
+// rows, `stride` apart, turned into columns: blocks of SIDE columns, `width` rows each.
+static void turn_all(ptrdiff_t n, ptrdiff_t width, const REAL* rows, ptrdiff_t stride, REAL* to) {
+    for (ptrdiff_t j = 0; j < n; j += SIDE)
+        turn(least(n - j, SIDE), width, rows + j * stride, stride, 1, to + j * width);
+}
+
+// out_ij = x_i · y_j for j up to the end of i's tile, where y is `turned`.
+static void dots(
+    ptrdiff_t n, ptrdiff_t width, const REAL* x, ptrdiff_t x_row, const REAL* turned, REAL* out) {
+    for (ptrdiff_t i = 0; i < n; i += HEIGHT) {
+        ptrdiff_t rows = least(n - i, HEIGHT), end = i + rows;
+        for (ptrdiff_t j = 0; j < end; j += SIDE)
+            product(rows, least(end - j, SIDE), width, x + i * x_row, x_row, 1, turned + j * width,
+                SIDE, out + i * ROW + j, ROW, 0);
+    }
+}
+
+// out_i = x_i yᵀ, where y (columns, width) is `turned`.
+static void times_turned(
+    ptrdiff_t n, ptrdiff_t columns, ptrdiff_t width, const REAL* x, const REAL* turned, REAL* out) {
+    for (ptrdiff_t j = 0; j < columns; j += SIDE)
+        product(n, least(columns - j, SIDE), width, x, width, 1, turned + j * width, SIDE, out + j,
+            columns, 0);
+}
+
+// out_i += Σ_j pairs_ij x_j for j <= i
+static void add_lower(ptrdiff_t n, ptrdiff_t width, const REAL* pairs, const REAL* x,
+    ptrdiff_t x_row, REAL* out, ptrdiff_t out_row, int adds) {
+    for (ptrdiff_t i = 0; i < n; i += HEIGHT) {
+        ptrdiff_t rows = least(n - i, HEIGHT);
+        product(rows, width, i + rows, pairs + i * ROW, ROW, 1, x, x_row, out + i * out_row,
+            out_row, adds);
+    }
+}
+
+// out_j += Σ_i pairs_ij x_i for i >= j
+static void add_upper(
+    ptrdiff_t n, ptrdiff_t width, const REAL* pairs, const REAL* x, REAL* out, int adds) {
+    for (ptrdiff_t j = 0; j < n; j += HEIGHT)
+        product(least(n - j, HEIGHT), width, n - j, pairs + j * ROW + j, 1, ROW, x + j * width,
+            width, out + j * width, width, adds);
+}
+
+static void copy_rows(
+    ptrdiff_t n, ptrdiff_t width, const REAL* x, ptrdiff_t x_row, REAL* to, ptrdiff_t to_row) {
+    for (ptrdiff_t i = 0; i < n; i++) EACH_VECTOR(c, part, width)
+    put(to + i * to_row + c, get(x + i * x_row + c, part), part);
+}
+
+// to_i = sign factors_i x_i
+static void scale_rows(ptrdiff_t n, ptrdiff_t width, REAL sign, const REAL* factors, const REAL* x,
+    ptrdiff_t x_row, REAL* to, ptrdiff_t to_row) {
+    for (ptrdiff_t i = 0; i < n; i++) EACH_VECTOR(c, part, width)
+    put(to + i * to_row + c, get(x + i * x_row + c, part) * (sign * factors[i]), part);
+}
+
+static void scale(ptrdiff_t size, REAL factor, const REAL* x, REAL* to) {
+    EACH_VECTOR(i, part, size) put(to + i, get(x + i, part) * factor, part);
+}
+
+static REAL inner(ptrdiff_t size, const REAL* x, const REAL* y) {
+    vector sums = {0};
+    EACH_VECTOR(i, part, size) sums = multiply_add(get(x + i, part), get(y + i, part), sums);
+    return sum_lanes(sums);
+}
+
+// out += factors_i part_i, and sums_i += factors_i part_i · x_i
+static void add_part(ptrdiff_t n, ptrdiff_t width, REAL sign, const REAL* factors, const REAL* part,
+    const REAL* x, REAL* out, REAL* sums) {
+    for (ptrdiff_t i = 0; i < n; i++) {
+        vector sum = {0};
+        EACH_VECTOR(c, lanes, width) {
+            vector y = get(part + i * width + c, lanes) * (sign * factors[i]);
+            sum = multiply_add(y, get(x + i * width + c, lanes), sum);
+            put(out + i * width + c, get(out + i * width + c, lanes) + y, lanes);
+        }
+        sums[i] += sum_lanes(sum);
+    }
+}
+
+// P from Q Kᵀ, in place; or -M from K Kᵀ, without the diagonal.
+static void decay(const Chunk* x, int is_strict, REAL* pairs) {
+    for (ptrdiff_t i = 0; i < x->n; i++) {
+        REAL *row = pairs + i * ROW, *decays = x->decays + i * ROW;
+        vector sign = splat(is_strict ? -1 : 1);
+        EACH_VECTOR(j, part, tile_end(i, x->n))
+        put(row + j, get(row + j, part) * get(decays + j, part) * sign, part);
+        if (is_strict) row[i] = 0;
+    }
+}
+
+// E from E + M W, in place, and W = b E. `negative` is -M.
+static void solve(const Chunk* x, const REAL* negative, REAL* errors, REAL* w) {
+    ptrdiff_t e = x->e;
+    for (ptrdiff_t i = 0; i < x->n; i += HEIGHT) {
+        ptrdiff_t rows = least(x->n - i, HEIGHT);
+        const REAL* tile = negative + i * ROW + i;
+        if (i) product(rows, e, i, negative + i * ROW, ROW, 1, w, e, errors + i * e, e, 1);
+        EACH_VECTOR(c, part, e) {
+            vector done[HEIGHT];
+            for (ptrdiff_t r = 0; r < rows; r++) {
+                vector sum = get(errors + (i + r) * e + c, part);
+                for (ptrdiff_t s = 0; s < r; s++)
+                    sum = multiply_add(splat(tile[r * ROW + s]), done[s], sum);
+                done[r] = sum * x->b[i + r];
+                put(errors + (i + r) * e + c, sum, part);
+                put(w + (i + r) * e + c, done[r], part);
+            }
+        }
+    }
+}
+
+// dW from dW + Mᵀ U, in place, and U = b dW.
+static void solve_backward(const Chunk* x, const REAL* negative, REAL* dw, REAL* u) {
+    ptrdiff_t e = x->e, n = x->n;
+    for (ptrdiff_t j = (n - 1) / HEIGHT * HEIGHT; j >= 0; j -= HEIGHT) {
+        ptrdiff_t rows = least(n - j, HEIGHT), next = j + rows;
+        const REAL* tile = negative + j * ROW + j;
+        if (next < n)
+            product(rows, e, n - next, negative + next * ROW + j, 1, ROW, u + next * e, e,
+                dw + j * e, e, 1);
+        EACH_VECTOR(c, part, e) {
+            vector done[HEIGHT];
+            for (ptrdiff_t r = rows - 1; r >= 0; r--) {
+                vector sum = get(dw + (j + r) * e + c, part);
+                for (ptrdiff_t s = rows - 1; s > r; s--)
+                    sum = multiply_add(splat(tile[s * ROW + r]), done[s], sum);
+                done[r] = sum * x->b[j + r];
+                put(dw + (j + r) * e + c, sum, part);
+                put(u + (j + r) * e + c, done[r], part);
+            }
+        }
+    }
+}
+
+// Outputs of a chunk after `state`, if there is one, and the state after it, if `next` is wanted.
+static void forward(const Call* call, const Chunk* x, const REAL* state, REAL* next, REAL* room) {
+    ptrdiff_t n = x->n, d = x->d, e = x->e, row = x->value_row, place = x->row * row + x->head * e;
+    REAL *scores = take(&room, PAIRS), *turned = take(&room, whole_blocks(n) * d);
+    REAL *w = take(&room, n * e), *out = call->out + place;
+    turn_all(n, d, x->k, x->key_row, turned);
+    if (x->has_b) {
+        REAL *errors = take(&room, n * e), *negative = scores;  // before the scores are made
+        if (state) {
+            product(n, e, d, x->k, x->key_row, 1, state, e, w, e, 0);
+            for (ptrdiff_t i = 0; i < n; i++) EACH_VECTOR(c, part, e) {
+                    vector product = get(w + i * e + c, part) * x->before[i];
+                    put(errors + i * e + c, get(x->v + i * row + c, part) - product, part);
+                }
+        } else copy_rows(n, e, x->v, row, errors, e);
+        dots(n, d, x->k, x->key_row, turned, negative);
+        decay(x, 1, negative);
+        solve(x, negative, errors, w);
+        if (call->errors) copy_rows(n, e, errors, e, call->errors + place, row);
+    } else copy_rows(n, e, x->v, row, w, e);
+    dots(n, d, x->q, x->key_row, turned, scores);
+    decay(x, 0, scores);
+    if (state) {
+        product(n, e, d, x->q, x->key_row, 1, state, e, out, row, 0);
+        scale_rows(n, e, 1, x->before, out, row, out, row);
+    }
+    add_lower(n, e, scores, w, e, out, row, state != NULL);
+    if (next) {
+        if (state) scale(d * e, x->before[n - 1], state, next);
+        scale_rows(n, d, 1, x->after, x->k, x->key_row, turned, d);
+        product(d, e, n, turned, 1, d, w, e, next, e, state != NULL);
+    }
+}
+
+// Items first, first + step, … of `count`: heads of sentences.
+EXPORT void gated_delta_rule(
+    ptrdiff_t first, ptrdiff_t step, ptrdiff_t count, const int64_t* table, REAL* room) {
+    const Call* call = (const Call*)table;
+    ptrdiff_t size = call->d * call->e;
+    Chunk x = {.decays = take(&room, PAIRS)};
+    for (ptrdiff_t item = first; item < count; item += step) {
+        const int64_t* sentence = call->sentences + item / call->heads * 3;
+        ptrdiff_t head = item % call->heads, tokens = sentence[1], number = sentence[2];
+        REAL *state = NULL, *rest = room + size;
+        for (ptrdiff_t done = 0; done < tokens; done += call->chunk, number++) {
+            ptrdiff_t n = least(tokens - done, call->chunk);
+            REAL* next = done + n == tokens ? NULL
+                         : call->states     ? call->states + (number * call->heads + head) * size
+                                            : room;
+            chunk_of(call, sentence[0] + done, n, head, &x);
+            forward(call, &x, state, next, rest);
+            state = next;
+        }
+    }
+}
+
+// Gradients of a chunk before whose tokens there was `state`, if any, and after which the state has
+// the gradient `dstate`, if `has_after`; then that of the state before it, in its place.
+static void backward(
+    const Call* call, const Chunk* x, const REAL* state, REAL* dstate, int has_after, REAL* room) {
+    ptrdiff_t n = x->n, d = x->d, e = x->e, row = x->value_row, keys = n * d, values = n * e;
+    ptrdiff_t gates = x->row * x->heads + x->head;
+    REAL *scores = take(&room, PAIRS), *negative = take(&room, PAIRS);
+    REAL *slopes = take(&room, PAIRS), *others = take(&room, PAIRS);
+    REAL* turned = take(&room, whole_blocks(n) * most(d, e));
+    REAL* turned_state = take(&room, whole_blocks(d) * e);
+    REAL *q = take(&room, keys), *k = take(&room, keys), *part = take(&room, keys);
+    REAL *dq = take(&room, keys), *dk = take(&room, keys);
+    REAL *dy = take(&room, values), *dw = take(&room, values), *w = take(&room, values), *u = dw;
+    REAL of_before[ROW] = {0}, of_after[ROW] = {0}, dlog_a[ROW], all = 0, sum = 0;
+    copy_rows(n, d, x->q, x->key_row, q, d);
+    copy_rows(n, d, x->k, x->key_row, k, d);
+    copy_rows(n, e, call->dout + gates * e, row, dy, e);
+    turn_all(n, d, k, d, turned);
+    dots(n, d, q, d, turned, scores);
+    decay(x, 0, scores);
+    // dW, U and W
+    if (has_after) {
+        scale_rows(n, d, 1, x->after, k, d, part, d);
+        product(n, e, d, part, d, 1, dstate, e, dw, e, 0);
+    }
+    add_upper(n, e, scores, dy, dw, has_after);
+    if (x->has_b) {
+        const REAL* errors = call->errors + gates * e;
+        dots(n, d, k, d, turned, negative);
+        decay(x, 1, negative);
+        u = take(&room, values);
+        solve_backward(x, negative, dw, u);
+        scale_rows(n, e, 1, x->b, errors, row, w, e);
+        if (call->db)
+            for (ptrdiff_t i = 0; i < n; i++)
+                call->db[gates + i * x->heads] = inner(e, dw + i * e, errors + i * row);
+    } else copy_rows(n, e, x->v, row, w, e);
+    if (call->dv) copy_rows(n, e, u, e, call->dv + gates * e, row);
+    // Terms of pairs of tokens: `scores` becomes those that each gate between the two is a factor of.
+    turn_all(n, e, w, e, turned);
+    dots(n, e, dy, e, turned, slopes);
+    if (x->has_b) dots(n, e, u, e, turned, others);
+    for (ptrdiff_t i = 0; i < n; i++) EACH_VECTOR(j, lanes, tile_end(i, n)) {
+            ptrdiff_t place = i * ROW + j;
+            vector decays = get(x->decays + place, lanes), slope = get(slopes + place, lanes);
+            vector terms = get(scores + place, lanes) * slope;
+            put(slopes + place, slope * decays, lanes);
+            if (x->has_b) {
+                vector other = get(others + place, lanes);
+                terms += get(negative + place, lanes) * other;
+                put(others + place, -other * decays, lanes);
+            }
+            put(scores + place, terms, lanes);
+        }
+    add_lower(n, d, slopes, k, d, dq, d, 0);
+    add_upper(n, d, slopes, q, dk, 0);
+    if (x->has_b) {
+        for (ptrdiff_t i = 0; i < n; i++) others[i * ROW + i] = 0;
+        add_lower(n, d, others, k, d, dk, d, 1);
+        add_upper(n, d, others, k, dk, 1);
+    }
+    // Terms of tokens with the states before and after the chunk, and of these with each other.
+    if (state) {
+        turn_all(d, e, state, e, turned_state);
+        times_turned(n, d, e, dy, turned_state, part);
+        add_part(n, d, 1, x->before, part, q, dq, of_before);
+        if (x->has_b) {
+            times_turned(n, d, e, u, turned_state, part);
+            add_part(n, d, -1, x->before, part, k, dk, of_before);
+        }
+    }
+    if (has_after) {
+        turn_all(d, e, dstate, e, turned_state);
+        times_turned(n, d, e, w, turned_state, part);
+        add_part(n, d, 1, x->after, part, k, dk, of_after);
+        if (state) all = x->before[n - 1] * inner(d * e, dstate, state);
+    }
+    // d log a_t: terms (i, j) with j < t <= i, of tokens from t on, and of those before t.
+    REAL columns[ROW];
+    for (ptrdiff_t j = 0; j < ROW; j += LANES) store(columns + j, splat(0));
+    for (ptrdiff_t t = n - 1; t >= 0; t--) {
+        vector total = {0};
+        EACH_VECTOR(j, lanes, tile_end(t, n)) {
+            vector column = get(columns + j, lanes) + get(scores + t * ROW + j, lanes);
+            put(columns + j, column, lanes);
+            if (j < t) total += fill(column, least(t - j, LANES), 0);
+        }
+        sum += of_before[t];
+        dlog_a[t] = sum + sum_lanes(total) + all;
+    }
+    sum = 0;
+    for (ptrdiff_t t = 0; t < n && call->dlog_a; sum += of_after[t++])
+        call->dlog_a[gates + t * x->heads] = dlog_a[t] + sum;
+    if (call->dq) copy_rows(n, d, dq, d, call->dq + gates * d, x->key_row);
+    if (call->dk) copy_rows(n, d, dk, d, call->dk + gates * d, x->key_row);
+    if (state) {
+        if (has_after) scale(d * e, x->before[n - 1], dstate, dstate);
+        scale_rows(n, d, 1, x->before, q, d, part, d);
+        product(d, e, n, part, 1, d, dy, e, dstate, e, has_after);
+        if (x->has_b) {
+            scale_rows(n, d, -1, x->before, k, d, part, d);
+            product(d, e, n, part, 1, d, u, e, dstate, e, 1);
+        }
+    }
+}
+
+EXPORT void gated_delta_rule_backward(
+    ptrdiff_t first, ptrdiff_t step, ptrdiff_t count, const int64_t* table, REAL* room) {
+    const Call* call = (const Call*)table;
+    ptrdiff_t size = call->d * call->e;
+    Chunk x = {.decays = take(&room, PAIRS)};
+    REAL* dstate = take(&room, size);
+    for (ptrdiff_t item = first; item < count; item += step) {
+        const int64_t* sentence = call->sentences + item / call->heads * 3;
+        ptrdiff_t head = item % call->heads, tokens = sentence[1];
+        ptrdiff_t last = (tokens + call->chunk - 1) / call->chunk - 1;
+        for (ptrdiff_t c = last; c >= 0; c--) {
+            ptrdiff_t done = c * call->chunk, number = sentence[2] + c - 1;
+            const REAL* state = c ? call->states + (number * call->heads + head) * size : NULL;
+            chunk_of(call, sentence[0] + done, least(tokens - done, call->chunk), head, &x);
+            backward(call, &x, state, dstate, c < last, room);
+        }
+    }
+}
