@@ -63,7 +63,7 @@ class NoGradientError(GraphError):
 
 
 class FreedError(GraphError):
-    """A value was freed because backward did not need it. Keep it with `node.keep()`."""
+    """A value was freed by backward, or after its last reader. Keep it with `node.keep()`."""
 
 
 class MissingParameterError(DynbatchError, AttributeError, KeyError, IndexError):

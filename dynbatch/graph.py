@@ -15,11 +15,9 @@ from dynbatch.batcher.execution.estimate import estimate
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.planning.memory_use import MemoryUse
-from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import as_policy
 from dynbatch.batcher.steps.block import View
-from dynbatch.batcher.steps.preparation import PartNodes
 from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard, PlacedNodes
 from dynbatch.errors import DtypeError, GraphError
@@ -46,7 +44,8 @@ class Graph(Runs, Introspection, NamesChecked):
                 parameter's with the first that reads it.
         policy: how nodes and calls are grouped: "by_bound", "by_agenda", "by_depth", "learned",
             "one_by_one" (see `dynbatch.batcher.schedule.policies`), or a function (see `Policy`).
-        grad:   False keeps nothing for backward (inference).
+        grad:   False keeps nothing for backward (inference): a value is freed after its last reader
+            unless a variable, a list or a name holds its node then, or no node reads it.
         seed:   of the dropout masks; by default the next of `dynbatch.random`.
         pool:   where the arenas come from.
         check:  True runs every batch a second time and compares: on a GPU with NumPy's versions of
@@ -167,9 +166,13 @@ class Graph(Runs, Introspection, NamesChecked):
                 unbatched.warn(self._record(), self._observed())
 
     def forward(self) -> None:
-        """Compute every node that has not been computed, batched."""
+        """Compute every node that has not been computed, batched.
+
+        `node.value` leaves out nodes that nobody can ask for, as no variable holds them or a node
+        that is made from them.
+        """
         self._require_open("forward")
-        self._run(self._ancestors(self._waiting()))
+        self._run(*self._all_waiting())
 
     def backward(
         self,
@@ -270,7 +273,7 @@ class Graph(Runs, Introspection, NamesChecked):
                 raise GraphError(f"values: {node!r} belongs to another graph.")
         ended = self._final.keys() | self._losses.keys()
         alive = [node for node in nodes if node.index not in ended]
-        self._run(self._ancestors(alive))
+        self._run_targets(alive)
         values = iter(self._download([node._block.node_values(node) for node in alive]))
         return [self.value(node) if node.index in ended else next(values) for node in nodes]
 
@@ -326,8 +329,8 @@ class Graph(Runs, Introspection, NamesChecked):
         device: backend.Device,
     ) -> MemoryUse:
         if loss is None:
-            parts = [PartNodes(self._ancestors(self._waiting()))]
-            return estimate(self._executor, Request(lambda count: parts), device)
+            request = self._values_request(*self._all_waiting())
+            return estimate(self._executor, request, device)
         count = len(self._nodes)
         start, outputs = self._start(loss, gradient)
         try:

@@ -65,6 +65,7 @@ class OwnedNodes:
         self._named: dict[str, Node] = {}
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
+        self._unasked: list[Node] = []  # passed over by a run, since nobody could ask for them
         self._has_light = False
         self._folds = Folds()
         self._num_regions = 0
@@ -216,6 +217,7 @@ class OwnedNodes:
         self._num_freed = self._num_freed or len(self._nodes)
         self._nodes.clear()
         self._pending.clear()
+        self._unasked.clear()
         self._folds.clear()
         self.__dict__.pop("_streams", None)
         for table in self.tables:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dynbatch.batcher.schedule.ancestors import (
     ancestors_with_calls,
 )
 from dynbatch.batcher.schedule.folds import out_of_date, require_own_readers
+from dynbatch.batcher.schedule.held import Held
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.places import freed
 from dynbatch.batcher.steps.preparation import PartNodes
@@ -152,7 +154,8 @@ class Runs(OwnedNodes):
         def parts(count: int) -> Iterator[PartNodes]:
             for targets, others in micro_batches().parts(count) if count > 1 else ():
                 yield PartNodes(self._ancestors(targets, others), targets)
-            yield PartNodes(self._ancestors([loss], alone, need_most=count == 1), [loss])
+            need_most = count == 1 and self._pending[-1:] == [loss]
+            yield PartNodes(self._ancestors([loss], alone, need_most), [loss])
 
         def most_parts() -> tuple[int, str, int]:
             return len(micro_batches()), micro_batches().reason, micro_batches().largest
@@ -185,16 +188,30 @@ class Runs(OwnedNodes):
         """The only run so far, to be done again: for what reads more than its nodes' inputs."""
         return self._executor.repeated()
 
-    def _run(self, nodes: list[Operation]) -> None:
+    def _run_targets(self, targets: Sequence[Node]) -> None:
+        """Compute some nodes, and nothing that they do not need."""
+        nodes, held = self._ancestors(targets), None
+        if not self.grad:
+            pending = {*self._pending}
+            plain = [node for node in nodes if node in pending]
+            del pending  # which refers to nodes too
+            held = self._held(plain, lists=4)
+        self._run(nodes, held)
+
+    def _run(self, nodes: list[Operation], held: Held | None) -> None:
         self._begin_run("a run")
         try:
             if nodes:
-                parts = [PartNodes(nodes)]
-                self._executor.run(Request(lambda count: parts, kept=list(self._kept.values())))
+                self._executor.run(self._values_request(nodes, held))
                 self._finish()
                 self._call_after()
         finally:
             self._runner.clear()
+
+    def _values_request(self, nodes: list[Operation], held: Held | None) -> Request:
+        parts = [PartNodes(nodes)]
+        staying = () if held is None else held.staying(nodes)
+        return Request(lambda count: parts, kept=list(self._kept.values()), staying=staying)
 
     def _call_after(self) -> None:
         """Make the calls of `after_run` whose nodes are computed."""
@@ -231,7 +248,7 @@ class Runs(OwnedNodes):
             for node in nodes:
                 if isinstance(node, RegionNode):
                     node.settle()
-        elif need_most and not self._has_light and self._pending[-1:] == targets[:1]:
+        elif need_most and not (self._has_light or self._unasked):
             nodes = ancestors_among(self._pending, targets, self._folds, self._kept)
         else:
             nodes = ancestors(targets, self._folds, self._kept)
@@ -247,10 +264,28 @@ class Runs(OwnedNodes):
                 self._pending.append(node)
         self._pending.sort(key=lambda node: node.index)
 
-    def _waiting(self) -> list[Node]:
-        """All nodes not computed yet, except inputs that their readers can do without."""
+    def _held(self, nodes: Sequence[Node], lists: int = 2) -> Held:
+        """The nodes that are held among some that have not run; see `Held`."""
+        begin = time.perf_counter()
+        held = Held(nodes, lists)
+        self._executor.statistics.host_seconds += time.perf_counter() - begin
+        return held
+
+    def _all_waiting(self) -> tuple[list[Operation], Held | None]:
+        """All that is not computed yet, and what its run must leave."""
+        if self._unasked:
+            self._pending = sorted([*self._unasked, *self._pending], key=lambda node: node.index)
+            self._unasked = []
+        held = None
+        if not self.grad:
+            held = self._held(self._pending)  # before another list refers to them
+            held.nodes += held.unread
+        return self._ancestors(self._unfolded(self._pending)), held
+
+    def _unfolded(self, nodes: Sequence[Node]) -> list[Node]:
+        """Some nodes but those that their readers can do without, and the calls that wait."""
         folded, kept = self._folds.readers_of, self._kept
-        nodes = [n for n in self._pending if n.index not in folded or n.index in kept]
+        nodes = [n for n in nodes if n.index not in folded or n.index in kept]
         calls = [call for table in self.tables for call in table.waiting()]
         return [*nodes, *calls]
 
@@ -275,13 +310,29 @@ class Runs(OwnedNodes):
         if node._block is None:
             if self._folds.is_lost(node):
                 raise freed(node)
-            # After backward other nodes may wait in vain for values that were freed.
-            self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
+            self._run_for(node)
             self._executor.statistics.lone_runs += 1
         elif self._runner.get("thread", threading.get_ident()) != threading.get_ident():
             raise self._is_running(f"value of {node.label()}")  # its place is known, no numbers yet
         values: Array = node._block.node_values(node)
         return values
+
+    def _run_for(self, node: Node) -> None:
+        """Compute a node, and with it all others that somebody holds."""
+        # After backward other nodes may wait in vain for values that were freed.
+        if self._differentiated:
+            self._run_targets([node])
+            return
+        held = self._held(self._pending)
+        has_others = self.tables or self._has_light or self._unasked or self._folds.readers
+        if held.needs_all() and not has_others:
+            nodes = cast("list[Operation]", self._pending)
+        else:
+            nodes = self._ancestors([*self._unfolded(held.nodes), node], need_most=True)
+        self._run(nodes, None if self.grad else held)
+        folded = self._folds.readers_of
+        self._unasked += [n for n in self._pending if n.index not in folded]
+        self._pending = [n for n in self._pending if n.index in folded]
 
     def _download(self, values: Sequence[Array]) -> list[Array]:
         if not values:

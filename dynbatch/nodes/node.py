@@ -158,7 +158,12 @@ class Node(OperatorMethods["Node"]):
 
     @property
     def value(self) -> Array:
-        """A copy of the value as a NumPy array; runs what is needed, batched."""
+        """A copy of the value as a NumPy array; runs what is needed, batched.
+
+        Raises:
+            FreedError: memory was given to others: after a backward, or where `grad=False` and no
+                variable held the node when its last reader ran. `keep()` before that keeps it.
+        """
         return self.graph.value(self)
 
     @value.setter
@@ -215,7 +220,8 @@ class Node(OperatorMethods["Node"]):
         """Give the node a name, under which `graph[name]` finds it. Returns the node.
 
         Errors, reports and drawings say the name beside type and index. A node without a name costs
-        nothing more for it; a node with one is computed, batched and freed as without it.
+        nothing more for it; a node with one is computed and batched as without it, and freed by
+        backward too. Where `grad=False`, a name holds the node as a variable does.
 
         Raises:
             ArgumentError: the name is not a text, or empty; another node of the graph has it; or

@@ -54,7 +54,7 @@ class LoadedGraph:
             if isinstance(run, Node):
                 self.graph.backward(run)
             else:
-                self.graph._run(self.graph._ancestors(run))
+                self.graph._run_targets(run)
         if not self.losses:
             self.graph.forward()
 

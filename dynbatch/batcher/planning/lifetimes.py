@@ -97,7 +97,7 @@ class LifetimeWalk:
         graph, add, values = self._graph, self.table.add, self._values
         differentiates = graph.loss is not None
         owner = step.node_type.__name__
-        stays = not differentiates or step.block in graph.kept
+        stays = not graph.kept.isdisjoint(step.blocks) or (graph.trains and not differentiates)
         rows = []
         for block in step.blocks:
             last = END if stays and (graph.trains or not step.is_inside(block)) else time

@@ -36,6 +36,8 @@ class Request:
         graph_nodes: all of the graph, needed or not.
         micro_batches: how many there can be, why not more, and which sentence is the largest, for
             errors; asked for only where it matters.
+        staying: of a run that no backward follows, further nodes whose values outlive it; those of
+            others are freed after their last reader.
     """
 
     parts: Callable[[int], Iterable[PartNodes]]
@@ -45,6 +47,7 @@ class Request:
     ends: Sequence[Node] = ()
     graph_nodes: Sequence[Node] = ()
     micro_batches: Callable[[], tuple[int, str, int]] = lambda: (1, "", 0)
+    staying: Sequence[Node] = ()
 
 
 class RunPlan(NamedTuple):
@@ -178,6 +181,7 @@ class RunPlanner:
     ) -> StepGraph:
         loss = None if request.loss is None else request.loss._block
         kept = [node._block for node in request.kept if node._block is not None]
+        kept += [n._block.base for n in request.staying if n._block is not None]
         return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
 
 

@@ -123,6 +123,13 @@ def stretch(nodes: Sequence[Any]) -> tuple[Any, int] | None:
 
 def freed(node: Node) -> FreedError:
     """The error for reading a node whose memory was reused."""
+    if not getattr(node.graph, "grad", True):
+        return FreedError(
+            f"{node.label()}: the value was freed after its last reader.\n"
+            "  rule: a graph of grad=False keeps the values of nodes that a variable, a list or a\n"
+            "        name holds when the run begins, and of those that no node reads\n"
+            "  fix:  call node.keep() before the run, or hold the node in a variable"
+        )
     return FreedError(
         f"{node.label()}: the value was freed, since backward no longer needed it.\n"
         "  fix:  call node.keep() before graph.backward, or read node.value before it;\n"

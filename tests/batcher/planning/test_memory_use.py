@@ -162,7 +162,7 @@ def test_estimates_of_others_change_nothing():
 def test_a_computed_loss_that_passes_no_gradient_on_can_be_estimated():
     with db.Graph(dtype="float64") as graph:
         loss = F.detach(F.input(graph, 2.0)).keep()
-        assert graph.estimate().peak_stage == "forward Input"
+        assert graph.estimate().peak_stage == "forward Detach"
         graph.forward()
         held = graph.peak_bytes
         use = graph.estimate(loss)
