@@ -56,6 +56,11 @@ class LinearMap(Operation):
         )  # fmt: skip
 
     @classmethod
+    def outer_weight(cls, batch: Batch) -> Parameter:
+        weight: Parameter = batch.first.weight
+        return weight
+
+    @classmethod
     def flops(cls, sizes: BatchSizes) -> Flops:
         return map_flops(sizes)
 

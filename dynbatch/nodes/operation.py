@@ -384,6 +384,15 @@ class Operation(Recorded):
         """
         return None
 
+    @classmethod
+    def outer_weight(cls, batch: Batch) -> Parameter | None:
+        """The parameter that backward passes to `Gradients.outer` once, with a row for each of y.
+
+        Where several steps use it, what `outer` is given stays in memory until few rows of some
+        steps are one product. None makes each product at once.
+        """
+        return None
+
     # Steps of a scan that share one memory ------------------------------------------------------
 
     def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:

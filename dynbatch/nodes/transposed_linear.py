@@ -25,6 +25,11 @@ class TransposedLinearMap(Operation):
     weight: Parameter
 
     @classmethod
+    def outer_weight(cls, batch: Batch) -> Parameter:
+        weight: Parameter = batch.first.weight
+        return weight
+
+    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         blas.matmul_rows(xs[0].values, batch.first.weight.value, y.values)
 

@@ -306,7 +306,7 @@ def test_a_gradient_that_is_lost_when_they_are_added_up(monkeypatch, device):
     train(model, batch, device=device)
     before = [db.testing.precision.dense_gradient(p) for p in model.parameters()]
     commit = stage_runner.commit
-    monkeypatch.setattr(stage_runner, "commit", lambda steps: commit(steps[:-1]))
+    monkeypatch.setattr(stage_runner, "commit", lambda steps, room: commit(steps[:-1], room))
     caught(
         lambda: train(model, batch, device=device, check=True), "the gradient of parameter 'table'"
     )

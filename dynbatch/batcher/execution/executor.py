@@ -172,7 +172,7 @@ class Executor:
             require_gradients(request, plan.memory.graph)
             if loss is not None:
                 run.claim.take([p for stage in stages for s in stage.steps for p in s.parameters])
-            run.stash_gradients()
+            run.stash_gradients(plan.memory.graph)
             if loss is not None:
                 run.drop_gradients(self.steps)
             arena = self._allocate(plan)
@@ -318,6 +318,8 @@ class Executor:
     def _run_stage(self, stage: Stage, arena: Array) -> None:
         if stage.kind is StageKind.ACCUMULATE:
             self._commits.add(stage.steps)
+        elif stage.kind is StageKind.MULTIPLY:
+            self._commits.add_products(stage.steps)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)

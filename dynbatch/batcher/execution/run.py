@@ -14,6 +14,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.batcher.execution.stage_runner import StepActions
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients, StepGradients
 from dynbatch.batcher.steps.preparation import Preparation
@@ -32,7 +33,7 @@ class Run:
     scratch:     an arena that nothing needs after the run.
     gradients:   of nodes that were kept, from an earlier backward, and where they begin.
     first:       the first step that it changes: its own, or with a backward perhaps any.
-    stashed:     gradients of parameters from before a run in parts.
+    stashed:     gradients of parameters from before a run that adds before the loss is known.
     claim:       of the parameters whose gradients it adds to.
     uploaded_bytes: of tables that were uploaded to a GPU, `uploaded_before` it and in it.
     """
@@ -53,10 +54,15 @@ class Run:
     uploaded_before: int = 0
     uploaded_bytes: int = 0
 
-    def stash_gradients(self) -> None:
-        """Stash gradients if a mini-batch runs in parts, which add before the loss is known."""
+    def stash_gradients(self, graph: StepGraph) -> None:
+        """Stash what parts of a mini-batch, or products of a weight that several steps use, add to.
+
+        They add before the loss is known.
+        """
+        adding = [step for steps in graph.gathered for step in steps]
         if len(self.preparation.parts) > 1:
-            self.stashed.put([p for step in self.preparation.steps for p in step.parameters])
+            adding = self.preparation.steps
+        self.stashed.put([p for step in adding for p in step.parameters])
 
     def drop_gradients(self, steps: Iterable[StepRun]) -> None:
         """Drop the node gradients of an earlier backward, so that only new ones can be read."""
@@ -134,11 +140,15 @@ class Commits:
         for step in steps:
             step.gradients = None
 
+    def add_products(self, steps: Sequence[StepRun]) -> None:
+        """Add the products that some steps left for one weight, or for several, and no more."""
+        self._add([step.gradients.take_products() for step in steps if step.gradients])
+
     def add_last(self, steps: Sequence[StepRun], stashed: StashedGradients) -> None:
         with parallel.one_blas_thread():
             self.add(steps)
             self._touched += stashed.parameters
-            stashed.add()
+            stashed.replace()
 
     def forget_touched(self) -> None:
         for parameter in self._touched:

@@ -35,6 +35,7 @@ class StepActions:
     def __init__(self, device: Device, statistics: GraphStatistics) -> None:
         self.device = device
         self.statistics = statistics
+        self._room: Array | None = None  # of products, until all that is queued has started
 
     def begin(self) -> None:
         """Begin a run; parameters may have changed since the last one."""
@@ -54,9 +55,10 @@ class StepActions:
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:
         """Add the gradients that steps left for parameters to their `grad`."""
-        if self.device.is_cuda:
+        if self.device.is_cuda and any([step.dense for step in gradients]):
             queue().settle()
-        commit(gradients)
+        room = commit(gradients, self._room)
+        self._room = room if self.device.is_cuda else None
 
     def flush(self) -> None:
         """Start queued work for the GPU, if there is one."""
@@ -66,6 +68,7 @@ class StepActions:
         waiting, statistics = queue(), self.statistics
         before = waiting.counts()
         waiting.flush()
+        self._room = None
         started = waiting.counts() - before + waiting.early
         waiting.early.clear()
         statistics.launches += started["launches"]

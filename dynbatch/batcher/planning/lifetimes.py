@@ -88,7 +88,7 @@ class LifetimeWalk:
                 for block in step.blocks:
                     self._ensure_gradient(block, time)
                 self._walk_backward(step, time)
-        elif kind is not StageKind.ACCUMULATE:
+        elif kind in (StageKind.FORWARD, StageKind.RECOMPUTE):
             for step in steps:
                 self._walk_forward(step, time, kind is StageKind.RECOMPUTE)
         self.stages.append(Stage(kind, steps, self._cleared))

@@ -7,6 +7,9 @@ A run is a sequence of stages. The steps of a stage do not read each other and m
     forward  every step that has not run
     backward the rest, last stage first
 
+The gradient of a weight that several steps use is a product of few rows of each: it is made as soon
+as rows suffice (`groups`), in a stage of its own, and what it was made from is free from then on.
+
 To need less memory (`MemorySaving`), forward of some steps runs again where backward needs what
 they made; and a mini-batch may run in parts, forward and backward of each before the next.
 """
@@ -19,6 +22,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.parameter_gradients import groups
 from dynbatch.batcher.steps.step_run import StepRun
 
 StepStages = Sequence[Sequence[StepRun]]
@@ -36,6 +40,8 @@ class StageKind(Enum):
     """Forward once more."""
     ACCUMULATE = "accumulate"
     """Add up the gradients of parameters that a part left."""
+    MULTIPLY = "weight gradients"
+    """Make one product of what steps left for the gradient of a weight that several use."""
 
 
 class Stage(NamedTuple):
@@ -85,8 +91,10 @@ class StepGraph:
         backward:      steps that the loss depends on and that need a gradient, last stage first.
         early:         those among them whose gradient is known before forward.
         fused:         steps whose forward makes their gradient.
-        deferred:      for each step of backward, its parameters that several steps use until their
-            gradients are added up; one product makes these gradients.
+        deferred:      for each step of backward, its weight that several steps use: the products
+            that make its gradient are gathered.
+        gathered:      such steps of one weight, in the order of backward, where nothing else that
+            they do not leave has to be added before.
         kept:          blocks whose values and gradients outlive the run.
         without_gradient: parameters that have no gradient yet.
     """
@@ -117,6 +125,7 @@ class StepGraph:
         self.early: set[StepRun] = set()
         self.fused: set[StepRun] = set()
         self.deferred: dict[StepRun, frozenset[int]] = {}
+        self.gathered: list[list[StepRun]] = []
         self.without_gradient: frozenset[int] = frozenset()
         if loss is not None:
             self.maker = {block: step for step in self.new for block in step.blocks}
@@ -171,19 +180,31 @@ class StepGraph:
             for step in stage
             if step.parameters
         }
-        uses: dict[tuple[int, int], int] = {}
+        users: dict[tuple[int, int], list[StepRun]] = {}
         steps = [step for stage in self.backward for step in stage if step.parameters]
         parameters = {p.uid: p for step in steps for p in step.parameters}
         self.without_gradient = frozenset([p.uid for p in parameters.values() if p.grad is None])
         for step in steps:
             part = part_of.get(step, 0)
             for parameter in step.parameters:
-                uses[parameter.uid, part] = uses.get((parameter.uid, part), 0) + 1
-        for step in steps:
-            part = part_of.get(step, 0)
-            shared = [p.uid for p in step.parameters if uses[p.uid, part] > 1]
-            if shared:
-                self.deferred[step] = frozenset(shared)
+                users.setdefault((parameter.uid, part), []).append(step)
+        for (uid, _), several in users.items():
+            if len(several) > 1:
+                self._gather(uid, several)
+
+    def _gather(self, uid: int, steps: Sequence[StepRun]) -> None:
+        """Defer the products of a weight that some of these steps leave."""
+        left = [step for step in steps if _leaves_product(step, uid)]
+        self.deferred.update(dict.fromkeys(left, frozenset([uid])))
+        # Dense arrays are added before products, and rows after them.
+        others = [step for step in steps if step not in self.deferred]
+        if left and all([step.node_type.gradient_rows(step.batch) is not None for step in others]):
+            self.gathered.append(left)
+
+
+def _leaves_product(step: StepRun, uid: int) -> bool:
+    weight = step.node_type.outer_weight(step.batch)
+    return weight is not None and weight.uid == uid
 
 
 def stage_label(stage: Stage, graph: StepGraph) -> str:
@@ -198,8 +219,8 @@ class StageSequence:
 
     Attributes:
         sequence:    the stages.
-        accumulated: for each step of a part, the number of the stage at which gradients of its
-            parameters are added up; gradients of other steps are added after the run.
+        accumulated: for each step whose products are gathered, or of a part, the number of the
+            stage at which they, or all its gradients, are added up; the rest is after the run.
     """
 
     def __init__(self, graph: StepGraph, saving: MemorySaving) -> None:
@@ -208,6 +229,10 @@ class StageSequence:
         self._graph = graph
         self._saving = saving
         self._done: set[StepRun] = set()
+        self._groups: dict[StepRun, list[StepRun]] = {}  # by the last step of each
+        for steps in graph.gathered:
+            for first, end in groups([step.batch.rows for step in steps]):
+                self._groups[steps[end - 1]] = steps[first:end]
         parts = graph.parts
         if graph.loss is None:
             for part in parts:
@@ -224,7 +249,8 @@ class StageSequence:
             self._forward(part)
             self._backward([[s for s in stage if s in members] for stage in late])
             adding = [step for stage in part for step in stage if step.parameters]
-            self.accumulated.update(dict.fromkeys(adding, len(self.sequence)))
+            for step in adding:
+                self.accumulated.setdefault(step, len(self.sequence))
             self._append(StageKind.ACCUMULATE, adding)
             late = [[s for s in stage if s not in members] for stage in late]
         self._backward(late)
@@ -248,6 +274,9 @@ class StageSequence:
                     for step in steps:
                         self._recompute(self._needs(step))
                 self._append(StageKind.BACKWARD, steps)
+                gathered = [one for step in steps for one in self._groups.get(step, ())]
+                self.accumulated.update(dict.fromkeys(gathered, len(self.sequence)))
+                self._append(StageKind.MULTIPLY, gathered)
 
     def _needs(self, step: StepRun) -> list[StepRun]:
         """The recomputed steps whose values the backward of `step` reads."""

@@ -15,7 +15,7 @@ from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.rows import add_rows, scatter_rows, sum_rows_by_id, taken_rows
 from dynbatch.parameter import Parameter
 from dynbatch.recent import free_at_fork
-from dynbatch.row_sparse import Gradient, RowSparse
+from dynbatch.row_sparse import RowSparse
 
 TOGETHER = 512
 """From this many rows on, more rows do not make a product faster."""
@@ -26,7 +26,7 @@ class StepGradients:
 
     Args:
         owned:    parameters whose own gradient buffer this step may write: it comes first.
-        deferred: parameters that several steps use. Their products are gathered and made at once.
+        deferred: weights that several steps use. Their products are gathered and made at once.
     """
 
     later = True
@@ -37,6 +37,12 @@ class StepGradients:
         self.dense: list[tuple[Parameter, Array]] = []
         self.sparse: list[tuple[Parameter, RowSparse]] = []
         self.products: list[tuple[Parameter, Array, Array]] = []
+
+    def take_products(self) -> StepGradients:
+        """The deferred products alone, which are then no longer here."""
+        taken = StepGradients(set(), ())
+        taken.products, self.products = self.products, []
+        return taken
 
     def parameters(self) -> list[Parameter]:
         """The parameters that something was left for; some more than once."""
@@ -125,7 +131,10 @@ def _two_at_once(parameter: Parameter) -> GraphError:
 
 
 class StashedGradients:
-    """Gradients from before a run in parts, whose parts add theirs before the loss is known."""
+    """Gradients from before a run that adds some of its own before the loss is known.
+
+    It adds them to copies, in the order in which it would add them to the gradients themselves.
+    """
 
     def __init__(self) -> None:
         self._states: list[tuple[Parameter, Any]] = []
@@ -137,26 +146,41 @@ class StashedGradients:
     def put(self, parameters: Iterable[Parameter]) -> None:
         distinct = {parameter.uid: parameter.here for parameter in parameters}
         self._states = [(p, p.gradient_state) for p in distinct.values()]
-        for parameter, _ in self._states:
+        for parameter, (grad, _) in self._states:
             parameter.put_aside()
+            if isinstance(grad, RowSparse):  # whose arrays nobody writes to
+                parameter.grad = grad
+            elif grad is not None:
+                parameter.grad = parameter.empty_like()
+                arrays.copy(grad, parameter.grad)
 
     def put_back(self) -> None:
         for parameter, before in self._states:
             parameter.put_back(before)
         self._states = []
 
-    def add(self) -> None:
-        """Add later gradients to the stashed ones; once begun, nothing can be restored."""
+    def replace(self) -> None:
+        """Replace stashed gradients by the sums, in their memory; nothing can be restored then."""
         states, self._states = self._states, []
         for parameter, before in states:
-            since = parameter.grad
+            total = parameter.grad
             parameter.put_back(before)
-            if since is not None:
-                _add(parameter, since)
+            grad = parameter.grad
+            if isinstance(grad, RowSparse | None) or isinstance(total, RowSparse | None):
+                parameter.grad = total
+            else:
+                arrays.copy(total, grad)
 
 
-def commit(steps: Iterable[StepGradients]) -> None:
-    """Add everything the steps left to `parameter.grad`, in the order of the steps."""
+def commit(steps: Iterable[StepGradients], room: Array | None = None) -> Array | None:
+    """Add everything the steps left to `parameter.grad`, in the order of the steps.
+
+    Args:
+        room: used for rows that are brought together, if they fit.
+
+    Returns:
+        the room that was used, which a GPU may still read.
+    """
     products: dict[int, tuple[Parameter, list[Array], list[Array]]] = {}
     steps = list(steps)
     for step in steps:
@@ -166,7 +190,7 @@ def commit(steps: Iterable[StepGradients]) -> None:
             _, xs, dys = products.setdefault(parameter.uid, (parameter, [], []))
             xs.append(x)
             dys.append(dy)
-    room = _room([(xs, dys) for _, xs, dys in products.values()])
+    room = _room([(xs, dys) for _, xs, dys in products.values()], room)
     for parameter, xs, dys in products.values():
         _add_products(parameter, xs, dys, room)
     for step in steps:
@@ -175,6 +199,7 @@ def commit(steps: Iterable[StepGradients]) -> None:
     left = [parameter for step in steps for parameter in step.parameters()]
     for parameter in {p.uid: p for p in left if p.row_is_frozen is not None}.values():
         _clear_frozen_rows(parameter)
+    return room
 
 
 def _clear_frozen_rows(parameter: Parameter) -> None:
@@ -184,7 +209,9 @@ def _clear_frozen_rows(parameter: Parameter) -> None:
         scatter_rows(taken_rows(grad, trained), trained, grad)
 
 
-def _room(products: Sequence[tuple[Sequence[Array], Sequence[Array]]]) -> Array | None:
+def _room(
+    products: Sequence[tuple[Sequence[Array], Sequence[Array]]], room: Array | None
+) -> Array | None:
     """Room for the rows of the largest group of steps that are brought together; None for none.
 
     All groups use it, one after the other. On a GPU arrays of their own would lie side by side
@@ -193,14 +220,14 @@ def _room(products: Sequence[tuple[Sequence[Array], Sequence[Array]]]) -> Array 
     sizes = [
         (xs[0].shape[1] + dys[0].shape[1]) * sum([len(x) for x in xs[first:end]])
         for xs, dys in products
-        for first, end in _groups([len(x) for x in xs])
+        for first, end in groups([len(x) for x in xs])
         if end - first > 1
     ]
-    if not sizes:
-        return None
+    if not sizes or (room is not None and room.size >= max(sizes)):
+        return room
     like = products[0][0][0]
-    room: Array = device_of(like).xp.empty(max(sizes), like.dtype)
-    return room
+    made: Array = device_of(like).xp.empty(max(sizes), like.dtype)
+    return made
 
 
 def _add_products(
@@ -214,7 +241,7 @@ def _add_products(
     grad = parameter.grad
     adds = grad is not None and not isinstance(grad, RowSparse)
     out: Array = grad if adds else parameter.gradient_buffer()  # type: ignore[assignment]
-    for k, (first, end) in enumerate(_groups([len(x) for x in xs])):
+    for k, (first, end) in enumerate(groups([len(x) for x in xs])):
         x, dy = xs[first], dys[first]
         if end - first > 1:
             assert room is not None
@@ -234,8 +261,11 @@ def _together(xs: Sequence[Array], dys: Sequence[Array], room: Array) -> Iterato
         start = end
 
 
-def _groups(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """First and end of neighbours with `TOGETHER` rows or more; what is left joins the last."""
+def groups(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """First and end of neighbours with `TOGETHER` rows or more; what is left joins the last.
+
+    The groups of one of them are that one again.
+    """
     ranges: list[tuple[int, int]] = []
     first = together = 0
     for end, count in enumerate(rows, 1):
@@ -246,14 +276,6 @@ def _groups(rows: Sequence[int]) -> list[tuple[int, int]]:
     if first < len(rows):
         ranges.append((ranges.pop()[0] if ranges else 0, len(rows)))
     return ranges
-
-
-def _add(parameter: Parameter, gradient: Gradient) -> None:
-    """Add to `parameter.grad`; the gradient's arrays may become its own."""
-    if isinstance(gradient, RowSparse):
-        _add_sparse(parameter, gradient)
-    else:
-        _add_dense(parameter, gradient)
 
 
 def _add_dense(parameter: Parameter, array: Array) -> None:

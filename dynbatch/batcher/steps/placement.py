@@ -51,7 +51,7 @@ class BackwardPlacement(NamedTuple):
     targets:   of each input; None where no gradient is wanted.
     workspace: place and elements of scratch.
     owned:     parameters whose own gradient buffer the step may write: it comes first.
-    deferred:  parameters whose products are made together with those of other steps.
+    deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
     """
 

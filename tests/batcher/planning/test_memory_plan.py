@@ -8,6 +8,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.in_place import InPlace
+from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.memory import live_peak
 from dynbatch.testing import strategies
 from tests.poison import assert_disjoint, poisoned_memory
@@ -129,6 +130,53 @@ def test_the_peak_of_the_tagger_is_the_largest_sum_of_live_blocks(plans):
     (plan,) = plans
     live = live_peak(plan.intervals)
     assert live * 4 <= graph.peak_bytes <= 1.05 * live * 4
+
+
+WEIGHT = np.random.default_rng(0).normal(0, 0.1, (64, 64)).astype(np.float32)
+
+
+def deep_gradient(rows, before=None):
+    """Matrices alive, and the gradient of one weight at 20 depths."""
+    weight = db.Parameter(WEIGHT.copy(), "weight")
+    weight.grad = before
+    with db.Graph() as graph:
+        x = F.constant(graph, 0.5, (rows, 64))
+        for _ in range(20):
+            x = F.tanh(F.linear(x, weight))
+        graph.backward(F.sum(x))
+        assert before is None or weight.grad is before
+        return round(graph.peak_bytes / (4 * 64 * rows)), weight.grad
+
+
+@pytest.mark.parametrize("rows", [600, 200, 7])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_weight_at_many_depths_keeps_no_matrix_that_its_gradient_has(rows, is_there, monkeypatch):
+    def before():
+        return np.full_like(WEIGHT, 0.3) if is_there else None
+
+    live, gradient = deep_gradient(rows, before())
+    gather = StepGraph._gather
+
+    def at_the_end(graph, *args):
+        gather(graph, *args)
+        graph.gathered.clear()
+
+    monkeypatch.setattr(StepGraph, "_gather", at_the_end)
+    kept, same = deep_gradient(rows, before())
+    np.testing.assert_array_equal(gradient, same)
+    assert (live, kept) == ({600: 22, 200: 24, 7: 40}[rows], 40)
+
+
+def test_a_gradient_that_products_were_added_to_is_as_before_where_backward_fails():
+    before = np.full_like(WEIGHT, 0.3)
+    weight = db.Parameter(WEIGHT.copy(), "weight")
+    weight.grad = before
+    with db.Graph() as graph, pytest.raises(db.errors.NumericError):
+        x = F.constant(graph, 0.5, (600, 64))
+        for _ in range(3):
+            x = F.tanh(F.linear(x, weight))
+        graph.backward(F.sum(x) / F.constant(graph, 0.0))
+    assert weight.grad is before and (before == np.float32(0.3)).all()
 
 
 def test_a_run_without_a_loss_keeps_every_value(plans):
