@@ -35,7 +35,7 @@ from dynbatch.kernels import segment
 from dynbatch.testing import check_gradient
 from tests.changed import Changed
 from tests.cuda import devices
-from tests.marks import covering, dealt, exhaustive
+from tests.marks import covering, dealt, exhaustive, is_exhaustive
 from tests.poison import poisoned_memory
 from tests.suites import (
     ON_GPU,
@@ -110,10 +110,35 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Look for no garbage while thousands of tests are made, all of which stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
     """Leave doctests to the package: files of tests have none, and looking for them takes long."""
     found = yield
     return [file for file in found if type(file) is pytest.Module]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make no test of the sets of parameters that this run leaves out in any case.
+
+    Making one takes as long as running a short one. A set stays where no other does: pytest would
+    take the test for one without parameters.
+    """
+    config, calls = metafunc.config, metafunc._calls
+    has_all = config.getoption("--all") or config.getoption("--part")
+    if not has_all and not config.pluginmanager.has_plugin(ON_GPU):
+        all_are = metafunc.definition.get_closest_marker("exhaustive")
+        kept = [call for call in calls if not (all_are or is_exhaustive(call.marks))]
+        calls[:] = kept or calls[:1]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,11 @@ def exhaustive(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
+def is_exhaustive(marks: Iterable[pytest.Mark]) -> bool:
+    """Whether a set of parameters with these marks was made by `exhaustive`."""
+    return any(mark.name == "exhaustive" for mark in marks)
+
+
 def quick(some: Iterable[Any], of: Iterable[Any]) -> list[Any]:
     """All values `of`, of which `some` are always tried; tuples are several parameters each."""
     chosen = list(some)
