@@ -22,6 +22,7 @@ from dynbatch.blocks.operators import (
     NOTHING,
     STREAM,
     BlockOperator,
+    Given,
     Sized,
     Told,
     affine,
@@ -41,6 +42,7 @@ from dynbatch.blocks.sizes import (
 )
 from dynbatch.blocks.trace import TraceMaker
 from dynbatch.compiler.traced import Reads
+from dynbatch.nodes.shape.structure import Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 
@@ -80,6 +82,7 @@ class BlockProgram:
         self._ties = ties(pattern)
         self.reads = reads
         self.plans: dict[Any, Any] = {}  # of its operators, by policy and results reached
+        self.resting: dict[Any, Any] = {}  # runs of its calls that may come again
         self._careful = careful
         points, traces, again = _traces(maker, pattern, [actual[k] for k in self.free])
         first = traces[0]
@@ -117,8 +120,9 @@ class BlockProgram:
     def changed(self, operators: list[BlockOperator], results: tuple[int, ...]) -> Self:
         """A program of other operators and results, for the same calls."""
         other = copy(self)
-        vars(other).pop("all_parameters", None)
-        other.uid, other.plans = next(_uids), {}
+        for name in ("all_parameters", "follows_arrays"):
+            vars(other).pop(name, None)
+        other.uid, other.plans, other.resting = next(_uids), {}, {}
         other.operators, other.results = operators, results
         other._settle()
         return other
@@ -127,6 +131,20 @@ class BlockProgram:
     def all_parameters(self) -> tuple[Parameter, ...]:
         by_uid = {p.uid: p for op in self.operators for p in op.node.all_parameters()}
         return tuple(by_uid.values())
+
+    @cached_property
+    def follows_arrays(self) -> bool:
+        """Whether numbers in an array of the sentence may say where an operator has its values."""
+        return any(
+            [
+                not op.node.is_built_in
+                or (
+                    isinstance(op.node, Structural)
+                    and any([isinstance(bound, Given) for bound in op.bound.values()])
+                )
+                for op in self.operators
+            ]
+        )
 
     def takes(self, sizes: Sizes) -> bool:
         return keeps(self._ties, sizes)

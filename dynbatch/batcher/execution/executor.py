@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from dynbatch.batcher.planning.gradient_bytes import gradient_bytes, parameter_b
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advised
+from dynbatch.batcher.planning.resting_run import RestingRun, keep, key_of, take
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner, require_gradients
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
@@ -33,6 +34,8 @@ from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
+from dynbatch.kernels.blas import is_batch_invariant
+from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import recording
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
@@ -93,6 +96,7 @@ class Executor:
         self._run = self._fullest = Run(0, 0, 0)
         self._last: MemoryPlan | None = None
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
+        self._only: RestingRun | None = None  # the run, as long as it is the graph's only one
         self._ended: list[StepRecord] = []
         self._ending: list[StepRun] = []
         self._times: list[RunTimes] = []
@@ -167,7 +171,7 @@ class Executor:
         run.uploaded_before = self._uploaded_bytes
         self._actions.begin()
         try:
-            plan = plan or self._plan(request)
+            plan = plan or self._plan_or_resting(request)
             run.preparation, stages = plan.preparation, plan.memory.stages
             require_gradients(request, plan.memory.graph)
             if loss is not None:
@@ -280,15 +284,46 @@ class Executor:
         self._run.claim.release()
         # In one statement: after an interrupt below, a second call reads no forgotten step.
         self._ended, self._ending, self.steps = self.rows(), [*self._ending, *self.steps], []
-        for step in self._ending:
-            forget(step)
+        rested, self._only = self._only, None
+        if rested is None:
+            for step in self._ending:
+                forget(step)
+        else:
+            rested.rest()
         self._ending = []
         self._differentiated = []
         self._last = None
         self._arenas.give_after(0)
         self._actions.close()
+        if rested is not None:
+            keep(rested)  # last: from now on the steps may be another graph's
 
     # Before ---------------------------------------------------------------------------------------
+
+    def _plan_or_resting(self, request: Request) -> RunPlan:
+        """The plan of the run; of one that rests, where the graph's first is like it."""
+        self._only = None
+        is_first = not (self.steps or self.plans or self.is_observed or self._device.is_cuda)
+        if request.loss is None or request.limit is not None or not is_first:
+            return self._plan(request)
+        (part,) = request.parts(1)
+        key = key_of(part, request, self._settings())
+        resting = None if key is None else take(key)
+        if resting is None:
+            plan = self._plan(replace(request, parts=lambda count: [part]))
+            self._run.preparation = plan.preparation  # should an interrupt come before it is used
+            self._only = None if key is None else RestingRun(key, plan)
+            return plan
+        plan = resting.of(part.nodes)
+        self._run.preparation, self._only = plan.preparation, resting
+        return plan
+
+    def _settings(self) -> Hashable:
+        """The settings of graph and kernels that plans follow from."""
+        return (
+            self._policy, self._dtype.char, self._matmul, self._trains,
+            parallel.available(), is_batch_invariant(), switch.is_off,
+        )  # fmt: skip
 
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
         kept = {node.index for node in request.kept}
@@ -339,6 +374,7 @@ class Executor:
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :], self._numbers[run.plans :]
         self._differentiated = []
+        self._only = None
         run.put_gradients_back()
         self._arenas.give_after(run.arenas)
 

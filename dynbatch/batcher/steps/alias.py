@@ -24,6 +24,13 @@ class AliasStep(StepRun):
         super().__init__(nodes, nodes[0].graph.dtype, CPU)
         self.block.size = 0
         self.sources = []
+        self._share(nodes)
+
+    def bind(self, nodes: Sequence[Operation]) -> None:
+        super().bind(nodes)
+        self._share(nodes)
+
+    def _share(self, nodes: Sequence[Operation]) -> None:
         if isinstance(nodes, Members):
             nodes.block = None  # each node lies where its input does
         for node in nodes:

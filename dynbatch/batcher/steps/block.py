@@ -14,6 +14,8 @@ from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged, offsets_of
 
+OF_STEPS = Members, MembersPart, MembersParts
+
 
 class RowLayout:
     """Rows of nodes, one node's after another's: their lengths, and the one width or each one's."""
@@ -67,6 +69,12 @@ class Block(RowLayout):
         if port_width:
             return
         self.ports = [Block(nodes, width) for width in nodes[0].port_widths()]
+        self.hold(nodes)
+
+    def hold(self, nodes: Sequence[Operation]) -> None:
+        """Be the block of these nodes, whose sizes are those it was made for."""
+        for block in (self, *self.ports):
+            block.nodes = nodes
         if isinstance(nodes, Members):
             nodes.lie_in(self)
             return
@@ -177,6 +185,11 @@ class BatchInput(RowLayout):
             self.gradient_blocks = [block for block in blocks if not isinstance(block, View)]
             self.covers = False
         self.lengths, self.width, self.widths, self.size = layout_of(nodes)
+
+    @property
+    def is_of_steps(self) -> bool:
+        """Whether it reads nodes of blocks by their steps, and not one by one."""
+        return isinstance(self.nodes, OF_STEPS)
 
     def view(self) -> Ragged:
         """The packed rows without a copy; only if `is_view`."""

@@ -142,6 +142,11 @@ class BlockBatch:
             part = self._parts[operator] = MembersPart(members, first, first + len(self.calls))
         return part
 
+    def bind(self, calls: Sequence[BlockCall]) -> None:
+        """Be the batch of other calls, whose sizes are those of the last ones."""
+        self.calls = calls
+        self._streams.clear()
+
     def forget(self) -> None:
         """Cut the references that lead in circles."""
         self.calls = ()

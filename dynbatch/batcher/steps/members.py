@@ -77,25 +77,28 @@ class Members(Sequence[Any]):
 
     def _made(self, place: int) -> Operation:
         """A node as it would be if the sentence's operators were nodes of the graph."""
-        batch = self.batch
-        operator = self.operators[place // self._count]
-        k = place % self._count
-        op, call = batch.program.operators[operator], batch.calls[k]
+        op = self.batch.program.operators[self.operators[place // self._count]]
         node = object.__new__(type(op.node))
         for name, value in op.constants:
             setattr(node, name, value)
-        node.graph, node.index, node.phase = call.graph, call.index, call.phase
         node.ndim, node.rows, node.width = op.node.ndim, self.lengths[place], self.widths[place]
         node.ragged, node.sig = op.node.ragged, op.node.sig
-        if isinstance(node, Folded):
-            node.stands_for = _stand_in(node)
-        for name in op.bound:
-            setattr(node, name, batch.value(operator, name, k))
-        node.inputs = tuple([self._input(x, k) for x in op.inputs])
+        self._tell(node, place)
         node._block = None
         if self.block is not None:
             self._place(node, place)
         return node
+
+    def _tell(self, node: Operation, place: int) -> None:
+        """Set what a node has of its call."""
+        operator, k = self.operators[place // self._count], place % self._count
+        op, call = self.batch.program.operators[operator], self.batch.calls[k]
+        node.graph, node.index, node.phase = call.graph, call.index, call.phase
+        if isinstance(node, Folded):
+            node.stands_for = _stand_in(node)
+        for name in op.bound:
+            setattr(node, name, self.batch.value(operator, name, k))
+        node.inputs = tuple([self._input(x, k) for x in op.inputs])
 
     def _input(self, operator: int, call: int) -> Node:
         if operator < 0:
@@ -178,6 +181,19 @@ class Members(Sequence[Any]):
                 nodes: Sequence[Any] = joined(cast("list[MembersPart]", parts))
                 return nodes
         return [x for node in self for x in node.reads()]
+
+    def rest(self) -> None:
+        """Let go of the calls, and of all nodes but those of the first one."""
+        unbound: Any = None
+        for node in self._nodes.values():
+            node._block, node.inputs, node.graph = None, (), unbound
+        self._nodes = {k: node for k, node in self._nodes.items() if k % self._count == 0}
+        self.batch.bind(())
+
+    def bind(self) -> None:
+        """Have the nodes be those of the batch's calls."""
+        for position, node in self._nodes.items():
+            self._tell(node, position)
 
     def forget(self) -> None:
         """Cut the references from nodes to arrays, and those that lead in circles."""

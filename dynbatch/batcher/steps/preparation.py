@@ -257,9 +257,4 @@ def forget(step: StepRun) -> None:
     else:
         for node in step.nodes:
             node._block = None
-    for block in step.blocks:
-        block.array = block.gradient = block._view = None
-    step.batch.saved.clear()
-    step.batch.memo.clear()
-    step.batch.ports, step.batch.port_gradients = [], []
-    step.batch.inputs, step.batch.output = (), None
+    step.let_go()

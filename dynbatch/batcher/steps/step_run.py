@@ -84,12 +84,50 @@ class StepRun:
         self._label = ""
         self._needs: dict[tuple[bool, int], Needs] = {}  # by settings of the batch
         self._needs_backward: dict[int, int] = {}
-        sources = (
-            nodes.sources(self.node_type)
-            if isinstance(nodes, Members)
-            else self.node_type.sources(nodes)
-        )
-        self.sources = [BatchInput(places) for places in sources]
+        self.sources = [BatchInput(places) for places in self._places(nodes)]
+
+    def _places(self, nodes: Sequence[Operation]) -> Sequence[Sequence[Any]]:
+        """The values that make up each packed input of these nodes."""
+        if isinstance(nodes, Members):
+            return nodes.sources(self.node_type)
+        return self.node_type.sources(nodes)
+
+    def bind(self, nodes: Sequence[Operation]) -> None:
+        """Run these nodes next: their sizes, and the places of their inputs, are the last ones'."""
+        self.nodes = self.batch.nodes = nodes
+        if isinstance(nodes, Members):
+            nodes.bind()
+        self.block.hold(nodes)
+        self._label, self.spans, self.prepare_seconds = "", [], 0.0
+        self.copied_bytes = self.batch.launches = 0
+        if not all([source.is_of_steps for source in self.sources]):
+            for source, places in zip(self.sources, self._places(nodes), strict=True):
+                source.nodes = places
+
+    def rest(self) -> None:
+        """Let go of all nodes and arrays; `bind` must follow before it runs again."""
+        if isinstance(self.nodes, Members):
+            self.nodes.rest()
+        else:
+            for node in self.nodes:
+                node._block = None
+            for block in self.blocks:
+                block.nodes = ()
+            self.nodes = self.batch.nodes = ()
+        for source in self.sources:
+            if not source.is_of_steps:
+                source.nodes = ()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Cut the references to arrays."""
+        for block in self.blocks:
+            block.array = block.gradient = block._view = None
+        batch = self.batch
+        batch.saved.clear()
+        batch.memo.clear()
+        batch.ports, batch.port_gradients, batch.inputs, batch.output = [], [], (), None
+        self.scratch = self.gradients = batch.gradients = batch._scratch = None
 
     def is_inside(self, block: Block) -> bool:
         """Whether one of its blocks is of values inside of calls, which nobody else can read."""
