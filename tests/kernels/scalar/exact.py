@@ -2,6 +2,7 @@
 
 import math
 import operator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,17 +43,17 @@ CALLS: dict[str, Any] = {
 
 def value_of(root: Expression, **variables: Any) -> Any:
     """The value of an expression; complex, or NaN, where it has none."""
-    return _evaluate(root, variables)[0]
+    return _values(root, variables)[_steps(root)[-1]]
 
 
 def size_of(root: Expression, **variables: Any) -> Any:
     """The size of the terms that a value is the sum of, where they cancel each other."""
-    return _evaluate(root, variables)[1]
+    return _size(root, variables)
 
 
 def terms_of(root: Expression, **variables: Any) -> Any:
     """The size of the terms of every sum and difference, of variables and numbers too."""
-    return _evaluate(root, variables, of_every_sum=True)[1]
+    return _size(root, variables, of_every_sum=True)
 
 
 def is_number(value: Any) -> bool:
@@ -80,39 +81,54 @@ def errors(found: Any, exact: list[Any], sizes: list[Any]) -> Any:
     return np.array(result)
 
 
-def _evaluate(
-    root: Expression, variables: dict[str, Any], of_every_sum: bool = False
-) -> tuple[Any, Any]:
-    made: dict[Expression, tuple[Any, Any]] = {}
-    for part in parts(expand(root)):
+@cache
+def _steps(root: Expression) -> list[Expression]:
+    """The parts of an expression, operands first and the whole last."""
+    return parts(expand(root))
+
+
+def _values(root: Expression, variables: dict[str, Any]) -> dict[Expression, Any]:
+    """The value of each part."""
+    values: dict[Expression, Any] = {}
+    for part in _steps(root):
         if part.op == "number":
-            number = mp.mpf(part.value)
-            made[part] = number, abs(number)
+            values[part] = mp.mpf(part.value)
         elif not part.operands:
-            made[part] = variables[part.value], abs(variables[part.value])
+            values[part] = variables[part.value]
         else:
-            made[part] = _operation(part, [made[x] for x in part.operands], of_every_sum)
-    return made[expand(root)]
+            try:
+                function = CALLS.get(part.op) or getattr(mp, part.op)
+                values[part] = function(*[values[x] for x in part.operands])
+            except (ZeroDivisionError, TypeError, ValueError):  # mpmath has no infinite result
+                values[part] = mp.nan
+    return values
 
 
-def _operation(
-    part: Expression, operands: list[tuple[Any, Any]], of_every_sum: bool
-) -> tuple[Any, Any]:
+def _size(root: Expression, variables: dict[str, Any], of_every_sum: bool = False) -> Any:
+    values = _values(root, variables)
+    sizes: dict[Expression, Any] = {}
+    for part in _steps(root):
+        operands = [(values[x], sizes[x]) for x in part.operands]
+        sizes[part] = _size_of_part(part, values[part], operands, of_every_sum)
+    return sizes[_steps(root)[-1]]
+
+
+def _size_of_part(
+    part: Expression, value: Any, operands: list[tuple[Any, Any]], of_every_sum: bool
+) -> Any:
+    if not operands:
+        return abs(value)
     values, sizes = zip(*operands, strict=True)
-    try:
-        value = CALLS.get(part.op, getattr(mp, part.op, None))(*values)
-    except (ZeroDivisionError, TypeError, ValueError):  # mpmath has no infinite result of these
-        value = mp.nan
     is_counted = part.op == "add" and all([x.operands for x in part.operands])
     if is_counted or (of_every_sum and part.op in ("add", "subtract")):
-        return value, sizes[0] + sizes[1]
+        return sizes[0] + sizes[1]
     if of_every_sum and part.op == "log" and part.operands[0].op == "add":
-        return value, max(abs(value), sizes[0] / abs(values[0])) if values[0] else mp.inf
+        return max(abs(value), sizes[0] / abs(values[0])) if values[0] else mp.inf
     if of_every_sum and part.op == "negative":
-        return value, sizes[0]
+        return sizes[0]
     if of_every_sum and part.op == "where":
-        return value, sizes[1 if values[0] else 2]
+        return sizes[1 if values[0] else 2]
     if part.op in ("multiply", "divide") and mp.isfinite(value):
         factor = [one / abs(v) if v else 1 for v, one in zip(values, sizes, strict=True)]
-        return value, abs(value) * math.prod(factor[: 1 + (part.op == "multiply")])
-    return value, abs(value)
+        return abs(value) * math.prod(factor[: 1 + (part.op == "multiply")])
+    return abs(value)
