@@ -92,6 +92,7 @@ def test_a_sentence_has_the_same_bits_in_every_company(
     assert differing(name, COMPANIES, threads, matmul) == set()
 
 
+@pytest.mark.slow
 def test_a_sentence_has_the_same_bits_in_200_companies_in_bfloat16() -> None:
     """Each of two to nine sentences, by all kinds of products: of maps, a scan and the loss."""
     assert differing("tagger", [*range(2, 10)] * 25, 2, "bfloat16") == set()

@@ -4,7 +4,11 @@ import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import dynbatch
+
+pytestmark = pytest.mark.slow
 
 PACKAGE = Path(dynbatch.__file__).parent
 

@@ -168,6 +168,7 @@ def broken(make, files, callers, every=1, first=0):
     return count, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(["plain"], STEPS))
 def test_steps_are_right_after_an_interrupt_at_any_line_that_changes_a_shared_table(name):
     count, wrong = broken(STEPS[name], SHARED, callers=1)

@@ -1,5 +1,6 @@
 """Cells applied step by step, in random graphs: every policy, and the cells as plain functions."""
 
+import pytest
 from hypothesis import given
 
 import dynbatch as db
@@ -17,6 +18,7 @@ def test_cells_equal_their_functions_under_every_policy(random_graph):
     check_policies(random_graph, inlined=True)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=4))
 def test_no_sentence_changes_another(random_graph):

@@ -56,6 +56,7 @@ def require_equal_to_torch(seed):
             assert report is None, report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", quick(range(1), range(200)))
 def test_random_graphs_within_memory_limits_equal_pytorch(block):
     for seed in range(25 * block, 25 * block + 25):
@@ -73,6 +74,7 @@ def numbers_of(random_graph, sentences, matmul):
         return values, {name: gradient_of(x) for name, x in kept.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(reason()), reason="NumPy's products round by their size")
 @pytest.mark.parametrize("block", quick(range(1), range(40)))
 def test_random_programs_in_bfloat16_are_the_same_alone_and_near_those_in_float32(block):

@@ -11,6 +11,8 @@ import pytest
 
 import dynbatch as db
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(db.__file__).parent
 ROOT = PACKAGE.parent
 

@@ -295,6 +295,7 @@ def test_a_pipe_is_read_where_the_model_is_named_and_else_refused(
         assert ("it is a pipe or a device" in capsys.readouterr().err) == (not options)
 
 
+@pytest.mark.slow
 def test_a_gpu_is_planned_for_without_one_and_without_running_a_step(
     pairs: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

@@ -139,7 +139,7 @@ def test_pairs_become_a_translator_of_spellings_to_words(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-@pytest.mark.parametrize("crf", [[], ["--crf"]])
+@pytest.mark.parametrize("crf", [[], pytest.param(["--crf"], marks=pytest.mark.slow)])
 def test_tagged_sentences_become_a_tagger(capsys, crf):
     lines = [["the/DET", "old/ADJ", "man/NOUN", "saw/VERB"], ["we/PRON", "saw/VERB", "it/PRON"]]
     Path("tagged.txt").write_text("".join([" ".join(lines[k % 2][k % 3 :]) + f" a{k}/X\n"
@@ -221,6 +221,7 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_watches_its_parameters_as_before_or_as_it_is_told():
     assert main(["train", "poem.txt", *TEXT, "--max-tokens", "40", "--watch", "2"]) == 0
     resumed = ["train", "--output", "runs/poem", "--resume", "--quiet"]

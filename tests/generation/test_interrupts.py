@@ -33,6 +33,7 @@ def results(engine):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "callers", "every", "first"),
     [((*SHARED, "memory/pool.py"), 1, 16, 0), *[exhaustive(EVERY, 2, 4, k) for k in range(4)]],

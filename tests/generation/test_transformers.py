@@ -34,6 +34,7 @@ def as_expected(found, case):
         np.testing.assert_allclose([one.score for one in found], scores[:real], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_searches_find_the_same_tokens_alone_and_in_a_batch(name):
     cases = [case for case in SEARCHES if case["model"] == name]

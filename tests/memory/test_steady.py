@@ -20,6 +20,7 @@ def train(model, lengths, seed, pool, with_values):
         parameter.zero_grad()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_values", [exhaustive(False), True])
 def test_after_the_warm_up_nothing_is_allocated_and_bytes_stay(with_values):
     model, pool, rng = Tagger(), Pool(), np.random.default_rng(1)

@@ -68,7 +68,9 @@ def test_gradients_equal_differences(options, most):
     check_gradient(lambda graph: model.loss(graph, *PAIRS[0]), parameters=model, most=most)
 
 
-@pytest.mark.parametrize("options", [{}, {"layers": 2, "dropout": 0.4}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"layers": 2, "dropout": 0.4}, marks=pytest.mark.slow)]
+)
 def test_a_mini_batch_equals_its_pairs_alone(options):
     model = small(**options)
     examples = [*PAIRS, ([], [5, 5])]  # an empty source has nothing to attend to

@@ -124,6 +124,7 @@ def test_an_estimate_with_a_limit_equals_what_is_measured():
     assert use.saving
 
 
+@pytest.mark.slow
 @examples(4)
 @given(strategies.random_graphs())
 def test_no_limit_changes_a_number_of_a_random_graph(random_graph):

@@ -107,6 +107,7 @@ def test_batches_of_each_policy_on_each_topology(name, unfitted):
     assert tuple(found) == BATCHES[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_learned_stays_below_the_others_on_mini_batches_it_was_not_fitted_on(name, unfitted):
     learned(mini_batch(TOPOLOGIES[name]))

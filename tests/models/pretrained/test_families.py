@@ -175,6 +175,7 @@ def test_any_wrong_setting_is_a_clear_error_or_does_no_harm(name, tmp_path):
     assert refusals(name, tmp_path, [(key, value) for key in keys for value in WRONG]) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_transformers_reads_what_is_written_with_no_name_missing_or_left_over(
