@@ -9,7 +9,8 @@ pass without scratch, on a GPU a launch for all parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +31,8 @@ BLOCK_BYTES = 1 << 20
 LEAST_ELEMENTS = 1 << 17
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True)
+class Rule:
     """One parameter's step: rule(value, gradient, slots, scratch).
 
     The slots are those of its outcome, the scratch two arrays of the value's shape and dtype.
@@ -43,7 +45,7 @@ class Rule(NamedTuple):
     update: UpdateRule
     numbers: tuple[float, ...]
 
-    @property
+    @cached_property
     def outcome(self) -> UpdateOutcome:
         """The outcome that follows from the numbers."""
         return self.update.outcome(self.numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -233,15 +234,20 @@ class Optimizer(NamesChecked):
 
     def _step(self, clear: bool) -> None:
         self._settle()
-        grouped = [(group, state) for group in self.groups for state in group._states]
-        grouped = [(group, state) for group, state in grouped if state.is_live]
-        live = [state for _, state in grouped]
+        rules = [cache(group.rule) for group in self.groups]  # of equally many steps one for all
+        grouped = [
+            (group, rule, state)
+            for group, rule in zip(self.groups, rules, strict=True)
+            for state in group._states
+            if state.is_live
+        ]
+        live = [state for _, _, state in grouped]
         for state in live:
             state.check_gradient()
         updates = [
             (part, state.parameter.norm)
-            for group, state in grouped
-            for part in state.begin_step(group.rule, group.initial)
+            for group, rule, state in grouped
+            for part in state.begin_step(rule, group.initial)
         ]
         run_updates([p for p, _ in updates if isinstance(p.value, np.ndarray)], self._scratch)
         on_device = [each for each in updates if not isinstance(each[0].value, np.ndarray)]

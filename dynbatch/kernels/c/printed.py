@@ -85,8 +85,11 @@ UPDATE = """
 static void step_of_{name}(ptrdiff_t start, ptrdiff_t n,
     const REAL* gradients, REAL* const* arrays, const double* numbers) {{
     {heads}
-    EACH_VECTOR(i, part, n) {{
-        vector gradient_ = get(gradients + i, part);
+    ptrdiff_t i = 0, part = LANES;
+    for (; i + LANES <= n; i += LANES) {{
+        {body}
+    }}
+    if ((part = n - i)) {{
         {body}
     }}
 }}
@@ -158,7 +161,7 @@ def _update(update: UpdateRule) -> str:
     """The step of an update's elements, and the function that is called."""
     outputs = update.outputs("c")
     heads = [f"const REAL {x}_ = (REAL)numbers[{k}];" for k, x in enumerate(update.numbers)]
-    reads, writes = [], []
+    reads, writes = ["vector gradient_ = get(gradients + i, part);"], []
     lines, results = CPrinter().statements(*rebuild(tuple(outputs.values()), fused))
     for k, (name, result) in enumerate(zip(outputs, results, strict=True)):
         pointer, read, write = f"arrays[{k}] + start", f"get(p{k} + i, part)", ""

@@ -20,7 +20,7 @@ from dynbatch.kernels.scalar.expressions import (
     where,
 )
 from dynbatch.kernels.scalar.pair import Pair, pair
-from dynbatch.kernels.segment import blocks, reduce_made, rows_of, sum_segments
+from dynbatch.kernels.segment import BLOCK, blocks, reduce_made, rows_of, sum_segments
 from dynbatch.kernels.unary.arithmetic import absolute, exp, log
 
 LOSSES: dict[str, Pair] = {}
@@ -96,9 +96,14 @@ def pair_loss_backward(
     pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
 ) -> None:
     """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
+    side = int(of_target)
+    if x.size <= BLOCK:  # cutting small arrays would take as long as the arithmetic
+        above = rows_of(dy, offsets, slice(0, x.size))
+        binary.combine_backward(pair, above, x, t, out, side)
+        return
     for part in blocks(x.size, 1):
         above = rows_of(dy, offsets, part)
-        binary.combine_backward(pair, above, x[part], t[part], out[part], int(of_target))
+        binary.combine_backward(pair, above, x[part], t[part], out[part], side)
 
 
 @kernel(cuda=HOST)

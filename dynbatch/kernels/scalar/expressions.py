@@ -200,4 +200,6 @@ def uniform_text(part: Expression) -> str:
     if not part.operands:
         return str(part.value) if part.op == "argument" else repr(part.value)
     xs = [uniform_text(x) for x in part.operands]
-    return f"(-{xs[0]})" if part.op == "negative" else f"({xs[0]} {INFIX[part.op]} {xs[1]})"
+    if part.op in INFIX:
+        return f"({xs[0]} {INFIX[part.op]} {xs[1]})"
+    return f"(-{xs[0]})" if part.op == "negative" else f"np.{part.op}({', '.join(xs)})"

@@ -6,7 +6,7 @@ compiled when they are first used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -192,17 +192,37 @@ def gradient(parameters: Sequence[str], root: Expression) -> tuple[Callable[...,
 def question(
     parameters: Sequence[str], tests: Iterable[Expression]
 ) -> Callable[..., tuple[bool, ...]]:
-    """Compile tests of numbers among the arguments."""
-    asked = "".join([f"{uniform_text(test)}, " for test in tests])
+    """Compile tests of numbers among the arguments, and whether a rare one holds of any element."""
+    asked = "".join([f"{_test_text(test)}, " for test in tests])
     return _compiled("outcome", f"def outcome({', '.join(parameters)}):\n    return ({asked})")
+
+
+def _test_text(test: Expression) -> str:
+    if test.is_uniform:
+        return uniform_text(test)
+    value, number = test.operands[0].operands
+    return f"np.count_nonzero({value.value} == {number.value}) > 0"
+
+
+def _rare(*roots: Expression) -> Iterator[Expression]:
+    """The tests of two conditions, the first of which asks whether an input is a certain number."""
+    for test in dict.fromkeys([part.operands[0] for part in parts(*roots) if part.op == "where"]):
+        if test.op == "both" and not test.is_uniform and test.operands[0].op == "equal":
+            value, border = test.operands[0].operands
+            if not value.operands and border.op == "number":
+                yield test
 
 
 def function(
     name: str, parameters: Sequence[str], roots: Roots, shared: set[str] | None = None,
     scratch: Sequence[str] = (),
 ) -> Callable[..., None]:  # fmt: skip
-    """Compile `text`: once for each outcome of what it asks about the arguments, when it is met."""
-    tests = list(conditions(*roots.values()))
+    """Compile `text`: once for each outcome of what it asks about the arguments, when it is met.
+
+    Where no element meets a rare case, such as an exponent of 0, none of its passes is made.
+    """
+    rare = list(_rare(*roots.values()))
+    tests = [*conditions(*roots.values()), *rare]
     if not tests:
         return _compiled(name, text(name, parameters, roots, shared or set(), scratch))
     outcome = question(parameters, tests)
@@ -212,6 +232,7 @@ def function(
         key = outcome(*given)
         if key not in known:
             truth = dict(zip(tests, key, strict=True))
+            truth = {test: holds for test, holds in truth.items() if test not in rare or not holds}
             chosen = {out: decide(root, truth) for out, root in roots.items()}
             known[key] = _compiled(name, text(name, parameters, chosen, shared or set(), scratch))
         known[key](*given)

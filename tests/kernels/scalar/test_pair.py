@@ -91,3 +91,25 @@ def test_both_slopes_are_the_limits_of_differences(pair):
                     assert slope == 0
                 compared += 1
     assert compared > 300
+
+
+@pytest.mark.parametrize(("side", "border"), [(0, (-2.5, 0.0)), (0, (0.0, 0.0)), (1, (0.0, 2.0))])
+def test_a_rare_case_of_a_power_changes_the_bits_of_no_other_element(side, border):
+    rng = np.random.default_rng(5)
+    a, b, dy = rng.uniform(0.1, 3, (3, 50))
+    derivative = binary.raise_to.backward[side]
+    usual, rare = np.empty((2, 50))
+    derivative(dy, a, b, usual)
+    a[7], b[7] = border
+    with np.errstate(divide="ignore", invalid="ignore"):  # as in a run
+        derivative(dy, a, b, rare)
+    assert rare[7] == 0
+    assert (np.delete(rare, 7) == np.delete(usual, 7)).all()
+
+
+@pytest.mark.parametrize("number", [0.0, 2.0])
+def test_a_power_of_one_number_has_a_gradient_by_the_exponent(number):
+    b, dy = np.linspace(0, 3, 7), np.linspace(-1, 1, 7)
+    out = np.empty(7)
+    binary.raise_to.backward_with_number[1](dy, np.float64(number), b, out)
+    np.testing.assert_allclose(out, dy * number**b * np.log(number or 1), rtol=1e-15)

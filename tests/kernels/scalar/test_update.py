@@ -43,14 +43,15 @@ def test_elements_without_gradient_stay_exactly_where_the_outcome_says_so(name):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_two_arrays_are_room_enough_for_the_values_between_but_for_one_variant(name):
-    own = [line for line in variant(*rule(name)) if "out=" not in line]
+    own = [line for line in variant(rule(name)) if "out=" not in line]
     own = [line for line in own if "np.where(" not in line and not line.startswith("m")]
     assert len(own) == (name in NEED_A_THIRD)
 
 
-def variant(update, numbers):
-    """The lines of NumPy code for numbers."""
-    truth = dict(zip(update._tests, update._ask(*numbers), strict=True))
+def variant(step):
+    """The lines of NumPy code for the numbers of a step."""
+    update = step.update
+    truth = dict(zip(update._tests, update._ask(*step.numbers), strict=True))
     roots = {x: numpy_printer.decide(root, truth) for x, root in update.outputs("numpy").items()}
     names = ("value", "gradient", *update.slots, *SCRATCH, *update.numbers)
     text = numpy_printer.text(update.name, names, roots, set(), SCRATCH)
@@ -58,7 +59,7 @@ def variant(update, numbers):
 
 
 def test_numpy_replaces_arrays_in_place_and_leaves_out_what_numbers_make_needless():
-    assert variant(*rule("Adam-lr")) == [
+    assert variant(rule("Adam-lr")) == [
         "np.multiply(beta1, gradient_sum, out=gradient_sum)",
         "np.add(gradient_sum, gradient, out=gradient_sum)",
         "np.multiply(beta2, square_sum, out=square_sum)",
@@ -75,7 +76,8 @@ def test_numpy_replaces_arrays_in_place_and_leaves_out_what_numbers_make_needles
 def test_the_steps_have_every_truth_of_every_condition():
     truths = {}
     for name in STEPS:
-        update, numbers = rule(name)
+        step = rule(name)
+        update, numbers = step.update, step.numbers
         for test, truth in zip(update._tests, update._ask(*numbers), strict=True):
             truths.setdefault((update.name, test), set()).add(truth)
     assert [pair for pair, seen in truths.items() if len(seen) < 2] == []
