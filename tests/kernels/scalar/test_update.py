@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.kernels.scalar import numpy_printer
 from dynbatch.kernels.scalar.expressions import equal, where
 from dynbatch.kernels.scalar.update import SCRATCH, UpdateRule, decayed, times
@@ -99,4 +100,4 @@ def test_a_product_by_one_is_left_out():
     def scale(value, gradient, factor):
         return {"value": times(value, factor) - gradient}
 
-    assert [len(variant(scale, (factor,))) for factor in (1.0, 2.0)] == [1, 2]
+    assert [len(variant(Rule(scale, (factor,)))) for factor in (1.0, 2.0)] == [1, 2]
