@@ -205,6 +205,12 @@ class Runs(OwnedNodes):
                 self._executor.run(self._values_request(nodes, held))
                 self._finish()
                 self._call_after()
+        except FreedError:  # names any node of a batch
+            read = [x for node in nodes for x in node.inputs if x._block is not None]
+            lost = [x for x in read if x._block.array is None]
+            if not lost:
+                raise
+            raise freed(lost[0]) from None
         finally:
             self._runner.clear()
 

@@ -73,6 +73,15 @@ def test_reading_a_freed_value_says_how_to_keep_it():
         assert len(graph.plans) == 1
 
 
+def test_the_error_names_the_node_that_is_read_and_not_another_of_its_batch():
+    with db.Graph(grad=False) as graph:
+        sums = [F.sum(F.tanh(rows(graph, n))) for n in (2, 3, 4)]
+        _ = sums[0].value
+        with pytest.raises(FreedError, match="Tanh #4"):
+            _ = F.exp(sums[1].inputs[0]).value
+        assert np.isfinite([one.value for one in sums]).all()
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_nodes_that_nobody_can_ask_for_run_with_forward_alone(grad):
     with db.Graph(grad=grad) as graph:
