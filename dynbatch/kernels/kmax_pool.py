@@ -6,10 +6,10 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.matrices import lengths_of
-from dynbatch.kernels.runtime.dispatch import HOST, kernel
+from dynbatch.kernels.runtime.dispatch import ROWS, SEGMENTS, kernel
 
 
-@kernel(c=HOST, cuda=HOST)
+@kernel(c=SEGMENTS, cuda=ROWS, most={"k": 64})
 def kmax_pool(x: Array, offsets: Array, k: int, out: Array, place: Array | None) -> None:
     """out[s k], …, out[s k + k - 1] = the k largest of segment s in order, column by column.
 
@@ -31,7 +31,7 @@ def kmax_pool(x: Array, offsets: Array, k: int, out: Array, place: Array | None)
         np.subtract(rows, np.repeat(starts, k)[:, None], out=place, casting="unsafe")
 
 
-@kernel(c=HOST, cuda=HOST)
+@kernel(c=SEGMENTS, cuda=ROWS, most={"k": 64})
 def kmax_pool_backward(dy: Array, offsets: Array, k: int, place: Array, out: Array) -> None:
     """out = dy in the rows that `kmax_pool` took it from, else 0.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array, device_of
-from dynbatch.kernels.runtime.dispatch import HOST, kernel
+from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
 from dynbatch.kernels.segment import blocks, groups, reduce_made, reduce_segments
 
 
@@ -37,7 +37,7 @@ def _by_id(ids: Array) -> tuple[Array, Array, Array]:
     return ordered[first], order, np.append(first, ids.size)
 
 
-@kernel(cuda=HOST)
+@kernel(cuda=ROWS)
 def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]].
 

@@ -12,10 +12,10 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
+from dynbatch.kernels.runtime.dispatch import ROWS, kernel
 
 
-@kernel(1, c=ROWS, cuda=HOST)
+@kernel(1, c=ROWS, cuda=ROWS)
 def read_rows(addresses: Array, out: Array) -> None:
     """out[i] = the row at addresses[i].
 
@@ -30,7 +30,7 @@ def read_rows(addresses: Array, out: Array) -> None:
     out[...] = rows
 
 
-@kernel(c=ROWS, cuda=HOST)
+@kernel(c=ROWS, cuda=ROWS)
 def write_rows(rows: Array, addresses: Array) -> None:
     """Write rows[i], (R, D), to addresses[i], (R,) int64."""
     rows = np.ascontiguousarray(rows)

@@ -12,13 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.move import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
-from dynbatch.kernels.cuda.walks import ROWS_OF_BLOCK, row_grid, segment_blocks
-
-
-def gather_rows(rows: Array, index: Array, out: Array) -> None:
-    """out[n] = rows[index[n]]."""
-    grid, block = row_grid(len(index), out.shape[1])
-    launch(out, "gather_rows", grid, block, (rows, index, out, len(index), out.shape[1]))
+from dynbatch.kernels.cuda.walks import ROWS_OF_BLOCK, segment_blocks
 
 
 class RowGather(NamedTuple):

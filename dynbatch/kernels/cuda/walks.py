@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from inspect import signature
 from typing import Any, cast
 
@@ -12,11 +12,12 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import ELEMENTS, Walk
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, ROWS, Walk
 
 Reduction = Callable[[Array, Segments, Array], None]
 """Reduces rows within segments to its third argument."""
@@ -137,10 +138,12 @@ def launch_of(kernel: Callable[..., None], walk: Walk) -> Callable[..., None]:
     """The launch of the CUDA kernel that has the name and parameters of a NumPy kernel.
 
     It takes its arguments by position. CUDA has arrays first, then what `over_segments`, or
-    `over_elements`, tells, then numbers.
+    `over_elements`, tells, then numbers. A kernel by rows has them in any order: see `_over_rows`.
     """
     name, parameters = kernel.__name__, list(signature(kernel).parameters)
     of_cuda = [each.name for each in source.home(name).kernels[name]]
+    if walk is ROWS:
+        return wraps(kernel)(partial(_over_rows, name, parameters, of_cuda))
     first, last = ("out", "total") if walk is ELEMENTS else ("offsets", "width")
     before, after = of_cuda[: of_cuda.index(first)], of_cuda[of_cuda.index(last) + 1 :]
     arrays, numbers = [[parameters.index(each) for each in names] for names in (before, after)]
@@ -155,6 +158,26 @@ def launch_of(kernel: Callable[..., None], walk: Walk) -> Callable[..., None]:
             over_segments(name, arguments, values[offsets], values[out].shape[1], *more)
 
     return launch_by_name
+
+
+def _over_rows(name: str, parameters: list[str], of_cuda: list[str], *values: Any) -> None:
+    """Launch a kernel that gives each column of each row, or segment, a thread: see `row_grid`.
+
+    It has the parameters of the NumPy kernel, `count` and `width`; of segments a table `offsets`
+    and their `length`. The rows of `x` may lie anywhere where there is an `x_stride`.
+    """
+    known = dict(zip(parameters, values, strict=True))
+    rows: Array = known["out" if "out" in known else "rows"]
+    count, width = rows.shape
+    if "offsets" in known:
+        count = len(known["offsets"]) - 1
+        known["offsets"], known["length"] = segment_table(known["offsets"])
+    for x in [each for each in parameters if f"{each}_stride" in of_cuda]:
+        queue().keep(known[x])
+        known[f"{x}_stride"] = known[x].strides[0] // known[x].itemsize
+        known[x] = device_address(known[x])
+    known |= {"count": count, "width": width}
+    launch(rows, name, *row_grid(count, width), tuple([known[each] for each in of_cuda]))
 
 
 @lru_cache(maxsize=64)

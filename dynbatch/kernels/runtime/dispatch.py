@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -35,7 +35,7 @@ class Walk(Enum):
     and what the walk tells it besides.
 
     ELEMENTS: all elements of arrays of one size.
-    ROWS:     the rows of matrices.
+    ROWS:     the rows of matrices; in CUDA the columns of rows, or of segments, each by a thread.
     SEGMENTS: the segments of rows that the parameter `offsets` tells.
     HOST:     a function of Python, with the kernel's name and parameters, calls C or launches CUDA.
     """
@@ -71,15 +71,23 @@ only_c = OnlyC()
 
 @overload
 def kernel(
-    at: int | str = 0, c: Walk | None = None, cuda: Walk | None = None
+    at: int | str = 0,
+    c: Walk | None = None,
+    cuda: Walk | None = None,
+    most: Mapping[str, int] | None = None,
 ) -> Callable[[Callable[P, Result]], Callable[P, Result]]: ...
 @overload
 def kernel(
-    at: int | str = 0, c: Walk | None = None, cuda: Walk | None = None, *, reduced: Sequence[str]
+    at: int | str = 0,
+    c: Walk | None = None,
+    cuda: Walk | None = None,
+    most: Mapping[str, int] | None = None,
+    *,
+    reduced: Sequence[str],
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]: ...
 def kernel(
     at: int | str = 0, c: Walk | None = None, cuda: Walk | None = None,
-    reduced: Sequence[str] | None = None,
+    most: Mapping[str, int] | None = None, reduced: Sequence[str] | None = None,
 ) -> Callable[[Callable[P, Result]], Callable[P, Result]]:  # fmt: skip
     """Dispatch a NumPy kernel to its version in C, or on a GPU to that in CUDA.
 
@@ -89,6 +97,7 @@ def kernel(
         at:      which positional argument tells where the values live, an array, or a spec of
             arrays, where a size is asked for; a name means that attribute of the first argument.
         c, cuda: how the version walks; None where there is none.
+        most:    the largest numbers that C takes, by the parameters' names.
         reduced: lets `offsets` be `Matrices`, and names the arrays with one row per segment. C and
             NumPy are called for each run of one width.
     """
@@ -121,7 +130,7 @@ def kernel(
                     raise NotInCError(label)
             return function(*args, **named)
 
-        vars(choose).update(at=at, c=c, cuda=cuda)
+        vars(choose).update(at=at, c=c, cuda=cuda, most=most)
         if c is not None:
             C_KERNELS[label] = choose
         if cuda is not None:
@@ -140,7 +149,9 @@ def c_version(chosen: Callable[..., object]) -> Callable[..., Any]:
     walk = vars(chosen)["c"]
     if walk is not HOST:
         calls = importlib.import_module("dynbatch.kernels.c.runtime.calls")
-        return cast(Callable[..., Any], calls.call_of(inspect.unwrap(chosen), walk))
+        return cast(
+            Callable[..., Any], calls.call_of(inspect.unwrap(chosen), walk, vars(chosen)["most"])
+        )
     home = chosen.__module__.replace("dynbatch.kernels.", "dynbatch.kernels.c.", 1)
     return cast(Callable[..., Any], getattr(importlib.import_module(home), chosen.__name__))
 

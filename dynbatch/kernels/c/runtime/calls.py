@@ -15,7 +15,7 @@ A call is one frame of Python, which matters: on a small array it takes longer t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -56,16 +56,19 @@ def library_of(file: str) -> Library:
     return Library(file)
 
 
-def call_of(kernel: Callable[..., Any], walk: Walk) -> Callable[..., Any]:
+def call_of(
+    kernel: Callable[..., Any], walk: Walk, most: Mapping[str, int] | None = None
+) -> Callable[..., Any]:
     """The call of the C function that has the name, module and parameters of a NumPy kernel."""
     file = kernel.__module__.removeprefix("dynbatch.kernels.").replace(".", "/") + ".c"
-    return print_call(file, kernel.__name__, walk, inspect.signature(kernel))
+    limits = tuple([f"{name} <= {number}" for name, number in (most or {}).items()])
+    return print_call(file, kernel.__name__, walk, inspect.signature(kernel), limits=limits)
 
 
 @cache
 def print_call(
     file: str, name: str, walk: Walk, signature: inspect.Signature | None = None,
-    optional: str = "", least: int = WORTH_A_THREAD,
+    optional: str = "", least: int = WORTH_A_THREAD, limits: tuple[str, ...] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """The call of a C function, which returns NotImplemented where C does not take the arguments.
 
@@ -74,6 +77,7 @@ def print_call(
         signature: the parameters of the call; by default those of C that the walk does not tell.
         optional:  the arrays that may be None, beside those whose annotation says so.
         least:     elements that are worth a thread.
+        limits:    what else C wants of the arguments, as text.
 
     Raises:
         LookupError: C has another parameter, or lacks one.
@@ -95,7 +99,8 @@ def print_call(
         "library": library_of(file), "writing": writing, "share_rows": share_rows, "np": np,
         "has_rows": has_rows, "least": least, **address_names,
     }  # fmt: skip
-    text = _text(name, walk, of_c, [*parameters], can_be_none.union(optional.split()))
+    missing = can_be_none.union(optional.split())
+    text = _text(name, walk, of_c, [*parameters], missing, limits)
     exec(compile(text, f"<call of {name} in {file} printed by dynbatch>", "exec"), scope)
     scope[name].__defaults__ = tuple(
         [each.default for each in parameters.values() if each.default is not each.empty]
@@ -105,7 +110,12 @@ def print_call(
 
 
 def _text(
-    name: str, walk: Walk, of_c: dict[str, CParameter], parameters: list[str], optional: set[str]
+    name: str,
+    walk: Walk,
+    of_c: dict[str, CParameter],
+    parameters: list[str],
+    optional: set[str],
+    limits: Sequence[str],
 ) -> str:
     """The text of a call, whose parameters are those of the kernel."""
     pointers = [of_c[each] for each in parameters if of_c[each].is_pointer]
@@ -135,7 +145,9 @@ def _text(
             value = f"{array}.strides[0] // {like}.itemsize"
         return f"0 if {array} is None else {value}" if array in optional else value
 
-    checks = [check(x) for x in arrays] + [written(x) for x in tables if not x.is_read_only]
+    checks = (
+        [*limits] + [check(x) for x in arrays] + [written(x) for x in tables if not x.is_read_only]
+    )
     converted = [
         f"{x.name} = np.ascontiguousarray({x.name}, '{TABLES[x.type]}')"
         for x in tables if x.is_read_only

@@ -1,7 +1,7 @@
 // The k largest rows of each segment, column by column, in their order: kernels/kmax_pool.py.
 #include "common.h"
 
-// As many as are kept beside each other; for more, NumPy sorts.
+// As many as are kept beside each other, as the kernel declares; for more, NumPy sorts.
 enum { MOST = 64 };
 
 // The rows of the k largest of `rows` elements, `width` apart, in n columns: `at` from small to

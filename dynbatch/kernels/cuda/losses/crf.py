@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.rows import gather_rows
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.losses.crf import Chain, ChainGradients, ends
+from dynbatch.kernels.rows import gather_rows
 
 MOST_WARPS = 16
 # Rows whose pairs of tags one thread sums. More rows are shared among blocks, and their sums added.

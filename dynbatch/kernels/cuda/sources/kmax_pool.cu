@@ -3,7 +3,7 @@
 // `row_grid` over (segments, width). x is read k + 1 times, its neighbours by neighbouring threads.
 
 struct Column {
-    int k, column;
+    int segment, column;
     bool is_inside;
     long long begin;
     int rows;
@@ -19,7 +19,7 @@ __device__ __forceinline__ Column column_of_thread(Segments segments) {
 
 // place[j] = the row of out[j] in its segment, if not NULL.
 extern "C" __global__ void kmax_pool(const REAL* x, REAL* out, Index* place, const int* offsets,
-    int length, int count, int width, int most) {
+    int length, int count, int width, int k) {
     const Column own = column_of_thread({offsets, length, count, width});
     if (!own.is_inside) return;
     auto size = [&](int n) {
@@ -32,7 +32,7 @@ extern "C" __global__ void kmax_pool(const REAL* x, REAL* out, Index* place, con
     auto is_after = [&](REAL value, int n) {
         return value < least || (value == least && n > last);
     };
-    for (int j = 0; j < most; ++j) {
+    for (int j = 0; j < k; ++j) {
         REAL next = -infinity();
         int found = -1;
         for (int n = 0; n < own.rows; ++n) {
@@ -45,7 +45,7 @@ extern "C" __global__ void kmax_pool(const REAL* x, REAL* out, Index* place, con
         least = next;
         last = found;
     }
-    long long to = (long long)own.k * most * width + own.column;
+    long long to = (long long)own.segment * k * width + own.column;
     for (int n = 0; n < own.rows; ++n) {
         if (is_after(size(n), n)) continue;
         out[to] = x[(own.begin + n) * width + own.column];
@@ -55,11 +55,11 @@ extern "C" __global__ void kmax_pool(const REAL* x, REAL* out, Index* place, con
 }
 
 extern "C" __global__ void kmax_pool_backward(const REAL* dy, const Index* place, REAL* out,
-    const int* offsets, int length, int count, int width, int most) {
+    const int* offsets, int length, int count, int width, int k) {
     const Column own = column_of_thread({offsets, length, count, width});
     if (!own.is_inside) return;
     REAL* to = out + own.begin * width + own.column;
     for (int n = 0; n < own.rows; ++n) to[(long long)n * width] = 0;
-    long long from = (long long)own.k * most * width + own.column;
-    for (int j = 0; j < most; ++j, from += width) to[(long long)place[from] * width] = dy[from];
+    long long from = (long long)own.segment * k * width + own.column;
+    for (int j = 0; j < k; ++j, from += width) to[(long long)place[from] * width] = dy[from];
 }

@@ -6,11 +6,11 @@
 //
 // Block (columns, rows): 256 threads, as wide as a row needs. Grid (rows, columns) in blocks.
 extern "C" __global__ void gather_rows(
-    const REAL* source, const int* index, REAL* target, int rows, int width) {
+    const REAL* rows, const int* index, REAL* out, int count, int width) {
     const int column = blockIdx.y * blockDim.x + threadIdx.x;
     const int n = blockIdx.x * blockDim.y + threadIdx.y;
-    if (n >= rows || column >= width) return;
-    target[(long long)n * width + column] = source[(long long)index[n] * width + column];
+    if (n >= count || column >= width) return;
+    out[(long long)n * width + column] = rows[(long long)index[n] * width + column];
 }
 
 // Many gathers of rows in one launch. A row of `table` is one gather, in elements from `base`:
