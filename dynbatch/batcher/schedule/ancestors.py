@@ -16,7 +16,7 @@ from dynbatch.batcher.schedule.planned_calls import CallPlans, PlannedCalls
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.stack import StackCalls
+from dynbatch.cells.calls.stack import StackCalls, rows_by_table
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -164,19 +164,18 @@ class Needed:
     def add(self, targets: Iterable[Node]) -> None:
         """Targets, with the ordinary nodes they need; of calls, those they read themselves."""
         stack: list[Node] = []
-        stacked: dict[CallTable, list[int]] = {}
+        stacked: list[StackCalls] = []
         self._add(targets, stack)
         while stack:
             node = stack.pop()
             if type(node) is StackCalls:
-                for table in node.tables:
-                    stacked.setdefault(table, []).extend(node.rows_of(table))
+                stacked.append(node)
             elif node.index in self._folds.readers and can_fold(node, self.nodes, self._kept):
                 self.folded.append(node)
                 self._add(node.inputs[0].inputs, stack)
             else:
                 self._add(node.inputs, stack)
-        for table, rows in stacked.items():
+        for table, (_, rows) in rows_by_table(stacked).items():
             self.plans[table].marked[rows] = True
 
     def _add(self, nodes: Iterable[Node], stack: list[Node]) -> None:

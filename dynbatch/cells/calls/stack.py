@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.arguments import listed
+from dynbatch.backend import Array
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import Returned, build, leaves
 from dynbatch.cells.calls.region import Earlier, by_run_and_value
@@ -97,23 +99,8 @@ class StackCalls(Operation):
     def results(self) -> Sequence[Result]:
         return self.stacked.results
 
-    @property
-    def tables(self) -> Sequence[CallTable]:
-        return self.stacked.tables
-
-    def rows_of(self, table: CallTable) -> list[int]:
-        pairs = zip(self.stacked.origins, self.stacked.rows, strict=True)
-        return [row for origin, row in pairs if origin is table]
-
     def producers(self) -> Sequence[Node]:
-        homes: dict[Node, None] = {}
-        for table in self.tables:
-            if len(table.runs) == 1:
-                homes[table.runs[0].node] = None
-                continue
-            for run in np.unique(table.run_of[self.rows_of(table)]).tolist():
-                homes[table.runs[run].node] = None
-        return list(homes)
+        return _homes([self])
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
@@ -141,34 +128,54 @@ class StackCalls(Operation):
         give_back(dy.flat.reshape(table.rows.size, -1), table, 0, table.rows.size, gradients)
 
 
+def rows_by_table(nodes: Sequence[StackCalls]) -> dict[CallTable, tuple[Array, Array]]:
+    """The calls of each table: which of all that the nodes stack they are, and their rows there.
+
+    Columns of integers instead of a loop over calls, of which a mini-batch has thousands.
+    """
+    each = [node.stacked for node in nodes]
+    tables = dict.fromkeys(chain.from_iterable([stacked.tables for stacked in each]))
+    number = {table: k for k, table in enumerate(tables)}
+    codes = map(number.__getitem__, chain.from_iterable([stacked.origins for stacked in each]))
+    code = np.fromiter(codes, np.int64)
+    rows = np.fromiter(chain.from_iterable([stacked.rows for stacked in each]), np.int64, code.size)
+    terms = [np.flatnonzero(code == k) for k in range(len(tables))]
+    return {
+        table: (of_table, rows[of_table]) for table, of_table in zip(tables, terms, strict=True)
+    }
+
+
 def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
-    return list(dict.fromkeys([home for node in nodes for home in node.producers()]))
+    """The regions that have run what the nodes stack."""
+    tables = dict.fromkeys(chain.from_iterable([node.stacked.tables for node in nodes]))
+    if all([len(table.runs) == 1 for table in tables]):
+        return list(dict.fromkeys([table.runs[0].node for table in tables]))
+    homes = {
+        table.runs[run].node: None
+        for node in nodes
+        for table, (_, rows) in rows_by_table([node]).items()
+        for run in np.unique(table.run_of[rows]).tolist()
+    }
+    return list(homes)
 
 
 def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Earlier], GatherTable]:
     """Places of a batch's rows: arrays, and which row of which array each is."""
     each = [node.stacked for node in nodes]
-    tables = dict.fromkeys([table for stacked in each for table in stacked.tables])
-    number = {table: k for k, table in enumerate(tables)}
-    code = np.array([number[table] for stacked in each for table in stacked.origins])
-    rows = np.array([row for stacked in each for row in stacked.rows])
     counts = [len(stacked.rows) for stacked in each]
     first = np.repeat([node.leaf for node in nodes], counts)
     if any([stacked.firsts is not None for stacked in each]):
         shifts = [stacked.firsts or [0] * len(stacked.rows) for stacked in each]
         first = first + np.array([shift for of_node in shifts for shift in of_node])
-    # Columns of integers instead of a loop over calls, of which a mini-batch has thousands.
     source = {home: k for k, home in enumerate(_homes(nodes))}
     spaces: list[Earlier] = []
-    of = np.empty_like(rows)
-    for table, k in number.items():
-        terms = np.flatnonzero(code == k)
-        of_runs = table.run_of[rows[terms]]
-        for run, value, chosen in by_run_and_value(table, of_runs, first[terms]):
+    rows, of = np.empty_like(first), np.empty_like(first)
+    for table, (terms, rows_there) in rows_by_table(nodes).items():
+        for run, value, chosen in by_run_and_value(table, table.run_of[rows_there], first[terms]):
             node, rows_of_run = table.runs[run]
             of[terms[chosen]] = len(spaces)
             spaces.append(Earlier(source[node], rows_of_run, value))
-        rows[terms] = table.position[rows[terms]]
+        rows[terms] = table.position[rows_there]
     return spaces, GatherTable(rows, of)
 
 
