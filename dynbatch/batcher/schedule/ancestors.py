@@ -121,6 +121,9 @@ def ancestors_with_calls(
     return cast("list[Operation]", nodes)
 
 
+_RESULTS = (Call, ResultPart)
+
+
 class Needed:
     """Nodes and calls found so far.
 
@@ -180,7 +183,7 @@ class Needed:
 
     def _add(self, nodes: Iterable[Node], stack: list[Node]) -> None:
         for x in nodes:
-            if isinstance(x, Call | ResultPart):
+            if isinstance(x, _RESULTS):
                 self.plans[x.origin].marked[x.row] = True
             elif x._block is None and x.index not in self.nodes:
                 self.nodes[x.index] = x
@@ -208,6 +211,8 @@ def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
 
     Calls that nothing reads are taken away, again and again; as a rule there are none.
     """
+    if all([mark.all() for mark in marks]):
+        return list(marks)
     starts = np.cumsum([0, *[calls.rows.size for calls in pending]])
     number = {calls.table: k for k, calls in enumerate(pending)}
     readers = np.concatenate(marks).astype(np.int64)

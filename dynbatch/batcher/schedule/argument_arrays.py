@@ -42,16 +42,17 @@ class Entries:
             arguments = [x for terms in members for x in terms]
         origins = [x.origin for x in arguments]
         self.origins: list[Origin] = list(dict.fromkeys(origins))
+        count = len(arguments)
         if len(self.origins) == 1:
-            self.code = np.zeros(len(arguments), np.int64)
+            self.code = np.zeros(count, np.int64)
         else:
             number = {origin: k for k, origin in enumerate(self.origins)}
-            self.code = np.array([number[origin] for origin in origins])
-        self.row = np.array([x.row for x in arguments])
+            self.code = np.fromiter(map(number.__getitem__, origins), np.int64, count)
+        self.row = np.fromiter([x.row for x in arguments], np.int64, count)
         if types.isdisjoint((ResultPart, TuplePart, SumArgument)):
-            self.first = np.zeros(len(arguments), np.int64)
+            self.first = np.zeros(count, np.int64)
         else:
-            self.first = np.array([x.first for x in arguments])
+            self.first = np.fromiter([x.first for x in arguments], np.int64, count)
 
     def call_of(self, count: int) -> Array:
         """(M,) the number of each entry's call."""

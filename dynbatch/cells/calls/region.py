@@ -67,9 +67,10 @@ def by_run_and_value(
         run_of, first: (M,) of each result.
     """
     keys = run_of * len(table.widths) + first
-    for key in np.unique(keys).tolist():
-        run, value = divmod(key, len(table.widths))
-        yield run, value, np.flatnonzero(keys == key)
+    least = int(keys.min(initial=0))
+    for key in np.flatnonzero(np.bincount(keys - least)).tolist():  # few: not worth a sort
+        run, value = divmod(key + least, len(table.widths))
+        yield run, value, np.flatnonzero(keys == key + least)
 
 
 class StreamGather(NamedTuple):

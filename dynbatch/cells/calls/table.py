@@ -214,8 +214,9 @@ class CallTable:
         if known == count:
             return
         fresh = np.full((4, count - known), NOT_RUN)
-        fresh[0] = [call.ready for call in self.calls[known:]]
-        fresh[1] = [call.depth for call in self.calls[known:]]
+        calls = self.calls[known:]
+        fresh[0] = np.fromiter([call.ready for call in calls], np.int64, len(calls))
+        fresh[1] = np.fromiter([call.depth for call in calls], np.int64, len(calls))
         self._arrays = np.concatenate([self._arrays, fresh], axis=1)
         self.ready, self.depth, self.run_of, self.position = self._arrays
 
