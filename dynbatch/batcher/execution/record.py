@@ -349,14 +349,17 @@ def _flops_of(step: StepRun, rows: int) -> tuple[Flops, Flops]:
     """Operations of forward, once however often memory has made it run, and of backward."""
     if step.node_type.only_moves:
         return NO_FLOPS, NO_FLOPS
-    inputs = [source.size for source in step.sources]
-    sizes = BatchSizes(step.batch, rows, step.block.size, inputs)
-    flops = step.node_type.flops(sizes)
     times = [what for what, _, _ in step.spans].count("backward") or int(step.fused)
-    if not times:
-        return flops, NO_FLOPS
-    wanted = [target is not None for target in step.targets]
-    return flops, step.node_type.flops_backward(sizes, wanted).times(times)
+    wanted = tuple([target is not None for target in step.targets]) if times else ()
+    known = step.flops.get((times, wanted))
+    if known is None:
+        inputs = [source.size for source in step.sources]
+        sizes = BatchSizes(step.batch, rows, step.block.size, inputs)
+        backward = NO_FLOPS
+        if times:
+            backward = step.node_type.flops_backward(sizes, wanted).times(times)
+        known = step.flops[times, wanted] = step.node_type.flops(sizes), backward
+    return known
 
 
 def _bytes_of(step: StepRun, parameters: Sequence[Parameter]) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.backend import Array, Device, DType
-from dynbatch.batcher.steps.block import BatchInput, Block
+from dynbatch.batcher.steps.block import OF_STEPS, BatchInput, Block
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.flops import Flops
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.parameter import Parameter
@@ -40,6 +41,9 @@ NOTHING = Needs({}, 0)
 class StepRun:
     """A batch step: its nodes, inputs, output block, and what its kernels cost.
 
+    `flops` are those of forward and backward, as far as reports asked for them, by the number of
+    times that backward ran, and the inputs whose gradient it made.
+
     `planned` says which batch of which plan it runs, counted from 0: a block's batch is several
     steps. `prepare_seconds` is what it took to make the step; `spans` are the times its kernels
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
@@ -47,8 +51,8 @@ class StepRun:
     """
 
     __slots__ = (
-        "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "fused",
-        "gradients", "is_structural", "lower_bound", "node_type", "nodes", "num_batches",
+        "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "flops",
+        "fused", "gradients", "is_structural", "lower_bound", "node_type", "nodes", "num_batches",
         "num_nodes", "parameters", "planned", "prepare_seconds", "reads_output", "repacked",
         "saved", "scratch", "sources", "spans", "stage", "targets", "workspace",
         "workspace_backward",
@@ -82,6 +86,7 @@ class StepRun:
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
         self._label = ""
+        self.flops: dict[tuple[int, tuple[bool, ...]], tuple[Flops, Flops]] = {}
         self._needs: dict[tuple[bool, int], Needs] = {}  # by settings of the batch
         self._needs_backward: dict[int, int] = {}
         self.sources = [BatchInput(places) for places in self._places(nodes)]
@@ -117,7 +122,11 @@ class StepRun:
         for source in self.sources:
             if not source.is_of_steps:
                 source.nodes = ()
+        moves = self.batch.memo.get("rectangles") if self.is_structural else None
         self.let_go()
+        ends = [x for move in moves or () for x in (move.sources, move.targets)]
+        if ends and all([isinstance(x, OF_STEPS) for x in ends]):
+            self.batch.memo["rectangles"] = moves
 
     def let_go(self) -> None:
         """Cut the references to arrays."""
