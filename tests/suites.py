@@ -3,7 +3,8 @@
 main    what protects users on a CPU, and the contract of each node on the stand-in for a GPU
 cuda    what else computes on a GPU or its stand-in: kernels, the simulator, NVRTC, CuPy's names
 slow    benchmarks and examples; and what is marked `slow`: whole runs of commands and processes,
-        and other files that take long
+        long sweeps over random graphs, comparisons that import transformers, tests of words, and
+        other files that take long
 """
 
 from __future__ import annotations
