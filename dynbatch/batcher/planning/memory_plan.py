@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.lifetimes import END, LifetimeWalk
-from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, Stage, StepGraph
+from dynbatch.batcher.planning.stages import (
+    NO_SAVING,
+    MemorySaving,
+    Stage,
+    StageKind,
+    StepGraph,
+)
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
 from dynbatch.batcher.steps.step_run import StepRun
@@ -70,6 +76,12 @@ class MemoryPlan:
     def outlives(self, row: int) -> bool:
         """Whether a block stays after the run."""
         return self.blocks.lasts[row] >= END
+
+    @property
+    def waits(self) -> bool:
+        """Whether what makes a weight's gradient waits for more rows of it."""
+        gathered = [len(s.steps) for s in self.stages if s.kind is StageKind.MULTIPLY]
+        return len(gathered) < sum(gathered)
 
     @property
     def intervals(self) -> list[Interval]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +24,17 @@ from dynbatch.backend import Array
 from dynbatch.batcher.planning.live_profile import LiveProfile
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
-from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
+from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, StepGraph
 from dynbatch.batcher.steps.step_run import StepRun
 
 FAR = 1.25
 """How far above the limit a profile must be for no plan to be tried: it is off by some per cent."""
 GUESSES = 4
 """After this many plans a search goes on by bisection."""
+STEPS_PLANNED = 8_000
+"""Before an error says what is the least, so many steps are planned at most, some 20 µs each."""
+STARTS = 8
+"""Of so many descents to what is the least."""
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
 
@@ -45,14 +50,15 @@ class Candidate(NamedTuple):
     plan: MemoryPlan
     live: int
     elements: int
-    serial: bool
+    saving: MemorySaving
     options: Sequence[RecomputeOption]
 
     def __str__(self) -> str:
         counts = Counter([str(option) for option in self.options])
         steps = ", ".join([f"{n} × {step}" if n > 1 else step for step, n in counts.items()])
         measures = [f"recompute {steps}"] if steps else []
-        measures += ["backward one batch at a time"] if self.serial else []
+        measures += ["backward one batch at a time"] if self.saving.serial else []
+        measures += ["weight gradients one batch at a time"] if self.saving.apart else []
         return "; ".join(measures)
 
 
@@ -67,7 +73,7 @@ class RecomputeSearch:
 
     Attributes:
         floor:    elements that are about the least, once `fit` found nothing.
-        smallest: the smallest plan, once `fit_thoroughly` found nothing.
+        smallest: the smallest plan, once a thorough search found nothing.
     """
 
     floor: int
@@ -84,15 +90,24 @@ class RecomputeSearch:
         self._whole: Candidate
         self._ranking: Ranking
 
-    def fit(self) -> Candidate | None:
-        """The cheapest plan found that fits; None if the limit seems out of reach."""
-        whole = self._plan(False, [])
+    def fit(self, thorough: bool = False) -> Candidate | None:
+        """The cheapest plan found that fits; None if there is none.
+
+        Args:
+            thorough: whether to look for it where the limit seems out of reach.
+        """
+        whole = self._plan(NO_SAVING, [])
         if self._fits(whole):
             return whole
         peak, _ = whole.plan.fullest()
+        more = []
         if whole.plan.stages[peak].is_backward and len(whole.plan.stages[peak].steps) > 1:
-            serial = self._plan(True, [])
-            whole = serial if serial.live < whole.live else whole
+            more.append("serial")
+        if whole.plan.waits:
+            more.append("apart")
+        for name in more:
+            other = self._plan(whole.saving.switched(name), [])
+            whole = other if other.live < whole.live else whole
             if self._fits(whole):
                 return whole
         self._whole = whole
@@ -100,12 +115,65 @@ class RecomputeSearch:
         profile = LiveProfile(whole.plan, self._freed)
         self._ranking = Ranking(profile, options_of(self._graph, self._parts, self._freed))
         self.floor = min([whole.live, *self._ranking.peaks[-1:]])
-        return None if self.floor > FAR * self._limit else self.fit_thoroughly()
-
-    def fit_thoroughly(self) -> Candidate | None:
-        """The cheapest plan found that fits, by a longer search after `fit`; None if none fits."""
+        if self.floor > FAR * self._limit and not thorough:
+            return None
         candidate = self.smallest = self._shortest(self._whole, self._ranking)
         return self._without_waste(candidate) if self._fits(candidate) else None
+
+    def fit_by_descent(self) -> Candidate | None:
+        """Look as a thorough `fit` does, and then for the first that fits of ever smaller plans.
+
+        Each choice in turn is changed where the arena gets smaller by that, from the smallest plan,
+        from nothing, from some and from all of it, within `STEPS_PLANNED`. It is the same for
+        every limit.
+        """
+        candidate = self.fit(thorough=True)
+        if candidate is not None:
+            return candidate
+        options = self._ranking.waiting
+        changes: list[str | RecomputeOption] = ["serial", "apart", *options]
+        left = STEPS_PLANNED // max(1, len(self._whole.plan.placements))
+        generator = np.random.default_rng(0)
+        ends = []
+        for start in range(STARTS):
+            if start == 0:
+                best = self._plan(self.smallest.saving, self.smallest.options, places=True)
+            elif left > 0:
+                best = self.random_plan(generator, options, (start - 1) / (STARTS - 2))
+            last = None
+            while last is not best and left > 0:
+                last = best
+                for change in changes:
+                    if not self._fits(best):
+                        best = min(best, self._changed(best, change), key=_size)
+                        left -= 1
+            if self._fits(best):
+                return self._without_waste(best)
+            ends.append(best)
+        self.smallest = min(ends, key=_size)
+        return None
+
+    def _changed(self, candidate: Candidate, change: str | RecomputeOption) -> Candidate:
+        """The plan of a candidate with one choice changed."""
+        saving, options = candidate.saving, candidate.options
+        if isinstance(change, str):
+            saving = saving.switched(change)
+        elif change in options:
+            options = [option for option in options if option is not change]
+        else:
+            options = with_option(options, change)
+        return self._plan(saving, options, places=True)
+
+    def random_plan(
+        self, generator: np.random.Generator, options: Sequence[RecomputeOption], share: float
+    ) -> Candidate:
+        """The plan with about this share of the options, by chance."""
+        saving = MemorySaving(serial=generator.random() < 0.5, apart=generator.random() < 0.5)
+        chosen: list[RecomputeOption] = []
+        for option in options:
+            if generator.random() < share:
+                chosen = with_option(chosen, option)
+        return self._plan(saving, chosen, places=True)
 
     def _shortest(self, whole: Candidate, ranking: Ranking) -> Candidate:
         """The shortest prefix of the ranking that fits, or all of it.
@@ -123,7 +191,7 @@ class RecomputeSearch:
                 guess = bisect_left(peaks, error - self._limit, key=lambda peak: -peak) + 1
                 guess = min(max(guess, low + 1), high - 1)
             tried += 1
-            last = self._plan(whole.serial, ranking.options(guess))
+            last = self._plan(whole.saving, ranking.options(guess))
             error = max(error, last.elements - peaks[guess - 1])
             if self._fits(last):
                 best, high = last, guess
@@ -144,19 +212,28 @@ class RecomputeSearch:
                     options = fewer
             if len(options) == len(candidate.options):
                 continue
-            fewest = self._plan(candidate.serial, options)
+            fewest = self._plan(candidate.saving, options)
             if self._fits(fewest):
                 candidate = fewest
                 break
-        if candidate.serial:
-            together = self._plan(False, candidate.options)
-            candidate = together if self._fits(together) else candidate
+        for name in ("serial", "apart"):
+            if getattr(candidate.saving, name):
+                together = self._plan(candidate.saving.switched(name), candidate.options)
+                candidate = together if self._fits(together) else candidate
         return candidate
 
     def _fits(self, found: Candidate) -> bool:
         return found.elements <= self._limit
 
-    def _plan(self, serial: bool, options: Sequence[RecomputeOption]) -> Candidate:
+    def _plan(
+        self, saving: MemorySaving, options: Sequence[RecomputeOption], places: bool = False
+    ) -> Candidate:
+        """The plan with some options.
+
+        Args:
+            saving: what it does beside them.
+            places: whether offsets are looked for above the limit, too.
+        """
         whole = [option.steps for option in options if not option.recompute]
         recomputed = frozenset([step for steps in whole for step in steps])
         segments = {
@@ -165,12 +242,25 @@ class RecomputeSearch:
             for step, number in zip(option.steps, option.recompute, strict=False)
         }
         recomputed = self._freed | recomputed if recomputed else recomputed
-        saving = MemorySaving(recomputed, serial, segments)
+        saving = replace(saving, recomputed=recomputed, segments=segments)
         plan = plan_lifetimes(self._graph, saving, self._in_place)
         _, live = plan.fullest()
-        if live <= self._limit:
+        if places or live <= self._limit:
             plan = plan.placed()
-        return Candidate(plan, live, max(live, plan.elements), serial, options)
+        return Candidate(plan, live, max(live, plan.elements), saving, options)
+
+
+def with_option(options: Sequence[RecomputeOption], new: RecomputeOption) -> list[RecomputeOption]:
+    """Some options and a new one; each step is cut into segments in one way only."""
+    return [
+        option
+        for option in options
+        if not (option.recompute and new.recompute and option.steps[0] is new.steps[0])
+    ] + [new]
+
+
+def _size(candidate: Candidate) -> tuple[int, int]:
+    return candidate.elements, candidate.live
 
 
 class Ranking:
@@ -179,13 +269,14 @@ class Ranking:
     Attributes:
         peaks:   elements after each of them, as the profile says; falling.
         profile: of the plan without any.
+        waiting: all options.
     """
 
     def __init__(self, profile: LiveProfile, options: Sequence[RecomputeOption]) -> None:
         self.peaks: list[int] = []
         self._order: list[RecomputeOption] = []
         self.profile = profile
-        self._waiting = list(options)
+        self.waiting = list(options)
         self._costs = np.array([option.cost + 1.0 for option in options])
         whole = [(k, profile.numbers(o.steps)) for k, o in enumerate(options) if not o.recompute]
         self._option_of = np.array([k for k, steps in whole for _ in steps], np.int64)
@@ -200,12 +291,7 @@ class Ranking:
         """The first options; each step is cut into segments in one way only."""
         chosen: list[RecomputeOption] = []
         for new in self._order[:count]:
-            chosen = [
-                option
-                for option in chosen
-                if not (option.recompute and new.recompute and option.steps[0] is new.steps[0])
-            ]
-            chosen.append(new)
+            chosen = with_option(chosen, new)
         return chosen
 
     def _take_next(self) -> bool:
@@ -217,7 +303,7 @@ class Ranking:
         better = [k for k in rank[: TRIED + len(self._taken)].tolist() if freed[k] > 0]
         for k in better[:TRIED]:
             mark = profile.mark
-            profile.take(self._waiting[k])
+            profile.take(self.waiting[k])
             if profile.alive[entry] < peak and profile.peak[1] <= peak:
                 self._enter(k)
                 return True
@@ -226,7 +312,7 @@ class Ranking:
 
     def _freed_at(self, entry: int) -> Array:
         freed = np.bincount(
-            self._option_of, self.profile.freed_at(entry)[self._steps], len(self._waiting)
+            self._option_of, self.profile.freed_at(entry)[self._steps], len(self.waiting)
         )
         for k, option in self._segmented:
             freed[k] = self.profile.saved_by_segments(option, entry)
@@ -235,5 +321,5 @@ class Ranking:
 
     def _enter(self, number: int) -> None:
         self._taken.add(number)
-        self._order.append(self._waiting[number])
+        self._order.append(self.waiting[number])
         self.peaks.append(self.profile.peak[1])

@@ -143,8 +143,26 @@ class RunPlanner:
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
         left_out: list[int] = []
-        smallest: list[MemoryPlan] = []
+        least: dict[int, int] = {}  # elements, by the number of parts
         floor = 0
+
+        def search(count: int, fit: Fit) -> RunPlan | RecomputeSearch:
+            """The run in so many parts, or what found none that fits."""
+            preparation = prepare(count)
+            try:
+                graph = self._graph(preparation, request, past)
+                search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
+                candidate = fit(search)
+            except BaseException:
+                preparation.forget()
+                raise
+            if candidate is None:
+                preparation.forget()
+                return search
+            saving = _saving_text(candidate, count)
+            share = _recompute_share(candidate, preparation)
+            return RunPlan(preparation, candidate.plan, saving, request.limit, share)
+
         # A search takes long and rarely helps where the smallest peak is far above the limit: such
         # counts of parts wait until all others have failed.
         for thorough in (False, True):
@@ -152,29 +170,22 @@ class RunPlanner:
                 if not thorough and floor > FAR * room * count:
                     left_out.append(count)
                     continue
-                preparation = prepare(count)
-                try:
-                    graph = self._graph(preparation, request, past)
-                    search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
-                    candidate = search.fit()
-                    floor = floor or (search.floor if candidate is None else 0)
-                    is_far = candidate is None and search.floor > FAR * room
-                    if is_far and (thorough or request.micro_batches()[0] == 1):
-                        candidate, is_far = search.fit_thoroughly(), False
-                except BaseException:
-                    preparation.forget()
-                    raise
-                if candidate is not None:
-                    saving = _saving_text(candidate, count)
-                    share = _recompute_share(candidate, preparation)
-                    return RunPlan(preparation, candidate.plan, saving, request.limit, share)
-                preparation.forget()
-                if is_far:
+                is_last = thorough or request.micro_batches()[0] == 1
+                run = search(count, partial(RecomputeSearch.fit, thorough=is_last))
+                if isinstance(run, RunPlan):
+                    return run
+                floor = floor or run.floor
+                if not is_last and run.floor > FAR * room:
                     left_out.append(count)
                 else:
-                    smallest.append(search.smallest.plan)
-        least = min([plan.placed().elements for plan in smallest])
-        raise _too_low(request, held + least * self._itemsize, held)
+                    least[count] = run.smallest.plan.placed().elements
+        # What an error would call the least is looked for once more, and longer.
+        for count in [n for n, size in least.items() if size <= FAR * min(least.values())]:
+            run = search(count, RecomputeSearch.fit_by_descent)
+            if isinstance(run, RunPlan):
+                return run
+            least[count] = run.smallest.elements
+        raise _too_low(request, held + min(least.values()) * self._itemsize, held)
 
     def _graph(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
@@ -183,6 +194,9 @@ class RunPlanner:
         kept = [node._block for node in request.kept if node._block is not None]
         kept += [n._block.base for n in request.staying if n._block is not None]
         return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
+
+
+Fit = Callable[[RecomputeSearch], Candidate | None]
 
 
 def _counts(most_of: Callable[[], tuple[int, str, int]]) -> Iterator[int]:

@@ -17,7 +17,7 @@ they made; and a mini-batch may run in parts, forward and backward of each befor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -64,11 +64,18 @@ class MemorySaving:
         recomputed: steps whose values are freed after forward and made again in backward.
         serial:     backward of steps that could run side by side, one after the other.
         segments:   for steps that make again themselves what they left, `Batch.recompute`.
+        apart:      a product of few rows for each step, where a weight's are else made together.
     """
 
     recomputed: Collection[StepRun] = frozenset()
     serial: bool = False
     segments: Mapping[StepRun, int] = field(default_factory=dict)
+    apart: bool = False
+
+    def switched(self, name: str) -> MemorySaving:
+        """The saving with `serial` or `apart` the other way."""
+        serial, apart = self.serial != (name == "serial"), self.apart != (name == "apart")
+        return replace(self, serial=serial, apart=apart)
 
 
 NO_SAVING = MemorySaving()
@@ -231,7 +238,10 @@ class StageSequence:
         self._done: set[StepRun] = set()
         self._groups: dict[StepRun, list[StepRun]] = {}  # by the last step of each
         for steps in graph.gathered:
-            for first, end in groups([step.batch.rows for step in steps]):
+            together = [(k, k + 1) for k in range(len(steps))]
+            if not saving.apart:
+                together = groups([step.batch.rows for step in steps])
+            for first, end in together:
                 self._groups[steps[end - 1]] = steps[first:end]
         parts = graph.parts
         if graph.loss is None:

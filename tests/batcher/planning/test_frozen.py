@@ -69,9 +69,9 @@ def planning(monkeypatch):
         with noted.freeze(parts_of([*graph.past, *graph.new])):
             return plan_memory(graph, *arguments, **settings)
 
-    def frozen_fit(search):
+    def frozen_fit(search, **settings):
         with noted.freeze(parts_of([*search._graph.past, *search._graph.new])):
-            return fit(search)
+            return fit(search, **settings)
 
     def frozen_graph(graph, parts, past, *arguments):
         steps = [step for part in parts for stage in part for step in stage]

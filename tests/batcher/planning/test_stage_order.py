@@ -46,7 +46,7 @@ class Joined:
 
 
 @pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize("share", [0.7, 0.5])
+@pytest.mark.parametrize("share", [0.55, 0.5])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_parts_do_not_read_what_no_loss_reads(policy, share, inner):
     model = Joined(inner)
