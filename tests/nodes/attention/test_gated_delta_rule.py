@@ -95,6 +95,23 @@ def test_sentences_of_any_number_of_chunks_batch(has_b, short_chunks):
 
 
 @with_and_without_b
+def test_bits_in_float32_do_not_depend_on_company(has_b):
+    sentences = [[x.astype(np.float32) for x in arguments(n, has_b, seed=n)] for n in (70, 3, 130)]
+
+    def bits(sentences):
+        with db.Graph(dtype="float32") as graph:
+            inputs = [[F.input(graph, x).keep() for x in xs] for xs in sentences]
+            outputs = [F.gated_delta_rule(*xs).keep() for xs in inputs]
+            graph.backward([F.sum(F.reshape(y * y, (-1,))) for y in outputs])
+            return [
+                [y.value.tobytes(), *[x.gradient.tobytes() for x in xs]]
+                for y, xs in zip(outputs, inputs, strict=True)
+            ]
+
+    assert bits(sentences) == [bits([one])[0] for one in sentences]
+
+
+@with_and_without_b
 def test_heads_may_be_columns_or_a_dimension(has_b):
     xs = arguments(70, has_b)
     with db.Graph() as graph:
