@@ -106,9 +106,9 @@ def test_a_block_refuses_a_sentence_that_is_too_long_for_the_table():
         with db.Graph() as graph:
             assert placed(F.input(graph, np.ones((length, 4)))).value.shape == (length, 4)
     with db.Graph() as graph:
-        for length in (5, 61, 2):
-            node = placed(F.input(graph, np.ones((length, 4))))
-        raised(VocabularyError, lambda: node.value, "61 tokens", "a table of 60 rows", "rule: ")
+        nodes = [placed(F.input(graph, np.ones((length, 4)))) for length in (5, 61, 2)]
+        words = "61 tokens", "a table of 60 rows", "rule: "
+        raised(VocabularyError, lambda: nodes[-1].value, *words)
 
 
 def test_a_block_takes_positions_of_each_sentence_and_refuses_wrong_ones():
