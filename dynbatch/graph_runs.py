@@ -280,13 +280,24 @@ class Runs(OwnedNodes):
     def _all_waiting(self) -> tuple[list[Operation], Held | None]:
         """All that is not computed yet, and what its run must leave."""
         if self._unasked:
-            self._pending = sorted([*self._unasked, *self._pending], key=lambda node: node.index)
-            self._unasked = []
+            lost = self._lost()
+            self._pending += [node for node in self._unasked if node not in lost]
+            self._pending.sort(key=lambda node: node.index)
+            self._unasked = [*lost]
+            del lost  # which refers to nodes too
         held = None
         if not self.grad:
             held = self._held(self._pending)  # before another list refers to them
             held.nodes += held.unread
         return self._ancestors(self._unfolded(self._pending)), held
+
+    def _lost(self) -> dict[Node, None]:
+        """The nodes that a run passed over and whose inputs have been freed since."""
+        lost: dict[Node, None] = {}
+        for node in sorted(self._unasked, key=lambda node: node.index):
+            if any([x in lost or (x._block and x._block.array is None) for x in node.inputs]):
+                lost[node] = None
+        return lost
 
     def _unfolded(self, nodes: Sequence[Node]) -> list[Node]:
         """Some nodes but those that their readers can do without, and the calls that wait."""

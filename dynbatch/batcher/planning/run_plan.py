@@ -18,6 +18,7 @@ from dynbatch.batcher.planning.recompute_search import FAR, Candidate, Recompute
 from dynbatch.batcher.planning.stages import StepGraph, stage_label
 from dynbatch.batcher.steps.preparation import PartNodes, Preparation
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.blocks.call import BlockCall
 from dynbatch.errors import MemoryLimitError, NoGradientError
 from dynbatch.nodes.node import Node
 
@@ -192,7 +193,11 @@ class RunPlanner:
     ) -> StepGraph:
         loss = None if request.loss is None else request.loss._block
         kept = [node._block for node in request.kept if node._block is not None]
-        kept += [n._block.base for n in request.staying if n._block is not None]
+        staying = [node for node in request.staying if node._block is not None]
+        kept += [node._block.base for node in staying]
+        # Further results of a call may wait for a later run to be asked for.
+        calls = [node for node in staying if isinstance(node, BlockCall)]
+        kept += [result.block.base for call in calls for result in call.places]
         return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
 
 

@@ -112,6 +112,32 @@ def test_what_waits_for_a_later_run_finds_its_inputs():
         np.testing.assert_allclose(np.exp(graph.nodes[number].value).sum(), a.value, rtol=1e-6)
 
 
+def test_forward_passes_over_dead_nodes_whose_inputs_were_freed():
+    with db.Graph(grad=False) as graph:
+        hidden = F.tanh(linear(rows(graph)))
+        dead = F.exp(F.sum(hidden)).index
+        y = F.relu(hidden)
+        del hidden
+        first = y.value
+        waits = F.exp(y)
+        graph.forward()
+        np.testing.assert_array_equal(waits.value, np.exp(first))
+        with pytest.raises(FreedError, match="Tanh #2"):
+            _ = graph.nodes[dead].value
+
+
+def test_a_result_of_a_block_that_waits_for_a_later_run_stays():
+    with db.Graph(grad=False) as graph:
+        hidden, result = two_results(rows(graph))
+        first = graph.values([hidden])[0]
+        np.testing.assert_array_equal(result.value, F.softmax(F.input(graph, first) * 2.0).value)
+        hidden, result = two_results(rows(graph))
+        end = F.sum(result * result)
+        del result
+        graph.values([hidden])
+        assert end.value > 0
+
+
 @pytest.mark.parametrize("holds", [False, True])
 def test_logits_that_a_loss_makes_itself_stay_readable_if_held(holds):
     with db.Graph(grad=False) as graph:
