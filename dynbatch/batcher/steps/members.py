@@ -196,9 +196,9 @@ class Members(Sequence[Any]):
             self._tell(node, position)
 
     def forget(self) -> None:
-        """Cut the references from nodes to arrays, and those that lead in circles."""
+        """Cut the references from nodes to arrays and to nodes of the graph, and circles."""
         for node in self._nodes.values():
-            node._block = None
+            node._block, node.inputs = None, ()
         self.block = None
         self.batch.forget()
 

@@ -65,6 +65,15 @@ def test_an_estimate_of_values_counts_what_earlier_runs_hold():
         assert planned.peak_bytes == graph.peak_bytes
 
 
+def test_an_estimate_of_a_block_holds_no_node_that_inference_then_frees():
+    block = db.block(lambda x: F.softmax(F.exp(F.tanh(x))))
+    with db.Graph(grad=False) as graph:
+        ys = [block(F.input(graph, np.ones((n, 4)))) for n in (5, 3)]
+        planned = graph.estimate()
+        graph.values(ys)
+        assert planned == graph.memory_use
+
+
 def test_the_peak_is_split_by_cause_and_by_node_type():
     with db.Graph() as graph:
         use = graph.estimate(tagger_loss(graph))
