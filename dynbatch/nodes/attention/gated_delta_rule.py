@@ -184,7 +184,7 @@ def gated_delta_rule(q: Node, k: Node, v: Node, log_a: Node, b: Node | None = No
         ...     return F.linear(F.reshape(F.rms_norm(y), (-1, H * E)), p["out"])
     """
     q, k, v, log_a = nodes_of("gated_delta_rule", q, k, v, log_a)
-    heads = log_a.width if log_a.ndim == 2 else 1
+    heads = log_a.width if log_a.ndim == 2 else q.shape[1] if q.ndim > 2 else 1
     if b is None:
         return GatedLinearAttention(q, k, v, log_a, heads=heads)
     return GatedDeltaRule(q, k, v, log_a, *nodes_of("gated_delta_rule", b), heads=heads)
