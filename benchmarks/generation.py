@@ -32,11 +32,11 @@ from benchmarks.lengths import Corpus
 from benchmarks.report import show
 from dynbatch import models
 from dynbatch.backend import NAMES
+from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.cuda.runtime import replays
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.models.pretrained import GPT2, GPT2Config
-from dynbatch.reporting.backends import rounding
 
 GOALS = {"one": 0.8, "bfloat16": 1.7, "many": 3.0, "price": 1.05}
 """At least, but for the price: at most."""

@@ -29,8 +29,9 @@ from dynbatch.generation.engine import Engine
 from dynbatch.generation.generate import generate
 from dynbatch.generation.scoring import log_prob
 from dynbatch.graph import Graph
+from dynbatch.kernels.backends import backends
 from dynbatch.kernels.blas import set_batch_invariant
-from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
+from dynbatch.kernels.own_kernel import CudaKernel
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.models.predict import predict
 from dynbatch.nodes.node import Node
@@ -39,7 +40,6 @@ from dynbatch.nodes.syntax.other_names import OF_DYNBATCH, missing
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
-from dynbatch.reporting.backends import backends
 from dynbatch.reporting.node_types import NodeType, node_types
 from dynbatch.row_sparse import RowSparse
 

@@ -13,9 +13,9 @@ from dynbatch.arguments import row_mask
 from dynbatch.backend import Array, Device, DType, device_of, of_thread
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import copy, download
-from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.kernels.runtime.writes import written
 from dynbatch.parameter_habits import ParameterHabits
 from dynbatch.row_sparse import Gradient, RowSparse, moved_gradient
@@ -273,9 +273,7 @@ class Parameter(ParameterHabits):
         """
         self.settle()
         wants_host = dl_device is not None and dl_device[0] == exchange.HOST
-        if self.device.is_cuda:
-            self.device.use()
-            queue().flush()
+        stream_of(self.device).flush()
         if wants_host and self.device.is_cuda:
             if copy is False:
                 raise BufferError(f"parameter {self.name!r} is on the GPU: the host needs a copy")

@@ -15,9 +15,9 @@ from dynbatch import backend
 from dynbatch import nodes as F
 from dynbatch.errors import CheckpointError, DataError
 from dynbatch.graph import Graph
+from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.optim import Optimizer
-from dynbatch.reporting.backends import rounding
 from dynbatch.tasks.options import device_name, positive
 from dynbatch.tasks.registry import load_task
 from dynbatch.tasks.settings import TaskSettings, saved_settings

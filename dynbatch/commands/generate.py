@@ -20,10 +20,10 @@ from dynbatch.commands.writing import Writing
 from dynbatch.errors import ArgumentError, DataError
 from dynbatch.generation.config import SAMPLING, GenerationConfig
 from dynbatch.generation.engine import Engine
+from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.sizes import parse_bytes
-from dynbatch.reporting.backends import rounding
 from dynbatch.tasks.fine_tuning import FineTuning
 from dynbatch.tasks.options import device_name, positive, precision_name
 from dynbatch.tasks.task import LabellingTask

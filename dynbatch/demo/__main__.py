@@ -16,8 +16,8 @@ from dynbatch import nodes as F
 from dynbatch.backend import Array
 from dynbatch.commands.status import exit_status
 from dynbatch.demo.scan import scan_pairs, simple_split
+from dynbatch.kernels.backends import without_c
 from dynbatch.padding import padded_peak
-from dynbatch.reporting.backends import without_c
 from dynbatch.tasks.options import positive
 from dynbatch.text import Vocabulary
 from dynbatch.train import SentenceBatches, Trainer

@@ -28,9 +28,8 @@ from dynbatch.generation.request_queue import RequestQueue, Rows
 from dynbatch.generation.requests import Branch, Generated, GenerationRequest, TokenEvent
 from dynbatch.generation.streaming import Detokenizer
 from dynbatch.kernels.choosing.results import start_kernels
-from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.cuda.runtime.replays import Replays
 from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.kernels.runtime.stream import Replays, stream_of
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.evaluating import evaluating
@@ -245,9 +244,7 @@ class Engine:
     def replays(self) -> Replays | None:
         """Counts of steps of this thread's engines that were one CUDA graph, and why others
         were not; it prints as text. None on the CPU."""
-        device = self._continuation.device
-        device.use()
-        return queue().replays if device.is_cuda else None
+        return stream_of(self._continuation.device).replays
 
     @property
     def is_idle(self) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 from dynbatch.arguments import refused
 from dynbatch.backend import Array, Device
 from dynbatch.errors import BackendError
+from dynbatch.kernels.backends import reason
 from dynbatch.kernels.blas import fixed_rows, is_batch_invariant
-from dynbatch.kernels.c.runtime.library import reason
 
 # Prompts of the test, whose rows have every place in a tile, and new tokens of each.
 LENGTHS = (1, 2, 5, 9)

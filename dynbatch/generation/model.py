@@ -28,10 +28,9 @@ from dynbatch.generation.prepared import PreparedStep, value_of
 from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
-from dynbatch.kernels.c.packed import PackedWeights, packing
-from dynbatch.kernels.cuda.runtime import replays
-from dynbatch.kernels.cuda.runtime.captured import bucket
+from dynbatch.kernels.packed import PackedWeights, packing
 from dynbatch.kernels.runtime.precision import FULL, SHORT
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.memory.pool import pool_of
 from dynbatch.named_parameters import graph_dtype
 from dynbatch.nodes.node import Node
@@ -203,12 +202,12 @@ class Continuation:
 
     def _spare_for(self, count: int) -> Sequence[History]:
         """Sentences that fill a step which is replayed up to a power of two."""
-        most = replays.MOST_ROWS if self.device.is_cuda else 0
-        if count > most:
+        further = stream_of(self.device).rows_to_fill(count)
+        if not further:
             return ()
         if self._spare is None:
             self._spare = SpareSentences(self._last.slots, self.dtype, pool_of(self.device))
-        return self._spare.take(min(bucket(count), most) - count)
+        return self._spare.take(further)
 
     def _prepared(self, new: Array, room: int) -> PreparedStep:
         graph = self.graph()

@@ -14,11 +14,11 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.blocks.resumed import CacheSlot, SlotKind
+from dynbatch.cupy_types import address_of
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention.mask import UNBOUNDED
 from dynbatch.memory.pool import Pool
 from dynbatch.memory.resource import rounded
-from dynbatch.memory.upstream import address_of
 
 ROWS = 32
 """Rows of a page of keys and values: a power of two, as CUDA's attention wants them."""

@@ -15,9 +15,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, Device, DType, device_of
+from dynbatch.kernels.cuda import optimizers as on_device
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.kernels.scalar.update import SCRATCH, UpdateOutcome, UpdateRule
 
 Arrays = Sequence[Array]
@@ -72,6 +74,7 @@ class ParameterSlice(NamedTuple):
         rule:      the arithmetic of one block.
         rows:      None for a dense gradient, else (K,) int64, the increasing rows that it has.
         every_row: whether the rows without gradient are stepped too, by a gradient of 0.
+        norm:      on a GPU (1,) float64 that must be finite for the step to be done.
     """
 
     value: Array
@@ -80,6 +83,7 @@ class ParameterSlice(NamedTuple):
     rule: Rule
     rows: Array | None = None
     every_row: bool = True
+    norm: Array | None = None
 
     @property
     def num_units(self) -> int:
@@ -117,12 +121,23 @@ class ShardScratch:
 
 
 def run_updates(parts: Sequence[ParameterSlice], scratch: ShardScratch) -> None:
-    """Run updates of the host, shared evenly between the threads.
+    """Run updates: on the host shared evenly between the threads, on a GPU a launch for each dtype.
 
     The result does not depend on the cuts: every element is updated on its own, by operations whose
-    rounding IEEE 754 fixes.
+    rounding IEEE 754 fixes. On a GPU rules have one `UpdateRule`, gradients that were clipped in
+    groups take a launch for each group, and nothing is waited for.
     """
-    parts = [part for part in parts if part.num_elements]
+    launches: dict[Device, dict[tuple[DType, int], list[ParameterSlice]]] = {}
+    for part in parts:
+        if not isinstance(part.value, np.ndarray):
+            groups = launches.setdefault(device_of(part.value), {})
+            groups.setdefault((part.value.dtype, id(part.norm)), []).append(part)
+    for device, groups in launches.items():
+        stream = stream_of(device)
+        for group in groups.values():
+            on_device.update(group, group[0].norm)
+        stream.flush()
+    parts = [x for x in parts if isinstance(x.value, np.ndarray) and x.num_elements]
     total = sum([part.num_elements for part in parts])
     if not total:
         return

@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array
+from dynbatch.cupy_types import address_of
 from dynbatch.errors import OutOfMemory
 from dynbatch.memory.arena import Arena
 from dynbatch.memory.resource import (
@@ -26,7 +27,7 @@ from dynbatch.memory.resource import (
 )
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.memory.stream_order import StreamOrder
-from dynbatch.memory.upstream import DeviceBuffer, DeviceMemory, HostMemory, address_of
+from dynbatch.memory.upstream import DeviceBuffer, DeviceMemory, HostMemory
 from dynbatch.recent import free_at_fork
 
 NAMED = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dynbatch import backend
-from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CudaStream, CupyModule
+from dynbatch.cupy_types import CudaEvent, CudaStream, CupyModule
 from dynbatch.memory.resource import Buffer
 
 # Freed ranges above which those are forgotten that their streams have done with.

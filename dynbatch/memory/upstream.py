@@ -12,8 +12,8 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.runtime.cupy_types import MemoryPointer, device_address
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.cupy_types import MemoryPointer
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.memory.resource import ALIGNMENT_BYTES, Buffer, Resource
 
 
@@ -52,10 +52,6 @@ class DeviceBuffer(Buffer):
         elements = self.size // np.dtype(dtype).itemsize
         array: Array = backend.cupy().ndarray((elements,), dtype, self._pointer)
         return array
-
-
-def address_of(array: Array) -> int:
-    return array.ctypes.data if isinstance(array, np.ndarray) else device_address(array)
 
 
 class HostMemory(Resource):
@@ -119,7 +115,7 @@ class DeviceMemory(Resource):
         return (
             f"{free:,} of its {total:,} bytes are free; arrays of CuPy hold {held:,} "
             "(parameters, gradients, optimizer state), cuBLAS about "
-            f"{queue().workspace_bytes:,} for this thread's products"
+            f"{stream_of(backend.device('cuda')).workspace_bytes:,} for this thread's products"
         )
 
 

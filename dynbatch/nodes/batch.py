@@ -9,10 +9,7 @@ import numpy as np
 
 from dynbatch.backend import CPU, Array, ArrayModule, ArraySpec, Device, DType
 from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.runtime.launch import Dimensions
-from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
-from dynbatch.kernels.cuda.runtime.packing import Arguments
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.own_kernel import Arguments, CudaKernel, Dimensions
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -293,7 +290,7 @@ class Batch:
             )
         self._own_launches += 1
         self.launches += self._own_launches > 1  # the first one is counted already
-        kernel.launch(queue(), self.dtype, grid, block, args, shared)
+        kernel.launch(self.dtype, grid, block, args, shared)
 
     def parameter_gradients(self) -> Gradients:
         """The place for gradients of parameters; only in backward."""

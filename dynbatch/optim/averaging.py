@@ -86,7 +86,7 @@ class Average(NamesChecked):
         share = 1.0 / self.num_averaged if self.decay is None else 1.0 - self.decay
         if self.num_averaged == 1:
             share = 1.0
-        combine(averages, values, 1.0 - share, share, [norm] * len(values))
+        combine(averages, values, 1.0 - share, share, None if norm is None else norm.array)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

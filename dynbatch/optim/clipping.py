@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import inf, isfinite, sqrt
 
 from dynbatch.arguments import number
-from dynbatch.backend import device_of
+from dynbatch.backend import CPU, Device, device_of
 from dynbatch.errors import BackendError, NumericError
 from dynbatch.kernels import clipping
-from dynbatch.kernels.cuda import clipping as on_device
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.named_parameters import Parameters, named
-from dynbatch.optim.norm import GradientNorm, NamedGradient, by_dtype, not_finite
+from dynbatch.optim.norm import GradientNorm, NamedGradient, not_finite
 from dynbatch.row_sparse import RowSparse
 
 
@@ -38,16 +37,20 @@ def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float | Gradient
     """
     max_norm = number("clip_grad_norm_", "max_norm", max_norm, "[0, inf]")
     gradients = _gradients("clip_grad_norm_", parameters)
-    if _is_on_device("clip_grad_norm_", gradients):
-        return _clip_on_device(gradients, max_norm)
-    squares = {name: clipping.sum_squares(values) for name, _, values in gradients}
-    norm = sqrt(sum(squares.values()))
+    device, values = _device_of("clip_grad_norm_", gradients), [each.values for each in gradients]
+    if device.is_cuda:
+        late = GradientNorm(gradients)
+        if max_norm < inf:
+            clipping.scale_to_norm(values, late.array, max_norm)
+        for each in gradients:
+            each.parameter.norm = late
+        stream_of(device).flush()
+        return late
+    squares = clipping.Totals(values).read()
+    norm = sqrt(sum(squares))
     if not isfinite(norm):
-        raise NumericError(not_finite(squares))
-    scale = max_norm / (norm + 1e-6)
-    if scale < 1.0:
-        for _, _, values in gradients:
-            clipping.scale(values, scale)
+        raise NumericError(not_finite([each.name for each in gradients], squares))
+    clipping.scale_to_norm(values, norm, max_norm)
     return norm
 
 
@@ -60,24 +63,9 @@ def clip_grad_value_(parameters: Parameters, clip_value: float) -> None:
     """
     clip_value = number("clip_grad_value_", "clip_value", clip_value, "[0, inf]")
     gradients = _gradients("clip_grad_value_", parameters)
-    if _is_on_device("clip_grad_value_", gradients):
-        for group in by_dtype(gradients):
-            on_device.clip_values([each.values for each in group], clip_value)
-        queue().flush()
-        return
-    for _, _, values in gradients:
-        clipping.clip_values(values, clip_value)
-
-
-def _clip_on_device(gradients: list[NamedGradient], max_norm: float) -> GradientNorm:
-    norm = GradientNorm(gradients)
-    if max_norm < inf:
-        for group in by_dtype(gradients):
-            on_device.scale_to_norm([each.values for each in group], norm.array, max_norm)
-    for each in gradients:
-        each.parameter.norm = norm
-    queue().flush()
-    return norm
+    device = _device_of("clip_grad_value_", gradients)
+    clipping.clip_values([each.values for each in gradients], clip_value)
+    stream_of(device).flush()
 
 
 def _gradients(owner: str, parameters: Parameters) -> list[NamedGradient]:
@@ -90,8 +78,8 @@ def _gradients(owner: str, parameters: Parameters) -> list[NamedGradient]:
     return gradients
 
 
-def _is_on_device(what: str, gradients: list[NamedGradient]) -> bool:
-    """Whether all are on a GPU, which is made the current one."""
+def _device_of(what: str, gradients: list[NamedGradient]) -> Device:
+    """The device that all are on; a GPU is made the current one."""
     devices = {device_of(each.values): each.name for each in gradients}
     if len(devices) > 1:
         places = [f"of {name!r} is on {device.name}" for device, name in devices.items()]
@@ -101,5 +89,5 @@ def _is_on_device(what: str, gradients: list[NamedGradient]) -> bool:
         )
     for device in devices:
         device.use()
-        return device.is_cuda
-    return False
+        return device
+    return CPU

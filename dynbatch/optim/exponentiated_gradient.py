@@ -8,8 +8,8 @@ from dynbatch.arguments import number, refused
 from dynbatch.backend import device_of
 from dynbatch.kernels import binary, segment
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.rows import add_rows, scatter_rows, taken_rows
+from dynbatch.kernels.runtime.stream import flush
 from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.kernels.scalar.expressions import Expression, equal, where
 from dynbatch.kernels.scalar.update import Replaced, update_rule
@@ -89,5 +89,4 @@ def _normalize(parameter: Parameter) -> None:
         add_rows(to_device(np.ones((frozen.size, 1), value.dtype), parameter.device), frozen, sums)
     flat = value.reshape(-1)
     binary.combine_number(binary.divide, flat, sums.reshape(-1), offsets, flat, 0)
-    if not isinstance(value, np.ndarray):
-        queue().flush()
+    flush(value)

@@ -7,12 +7,10 @@ from functools import total_ordering
 from math import isfinite
 from typing import NamedTuple
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array, device_of
 from dynbatch.errors import NumericError
-from dynbatch.kernels.cuda import clipping
-from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
-from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.runtime.transfer import to_host
+from dynbatch.kernels.clipping import Totals
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.parameter import Parameter
 
 
@@ -48,19 +46,12 @@ class GradientNorm:
     """
 
     def __init__(self, gradients: Sequence[NamedGradient]) -> None:
-        empty = queue().cupy.empty
-        groups = by_dtype(gradients)
-        self._names = [each.name for group in groups for each in group]
-        self._counts = [clipping.num_chunks(each.values) for group in groups for each in group]
-        self._partials = empty(sum(self._counts), "float64")
-        self.array: Array = empty(1, "float64")
-        start = 0
-        for group in groups:
-            end = start + sum([clipping.num_chunks(each.values) for each in group])
-            clipping.sum_squares([each.values for each in group], self._partials[start:end])
-            start = end
-        clipping.norm_of(self._partials, self.array)
-        self._copy = HostCopy(self.array)
+        self._names = [each.name for each in gradients]
+        self._squares = Totals([each.values for each in gradients])
+        self.array = self._squares.norm()
+        copy = stream_of(device_of(self.array)).host_copy(self.array)
+        assert copy is not None  # the CPU has no such norms
+        self._copy = copy
         self.was_read = False
 
     def is_finite(self) -> bool:
@@ -80,15 +71,7 @@ class GradientNorm:
         """
         self.was_read = True
         if not self.is_finite():
-            raise NumericError(not_finite(self._squares()))
-
-    def _squares(self) -> dict[str, float]:
-        """The sum of squares of each gradient."""
-        partials, squares, start = to_host(self._partials), {}, 0
-        for name, count in zip(self._names, self._counts, strict=True):
-            squares[name] = float(partials[start : start + count].sum())
-            start += count
-        return squares
+            raise NumericError(not_finite(self._names, self._squares.read()))
 
     def __eq__(self, other: object) -> bool:
         return float(self) == other
@@ -105,16 +88,9 @@ class GradientNorm:
         return repr(float(self)) if self.was_read else "GradientNorm(not read yet)"
 
 
-def by_dtype(gradients: Sequence[NamedGradient]) -> list[list[NamedGradient]]:
-    """The gradients of each dtype."""
-    groups: dict[DType, list[NamedGradient]] = {}
-    for each in gradients:
-        groups.setdefault(each.values.dtype, []).append(each)
-    return list(groups.values())
-
-
-def not_finite(squares: dict[str, float]) -> str:
+def not_finite(names: Sequence[str], all_squares: Sequence[float]) -> str:
     """The error for squares whose sum is not finite."""
+    squares = dict(zip(names, all_squares, strict=True))
     bad = [name for name, square in squares.items() if not isfinite(square)]
     bad = bad or [max(squares, key=lambda name: squares[name])]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""

@@ -17,7 +17,6 @@ from dynbatch.kernels.runtime.writes import written
 from dynbatch.kernels.scalar.update import UpdateRule
 from dynbatch.named_parameters import Parameters, named
 from dynbatch.names import NamesChecked, check_names
-from dynbatch.optim import device
 from dynbatch.optim.groups import read_groups
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameter_state import ParameterState
@@ -244,19 +243,12 @@ class Optimizer(NamesChecked):
         live = [state for _, _, state in grouped]
         for state in live:
             state.check_gradient()
-        updates = [
-            (part, state.parameter.norm)
-            for group, rule, state in grouped
-            for part in state.begin_step(rule, group.initial)
-        ]
-        run_updates([p for p, _ in updates if isinstance(p.value, np.ndarray)], self._scratch)
-        on_device = [each for each in updates if not isinstance(each[0].value, np.ndarray)]
-        if on_device:
-            device.run_updates(on_device)
+        starts = [state.begin_step(rule, group.initial) for group, rule, state in grouped]
+        run_updates([part for parts in starts for part in parts], self._scratch)
         if self._communicator is not None:
             gather_parts(self._communicator, [state.parameter.value for state in live])
         written([s.parameter.value for s in live if isinstance(s.parameter.value, np.ndarray)])
-        for norm in dict.fromkeys([norm for _, norm in on_device]):
+        for norm in dict.fromkeys([state.parameter.norm for state in live]):
             if norm is not None:
                 self._started.append((norm, [s for s in live if s.parameter.norm is norm]))
         if clear:

@@ -127,6 +127,7 @@ class ParameterState:
             rule=chosen,
             rows=rows,
             every_row=every_row,
+            norm=None if parameter.norm is None else parameter.norm.array,
         )
         return [update] if self.part is None else slices_of(update, self.part)
 

@@ -14,8 +14,9 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.kernels.arrays import collect, distribute
 from dynbatch.kernels.optimizers import ParameterSlice
+from dynbatch.kernels.runtime.stream import flush
 from dynbatch.parallel import Communicator
-from dynbatch.parallel.buckets import buckets, flush
+from dynbatch.parallel.buckets import buckets
 
 JOINED_BYTES = 1 << 20
 """Up to which arrays travel together: a copy of them is made, and messages are fewer."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from dynbatch.backend import Array, DType, device_of
 from dynbatch.kernels import arrays as kernels
-from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 def buckets(arrays: Sequence[Array], most_bytes: float = math.inf) -> list[list[Array]]:
@@ -44,11 +43,3 @@ def write_back(flat: Array, bucket: Sequence[Array]) -> None:
     if len(bucket) == 1 and bucket[0].flags.c_contiguous:
         return
     kernels.distribute(flat, bucket)
-
-
-def flush(array: Array) -> None:
-    """Start what is queued on an array's GPU, where others read it than kernels of dynbatch."""
-    device = device_of(array)
-    if device.is_cuda:
-        device.use()
-        queue().flush()

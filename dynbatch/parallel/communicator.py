@@ -15,7 +15,8 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Array, device_of
 from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
-from dynbatch.parallel.buckets import buckets, flush, joined, write_back
+from dynbatch.kernels.runtime.stream import flush
+from dynbatch.parallel.buckets import buckets, joined, write_back
 from dynbatch.parallel.guard import RankGuard
 from dynbatch.parallel.transport import DeviceTransport, Transport
 

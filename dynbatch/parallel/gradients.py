@@ -14,8 +14,9 @@ from dynbatch.errors import ParallelError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.rows import sum_rows_by_id
 from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.stream import flush
 from dynbatch.named_parameters import Parameters, named
-from dynbatch.parallel.buckets import buckets, flush
+from dynbatch.parallel.buckets import buckets
 from dynbatch.parallel.communicator import DIRECT_BYTES, Communicator
 from dynbatch.parallel.shared_gradients import SharedGradients
 from dynbatch.parameter import Parameter

@@ -8,9 +8,9 @@ from typing import Any
 
 from dynbatch import backend
 from dynbatch.backend import device_of
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import BackendError, ParallelError
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.parallel.communicator import Communicator
 from dynbatch.parallel.transport import Buffer, Transport
 
@@ -57,8 +57,7 @@ class NcclTransport:
                     f"  fix:  model.to({self._gpu.name!r}), or parallel.connect(device="
                     f"{device_of(each).name!r})"
                 )
-        self._gpu.use()
-        queue().flush()
+        stream_of(self._gpu).flush()
         stream = backend.cupy().cuda.get_current_stream().ptr
         char = self._nccl.NCCL_CHAR
         try:

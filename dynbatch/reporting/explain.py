@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.kernels.backends import rounding
 from dynbatch.reporting.advice import standing_out
-from dynbatch.reporting.backends import rounding
 from dynbatch.reporting.profile import TypeProfile, together
 from dynbatch.reporting.reasons import Apart, apart, names_text, numbers_text
 from dynbatch.reporting.rules import FIXED, Observed

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dynbatch.batcher.steps.places import move_gradients_back, move_rectangles
 from dynbatch.blocks.call import BlockCall
-from dynbatch.kernels.cuda.runtime.own_kernel import CudaKernel
+from dynbatch.kernels.own_kernel import CudaKernel
 from dynbatch.kernels.runtime.dispatch import C_KERNELS, CUDA_KERNELS
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural

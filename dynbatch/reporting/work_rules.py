@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dynbatch.batcher.execution.record import RunRecord
+from dynbatch.kernels.backends import without_c
 from dynbatch.kernels.runtime.parallel import num_threads, own_processors
 from dynbatch.nodes.operation import signature_type
-from dynbatch.reporting.backends import without_c
 from dynbatch.reporting.rules import MUCH_WORK, Advice, Observed, a_batch, in_ms, total_seconds
 
 MOST_BUILDING = 0.3

@@ -14,12 +14,12 @@ import numpy as np
 from dynbatch import backend, optim, parallel
 from dynbatch.errors import CheckpointError
 from dynbatch.graph import Graph
+from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.kernels.runtime.precision import checked
 from dynbatch.models import Module
 from dynbatch.parallel.environment import place_in_run
 from dynbatch.random import seed
-from dynbatch.reporting.backends import rounding
 from dynbatch.tasks.settings import TrainingSettings, kept, refuse_other_settings
 from dynbatch.train import (
     PreparedBatches,

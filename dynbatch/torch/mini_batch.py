@@ -16,7 +16,7 @@ from dynbatch.arguments import shown
 from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import BackendError, DtypeError, GraphError, NoGradientError
 from dynbatch.graph import Graph
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 from dynbatch.row_sparse import RowSparse
@@ -174,8 +174,7 @@ class MiniBatch:
         if gradient is None:
             return None
         array = gradient.dense() if isinstance(gradient, RowSparse) else gradient
-        if self.graph.device.is_cuda:
-            queue().flush()
+        stream_of(self.graph.device).flush()
         return tensor_of(array)
 
 

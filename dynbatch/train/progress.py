@@ -9,8 +9,8 @@ from textwrap import fill
 
 from tqdm import tqdm
 
+from dynbatch.kernels.backends import without_c
 from dynbatch.parameter import Parameter
-from dynbatch.reporting.backends import without_c
 from dynbatch.train.metrics import Record
 
 FORMAT = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"

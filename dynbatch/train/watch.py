@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from math import nan, sqrt
 
-import numpy as np
-
-from dynbatch.backend import Array, Device, DType, device_of
-from dynbatch.kernels import clipping
 from dynbatch.kernels.arrays import snapshot
-from dynbatch.kernels.cuda import clipping as on_device
-from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
+from dynbatch.kernels.clipping import Totals
 from dynbatch.optim import Optimizer
 from dynbatch.optim.combination import combine
 from dynbatch.row_sparse import RowSparse
@@ -51,16 +45,20 @@ class Watched:
             for name, parameter in self._parameters.items()
             if parameter.grad is not None and not parameter.frozen
         }
-        self._sums, self._squares = _Sums(values, squared=False), _Sums(values)
-        self._gradients, self._having = _Sums(list(with_gradient.values())), list(with_gradient)
+        self._sums = Totals(values, squared=False).send()
+        self._squares = Totals(values).send()
+        self._gradients, self._having = (
+            Totals(list(with_gradient.values())).send(),
+            list(with_gradient),
+        )
         self._copies = [snapshot(value) for value in values]
-        self._updates: _Sums | None = None
+        self._updates: Totals | None = None
 
     def updated(self) -> None:
         """Measure the update, which has just been made or started."""
         values = [parameter.value for parameter in self._parameters.values()]
         combine(self._copies, values, keep=1.0, add=-1.0)
-        self._updates = _Sums(self._copies)
+        self._updates = Totals(self._copies).send()
         self._copies = []
 
     def statistics(self) -> dict[str, Statistics]:
@@ -84,33 +82,3 @@ class Watched:
             }
             statistics_of[name] = {key: float(f"{x:.{DIGITS}g}") for key, x in statistics.items()}
         return statistics_of
-
-
-class _Sums:
-    """Σ x² or Σ x of each array; those on a GPU are on their way until they are read."""
-
-    def __init__(self, arrays: Sequence[Array], squared: bool = True) -> None:
-        on_host: Callable[[Array], float] = clipping.sum_squares if squared else _sum
-        start = on_device.sum_squares if squared else on_device.sums
-        self._found = [on_host(a) if isinstance(a, np.ndarray) else 0.0 for a in arrays]
-        groups: dict[tuple[Device, DType], list[int]] = {}
-        for k, array in enumerate(arrays):
-            if not isinstance(array, np.ndarray) and array.size:
-                groups.setdefault((device_of(array), array.dtype), []).append(k)
-        self._late: list[tuple[list[int], list[int], HostCopy]] = []
-        for (device, _), numbers in groups.items():
-            counts = [on_device.num_chunks(arrays[k]) for k in numbers]
-            partials = device.xp.empty(sum(counts), "float64")
-            start([arrays[k] for k in numbers], partials)
-            self._late.append((numbers, counts, HostCopy(partials)))
-
-    def read(self) -> list[float]:
-        for numbers, counts, copy in self._late:
-            parts = np.split(copy.read(), np.cumsum(counts)[:-1])
-            for k, part in zip(numbers, parts, strict=True):
-                self._found[k] = float(part.sum())
-        return self._found
-
-
-def _sum(values: Array) -> float:
-    return float(np.sum(values, dtype=np.float64))

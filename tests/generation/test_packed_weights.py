@@ -10,10 +10,10 @@ from dynbatch import optim
 from dynbatch.backend import CPU
 from dynbatch.generation.config import GenerationConfig
 from dynbatch.generation.engine import Engine
-from dynbatch.kernels.c import packed
-from dynbatch.kernels.c.packed import PackedWeights, panel_words
+from dynbatch.kernels import packed
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import reason, reference_only
+from dynbatch.kernels.packed import PackedWeights, panel_words
 from dynbatch.memory.pool import pool_of
 from tests.generation.companies import numbers, prompts
 from tests.generation.tiny_models import VOCAB, tiny

@@ -7,11 +7,11 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
+from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import compiling
 from dynbatch.memory import Pool
 from dynbatch.reporting import explain
-from dynbatch.reporting.backends import rounding
 from dynbatch.reporting.reasons import apart
 
 

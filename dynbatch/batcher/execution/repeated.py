@@ -19,11 +19,11 @@ from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
 from dynbatch.kernels.blas import is_batch_invariant
-from dynbatch.kernels.c.packed import packed_weights
 from dynbatch.kernels.c.runtime.library import switch
 from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
 from dynbatch.kernels.cuda.runtime.kept import KeptLaunches
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
+from dynbatch.kernels.packed import packed_weights
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.parameter import Parameter

@@ -13,10 +13,10 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
-from dynbatch.kernels.c.packed import packed_weights, panel_spans, words_of
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import of_precisions
 from dynbatch.kernels.c.runtime.tasks import is_writing, share
+from dynbatch.kernels.packed import packed_weights, panel_spans, words_of
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import FULL, of_products
 from dynbatch.ragged import Ragged

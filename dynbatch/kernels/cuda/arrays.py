@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array, device_of
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.expressions import BINARY
 from dynbatch.kernels.cuda.joined.chains import (
@@ -21,7 +22,6 @@ from dynbatch.kernels.cuda.joined.chains import (
 from dynbatch.kernels.cuda.joined.sums import sum_later, sum_parts
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.cuda.elementwise import launch_generated, launch_with_numbers
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.scalar.pair import Pair
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.arrays import add_bias
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.ragged import Ragged
 

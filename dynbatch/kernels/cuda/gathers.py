@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue

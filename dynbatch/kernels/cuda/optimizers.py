@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
-from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.kernels.scalar.c_printer import CudaPrinter
 from dynbatch.kernels.scalar.update import UpdateRule
+
+if TYPE_CHECKING:
+    from dynbatch.kernels.optimizers import ParameterSlice
 
 THREADS = 256
 TILE = 1024  # elements of parameters to a block, as in updates.cuh

@@ -112,7 +112,7 @@ def test_values_are_clipped_in_one_launch(cupy, dtype, gradients):
         clipping.clip_values(gradients, 0.3)
         queue().flush()
     for gradient, values in zip(gradients, before, strict=True):
-        kernels.clip_values(values, 0.3)
+        kernels.clip_values([values], 0.3)
         np.testing.assert_array_equal(gradient.get(), values)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention.dot_product import mask_tables
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.cuda.walks import row_grid

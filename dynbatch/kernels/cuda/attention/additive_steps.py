@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.attention.additive import THREADS
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import queue

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.launch import Dimensions
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.launch import Dimensions
 from dynbatch.kernels.cuda.runtime.packing import Arguments
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue

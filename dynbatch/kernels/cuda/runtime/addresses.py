@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.captured import KernelLaunch, NotCapturable
-from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.few_rows import THREADS, few_rows_product, grid_of
 from dynbatch.kernels.cuda.runtime.packing import POINTER
 from dynbatch.kernels.cuda.runtime.staging import Upload

@@ -21,9 +21,9 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import CudaGraph, CupyModule, MemoryPointer
 from dynbatch.kernels.cuda.runtime.ahead import compiled_ahead
 from dynbatch.kernels.cuda.runtime.captured import bucket
-from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule, MemoryPointer
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch, no_table
 from dynbatch.kernels.cuda.runtime.packing import HEADER_WORDS, POINTER
 from dynbatch.kernels.cuda.runtime.staging import Fill, Upload

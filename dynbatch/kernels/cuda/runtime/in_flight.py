@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CupyModule
+from dynbatch.cupy_types import CudaEvent, CupyModule
 from dynbatch.recent import free_at_fork
 
 _held: list[tuple[CudaEvent, object]] = []

@@ -13,10 +13,10 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array, DType
+from dynbatch.cupy_types import CompiledKernel, CupyModule
 from dynbatch.errors import BackendError, DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.captured import KernelLaunch
-from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CupyModule
 from dynbatch.kernels.cuda.runtime.packing import (
     HEADER_WORDS,
     Arguments,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, DType
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.source import KernelParameter
 
 SCALARS: dict[str, type[np.generic]] = {

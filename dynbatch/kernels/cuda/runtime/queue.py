@@ -21,15 +21,16 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array, DType
+from dynbatch.cupy_types import CupyModule
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.ahead import compiled_ahead
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
-from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
-from dynbatch.kernels.cuda.runtime.replays import Replays
+from dynbatch.kernels.cuda.runtime.replays import Replays, rows_to_fill
 from dynbatch.kernels.cuda.runtime.source import name_of
 from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
@@ -76,6 +77,7 @@ class Queue:
         self.graphs = LoopGraphs(cupy)
         self.replays = Replays(cupy, self._staging)
         self.repeating = self.replays.repeating
+        self.rows_to_fill = rows_to_fill
         self.stage = self._staging.put
         self.stage_later = self._staging.put_later
         self._kept: list[Array] = []
@@ -168,6 +170,10 @@ class Queue:
     def call(self, function: Callable[[], object]) -> None:
         """Queue other device work, a copy for instance."""
         self.add(HostCall(function, self.label))
+
+    def host_copy(self, array: Array) -> HostCopy:
+        """The contents of a device array after all work that is queued now; C-contiguous."""
+        return HostCopy(self, array)
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run tasks that queue work, which may run side by side on the device."""

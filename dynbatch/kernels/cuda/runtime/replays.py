@@ -25,8 +25,8 @@ from itertools import chain
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.runtime.captured import KernelLaunch, NotCapturable
-from dynbatch.kernels.cuda.runtime.cupy_types import CudaGraph, CupyModule
+from dynbatch.cupy_types import CudaGraph, CupyModule
+from dynbatch.kernels.cuda.runtime.captured import KernelLaunch, NotCapturable, bucket
 from dynbatch.kernels.cuda.runtime.graphs import PLACE_BYTES, StepKernel, capture, latest
 from dynbatch.kernels.cuda.runtime.packing import POINTER
 from dynbatch.kernels.cuda.runtime.staging import Fill, Staging, Upload
@@ -175,6 +175,11 @@ class Replays:
         graph = capture(self._cupy, launches)
         self.captured += 1
         return graph
+
+
+def rows_to_fill(count: int) -> int:
+    """The further rows with which a step of `count` rows is replayed; 0 if it is not."""
+    return max(0, min(bucket(count), MOST_ROWS) - count)
 
 
 def _in_one_row(waiting: Iterable[Work | Fork]) -> Iterator[Work]:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.runtime.cupy_types import (
+from dynbatch.cupy_types import (
     CudaEvent,
     CudaStream,
     CupyModule,
     MemoryPointer,
 )
+from dynbatch.errors import BackendError
 
 ALIGNMENT = 16
 GAP = bytes(ALIGNMENT)

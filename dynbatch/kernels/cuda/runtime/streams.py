@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
-from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CudaStream, CupyModule
+from dynbatch.cupy_types import CudaEvent, CudaStream, CupyModule
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.work import Work
 

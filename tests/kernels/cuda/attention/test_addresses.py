@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.addresses import read_rows, write_rows
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import launches
 

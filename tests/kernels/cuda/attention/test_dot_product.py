@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import spec_of
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.attention_reference import pack
 from tests.cuda import fake_cupy

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import spec_of
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.addresses import PagedRows, PageTable
 from dynbatch.kernels.attention.bias import ScoreBias
 from dynbatch.kernels.attention.blocks import Scoring
@@ -13,7 +14,6 @@ from dynbatch.kernels.attention.dot_product import dot_attention, dot_attention_
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import PackedAttention
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.matrices import ends_of
 from tests.cuda import nvrtc

@@ -11,14 +11,13 @@ import numpy as np
 from dynbatch.caller import users_frame
 from dynbatch.errors import ArgumentError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.launch import Dimensions
-from dynbatch.kernels.cuda.runtime.packing import SCALARS, Arguments
+from dynbatch.kernels.cuda.runtime.launch import Dimensions as Dimensions
+from dynbatch.kernels.cuda.runtime.packing import SCALARS
+from dynbatch.kernels.cuda.runtime.packing import Arguments as Arguments
+from dynbatch.kernels.cuda.runtime.queue import queue
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
-
-    from dynbatch.kernels.cuda.runtime.queue import Queue
-
 FORM = 'extern "C" __global__ void NAME(const REAL* x, …)'
 MOST_THREADS = 1024
 MOST_DIMENSIONS = 3
@@ -91,20 +90,19 @@ class CudaKernel:
 
     def launch(
         self,
-        queue: Queue,
         dtype: DTypeLike,
         grid: int | Dimensions,
         block: int | Dimensions,
         args: Arguments,
         shared: int,
     ) -> None:
-        """Queue a launch; see `Batch.launch`."""
-        problem = self._problem(grid, block, args)
+        """Write a launch on the GPU's stream; see `Batch.launch`."""
+        stream, problem = queue(), self._problem(grid, block, args)
         if problem is not None:
             error, told = problem
-            raise error(f"{queue.label or 'no node'}: kernel {self.name}: {told}")
-        queue.kernels(dtype).add(self._source)
-        queue.launch(dtype, self._key, _dimensions(grid), _dimensions(block), args, shared)
+            raise error(f"{stream.label or 'no node'}: kernel {self.name}: {told}")
+        stream.kernels(dtype).add(self._source)
+        stream.launch(dtype, self._key, _dimensions(grid), _dimensions(block), args, shared)
 
     def _problem(
         self, grid: int | Dimensions, block: int | Dimensions, args: Arguments

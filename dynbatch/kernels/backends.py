@@ -28,8 +28,13 @@ def backends() -> dict[str, str]:
 
 def without_c() -> str:
     """A line that says why NumPy runs in place of C, or "" if C runs."""
-    why = library.reason()
+    why = reason()
     return f"NumPy runs in place of C kernels, which are faster: {why}" if why else ""
+
+
+def reason() -> str:
+    """The reason why no C runs, or "" if it does."""
+    return library.reason()
 
 
 def rounding(matmul: str, on_gpu: bool = False) -> str:
@@ -44,7 +49,7 @@ def rounding(matmul: str, on_gpu: bool = False) -> str:
     by = "emulated in C"
     if on_gpu:
         by = "by tensor cores"
-    elif library.reason():
+    elif reason():
         by = "emulated by NumPy"
     elif name := instruction(matmul):
         by = f"by {name}"
@@ -52,7 +57,7 @@ def rounding(matmul: str, on_gpu: bool = False) -> str:
 
 
 def _c() -> str:
-    why, chosen = library.reason(), compiler()
+    why, chosen = reason(), compiler()
     if why or chosen is None:
         return f"off: {why}"
     return f"compiled by {' '.join(chosen.command)}, kept in {cache.folder()}"

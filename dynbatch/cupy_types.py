@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
+
 from dynbatch.backend import Array
 
 if TYPE_CHECKING:
@@ -109,6 +111,10 @@ class CupyModule(Protocol):
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array: ...
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> CudaText: ...
+
+
+def address_of(array: Array) -> int:
+    return array.ctypes.data if isinstance(array, np.ndarray) else device_address(array)
 
 
 def device_address(array: Array) -> int:
