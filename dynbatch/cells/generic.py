@@ -12,7 +12,7 @@ from dynbatch.backend import CPU, Array, Device, DType
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
-from dynbatch.kernels.c.attention.steps import AttentionSteps
+from dynbatch.kernels.attention.steps import AttentionSteps
 from dynbatch.kernels.rows import add_rows_at, gather_rows
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.nodes.operation import Operation
@@ -126,8 +126,8 @@ class GenericStep:
         Args:
             counts: sentences of each; they are the first ones.
         """
-        if self._in_c is None:
-            self._in_c = self._node.steps_in_c(self._places, self._batch.dtype)
+        if self._in_c is None and (scores := self._node.step_scores(self._places)) is not None:
+            self._in_c = scores.in_c(self._batch.dtype)
         if self._in_c is not None:
             self._in_c.begin(*self._attended(), first, counts, self.keeps)
 

@@ -13,8 +13,8 @@ from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
 from dynbatch.kernels.c.linear_gradients import scatter_tasks, weight_tasks
-from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.linear_gradients import MapGradient
+from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Parameter
 

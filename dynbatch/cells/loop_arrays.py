@@ -10,7 +10,7 @@ from dynbatch.cells.linear_maps import packed_weights, weight_elements
 from dynbatch.compiler.arrays import Arrays, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
-from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.runtime.tasks import Tasks
 
 
 class LoopArrays:

@@ -12,9 +12,9 @@ import numpy as np
 from dynbatch.backend import CPU, Array, DType
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.c.runtime.tasks import run_each
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.runtime.precision import rounded
+from dynbatch.kernels.runtime.tasks import run_each
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation

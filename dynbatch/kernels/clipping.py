@@ -7,10 +7,10 @@ from math import isfinite
 
 import numpy as np
 
-from dynbatch.backend import Array, Device, DType, device_of
+from dynbatch.backend import Array, Device, device_of
 from dynbatch.kernels.cuda import clipping as on_device
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
-from dynbatch.kernels.runtime.stream import HostCopy, stream_of
+from dynbatch.kernels.runtime.stream import HostCopy
 from dynbatch.kernels.runtime.transfer import to_host
 
 # OpenBLAS cuts longer dot products between its threads, and the sum would depend on their number.
@@ -36,22 +36,19 @@ def scale_to_norm(arrays: Sequence[Array], norm: Array | float, max_norm: float)
     """Every v ← v · min(1, max_norm / (norm + 1e-6)); on a GPU not if the norm is not finite.
 
     Args:
-        arrays: of one device, as those of `clip_values`.
-        norm:   a number; on a GPU (1,) float64 there.
+        norm: a number; of arrays on a GPU (1,) float64 there.
     """
     if not isinstance(norm, float):
-        for group in _by_dtype(arrays):
-            on_device.scale_to_norm([arrays[k] for k in group], norm, max_norm)
+        on_device.scale_to_norm(sorted(arrays, key=_type), norm, max_norm)
     elif (scale := max_norm / (norm + 1e-6)) < 1.0:
         for values in arrays:
             np.multiply(values, scale, out=values)
 
 
 def clip_values(arrays: Sequence[Array], limit: float) -> None:
-    """Clip every v to [-limit, limit]; NaN stays NaN."""
-    if arrays and device_of(arrays[0]).is_cuda:
-        for group in _by_dtype(arrays):
-            on_device.clip_values([arrays[k] for k in group], limit)
+    """Clip every v to [-limit, limit], of arrays on one device; NaN stays NaN."""
+    if arrays and not isinstance(arrays[0], np.ndarray):
+        on_device.clip_values(sorted(arrays, key=_type), limit)
         return
     for values in arrays:
         np.clip(values, -limit, limit, out=values)
@@ -63,59 +60,44 @@ class Totals:
     Args:
         arrays:  C-contiguous, of any devices and dtypes.
         squared: whether numbers are squared.
+        sent:    False copies nothing to the host before it is read, which then waits for all work.
     """
 
-    def __init__(self, arrays: Sequence[Array], squared: bool = True) -> None:
+    def __init__(self, arrays: Sequence[Array], squared: bool = True, sent: bool = True) -> None:
         on_host: Callable[[Array], float] = sum_squares if squared else _sum
         start = on_device.sum_squares if squared else on_device.sums
         self._totals = [on_host(x) if isinstance(x, np.ndarray) else 0.0 for x in arrays]
-        self._partials: list[tuple[list[int], list[int], Array]] = []
-        self._copies: list[HostCopy | None] = []
+        self._late: list[tuple[list[int], list[int], Array, HostCopy | None]] = []
         devices: dict[Device, list[int]] = {}
         for k, array in enumerate(arrays):
             if not isinstance(array, np.ndarray):
                 devices.setdefault(device_of(array), []).append(k)
-        for device, of_device in devices.items():
-            groups = _by_dtype([arrays[k] for k in of_device])
-            numbers = [of_device[k] for group in groups for k in group]
-            counts = [on_device.num_chunks(arrays[k]) for k in numbers]
-            partials, first = device.xp.empty(sum(counts), "float64"), 0
-            for group in groups:
-                group_arrays = [arrays[of_device[k]] for k in group]
-                end = first + sum(map(on_device.num_chunks, group_arrays))
-                start(group_arrays, partials[first:end])
-                first = end
-            self._partials.append((numbers, counts, partials))
-
-    def send(self) -> Totals:
-        """Start the copies to the host: reading waits for them and for nothing later."""
-        copies = [stream_of(device_of(x)).host_copy(x) for _, _, x in self._partials]
-        self._copies = copies
-        return self
+        for device, numbers in devices.items():
+            numbers.sort(key=lambda k: _type(arrays[k]))
+            ends = np.cumsum([on_device.num_chunks(arrays[k]) for k in numbers]).tolist()
+            partials = device.xp.empty(ends[-1], "float64")
+            start([arrays[k] for k in numbers], partials)
+            copy = HostCopy(partials) if sent else None
+            self._late.append((numbers, ends, partials, copy))
 
     def norm(self) -> Array:
         """√Σ of all, of arrays on one GPU, as (1,) float64 there."""
-        ((_, _, partials),) = self._partials
+        ((_, _, partials, _),) = self._late
         norm: Array = device_of(partials).xp.empty(1, "float64")
         on_device.norm_of(partials, norm)
         return norm
 
     def read(self) -> list[float]:
         """The total of each array."""
-        copies = self._copies or [None] * len(self._partials)
-        for (numbers, counts, partials), copy in zip(self._partials, copies, strict=True):
-            parts = np.split(to_host(partials) if copy is None else copy.read(), np.cumsum(counts))
+        for numbers, ends, partials, copy in self._late:
+            parts = np.split(to_host(partials) if copy is None else copy.read(), ends)
             for k, part in zip(numbers, parts, strict=False):
                 self._totals[k] = float(part.sum())
         return self._totals
 
 
-def _by_dtype(arrays: Sequence[Array]) -> list[list[int]]:
-    """The numbers of the arrays of each dtype."""
-    groups: dict[DType, list[int]] = {}
-    for k, array in enumerate(arrays):
-        groups.setdefault(array.dtype, []).append(k)
-    return [*groups.values()]
+def _type(array: Array) -> str:
+    return array.dtype.char
 
 
 def _sum(values: Array) -> float:

@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dynbatch.backend import Array, Device, DType, device_of
-from dynbatch.kernels.cuda import optimizers as on_device
+from dynbatch.backend import CPU, Array, Device, device_of
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.runtime.stream import stream_of
@@ -127,17 +126,26 @@ def run_updates(parts: Sequence[ParameterSlice], scratch: ShardScratch) -> None:
     rounding IEEE 754 fixes. On a GPU rules have one `UpdateRule`, gradients that were clipped in
     groups take a launch for each group, and nothing is waited for.
     """
-    launches: dict[Device, dict[tuple[DType, int], list[ParameterSlice]]] = {}
+    by_device: dict[Device, dict[object, list[ParameterSlice]]] = {}
     for part in parts:
-        if not isinstance(part.value, np.ndarray):
-            groups = launches.setdefault(device_of(part.value), {})
-            groups.setdefault((part.value.dtype, id(part.norm)), []).append(part)
-    for device, groups in launches.items():
+        device = CPU if isinstance(part.value, np.ndarray) else device_of(part.value)
+        key = (part.value.dtype, id(part.norm)) if device.is_cuda else None
+        by_device.setdefault(device, {}).setdefault(key, []).append(part)
+    for device, groups in by_device.items():
         stream = stream_of(device)
         for group in groups.values():
-            on_device.update(group, group[0].norm)
+            update_together(group[0].value, group, scratch)
         stream.flush()
-    parts = [x for x in parts if isinstance(x.value, np.ndarray) and x.num_elements]
+
+
+@kernel(cuda=HOST)
+def update_together(array: Array, parts: Sequence[ParameterSlice], scratch: ShardScratch) -> None:
+    """Update parameters of one device; on a GPU they have one dtype and one norm.
+
+    Args:
+        array: one of the values.
+    """
+    parts = [part for part in parts if part.num_elements]
     total = sum([part.num_elements for part in parts])
     if not total:
         return

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynbatch.attributes import attributes_of
-from dynbatch.backend import Array, DType
-from dynbatch.kernels.c.attention.steps import AttentionSteps
-from dynbatch.kernels.c.runtime.tasks import Tasks
-from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
-from dynbatch.kernels.cuda.runtime.joined import Joinable
+from dynbatch.backend import Array
+from dynbatch.kernels.attention.steps import StepScores
+from dynbatch.kernels.runtime.tasks import Stop
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import Node
@@ -270,9 +268,7 @@ class Operation(Recorded):
     # The kernels --------------------------------------------------------------------------------
 
     @classmethod
-    def forward_batch(
-        cls, batch: Batch, y: Ragged, *xs: Ragged
-    ) -> Iterator[Tasks | Joinable] | None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Stop] | None:
         """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified.
 
         A type that `writes_tasks` yields them, and goes on when they are done.
@@ -280,9 +276,7 @@ class Operation(Recorded):
         raise NotImplementedError(f"{cls.__name__}.forward_batch")
 
     @classmethod
-    def backward_batch(
-        cls, batch: Batch, dy: Ragged, *dxs: Ragged | None
-    ) -> Iterator[Tasks | Joinable] | None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Iterator[Stop] | None:
         """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
         raise NotImplementedError(f"{cls.__name__}.backward_batch")
 
@@ -395,19 +389,11 @@ class Operation(Recorded):
 
     # Steps of a scan that share one memory ------------------------------------------------------
 
-    def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:
-        """The runner of this operator's steps in C; None where its batched kernels run them.
+    def step_scores(self, memories: Sequence[int | None]) -> StepScores | None:
+        """The scores of attention whose steps are run together; None if its kernels run each.
 
         Args:
             memories: for each input, the number of the memory that it is, or None.
-        """
-        return None
-
-    def steps_on_device(self, memories: Sequence[int | None]) -> type[AdditiveSteps] | None:
-        """The type that prepares this operator's steps on a GPU; None where its kernels run each.
-
-        Args:
-            memories: as for `steps_in_c`.
         """
         return None
 

@@ -45,10 +45,10 @@ class Watched:
             for name, parameter in self._parameters.items()
             if parameter.grad is not None and not parameter.frozen
         }
-        self._sums = Totals(values, squared=False).send()
-        self._squares = Totals(values).send()
+        self._sums = Totals(values, squared=False)
+        self._squares = Totals(values)
         self._gradients, self._having = (
-            Totals(list(with_gradient.values())).send(),
+            Totals(list(with_gradient.values())),
             list(with_gradient),
         )
         self._copies = [snapshot(value) for value in values]
@@ -58,7 +58,7 @@ class Watched:
         """Measure the update, which has just been made or started."""
         values = [parameter.value for parameter in self._parameters.values()]
         combine(self._copies, values, keep=1.0, add=-1.0)
-        self._updates = Totals(self._copies).send()
+        self._updates = Totals(self._copies)
         self._copies = []
 
     def statistics(self) -> dict[str, Statistics]:

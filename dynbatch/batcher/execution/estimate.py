@@ -10,7 +10,7 @@ from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.memory_use import EARLIER, MemoryUse
 from dynbatch.batcher.planning.run_plan import Request, RunPlan
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.kernels.cuda.runtime.dry_run import DryCupy, dry_run
+from dynbatch.kernels.runtime.dry_run import DryCupy, dry_run
 from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory
 

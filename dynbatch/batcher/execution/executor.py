@@ -34,14 +34,13 @@ from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
+from dynbatch.kernels.backends import reason
 from dynbatch.kernels.blas import is_batch_invariant
-from dynbatch.kernels.c.runtime.library import switch
-from dynbatch.kernels.c.runtime.tasks import recording
-from dynbatch.kernels.cuda.runtime.queue import Queue, queue
-from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.precision import FULL, multiplying
+from dynbatch.kernels.runtime.stream import Stream, refused, stream_of
+from dynbatch.kernels.runtime.tasks import recording
 from dynbatch.kernels.runtime.workers import ThreadSpan
 from dynbatch.memory import Pool
 
@@ -103,10 +102,9 @@ class Executor:
         self._threads: list[ThreadSpan] | None = [] if profile else None
 
     @property
-    def _queue(self) -> Queue | None:
-        """The launch queue of the running thread, which kernels use too; None without a GPU."""
-        self._device.use()
-        return queue() if self._device.is_cuda else None
+    def _stream(self) -> Stream:
+        """The device's stream in the running thread, which kernels use too."""
+        return stream_of(self._device)
 
     def run(self, request: Request) -> None:
         """Compute nodes, none computed yet; then backward from the loss, if there is one.
@@ -131,9 +129,9 @@ class Executor:
             room = self._pool.room_bytes
             raise advised(error, request, self._planned_use, room) from error
         except MemoryError as error:
-            if self._queue is None:
+            if not self._device.is_cuda:
                 raise
-            raise refused(error, "what it computes with", self._queue.label) from error
+            raise refused(error, "what it computes with", self._stream.label) from error
 
     @contextmanager
     def planned(
@@ -168,7 +166,7 @@ class Executor:
         loss = request.loss
         self._run = run = Run(len(self.steps), len(self.plans), len(self._arenas))
         run.first = run.steps if loss is None else 0
-        run.uploaded_before = self._uploaded_bytes
+        run.uploaded_before = self._stream.uploaded_bytes
         self._actions.begin()
         try:
             plan = plan or self._plan_or_resting(request)
@@ -247,11 +245,7 @@ class Executor:
                 self._commits.add_last(self._differentiated, self._run.stashed)
             self.statistics.kernel_seconds += _seconds_since(begin)
         self.flush()
-        self._run.uploaded_bytes = self._uploaded_bytes - self._run.uploaded_before
-
-    @property
-    def _uploaded_bytes(self) -> int:
-        return 0 if self._queue is None else self._queue.uploaded_bytes
+        self._run.uploaded_bytes = self._stream.uploaded_bytes - self._run.uploaded_before
 
     def flush(self) -> None:
         """Start queued work for the GPU, if there is one."""
@@ -322,7 +316,7 @@ class Executor:
         """The settings of graph and kernels that plans follow from."""
         return (
             self._policy, self._dtype.char, self._matmul, self._trains,
-            parallel.available(), is_batch_invariant(), switch.is_off,
+            parallel.available(), is_batch_invariant(), not reason(),
         )  # fmt: skip
 
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
@@ -365,8 +359,7 @@ class Executor:
     def undo(self) -> None:
         """Leave graph, pool and queue as they were before a run that failed."""
         run = self._run
-        if self._queue is not None:
-            self._queue.discard()
+        self._stream.discard()
         for step in self.steps:
             step.gradients = None
         run.stashed.put_back()
@@ -392,7 +385,7 @@ class Executor:
         statistics = self.statistics
         changed = self.steps[self._run.first :]
         # With a backward, earlier steps are counted anew. A queue counts its launches itself.
-        statistics.count(new, changed, not self._run.first, self._queue is None)
+        statistics.count(new, changed, not self._run.first, not self._device.is_cuda)
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
         statistics.compile_seconds += self._run.compile_seconds

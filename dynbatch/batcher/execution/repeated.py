@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from functools import partial
-from itertools import groupby
-from operator import is_, itemgetter
+from operator import is_
 
 import numpy as np
 
@@ -18,18 +15,15 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
+from dynbatch.kernels.backends import reason
 from dynbatch.kernels.blas import is_batch_invariant
-from dynbatch.kernels.c.runtime.library import switch
-from dynbatch.kernels.c.runtime.tasks import Tasks, run_each, written
-from dynbatch.kernels.cuda.runtime.kept import KeptLaunches
-from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.packed import packed_weights
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
+from dynbatch.kernels.runtime.stream import Action, kept, stream_of
+from dynbatch.kernels.runtime.tasks import run_each
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
-
-Action = Callable[[], object]
 
 
 class RepeatedRun:
@@ -39,7 +33,7 @@ class RepeatedRun:
     While it rests, it holds no memory. When it runs for the second time in its arena, the calls of
     kernels in C are written down, for the parameters' arrays and the settings of that time: those
     that follow one another become one call. On a GPU their launches are kept, from the first time
-    on, and a run is a step that comes again, which `Queue.repeating` may start as one CUDA graph.
+    on, and a run is a step that comes again, which `repeating` may start as one CUDA graph.
 
     Args:
         memory: the plan, of the only run of its graph.
@@ -64,11 +58,6 @@ class RepeatedRun:
         self._parameters: list[Parameter] = []
         self._known: list[object] = []
 
-    @property
-    def _queue(self) -> Queue | None:
-        """The queue of the running thread; None without a GPU."""
-        return queue() if self._device.is_cuda else None
-
     def run(self) -> None:
         """Run all steps.
 
@@ -85,23 +74,22 @@ class RepeatedRun:
             self._write()
         for step in self._steps:
             step.batch.begin(0)
-        repeating = nullcontext() if self._queue is None else self._queue.repeating()
-        with repeating, parallel.one_blas_thread(), np.errstate(all="ignore"):
+        stream = stream_of(self._device)
+        with stream.repeating(), parallel.one_blas_thread(), np.errstate(all="ignore"):
             for action in self._actions:
                 action()
         self._statistics.count(self._steps, self._steps, anew=False, launches=True)
         self._statistics.launches += len(self._each)
-        if self._queue is not None:
-            self._queue.early.clear()  # which are among these
+        stream.early.clear()  # which are among these
 
     def _given(self) -> list[object]:
         """Addresses, beside the arena, that recorded calls and launches depend on."""
-        packed = packed_weights()
+        packed, stream = packed_weights(), stream_of(self._device)
         settings = (
-            parallel.available(), is_batch_invariant(), switch.is_off, packed,
+            parallel.available(), is_batch_invariant(), not reason(), packed,
             packed and packed.version,
         )  # fmt: skip
-        return [self._queue, *settings, *[parameter.value for parameter in self._parameters]]
+        return [stream, *settings, *[parameter.value for parameter in self._parameters]]
 
     def _place(self) -> None:
         """Find out what all steps do, with all blocks in their places in a new arena."""
@@ -125,7 +113,7 @@ class RepeatedRun:
         addresses = self._given()
         if (packed := packed_weights()) is not None:
             packed.renew()
-        self._actions = (in_few_calls if self._queue is None else in_few_launches)(self._each)
+        self._actions = kept(self._device, self._each)
         self._known = addresses
 
     def rest(self) -> None:
@@ -139,35 +127,8 @@ class RepeatedRun:
         self._arenas.give_after(0)
 
 
-def in_few_calls(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
-    """Actions with the same effect: those in C that follow one another are one call.
-
-    Args:
-        actions: each with whether calls of C may be written down in its place.
-    """
-    joined: list[Action] = []
-    tasks = Tasks()
-    for action, is_call in actions:
-        calls = written(action) if is_call else None
-        if calls is not None:
-            tasks.extend(calls)
-            continue
-        joined += [*tasks.repeated(), action]
-        tasks = Tasks()
-    return joined + tasks.repeated()
-
-
-def in_few_launches(actions: Iterable[tuple[Action, bool]]) -> list[Action]:
-    """`in_few_calls` on a GPU: launches of actions that follow one another are kept together."""
-    joined: list[Action] = []
-    for is_call, group in groupby(actions, itemgetter(1)):
-        each = [action for action, _ in group]
-        joined += [KeptLaunches(each)] if is_call else each
-    return joined
-
-
 def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
-    """The work of `StepRun.forward`, for `in_few_calls`; its arrays stay at their addresses."""
+    """The work of `StepRun.forward`, for `kept`; its arrays stay at their addresses."""
     kind, batch = step.node_type, step.batch
     if isinstance(step, AliasStep):
         return []
@@ -188,13 +149,13 @@ def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
     batch.ports = [port.values() for port in step.block.ports]
     kernel = partial(kind.forward_batch, batch, step.block.values(), *xs)
     if not (kind.names_kernels or isinstance(arena, np.ndarray)):
-        return [*actions, (partial(_at_once, kernel), False)]
+        return [*actions, (partial(_at_once, kernel, batch.device), False)]
     if kind.writes_tasks:
         return [*actions, (lambda: run_each(kernel()), False)]
     return [*actions, (kernel, kind.is_one_kernel and not batch.keeps)]
 
 
-def _at_once(kernel: Action) -> None:
-    """Run a hook of a user's type on a GPU, after all that has been queued."""
-    with queue().at_once():
+def _at_once(kernel: Action, device: Device) -> None:
+    """Run a hook of a user's type, on a GPU after all that has been queued."""
+    with stream_of(device).at_once():
         kernel()

@@ -13,10 +13,9 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
-from dynbatch.kernels.c.runtime.tasks import run_each, run_side_by_side
-from dynbatch.kernels.cuda.runtime.joined import run_joined
-from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.stream import Stream, run_joined, stream_of
+from dynbatch.kernels.runtime.tasks import run_each
 
 WORTH_A_THREAD = 50_000
 """Below this many elements a thread costs more than it saves (measured: hand-over ~30 µs)."""
@@ -55,8 +54,8 @@ class StepActions:
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:
         """Add the gradients that steps left for parameters to their `grad`."""
-        if self.device.is_cuda and any([step.dense for step in gradients]):
-            queue().settle()
+        if any([step.dense for step in gradients]):
+            stream_of(self.device).settle()
         room = commit(gradients, self._room)
         self._room = room if self.device.is_cuda else None
 
@@ -65,7 +64,7 @@ class StepActions:
         if not self.device.is_cuda:
             return
         begin = time.perf_counter()
-        waiting, statistics = queue(), self.statistics
+        waiting, statistics = stream_of(self.device), self.statistics
         before = waiting.counts()
         waiting.flush()
         self._room = None
@@ -77,7 +76,7 @@ class StepActions:
 
     def start(self) -> list[str]:
         """Start queued work for the GPU; return the names of its kernels."""
-        names = queue().waiting() if self.device.is_cuda else []
+        names = stream_of(self.device).waiting()
         self.flush()
         return names
 
@@ -102,7 +101,9 @@ class StageRunner:
     def run(self, stage: Stage, arena: Array) -> None:
         """Run forward or backward of the steps, after clearing the gradients that they add to."""
         actions, is_backward = self._actions, stage.is_backward
-        launches = queue() if self._device.is_cuda else None  # that of the thread which runs
+        launches = (
+            stream_of(self._device) if self._device.is_cuda else None
+        )  # that of the thread which runs
         for block in stage.cleared:
             self._clear(block, launches)
         if is_backward:
@@ -121,7 +122,7 @@ class StageRunner:
                     launches.label = step.label
                 actions.add_gradients(step, arena)
 
-    def _clear(self, block: Block, launches: Queue | None) -> None:
+    def _clear(self, block: Block, launches: Stream | None) -> None:
         if launches is not None:
             launches.label = f"the gradient of {block.nodes[0].label()}"
         self._actions.clear(block)
@@ -133,9 +134,8 @@ class StageRunner:
         if self._side_by_side and sum(heavy) > 1:
             large = [step for step, is_heavy in zip(steps, heavy, strict=True) if is_heavy]
             if all([step.node_type.writes_tasks for step in large]):
-                run_side_by_side(
-                    [step.backward(arena) if is_backward else step.forward(arena) for step in large]
-                )
+                run = StepRun.backward if is_backward else StepRun.forward
+                run_joined(self._device, [("", run(step, arena)) for step in large])
                 left: Sequence[Task] = ()
             else:
                 left = side_by_side(
@@ -147,13 +147,13 @@ class StageRunner:
             task()
 
     def _on_device(
-        self, launches: Queue, steps: Sequence[StepRun], tasks: Sequence[Task], is_backward: bool,
+        self, launches: Stream, steps: Sequence[StepRun], tasks: Sequence[Task], is_backward: bool,
         arena: Array,
     ) -> None:  # fmt: skip
         is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
         if len(tasks) > 1 and is_free:
             run = StepRun.backward if is_backward else StepRun.forward
-            run_joined(launches, [(step.label, run(step, arena)) for step in steps])
+            run_joined(self._device, [(step.label, run(step, arena)) for step in steps])
         else:
             for step, task in zip(steps, tasks, strict=True):
                 _launch(launches, step, task)
@@ -173,7 +173,7 @@ def side_by_side(steps: Sequence[StepRun], tasks: Sequence[Task]) -> Sequence[Ta
     return [tasks[k] for k in order[count:]]
 
 
-def _launch(launches: Queue, step: StepRun, task: Task) -> None:
+def _launch(launches: Stream, step: StepRun, task: Task) -> None:
     launches.label = step.label
     with launches.hook(step.node_type.names_kernels):
         task()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dynbatch.backend import CPU, Array
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.operation import Operation
 
 

@@ -24,9 +24,9 @@ from dynbatch.kernels.c.gathers import (
     gather_tasks,
     give_back_tasks,
 )
-from dynbatch.kernels.c.runtime.tasks import Tasks
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

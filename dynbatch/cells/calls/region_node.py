@@ -17,7 +17,7 @@ from dynbatch.cells.calls.table import CallRun, ValueHandle
 from dynbatch.cells.flops import backward_flops, forward_flops
 from dynbatch.compiler.arrays import Scratch, columns_of
 from dynbatch.kernels.c.gathers import BatchPass
-from dynbatch.kernels.c.runtime.tasks import Tasks
+from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node

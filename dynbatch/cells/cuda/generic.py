@@ -79,7 +79,8 @@ class DeviceGenericSteps:
             x.base.number if origin is Origin.MEMORY else None
             for x, origin in zip(op.inputs, origins, strict=True)
         ]
-        if op.node.steps_on_device(memories) is None or origins[0] is Origin.STATE:
+        scores = op.node.step_scores(memories)
+        if scores is None or scores.vector is None or origins[0] is Origin.STATE:
             return False
         gradients = [each.inputs[0] for each in loop.backward.ops if each.source is op]
         widths = [

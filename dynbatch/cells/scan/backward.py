@@ -14,8 +14,8 @@ from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
-from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

@@ -11,7 +11,7 @@ from dynbatch.backend import Array
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.kernels.arrays import concatenate
 from dynbatch.kernels.attention.addresses import PagedRows, write_rows
-from dynbatch.kernels.c.runtime.tasks import run_each
+from dynbatch.kernels.runtime.tasks import run_each
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

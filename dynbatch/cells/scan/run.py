@@ -15,8 +15,8 @@ from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
 from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledCell
-from dynbatch.kernels.c.runtime.tasks import Task, Tasks
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

@@ -20,8 +20,7 @@ from dynbatch.cells.scan.run import ScanRun, lengths_of
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
-from dynbatch.kernels.c.runtime.tasks import Tasks
-from dynbatch.kernels.cuda.runtime.joined import Joinable
+from dynbatch.kernels.runtime.tasks import Stop
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
@@ -136,17 +135,13 @@ class Scan(Operation):
         return _runner(batch).elements(batch, backward=True)
 
     @classmethod
-    def forward_batch(
-        cls, batch: Batch, y: Ragged, *xs: Ragged
-    ) -> Iterator[Tasks | Joinable] | None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Stop] | None:
         run = _runner(batch)(batch, y, xs)
         batch.memo["run"] = run
         return run.forward(y)
 
     @classmethod
-    def backward_batch(
-        cls, batch: Batch, dy: Ragged, *dxs: Ragged | None
-    ) -> Iterator[Tasks | Joinable] | None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Iterator[Stop] | None:
         run: ScanRun | DeviceScanRun = batch.memo["run"]
         if isinstance(run, ScanRun):
             return ScanBackward(run, batch, dy, dxs).run()

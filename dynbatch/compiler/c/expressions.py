@@ -27,9 +27,10 @@ def lacks(op: Op) -> str:
 
 
 def has_steps(op: Op) -> bool:
-    """Whether an operator with its own kernels has steps in C: see `Operation.steps_in_c`."""
+    """Whether an operator with its own kernels has steps in C: see `Operation.step_scores`."""
     memories = [x.base.number if x.base.origin is Origin.MEMORY else None for x in op.inputs]
-    return op.node.steps_in_c(memories, np.dtype(np.float32)) is not None
+    scores = op.node.step_scores(memories)
+    return scores is not None and scores.in_c(np.dtype(np.float32)) is not None
 
 
 def expression(op: Op, xs: Sequence[str]) -> str:

@@ -21,9 +21,9 @@ from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library, of_precisions
-from dynbatch.kernels.c.runtime.tasks import NativeTask, task
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import of_products
+from dynbatch.kernels.runtime.tasks import NativeTask, task
 
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024

@@ -8,7 +8,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.c.elementwise import share
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
+from dynbatch.kernels.runtime.tasks import share_rows
 
 # Elements that a thread adds in about 40 µs.
 WORTH_A_THREAD = 1 << 19

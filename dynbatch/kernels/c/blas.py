@@ -15,10 +15,10 @@ from dynbatch.backend import Array
 from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import of_precisions
-from dynbatch.kernels.c.runtime.tasks import is_writing, share
 from dynbatch.kernels.packed import packed_weights, panel_spans, words_of
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import FULL, of_products
+from dynbatch.kernels.runtime.tasks import is_writing, share
 from dynbatch.ragged import Ragged
 
 _libraries = of_precisions("blas.c")

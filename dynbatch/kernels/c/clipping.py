@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
+from dynbatch.kernels.runtime.tasks import share_rows
 
 # Elements that are summed in float; NumPy sums one block sooner. Threads share blocks, and so
 # do not change the order of a sum.

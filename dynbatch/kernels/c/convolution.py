@@ -11,12 +11,12 @@ from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.images import patch_tables
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import of_precisions
-from dynbatch.kernels.c.runtime.tasks import share, share_rows
 from dynbatch.kernels.convolution import Sizes, padded
 from dynbatch.kernels.images import Patches, swap_inner
 from dynbatch.kernels.packed import panel_spans
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import of_products
+from dynbatch.kernels.runtime.tasks import share, share_rows
 
 _libraries = of_precisions("convolution.c")
 

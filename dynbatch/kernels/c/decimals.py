@@ -10,8 +10,8 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
 from dynbatch.kernels.decimals import read_each
+from dynbatch.kernels.runtime.tasks import share_rows
 
 _library = Library("decimals.c")
 _SCALAR = np.dtype(np.float32)  # that of all that is read

@@ -9,9 +9,9 @@ from typing import Any
 from dynbatch.backend import Array
 from dynbatch.kernels.c.printed import BACKWARD, FORWARD
 from dynbatch.kernels.c.runtime.calls import print_call
-from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import ELEMENTS, only_c
+from dynbatch.kernels.runtime.tasks import WORTH_A_THREAD
 from dynbatch.kernels.unary import Argument, Function, arithmetic
 
 # The exponents whose powers and derivatives are products: NumPy's other powers are as fast.

@@ -8,8 +8,8 @@ from dynbatch.backend import Array
 from dynbatch.kernels.c.printed import gates
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD, share, share_rows
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import WORTH_A_THREAD, share, share_rows
 from dynbatch.kernels.unary import Argument, Function
 
 _library = Library("gated.c")

@@ -12,10 +12,10 @@ from dynbatch.backend import Array, DType
 from dynbatch.kernels import gathers as kernels
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD as WORTH_MOVING
-from dynbatch.kernels.c.runtime.tasks import NativeTask, Task, Tasks, task
 from dynbatch.kernels.gathers import GatherTable
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import WORTH_A_THREAD as WORTH_MOVING
+from dynbatch.kernels.runtime.tasks import NativeTask, Task, Tasks, task
 
 # Rows that run together, as in gathers.c.
 ROWS = 96

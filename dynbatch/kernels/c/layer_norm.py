@@ -9,8 +9,8 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share, share_rows
 from dynbatch.kernels.layer_norm import Normals
+from dynbatch.kernels.runtime.tasks import share, share_rows
 from dynbatch.kernels.segment import blocks
 
 _library = Library("layer_norm.c")

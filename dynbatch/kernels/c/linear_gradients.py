@@ -17,10 +17,10 @@ from dynbatch.kernels import linear_gradients as kernels
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import of_precisions
-from dynbatch.kernels.c.runtime.tasks import Task, Tasks, task
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import of_products
+from dynbatch.kernels.runtime.tasks import Task, Tasks, task
 
 _libraries = of_precisions("linear_gradients.c")
 

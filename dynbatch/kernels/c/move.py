@@ -9,9 +9,9 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
 from dynbatch.kernels.move import merge, num_elements
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import share_rows
 
 # Elements that a thread copies in about 10 µs.
 WORTH_A_THREAD = 1 << 16

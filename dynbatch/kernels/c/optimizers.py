@@ -12,8 +12,8 @@ from dynbatch.backend import Array, DType
 from dynbatch.kernels.c.printed import updates
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import NativeTask, Tasks, task
 from dynbatch.kernels.optimizers import ParameterSlice, Share
+from dynbatch.kernels.runtime.tasks import NativeTask, Tasks, task
 from dynbatch.kernels.scalar.update import UPDATES, UpdateRule
 
 _library = Library("updates.c")

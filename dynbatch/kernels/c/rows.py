@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
+from dynbatch.kernels.runtime.tasks import share_rows
 
 # Elements up to which NumPy adds rows that are distinct sooner, with the same bits.
 WORTH_C = 1 << 12

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 
@@ -56,10 +58,15 @@ def clip_values(gradients: Sequence[Array], limit: float) -> None:
     _over_chunks("clip_values", gradients, limit)
 
 
-def _over_chunks(kernel: str, gradients: Sequence[Array], *args: Argument) -> None:
-    base = gradients[0]
-    counts = [num_chunks(gradient) for gradient in gradients]
-    ends = np.cumsum(counts)
-    sizes = [gradient.size for gradient in gradients]
-    entries = np.column_stack((ends - counts, element_offsets(base, gradients), sizes))
-    launch(base, kernel, (int(ends[-1]),), (THREADS,), (base, entries, *args, len(gradients)))
+def _over_chunks(kernel: str, arrays: Sequence[Array], out: Array | float, *args: Argument) -> None:
+    """Launch a kernel for each run of arrays of one dtype; of sums, each run has its partials."""
+    for _, group in groupby(arrays, attrgetter("dtype")):
+        gradients = [*group]
+        base, counts = gradients[0], [num_chunks(gradient) for gradient in gradients]
+        ends = np.cumsum(counts)
+        sizes = [gradient.size for gradient in gradients]
+        entries = np.column_stack((ends - counts, element_offsets(base, gradients), sizes))
+        grid = (int(ends[-1]),)
+        launch(base, kernel, grid, (THREADS,), (base, entries, out, *args, len(gradients)))
+        if kernel in ("sum_squares", "sums"):
+            out = out[grid[0] :]  # type: ignore[index]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,9 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
+from dynbatch.kernels.optimizers import ParameterSlice
 from dynbatch.kernels.scalar.c_printer import CudaPrinter
 from dynbatch.kernels.scalar.update import UpdateRule
-
-if TYPE_CHECKING:
-    from dynbatch.kernels.optimizers import ParameterSlice
 
 THREADS = 256
 TILE = 1024  # elements of parameters to a block, as in updates.cuh
@@ -53,6 +50,10 @@ def source_of(update: UpdateRule) -> CudaSource:
     name = f"{update.name}_{hashlib.sha256(body.encode()).hexdigest()[:12]}"
     text = TEXT.format(name=name, arrays=len(outputs), numbers=len(update.numbers), body=body)
     return join(f"{update.name}.cu", text)
+
+
+def update_together(array: Array, parts: Sequence[ParameterSlice], scratch: object) -> None:
+    update(parts, parts[0].norm)
 
 
 def update(parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:

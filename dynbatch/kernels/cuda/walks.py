@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of

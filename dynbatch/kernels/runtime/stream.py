@@ -7,44 +7,49 @@ On a GPU it is a `Queue`, where work waits for one copy of all tables. The host 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, ClassVar, TypeAlias
 
 from dynbatch.backend import Array, Device, device_of
+from dynbatch.kernels.cuda.runtime import joined
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy as HostCopy
+from dynbatch.kernels.cuda.runtime.kept import KeptLaunches
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.replays import Replays as Replays
+from dynbatch.kernels.cuda.runtime.work import refused as refused
+from dynbatch.kernels.runtime.tasks import Tasks, run_side_by_side, written
+
+Action = Callable[[], object]
 
 
 class HostStream:
-    """The stream of the CPU.
+    """The stream of the CPU: nothing waits or is uploaded, and no step is replayed."""
 
-    Attributes:
-        replays: None: no step is replayed.
-        workspace_bytes: memory that a library keeps for products of this stream: none.
-    """
-
+    label = ""
     replays = None
-    workspace_bytes = 0
-
-    def counts(self) -> Counter[str]:
-        """Launches and uploads so far: none."""
-        return Counter()
+    early: ClassVar = Counter[str]()
+    uploaded_bytes = workspace_bytes = 0
 
     def flush(self) -> None:
         """Do nothing: all work is done."""
 
-    def settle(self) -> None:
-        """Do nothing: no work is postponed."""
+    settle = discard = flush
+
+    def counts(self) -> Counter[str]:
+        return Counter()
 
     def waiting(self) -> list[str]:
-        """The names of the work that has not been started: none."""
         return []
 
-    def host_copy(self, array: Array) -> None:
-        """None: the array can be read now."""
+    def at_once(self, names_kernels: bool = False) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    repeating = hook = at_once
 
     def rows_to_fill(self, count: int) -> int:
-        """No further rows: a step of `count` rows is not replayed."""
         return 0
 
 
@@ -64,3 +69,36 @@ def stream_of(device: Device) -> Stream:
 def flush(array: Array) -> None:
     """Start what waits on an array's device, where others read it than kernels of dynbatch."""
     stream_of(device_of(array)).flush()
+
+
+def run_joined(device: Device, kernels: Sequence[tuple[str, Iterator[Any]]]) -> None:
+    """Run kernels that do not read each other from stop to stop, each with a label for errors."""
+    if device.is_cuda:
+        joined.run_joined(queue(), kernels)
+    else:
+        run_side_by_side([kernel for _, kernel in kernels])
+
+
+def kept(device: Device, actions: Iterable[tuple[Action, bool]]) -> list[Action]:
+    """Actions with the same effect: those that follow one another are one, where that is allowed.
+
+    On the CPU their calls of C are written down as one call, on a GPU their launches are kept.
+
+    Args:
+        actions: each with whether it does the same whenever it is called.
+    """
+    works: list[Action] = []
+    if device.is_cuda:
+        for is_same, group in groupby(actions, itemgetter(1)):
+            each = [action for action, _ in group]
+            works += [KeptLaunches(each)] if is_same else each
+        return works
+    tasks = Tasks()
+    for action, is_same in actions:
+        calls = written(action) if is_same else None
+        if calls is not None:
+            tasks.extend(calls)
+            continue
+        works += [*tasks.repeated(), action]
+        tasks = Tasks()
+    return works + tasks.repeated()

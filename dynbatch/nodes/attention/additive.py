@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynbatch.backend import DType
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
-from dynbatch.kernels.c.attention import additive as c_additive
-from dynbatch.kernels.c.attention.steps import AttentionSteps
-from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
+from dynbatch.kernels.attention.steps import StepScores
 from dynbatch.nodes.arguments import check_parameter, nodes_of
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
@@ -111,14 +108,8 @@ class BahdanauAttention(AttentionBase):
         if dvector is not None:
             batch.parameter_gradients().add(vector, dvector)
 
-    def unmasked_steps(self, dtype: DType) -> AttentionSteps | None:
-        functions = c_additive.library.functions(dtype)
-        if functions is None:
-            return None
-        return AttentionSteps(functions, "additive", self.vector.value)
-
-    def steps_on_device(self, memories: Sequence[int | None]) -> type[AdditiveSteps] | None:
-        return AdditiveSteps if self.sees_all_of(memories) else None
+    def unmasked_scores(self) -> StepScores | None:
+        return StepScores(self.vector.value)
 
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:

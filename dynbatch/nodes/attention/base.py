@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.c.attention.steps import AttentionSteps
+from dynbatch.kernels.attention.steps import StepScores
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import Shape
@@ -219,16 +219,12 @@ class AttentionBase(Operation):
             deferred = cache.defer()
         return AttentionGradients(dq, dk, dv, batch.accumulate, deferred)
 
-    def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:
-        return self.unmasked_steps(dtype) if self.sees_all_of(memories) else None
+    def step_scores(self, memories: Sequence[int | None]) -> StepScores | None:
+        are_memories = memories[0] is None and None not in memories[1:]  # all but the query
+        return self.unmasked_scores() if are_memories and self.mask is NO_MASK else None
 
-    def sees_all_of(self, memories: Sequence[int | None]) -> bool:
-        """Whether keys and values, but not the query, are memories, and no mask hides any."""
-        is_of_step = memories[0] is None and None not in memories[1:]
-        return is_of_step and self.mask is NO_MASK
-
-    def unmasked_steps(self, dtype: DType) -> AttentionSteps | None:
-        """`steps_in_c` of one query that sees all keys."""
+    def unmasked_scores(self) -> StepScores | None:
+        """`step_scores` of a query that sees all keys."""
         return None
 
     @classmethod

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.arguments import number, shown
-from dynbatch.backend import Array, DType
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import Mask
-from dynbatch.kernels.c.attention import single_query as c_single_query
-from dynbatch.kernels.c.attention.steps import AttentionSteps
+from dynbatch.kernels.attention.steps import StepScores
 from dynbatch.nodes.arguments import check_parameter, nodes_of
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.attention.bias import BiasRule, DistanceBias, score_bias
@@ -130,11 +129,10 @@ class DotProductAttention(AttentionBase):
             return False
         return super().is_single_query(batch, queries, keys, masks)
 
-    def unmasked_steps(self, dtype: DType) -> AttentionSteps | None:
-        functions = c_single_query.library.functions(dtype)
-        if functions is None or self.heads > 1 or self.bias is not None or self.draws:
+    def unmasked_scores(self) -> StepScores | None:
+        if self.heads > 1 or self.bias is not None or self.draws:
             return None
-        return AttentionSteps(functions, "dot", np.full(1, self.scale, dtype))
+        return StepScores(None, self.scale)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

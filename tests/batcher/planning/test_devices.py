@@ -17,8 +17,8 @@ from dynbatch import nodes as F
 from dynbatch.batcher.steps.parameter_gradients import Claim
 from dynbatch.errors import BackendError, GraphError
 from dynbatch.kernels.cuda.runtime import queue as queue_module
-from dynbatch.kernels.cuda.runtime.dry_run import DryQueue
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.dry_run import DryQueue
 from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory
 from dynbatch.parameter import Parameter

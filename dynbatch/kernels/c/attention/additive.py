@@ -13,8 +13,8 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.c.attention.mask import mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
 from dynbatch.kernels.matrices import ends_of
+from dynbatch.kernels.runtime.tasks import share_rows
 from dynbatch.kernels.segment import WORTH_A_THREAD
 
 # Parts of a batch whose shares of the vector's gradient are added in order. Threads share them.

@@ -27,9 +27,9 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share
 from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import share
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
 # Scores that take a thread about 100 µs.

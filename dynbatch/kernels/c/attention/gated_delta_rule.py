@@ -14,8 +14,8 @@ from dynbatch.kernels.attention import gated_delta_rule as reference
 from dynbatch.kernels.attention.gated_delta_rule import DeltaGradients, DeltaInputs, DeltaSizes
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import share
 
 SIDE, PAIRS = 32, 64**2  # as in tiles.h and gated_delta_rule.c
 # Numbers of states, one for each token, whose updates take a thread about 100 µs.

@@ -11,7 +11,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.c.attention import additive
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
+from dynbatch.kernels.runtime.tasks import share_rows
 from dynbatch.kernels.segment import SUMS_WORTH_A_THREAD
 
 library = Library("attention/single_query.c")

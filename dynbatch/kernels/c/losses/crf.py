@@ -9,8 +9,8 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.c.runtime.tasks import share_rows
 from dynbatch.kernels.losses.crf import Chain, LogSums
+from dynbatch.kernels.runtime.tasks import share_rows
 
 # Tags of which a row lies on C's stack.
 MOST_TAGS = 1024

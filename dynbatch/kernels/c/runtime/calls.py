@@ -25,8 +25,8 @@ from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.c.runtime.arrays import ADDRESS, address_names, has_rows
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.c.runtime.source import CParameter
-from dynbatch.kernels.c.runtime.tasks import WORTH_A_THREAD, share_rows, writing
 from dynbatch.kernels.runtime.dispatch import ELEMENTS, ROWS, SEGMENTS, Walk
+from dynbatch.kernels.runtime.tasks import WORTH_A_THREAD, share_rows, writing
 
 ARRAYS = "REAL", "whole"
 TABLES = {"int64_t": "i8", "uint32_t": "u4", "double": "f8"}

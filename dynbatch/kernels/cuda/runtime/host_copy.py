@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,7 @@ from dynbatch.backend import Array
 from dynbatch.cupy_types import CudaEvent, MemoryPointer
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime.in_flight import hold
-
-if TYPE_CHECKING:
-    from dynbatch.kernels.cuda.runtime.queue import Queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 class HostCopy:
@@ -23,12 +20,11 @@ class HostCopy:
     a training loop may read a step's loss while the device is busy with the next step.
 
     Args:
-        queue: of the array's device.
         array: a device array, C-contiguous.
     """
 
-    def __init__(self, queue: Queue, array: Array) -> None:
-        self._queue = queue
+    def __init__(self, array: Array) -> None:
+        self._queue = queue()
         self._array: Array | None = array
         self._host: Array | None = None
         self._event: CudaEvent | None = None

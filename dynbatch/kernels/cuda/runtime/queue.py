@@ -26,7 +26,6 @@ from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.ahead import compiled_ahead
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs
-from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.launch import Dimensions, Kernels, Launch
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import Arguments, Tables
@@ -170,10 +169,6 @@ class Queue:
     def call(self, function: Callable[[], object]) -> None:
         """Queue other device work, a copy for instance."""
         self.add(HostCall(function, self.label))
-
-    def host_copy(self, array: Array) -> HostCopy:
-        """The contents of a device array after all work that is queued now; C-contiguous."""
-        return HostCopy(self, array)
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run tasks that queue work, which may run side by side on the device."""

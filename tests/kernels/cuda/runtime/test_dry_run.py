@@ -10,7 +10,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.backend import Device
-from dynbatch.kernels.cuda.runtime.dry_run import DryCupy
+from dynbatch.kernels.runtime.dry_run import DryCupy
 
 VIEWS = {
     "rows": lambda x: x[2:5],

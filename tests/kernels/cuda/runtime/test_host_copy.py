@@ -7,6 +7,7 @@ import pytest
 
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.optimizers import update
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.optimizers import ParameterSlice, Rule
 from dynbatch.optim.sgd import sgd
@@ -21,7 +22,7 @@ def count_down(x, ones):
 def test_it_is_what_the_array_held_at_that_moment(cupy, dtype):
     x, ones = cupy.asarray(np.arange(5, dtype=dtype)), cupy.asarray(np.ones(5, dtype))
     count_down(x, ones)
-    later = queue().host_copy(x)
+    later = HostCopy(x)
     count_down(x, ones)
     queue().flush()
     count_down(x, ones)
@@ -32,16 +33,16 @@ def test_it_is_what_the_array_held_at_that_moment(cupy, dtype):
 
 def test_reading_hands_the_queue_over(cupy):
     x = cupy.asarray(np.ones((2, 3)))
-    later = queue().host_copy(x)
+    later = HostCopy(x)
     del x
     assert later.read().tolist() == [[1] * 3] * 2
-    assert queue().host_copy(cupy.empty((0, 4))).read().shape == (0, 4)
+    assert HostCopy(cupy.empty((0, 4))).read().shape == (0, 4)
 
 
 def test_reading_waits_for_no_later_work(cupy):
     """The later work of a device that is in no hurry is not done when the value has been read."""
     x = cupy.asarray(np.ones(1))
-    later, done = queue().host_copy(x), cupy.cuda.Event(disable_timing=True)
+    later, done = HostCopy(x), cupy.cuda.Event(disable_timing=True)
     queue().call(lambda: x.fill(7))
     queue().call(lambda: done.record())
     queue().flush()
@@ -53,18 +54,18 @@ def test_reading_waits_for_no_later_work(cupy):
 
 def test_what_nobody_reads_is_kept_until_it_has_been_written(cupy):
     x = cupy.asarray(np.ones(3))
-    later = queue().host_copy(x)
+    later = HostCopy(x)
     queue().flush()
     host = weakref.ref(later._host)
     del later
     assert host() is not None
     cupy.cuda.Device().synchronize()
-    queue().host_copy(x).read()
+    HostCopy(x).read()
     assert host() is None
 
 
 def test_a_run_that_failed_is_told(cupy):
-    later = queue().host_copy(cupy.asarray(np.ones(1)))
+    later = HostCopy(cupy.asarray(np.ones(1)))
     queue().discard()
     with pytest.raises(BackendError, match="never computed"):
         later.read()

@@ -11,7 +11,8 @@ import pytest
 from dynbatch.kernels import arrays
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.c.runtime.arrays import address
-from dynbatch.kernels.c.runtime.tasks import (
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.tasks import (
     Tasks,
     recording,
     run_each,
@@ -20,7 +21,6 @@ from dynbatch.kernels.c.runtime.tasks import (
     share_rows,
     written,
 )
-from dynbatch.kernels.runtime import parallel
 from tests.forks import in_child
 
 # `mark` adds an argument of each kind; `meet` waits until as many threads have come as wanted.
