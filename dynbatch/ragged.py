@@ -88,6 +88,12 @@ class Ragged:
         """Other values over the same segments."""
         return Ragged(values, self.lengths, self._offsets, self.widths, self._owner)
 
+    def cut(self, counts: Sequence[int]) -> Ragged:
+        """The values with each segment cut into so many, of as many rows each."""
+        lengths = [n // max(1, count) for n, count in zip(self.lengths, counts, strict=True)]
+        widths = None if self.widths is None else np.repeat(self.widths, counts).tolist()
+        return Ragged(self.values, np.repeat(lengths, counts).tolist(), widths=widths)
+
     def __repr__(self) -> str:
         return f"Ragged({len(self)} segments, {self.values.dtype}{self.values.shape})"
 

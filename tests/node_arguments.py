@@ -62,6 +62,13 @@ def product(generator: Generator, length: int) -> tuple[Any, ...]:
     return (*matrix(generator, length), generator.standard_normal((4, 3)))
 
 
+def products_by_head(generator: Generator, length: int) -> tuple[Any, ...]:
+    """(H, T, 4) and (H, S, 4), with other H and S in other sentences, and a (4, 3) matrix."""
+    heads = 1 + length % 3
+    shapes = ((heads, length, 4), (heads, 2 * length, 4), (4, 3))
+    return tuple([generator.standard_normal(shape) for shape in shapes])
+
+
 def query_and_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     """Two queries, and as many keys and values as tokens."""
     shapes = ((2, 4), (length, 4), (length, 6))

@@ -134,7 +134,15 @@ GALLERY = [
     Mistake(inner_dimensions, errors.ShapeError, (
         "MatMul #new, sentence", "a (7, 256) and b (512, 4) differ in I (256 != 512)",
         "a  Input #1         float32 (7, 256)", "b  Input #2         float32 (512, 4)",
-        "rule: a (T, I) or (I,), b (I, O) -> (T, O)", "fix:")),
+        "rule: a (…, I) or (…, T, I), b (I, O) or (…, I, O) -> (…, O)", "fix:  transpose")),
+    Mistake(lambda graph: F.input(graph, np.ones((2, 3, 4))) @ F.input(graph, np.ones((3, 4, 5))),
+            errors.ShapeError, (
+        "MatMul #new, sentence 0: a (2, 3, 4) and b (3, 4, 5) differ.", "rule: a (…, I) or",
+        "fix:  give both the dimensions before the last two")),
+    Mistake(lambda graph: F.input(graph, np.ones((2, 3, 4))) @ F.input(graph, np.ones((2, 5, 6))),
+            errors.ShapeError, ("a (2, 3, 4) and b (2, 5, 6) differ in I (4 != 5)", "fix:")),
+    Mistake(lambda graph: F.input(graph, np.ones((2, 3, 4))) @ F.input(graph, np.ones((5, 6))),
+            errors.ShapeError, ("a (2, 3, 4) and b (5, 6) differ in I (4 != 5)", "fix:")),
     Mistake(another_length, errors.ShapeError, (
         "shape (5, 4) cannot be repeated to (3, 4)", "Tanh #1", "rule:",
         "check which operand belongs to another sentence", "beside Tanh #3 (3, 4)")),

@@ -92,15 +92,24 @@ NUMBERS_OF_A_PRODUCT = 9
 
 
 class MatMul(Operation):
-    """y = a b for two values of one sentence: one product for each sentence.
+    """y = a b for two values of one sentence: a product for each pair of their matrices.
 
-    Batches with:  every other MatMul of the same inner and outer width. Either may be a length: in
-                   `q @ k.T` the outer width is one, in `weights @ v` the inner.
+    Those with dimensions before the last two, as (heads, T, I) by (heads, I, O), have a matrix for
+    each of their sizes; where b is one matrix, it multiplies all rows of a.
+
+    Batches with:  every other MatMul of the same inner and outer width, with any number of
+                   matrices. Either may be a length: in `q @ k.T` the outer width is one, in
+                   `weights @ v` the inner.
     """
 
     __slots__ = ()
-    shape_rule = "a (T, I)|(I,), b (I, O) -> (T, O)|(O,)"
-    shape_fix = "transpose one of them, or use F.linear for a weight"
+    shape_rule = "a (…, I)|(…, T, I), b (I, O)|(…, I, O) -> (…, O)|(…, T, O)"
+    shape_fix: ClassVar[dict[str, str]] = {
+        "…": "give both the dimensions before the last two, as F.expand(x, shape) does, or make b "
+        "one matrix for all rows of a",
+        "I": "transpose one of them, or use F.linear for a weight",
+        "": "F.unsqueeze(a, 0) makes a matrix of a vector; a * b multiplies by a number",
+    }
     any_length = True
     multiplies_values = True
     retains = Retain(inputs=True)
@@ -134,20 +143,38 @@ class MatMul(Operation):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        return INDEX_BYTES * NUMBERS_OF_A_PRODUCT * len(batch.nodes)
+        return INDEX_BYTES * NUMBERS_OF_A_PRODUCT * sum(cls._counts(batch))
+
+    @staticmethod
+    def _counts(batch: Batch) -> list[int]:
+        """The number of matrices in each b, whose rows are those of one, I, so many times."""
+        sizes = zip(batch.input_rows(1), batch.input_widths(0), strict=True)
+        # Without inner width there is nothing to add up: all rows of y are 0, at once.
+        return [rows // inner if inner else 1 for rows, inner in sizes]
+
+    @classmethod
+    def _multiply(
+        cls, batch: Batch, a: Ragged, b: Ragged, out: Ragged,
+        transpose_a: bool = False, transpose_b: bool = False,
+    ) -> None:  # fmt: skip
+        """out = a b, matrix by matrix."""
+        counts = cls._counts(batch)
+        if counts.count(1) < len(counts):
+            a, b, out = a.cut(counts), b.cut(counts), out.cut(counts)
+        blas.matmul_segments(a, b, out, transpose_a, transpose_b)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        blas.matmul_segments(xs[0], xs[1], y)
+        cls._multiply(batch, xs[0], xs[1], y)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         a, b = batch.input(0), batch.input(1)
         da, db = dxs
         if da is not None:
-            blas.matmul_segments(dy, b, da, transpose_b=True)
+            cls._multiply(batch, dy, b, da, transpose_b=True)
         if db is not None:
-            blas.matmul_segments(a, dy, db, transpose_a=True)
+            cls._multiply(batch, a, dy, db, transpose_a=True)
 
 
 def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
@@ -188,9 +215,13 @@ def matmul(a: Node, b: Node) -> Node:
     """a b of two values of one sentence, as `torch.matmul`.
 
     (T, I) (I, O) -> (T, O);  (I,) (I, O) -> (O,);  (T, I) (I,) -> (T,);  (I,) (I,) -> (), as `dot`.
+    Of more dimensions, y_h = a_h b_h for each h: (H, T, I) (H, I, O) -> (H, T, O), and so on with
+    equal dimensions before the last two; or a matrix, or a vector, for all rows of a:
+    (H, T, I) (I, O) -> (H, T, O). Sentences that share a batch may have other H, T and O.
 
     Raises:
-        ShapeError: the inner dimensions differ, or one of the two is a scalar.
+        ShapeError: the inner dimensions, or those before the last two, differ; one of the two is a
+            scalar; or b has more dimensions than a (nothing is repeated for them).
 
     Example:
         >>> import dynbatch as db

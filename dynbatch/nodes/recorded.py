@@ -227,7 +227,7 @@ class Recorded(Node):
         self.refuse(
             f"{x!r} has {x.ndim} dimensions",
             "a value has at most two, but for the types that say any_rank: elementwise functions, "
-            "linear maps, norms, softmax, and functions of shapes",
+            "products, norms, softmax, and functions of shapes",
             f"F.reshape(x, (-1, {x.width})) makes one row of all dimensions but the last",
         )
 

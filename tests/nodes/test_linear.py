@@ -27,12 +27,12 @@ def test_a_frozen_parameter_gets_no_gradient(frozen):
 
 def test_the_table_of_products_and_what_they_cost_are_counted():
     with db.Graph() as graph:
-        pairs = [(F.input(graph, np.ones((n, 2))), F.input(graph, np.ones((2, 3)))) for n in (4, 0)]
+        shapes = [((4, 2), (2, 3)), ((0, 2), (2, 3)), ((2, 5, 2), (2, 2, 3)), ((2, 1, 2), (2, 3))]
+        pairs = [(F.input(graph, np.ones(a)), F.input(graph, np.ones(b))) for a, b in shapes]
         batch = Batch([a @ b for a, b in pairs], np.dtype("float32"))
-        factors = [
-            packed(np.ones(size), nodes)
-            for size, nodes in zip((8, 12), zip(*pairs, strict=True), strict=True)
-        ]
-        out = packed(np.ones(12), batch.nodes)
-        assert MatMul.index_bytes(batch) == segment_entries(*factors, out, False)[0].nbytes
-        assert MatMul.operations(batch) == 4 * 2 * 3 + ELEMENT * 4 * 3
+        columns = [*zip(*pairs, strict=True), batch.nodes]
+        values = [packed(np.ones(sum([x.rows * x.width for x in c])), c) for c in columns]
+        table, _ = segment_entries(*[x.cut([1, 1, 2, 1]) for x in values], False)
+        assert MatMul.index_bytes(batch) == table.nbytes
+        rows = 4 + 0 + 2 * 5 + 2 * 1
+        assert MatMul.operations(batch) == rows * 2 * 3 + ELEMENT * rows * 3

@@ -36,6 +36,8 @@ CASES = {
     "mean of the second": (lambda x: F.mean(x, dim=-2), lambda a: a.mean(1)),
     "max of the second": (lambda x: F.max(x, dim=1), lambda a: a.max(1)),
     "linear algebra": (lambda x: 2 * x + 1, lambda a: 2 * a + 1),
+    "product": (lambda x: x @ F.transpose(x, 1, 2), lambda a: a @ a.swapaxes(1, 2)),
+    "product with a vector": (lambda x: x @ x[0][1], lambda a: a @ a[0, 1]),
     "plus a matrix": (lambda x: x + x[0], lambda a: a + a[0]),
     "a matrix plus": (lambda x: x[0] + x, lambda a: a + a[0]),
     

@@ -8,6 +8,7 @@ from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, ShapeError
 from dynbatch.nodes.linear import LinearMap, MatMul
 from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.gather import Transpose
 from dynbatch.nodes.shape_rule import ShapeRule
 from tests.reporting.test_node_types import below
 
@@ -186,7 +187,8 @@ def test_a_fix_may_hold_quotes_and_expressions(fix, shown, monkeypatch):
 
 def test_rank_and_rows_follow_from_the_rule():
     assert LinearMap.any_rank and LinearMap.keeps_rows
-    assert not MatMul.any_rank and not MatMul.keeps_rows
+    assert MatMul.any_rank and not MatMul.keeps_rows
+    assert not Transpose.any_rank
 
     class Cut(Operation):
         """The first columns of x."""

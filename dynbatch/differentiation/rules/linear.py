@@ -44,6 +44,8 @@ def _matmul(y: MatMul, dy: Node) -> tuple[Made, ...]:
     a, b = y.inputs
     if a.ndim == 1:
         by_rows: Made = lambda: F.unsqueeze(a, -1) @ F.unsqueeze(dy, 0)  # noqa: E731
+    elif b.ndim == 2:
+        by_rows = lambda: _product_of_rows(a, dy)  # noqa: E731
     else:
-        by_rows = lambda: F.transpose(a) @ dy  # noqa: E731
-    return lambda: dy @ F.transpose(b), by_rows
+        by_rows = lambda: F.transpose(a, -2, -1) @ dy  # noqa: E731
+    return lambda: dy @ F.transpose(b, -2, -1), by_rows
