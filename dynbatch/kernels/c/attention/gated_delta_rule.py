@@ -94,14 +94,14 @@ def _tokens(sizes: DeltaSizes) -> int:
 def _room(sizes: DeltaSizes) -> int:
     """Elements of what `forward` takes of a thread's room, and of a state."""
     n, d, e = _tokens(sizes), sizes.key_width, sizes.value_width
-    return 2 * PAIRS + d * e + _whole_blocks(n) * d + (1 + sizes.has_b) * n * e
+    return 2 * PAIRS + d * e + _whole_blocks(n) * d + 2 * sizes.has_b * n * e
 
 
 def _room_backward(sizes: DeltaSizes) -> int:
     """Elements of what `backward` takes of a thread's room, and of a state's gradient."""
     n, d, e = _tokens(sizes), sizes.key_width, sizes.value_width
     turned = _whole_blocks(n) * max(d, e) + _whole_blocks(d) * e
-    return 5 * PAIRS + d * e + turned + 5 * n * d + (3 + sizes.has_b) * n * e
+    return 5 * PAIRS + d * e + turned + 3 * n * d + 2 * n * e
 
 
 def _whole_blocks(count: int) -> int:

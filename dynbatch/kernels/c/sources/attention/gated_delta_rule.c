@@ -81,10 +81,10 @@ static void dots(
 }
 
 // out_i = x_i yᵀ, where y (columns, width) is `turned`.
-static void times_turned(
-    ptrdiff_t n, ptrdiff_t columns, ptrdiff_t width, const REAL* x, const REAL* turned, REAL* out) {
+static void times_turned(ptrdiff_t n, ptrdiff_t columns, ptrdiff_t width, const REAL* x,
+    ptrdiff_t x_row, const REAL* turned, REAL* out) {
     for (ptrdiff_t j = 0; j < columns; j += SIDE)
-        product(n, least(columns - j, SIDE), width, x, width, 1, turned + j * width, SIDE, out + j,
+        product(n, least(columns - j, SIDE), width, x, x_row, 1, turned + j * width, SIDE, out + j,
             columns, 0);
 }
 
@@ -99,11 +99,11 @@ static void add_lower(ptrdiff_t n, ptrdiff_t width, const REAL* pairs, const REA
 }
 
 // out_j += Σ_i pairs_ij x_i for i >= j
-static void add_upper(
-    ptrdiff_t n, ptrdiff_t width, const REAL* pairs, const REAL* x, REAL* out, int adds) {
+static void add_upper(ptrdiff_t n, ptrdiff_t width, const REAL* pairs, const REAL* x,
+    ptrdiff_t x_row, REAL* out, ptrdiff_t out_row, int adds) {
     for (ptrdiff_t j = 0; j < n; j += HEIGHT)
-        product(least(n - j, HEIGHT), width, n - j, pairs + j * ROW + j, 1, ROW, x + j * width,
-            width, out + j * width, width, adds);
+        product(least(n - j, HEIGHT), width, n - j, pairs + j * ROW + j, 1, ROW, x + j * x_row,
+            x_row, out + j * out_row, out_row, adds);
 }
 
 static void copy_rows(
@@ -131,13 +131,13 @@ static REAL inner(ptrdiff_t size, const REAL* x, const REAL* y) {
 
 // out += factors_i part_i, and sums_i += factors_i part_i · x_i
 static void add_part(ptrdiff_t n, ptrdiff_t width, REAL sign, const REAL* factors, const REAL* part,
-    const REAL* x, REAL* out, REAL* sums) {
+    const REAL* x, ptrdiff_t x_row, REAL* out, ptrdiff_t out_row, REAL* sums) {
     for (ptrdiff_t i = 0; i < n; i++) {
         vector sum = {0};
         EACH_VECTOR(c, lanes, width) {
             vector y = get(part + i * width + c, lanes) * (sign * factors[i]);
-            sum = multiply_add(y, get(x + i * width + c, lanes), sum);
-            put(out + i * width + c, get(out + i * width + c, lanes) + y, lanes);
+            sum = multiply_add(y, get(x + i * x_row + c, lanes), sum);
+            put(out + i * out_row + c, get(out + i * out_row + c, lanes) + y, lanes);
         }
         sums[i] += sum_lanes(sum);
     }
@@ -176,13 +176,14 @@ static void solve(const Chunk* x, const REAL* negative, REAL* errors, REAL* w) {
 }
 
 // dW from dW + Mᵀ U, in place, and U = b dW.
-static void solve_backward(const Chunk* x, const REAL* negative, REAL* dw, REAL* u) {
+static void solve_backward(
+    const Chunk* x, const REAL* negative, REAL* dw, REAL* u, ptrdiff_t u_row) {
     ptrdiff_t e = x->e, n = x->n;
     for (ptrdiff_t j = (n - 1) / HEIGHT * HEIGHT; j >= 0; j -= HEIGHT) {
         ptrdiff_t rows = least(n - j, HEIGHT), next = j + rows;
         const REAL* tile = negative + j * ROW + j;
         if (next < n)
-            product(rows, e, n - next, negative + next * ROW + j, 1, ROW, u + next * e, e,
+            product(rows, e, n - next, negative + next * ROW + j, 1, ROW, u + next * u_row, u_row,
                 dw + j * e, e, 1);
         EACH_VECTOR(c, part, e) {
             vector done[HEIGHT];
@@ -192,7 +193,7 @@ static void solve_backward(const Chunk* x, const REAL* negative, REAL* dw, REAL*
                     sum = multiply_add(splat(tile[s * ROW + r]), done[s], sum);
                 done[r] = sum * x->b[j + r];
                 put(dw + (j + r) * e + c, sum, part);
-                put(u + (j + r) * e + c, done[r], part);
+                put(u + (j + r) * u_row + c, done[r], part);
             }
         }
     }
@@ -202,33 +203,37 @@ static void solve_backward(const Chunk* x, const REAL* negative, REAL* dw, REAL*
 static void forward(const Call* call, const Chunk* x, const REAL* state, REAL* next, REAL* room) {
     ptrdiff_t n = x->n, d = x->d, e = x->e, row = x->value_row, place = x->row * row + x->head * e;
     REAL *scores = take(&room, PAIRS), *turned = take(&room, whole_blocks(n) * d);
-    REAL *w = take(&room, n * e), *out = call->out + place;
+    REAL* out = call->out + place;
+    const REAL* w = x->v;
+    ptrdiff_t w_row = row;
     turn_all(n, d, x->k, x->key_row, turned);
     if (x->has_b) {
-        REAL *errors = take(&room, n * e), *negative = scores;  // before the scores are made
+        REAL *negative = scores, *errors = take(&room, n * e);  // before the scores are made
+        REAL* solved = take(&room, n * e);
         if (state) {
-            product(n, e, d, x->k, x->key_row, 1, state, e, w, e, 0);
+            product(n, e, d, x->k, x->key_row, 1, state, e, solved, e, 0);
             for (ptrdiff_t i = 0; i < n; i++) EACH_VECTOR(c, part, e) {
-                    vector product = get(w + i * e + c, part) * x->before[i];
+                    vector product = get(solved + i * e + c, part) * x->before[i];
                     put(errors + i * e + c, get(x->v + i * row + c, part) - product, part);
                 }
         } else copy_rows(n, e, x->v, row, errors, e);
         dots(n, d, x->k, x->key_row, turned, negative);
         decay(x, 1, negative);
-        solve(x, negative, errors, w);
+        solve(x, negative, errors, solved);
+        w = solved, w_row = e;
         if (call->errors) copy_rows(n, e, errors, e, call->errors + place, row);
-    } else copy_rows(n, e, x->v, row, w, e);
+    }
     dots(n, d, x->q, x->key_row, turned, scores);
     decay(x, 0, scores);
     if (state) {
         product(n, e, d, x->q, x->key_row, 1, state, e, out, row, 0);
         scale_rows(n, e, 1, x->before, out, row, out, row);
     }
-    add_lower(n, e, scores, w, e, out, row, state != NULL);
+    add_lower(n, e, scores, w, w_row, out, row, state != NULL);
     if (next) {
         if (state) scale(d * e, x->before[n - 1], state, next);
         scale_rows(n, d, 1, x->after, x->k, x->key_row, turned, d);
-        product(d, e, n, turned, 1, d, w, e, next, e, state != NULL);
+        product(d, e, n, turned, 1, d, w, w_row, next, e, state != NULL);
     }
 }
 
@@ -258,44 +263,46 @@ EXPORT void gated_delta_rule(
 // the gradient `dstate`, if `has_after`; then that of the state before it, in its place.
 static void backward(
     const Call* call, const Chunk* x, const REAL* state, REAL* dstate, int has_after, REAL* room) {
-    ptrdiff_t n = x->n, d = x->d, e = x->e, row = x->value_row, keys = n * d, values = n * e;
-    ptrdiff_t gates = x->row * x->heads + x->head;
+    ptrdiff_t n = x->n, d = x->d, e = x->e, gates = x->row * x->heads + x->head;
     REAL *scores = take(&room, PAIRS), *negative = take(&room, PAIRS);
     REAL *slopes = take(&room, PAIRS), *others = take(&room, PAIRS);
     REAL* turned = take(&room, whole_blocks(n) * most(d, e));
     REAL* turned_state = take(&room, whole_blocks(d) * e);
-    REAL *q = take(&room, keys), *k = take(&room, keys), *part = take(&room, keys);
-    REAL *dq = take(&room, keys), *dk = take(&room, keys);
-    REAL *dy = take(&room, values), *dw = take(&room, values), *w = take(&room, values), *u = dw;
+    REAL *part = take(&room, n * d), *values = take(&room, n * e);
     REAL of_before[ROW] = {0}, of_after[ROW] = {0}, dlog_a[ROW], all = 0, sum = 0;
-    copy_rows(n, d, x->q, x->key_row, q, d);
-    copy_rows(n, d, x->k, x->key_row, k, d);
-    copy_rows(n, e, call->dout + gates * e, row, dy, e);
-    turn_all(n, d, k, d, turned);
-    dots(n, d, q, d, turned, scores);
+    // Rows are read and written where they lie: copying a head's costs more than what it saves.
+    ptrdiff_t key = x->key_row, value = x->value_row, w_row = value;
+    const REAL *q = x->q, *k = x->k, *dy = call->dout + gates * e, *w = x->v;
+    ptrdiff_t dq_row = call->dq ? key : d, dk_row = call->dk ? key : d;
+    REAL* dq = call->dq ? call->dq + gates * d : take(&room, n * d);
+    REAL* dk = call->dk ? call->dk + gates * d : take(&room, n * d);
+    ptrdiff_t u_row = call->dv ? value : e, dw_row = u_row;
+    REAL *u = call->dv ? call->dv + gates * e : take(&room, n * e), *dw = u;
+    turn_all(n, d, k, key, turned);
+    dots(n, d, q, key, turned, scores);
     decay(x, 0, scores);
     // dW, U and W
+    if (x->has_b) dw = values, dw_row = e;
     if (has_after) {
-        scale_rows(n, d, 1, x->after, k, d, part, d);
-        product(n, e, d, part, d, 1, dstate, e, dw, e, 0);
+        scale_rows(n, d, 1, x->after, k, key, part, d);
+        product(n, e, d, part, d, 1, dstate, e, dw, dw_row, 0);
     }
-    add_upper(n, e, scores, dy, dw, has_after);
+    add_upper(n, e, scores, dy, value, dw, dw_row, has_after);
     if (x->has_b) {
         const REAL* errors = call->errors + gates * e;
-        dots(n, d, k, d, turned, negative);
+        dots(n, d, k, key, turned, negative);
         decay(x, 1, negative);
-        u = take(&room, values);
-        solve_backward(x, negative, dw, u);
-        scale_rows(n, e, 1, x->b, errors, row, w, e);
+        solve_backward(x, negative, dw, u, u_row);
         if (call->db)
             for (ptrdiff_t i = 0; i < n; i++)
-                call->db[gates + i * x->heads] = inner(e, dw + i * e, errors + i * row);
-    } else copy_rows(n, e, x->v, row, w, e);
-    if (call->dv) copy_rows(n, e, u, e, call->dv + gates * e, row);
+                call->db[gates + i * x->heads] = inner(e, dw + i * e, errors + i * value);
+        scale_rows(n, e, 1, x->b, errors, value, values, e);
+        w = values, w_row = e;
+    }
     // Terms of pairs of tokens: `scores` becomes those that each gate between the two is a factor of.
-    turn_all(n, e, w, e, turned);
-    dots(n, e, dy, e, turned, slopes);
-    if (x->has_b) dots(n, e, u, e, turned, others);
+    turn_all(n, e, w, w_row, turned);
+    dots(n, e, dy, value, turned, slopes);
+    if (x->has_b) dots(n, e, u, u_row, turned, others);
     for (ptrdiff_t i = 0; i < n; i++) EACH_VECTOR(j, lanes, tile_end(i, n)) {
             ptrdiff_t place = i * ROW + j;
             vector decays = get(x->decays + place, lanes), slope = get(slopes + place, lanes);
@@ -308,27 +315,27 @@ static void backward(
             }
             put(scores + place, terms, lanes);
         }
-    add_lower(n, d, slopes, k, d, dq, d, 0);
-    add_upper(n, d, slopes, q, dk, 0);
+    add_lower(n, d, slopes, k, key, dq, dq_row, 0);
+    add_upper(n, d, slopes, q, key, dk, dk_row, 0);
     if (x->has_b) {
         for (ptrdiff_t i = 0; i < n; i++) others[i * ROW + i] = 0;
-        add_lower(n, d, others, k, d, dk, d, 1);
-        add_upper(n, d, others, k, dk, 1);
+        add_lower(n, d, others, k, key, dk, dk_row, 1);
+        add_upper(n, d, others, k, key, dk, dk_row, 1);
     }
     // Terms of tokens with the states before and after the chunk, and of these with each other.
     if (state) {
         turn_all(d, e, state, e, turned_state);
-        times_turned(n, d, e, dy, turned_state, part);
-        add_part(n, d, 1, x->before, part, q, dq, of_before);
+        times_turned(n, d, e, dy, value, turned_state, part);
+        add_part(n, d, 1, x->before, part, q, key, dq, dq_row, of_before);
         if (x->has_b) {
-            times_turned(n, d, e, u, turned_state, part);
-            add_part(n, d, -1, x->before, part, k, dk, of_before);
+            times_turned(n, d, e, u, u_row, turned_state, part);
+            add_part(n, d, -1, x->before, part, k, key, dk, dk_row, of_before);
         }
     }
     if (has_after) {
         turn_all(d, e, dstate, e, turned_state);
-        times_turned(n, d, e, w, turned_state, part);
-        add_part(n, d, 1, x->after, part, k, dk, of_after);
+        times_turned(n, d, e, w, w_row, turned_state, part);
+        add_part(n, d, 1, x->after, part, k, key, dk, dk_row, of_after);
         if (state) all = x->before[n - 1] * inner(d * e, dstate, state);
     }
     // d log a_t: terms (i, j) with j < t <= i, of tokens from t on, and of those before t.
@@ -347,15 +354,13 @@ static void backward(
     sum = 0;
     for (ptrdiff_t t = 0; t < n && call->dlog_a; sum += of_after[t++])
         call->dlog_a[gates + t * x->heads] = dlog_a[t] + sum;
-    if (call->dq) copy_rows(n, d, dq, d, call->dq + gates * d, x->key_row);
-    if (call->dk) copy_rows(n, d, dk, d, call->dk + gates * d, x->key_row);
     if (state) {
         if (has_after) scale(d * e, x->before[n - 1], dstate, dstate);
-        scale_rows(n, d, 1, x->before, q, d, part, d);
-        product(d, e, n, part, 1, d, dy, e, dstate, e, has_after);
+        scale_rows(n, d, 1, x->before, q, key, part, d);
+        product(d, e, n, part, 1, d, dy, value, dstate, e, has_after);
         if (x->has_b) {
-            scale_rows(n, d, -1, x->before, k, d, part, d);
-            product(d, e, n, part, 1, d, u, e, dstate, e, 1);
+            scale_rows(n, d, -1, x->before, k, key, part, d);
+            product(d, e, n, part, 1, d, u, u_row, dstate, e, 1);
         }
     }
 }
