@@ -161,8 +161,9 @@ def gated_delta_rule(q: Node, k: Node, v: Node, log_a: Node, b: Node | None = No
         ShapeError: shapes do not fit.
         DtypeError: an argument is not a node.
 
-    Sums are those of chunks of 64 tokens, about as exact as a loop over tokens. `db.grad` through
-    it is an error.
+    Sums are those of chunks of 64 tokens, about as exact as a loop over tokens. NaN and infinities
+    reach the other tokens of their chunk and head, no other sentence. `db.grad` through it is an
+    error.
 
     Source: Yang et al. 2025, arXiv:2412.06464, equation 10, with S_t transposed; without b Yang et
         al. 2024, arXiv:2312.06635, and Dao & Gu 2024, arXiv:2405.21060.
