@@ -144,7 +144,7 @@ class RecomputeSearch:
             while last is not best and left > 0:
                 last = best
                 for change in changes:
-                    if not self._fits(best):
+                    if left > 0 and not self._fits(best):
                         best = min(best, self._changed(best, change), key=_size)
                         left -= 1
             if self._fits(best):

@@ -83,6 +83,21 @@ def test_a_search_makes_few_plans_of_many_batches(counted):
         assert len(graph.plans[0].steps) > options
 
 
+def test_a_descent_stops_when_its_steps_are_planned(monkeypatch, counted):
+    with db.Graph() as graph:
+        loss = Stepwise().loss(graph)
+        plans = []
+        for steps in (0, 2_000):
+            monkeypatch.setattr(recompute_search, "STEPS_PLANNED", steps)
+            counted.update(plans=0)
+            with pytest.raises(MemoryLimitError):
+                graph.estimate(loss, memory_limit=1)
+            plans.append(counted["plans"])
+        graph.forward()
+        steps = len(graph.plans[0].steps)
+    assert plans[1] - plans[0] == 2_000 // steps
+
+
 @pytest.fixture
 def searched(monkeypatch):
     """The searches of a test."""
