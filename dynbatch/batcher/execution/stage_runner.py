@@ -101,9 +101,8 @@ class StageRunner:
     def run(self, stage: Stage, arena: Array) -> None:
         """Run forward or backward of the steps, after clearing the gradients that they add to."""
         actions, is_backward = self._actions, stage.is_backward
-        launches = (
-            stream_of(self._device) if self._device.is_cuda else None
-        )  # that of the thread which runs
+        # The stream of the thread which runs.
+        launches = stream_of(self._device) if self._device.is_cuda else None
         for block in stage.cleared:
             self._clear(block, launches)
         if is_backward:
