@@ -32,7 +32,7 @@ FAR = 1.25
 GUESSES = 4
 """After this many plans a search goes on by bisection."""
 STEPS_PLANNED = 8_000
-"""Before an error says what is the least, so many steps are planned at most, some 20 µs each."""
+"""Before an error says what is the least, so many steps are planned at most, some 60 µs each."""
 STARTS = 8
 """Of so many descents to what is the least."""
 TRIED = 8
