@@ -47,12 +47,20 @@ def call(name: str, named: object) -> str:
     if isinstance(named, type) and issubclass(named, BaseException):
         return name
     try:
-        parameters = list(inspect.signature(named).parameters.values())  # type: ignore[arg-type]
+        parameters = _parameters(named)
     except (TypeError, ValueError):
         return name
     shown = [f"{STARS.get(each.kind, '')}{each.name}{default(each)}" for each in parameters]
     whole = f"{name}({', '.join(shown)})"
     return whole if len(whole) <= LONGEST else name
+
+
+def _parameters(named: object) -> list[inspect.Parameter]:
+    """The parameters of a call."""
+    # A class with a `__new__` of its own has the parameters of that before Python 3.11.4.
+    if isinstance(named, type) and inspect.isfunction(named.__init__):
+        return list(inspect.signature(named.__init__).parameters.values())[1:]
+    return list(inspect.signature(named).parameters.values())  # type: ignore[arg-type]
 
 
 STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
