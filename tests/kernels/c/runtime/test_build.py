@@ -174,7 +174,9 @@ def test_a_file_that_grows_too_large_leaves_numpy_and_says_why(tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["false", "cat", "python -c 1"])
+@pytest.mark.parametrize(
+    "command", ["false", "cat", f"{sys.executable} -c 1"], ids=["false", "cat", "python"]
+)
 def test_a_broken_compiler_leaves_numpy_and_says_why(
     tmp_path: Path, use: Any, command: str
 ) -> None:
