@@ -6,9 +6,11 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.errors import BackendError
+from dynbatch.kernels.blas import is_batch_invariant
 from dynbatch.kernels.c.blas import instruction
 from dynbatch.kernels.c.runtime import cache, library
 from dynbatch.kernels.c.runtime.compiler import compiler
+from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import FULL
 
 
@@ -69,3 +71,8 @@ def _cuda() -> str:
     except BackendError as error:
         return f"off: {str(error).splitlines()[0]}"
     return f"CuPy {module.__version__}"
+
+
+def settings() -> tuple[int, bool, bool]:
+    """The settings of a process that plans and recorded calls follow from: threads, BLAS, C."""
+    return parallel.available(), is_batch_invariant(), not reason()

@@ -34,8 +34,7 @@ from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
-from dynbatch.kernels.backends import reason
-from dynbatch.kernels.blas import is_batch_invariant
+from dynbatch.kernels.backends import settings
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.precision import FULL, multiplying
@@ -314,10 +313,7 @@ class Executor:
 
     def _settings(self) -> Hashable:
         """The settings of graph and kernels that plans follow from."""
-        return (
-            self._policy, self._dtype.char, self._matmul, self._trains,
-            parallel.available(), is_batch_invariant(), not reason(),
-        )  # fmt: skip
+        return self._policy, self._dtype.char, self._matmul, self._trains, settings()
 
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
         kept = {node.index for node in request.kept}

@@ -15,8 +15,7 @@ from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
-from dynbatch.kernels.backends import reason
-from dynbatch.kernels.blas import is_batch_invariant
+from dynbatch.kernels.backends import settings
 from dynbatch.kernels.packed import packed_weights
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
@@ -85,11 +84,8 @@ class RepeatedRun:
     def _given(self) -> list[object]:
         """Addresses, beside the arena, that recorded calls and launches depend on."""
         packed, stream = packed_weights(), stream_of(self._device)
-        settings = (
-            parallel.available(), is_batch_invariant(), not reason(), packed,
-            packed and packed.version,
-        )  # fmt: skip
-        return [stream, *settings, *[parameter.value for parameter in self._parameters]]
+        values = [parameter.value for parameter in self._parameters]
+        return [stream, *settings(), packed, packed and packed.version, *values]
 
     def _place(self) -> None:
         """Find out what all steps do, with all blocks in their places in a new arena."""
