@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +13,8 @@ from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, panel_elements
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
-from dynbatch.kernels.c.linear_gradients import scatter_tasks, weight_tasks
-from dynbatch.kernels.linear_gradients import MapGradient
-from dynbatch.kernels.runtime.tasks import Task, Tasks
+from dynbatch.kernels.linear_gradients import MapGradient, scatter_products, weight_gradients
+from dynbatch.kernels.runtime.tasks import Task, Tasks, in_order
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Parameter
 
@@ -78,13 +78,14 @@ def stream_gradients(
     cell: CompiledLoop, arrays: Arrays, outs: Mapping[int, Array], order: Array | None,
     span: tuple[int, int],
 ) -> list[Task]:  # fmt: skip
-    """Tasks that make dx of each stream, in outs[k][order], of a range of rows.
+    """Tasks of one thread that make dx of each stream, in outs[k][order], of a range of rows.
 
     Args:
         outs:  where gradients go, of those streams whose are asked for. It may be dX itself.
         order: None if that is in the rows of the loop.
     """
     tasks: list[Task] = []
+    rows = slice(*span)
     for stream, out in outs.items():
         gradient = arrays[f"dX{stream}"] if stream in cell.backward_program.of_streams else None
         products: list[tuple[Array, Array, int]] = []
@@ -92,12 +93,13 @@ def stream_gradients(
             (x,) = op.inputs
             if x.number != stream or number not in cell.of_maps:
                 continue
-            dy = columns_of(arrays, cell.of_maps[number])
+            dy = columns_of(arrays, cell.of_maps[number])[rows]
             products += [(dy[:, piece.columns], piece.rows, x.column) for piece in op.pieces]
         is_there = gradient is out
         if products or not is_there:
-            start = None if is_there else gradient
-            tasks += scatter_tasks(products, start, order, out, is_there, span)
+            start = None if is_there or gradient is None else gradient[rows]
+            index, into = (None, out[rows]) if order is None else (order[rows], out)
+            tasks += in_order(partial(scatter_products, products, start, index, into, is_there))
     return tasks
 
 
@@ -168,7 +170,7 @@ class WeightGradients:
             MapGradient(dy[:, t.columns], t.biases[0] if t.biases else None, t.weights)
             for t in self._targets[group]
         ]
-        self._tasks.then(*[[each] for each in weight_tasks(xs, maps, again)])
+        self._tasks.call(partial(weight_gradients, xs, maps, again))
 
     def finish(self) -> None:
         """Copy the gradients of biases that are added up to those that are added to them."""

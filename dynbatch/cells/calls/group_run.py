@@ -16,14 +16,7 @@ from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS
-from dynbatch.kernels.c.gathers import (
-    ROWS,
-    BoundBatches,
-    BoundTable,
-    GatherTables,
-    gather_tasks,
-    give_back_tasks,
-)
+from dynbatch.kernels.batches import ROWS, BoundBatches, BoundTable, GatherTables
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import Tasks
@@ -180,7 +173,7 @@ class GroupRun:
             maps: whether to make its maps too, for all calls at once.
         """
         count = self.group.calls
-        tasks.then(*[[each] for table in self._ahead for each in gather_tasks(table, 0, count)])
+        tasks.call(*[_gather(table, count) for table in self._ahead])
         self._batch.launches += len(self._ahead)
         if not maps or not self.cell.stream_maps or self.at_once:
             return
@@ -198,7 +191,7 @@ class GroupRun:
         results, whole = self.group.results, GatherTable(self.arrays[ORDER])
         for leaf, columns in enumerate(self.cell.exports):
             table = results.values(y, leaf), whole, [columns_of(self.arrays, columns)]
-            tasks.then(*[[each] for each in gather_tasks(table, 0, self.group.calls)])
+            tasks.call(_gather(table, self.group.calls))
 
     def finish(self, tasks: Tasks) -> WeightGradients:
         cell, arrays, count = self.cell, self.arrays, self.group.calls
@@ -214,8 +207,8 @@ class GroupRun:
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
-        for table in self._returns_ahead:
-            tasks.then(*[[each] for each in give_back_tasks(table, 0, count)])
+        for dx, table, sources in self._returns_ahead:
+            tasks.call(partial(give_back, dx, table, 0, count, sources))
         around = len(cell.stream_maps) + len(self._returns_ahead)
         self._batch.launches += len(cell.maps) + around
         return weights
@@ -265,3 +258,9 @@ class GroupRun:
         """
         num_given = self.cell.program.num_given
         return self.results, {k: self.arrays[f"dX{k}"] for k in self.cell.reached if k < num_given}
+
+
+def _gather(bound: BoundTable, count: int) -> partial[None]:
+    """The gather of all rows of a table."""
+    out, table, sources = bound
+    return partial(gather, sources, table, 0, count, out)

@@ -16,7 +16,7 @@ from dynbatch.cells.calls.region import CallGroup, CallRegion, Inner
 from dynbatch.cells.calls.table import CallRun, ValueHandle
 from dynbatch.cells.flops import backward_flops, forward_flops
 from dynbatch.compiler.arrays import Scratch, columns_of
-from dynbatch.kernels.c.gathers import BatchPass
+from dynbatch.kernels.batches import BatchPass
 from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops

@@ -7,35 +7,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import linear_gradients as kernels
 from dynbatch.kernels.blas import WORTH_A_THREAD
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import of_precisions
 from dynbatch.kernels.linear_gradients import MapGradient
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import of_products
-from dynbatch.kernels.runtime.tasks import Task, Tasks, task
+from dynbatch.kernels.runtime.tasks import share
 
 _libraries = of_precisions("linear_gradients.c")
 
 
 def weight_gradients(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> Any:
-    return _run(weight_tasks(xs, maps, add))
-
-
-def weight_tasks(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) -> list[Task]:
-    """The tasks of `weight_gradients`, which may run at the same time."""
     functions = _libraries[of_products()].functions(xs[0].dtype)
     rows = len(maps[0].dy)
     arrays = [x for dy, bias, weights in maps for x in (dy, bias, *weights)]
     if functions is None or not has_rows(*xs, *arrays):
-        return [partial(kernels.weight_gradients, xs, maps, add)]
+        return NotImplemented
     inputs, outputs, table = [], 0, []
     for x in xs:
         inputs += [address(x) or 0, row_stride(x), x.shape[1], rows - len(x)]
@@ -47,54 +40,35 @@ def weight_tasks(xs: Sequence[Array], maps: Sequence[MapGradient], add: bool) ->
     tables = np.array(inputs, np.int64), np.array(table, np.int64)
     rest = (rows, len(xs), address(tables[0]), len(maps), address(tables[1]), add)
     spans = _spans(outputs, rows * sum(inputs[2::4]))
-    return [task(functions.weight_gradients, (*s, *rest), xs, maps, tables) for s in spans]
+    share(functions.weight_gradients, [(*s, *rest) for s in spans], (xs, maps, tables))
+    return None
 
 
 def scatter_products(
     products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
     out: Array, add: bool,
 ) -> Any:  # fmt: skip
-    rows = len(products[0][0] if start is None else start)
-    spans = _spans(rows, sum([weight.size for _, weight, _ in products]))
-    every = [scatter_tasks(products, start, index, out, add, span) for span in spans]
-    return _run([each for tasks in every for each in tasks])
-
-
-def scatter_tasks(
-    products: Sequence[tuple[Array, Array, int]], start: Array | None, index: Array | None,
-    out: Array, add: bool, span: tuple[int, int],
-) -> list[Task]:  # fmt: skip
-    """The task of `scatter_products` for a range of rows."""
-    functions, rows = _libraries[of_products()].functions(out.dtype), slice(*span)
+    functions = _libraries[of_products()].functions(out.dtype)
     if functions is None or not has_rows(out, start, *[x for *pair, _ in products for x in pair]):
-        of_rows = [(x[rows], weight, column) for x, weight, column in products]
-        base = None if start is None else start[rows]
-        places, into = (None, out[rows]) if index is None else (index[rows], out)
-        return [partial(kernels.scatter_products, of_rows, base, places, into, add)]
+        return NotImplemented
     places, table = None if index is None else np.ascontiguousarray(index, np.int64), []
     for x, weight, column in products:
         table += [column, *weight.shape, address(x) or 0, row_stride(x)]
         table += [address(weight) or 0, row_stride(weight)]
     numbers = np.array(table, np.int64)
     base_row = 0 if start is None else row_stride(start)
-    arguments = (
-        *span, out.shape[1], address(places), address(start), base_row, address(out),
+    rest = (
+        out.shape[1], address(places), address(start), base_row, address(out),
         row_stride(out), len(products), address(numbers), add,
     )  # fmt: skip
+    rows = len(products[0][0] if start is None else start)
+    spans = _spans(rows, sum([weight.size for _, weight, _ in products]))
     alive = (places, numbers, products, start, out)
-    return [task(functions.scatter_products, arguments, *alive)]
+    share(functions.scatter_products, [(*span, *rest) for span in spans], alive)
+    return None
 
 
 def _spans(count: int, work: int) -> list[tuple[int, int]]:
     """Ranges for threads, of what takes `work` multiply-adds each."""
     threads = max(1, min(parallel.available(), count * work // WORTH_A_THREAD))
     return [*itertools.pairwise([count * k // threads for k in range(threads + 1)])]
-
-
-def _run(tasks: Sequence[Task]) -> Any:
-    if any(map(callable, tasks)):
-        return NotImplemented
-    todo = Tasks()
-    todo.then(*[[each] for each in tasks])
-    todo.run()
-    return None

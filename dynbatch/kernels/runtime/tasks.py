@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -144,6 +144,14 @@ class Tasks:
         """Add a stage, whose parts may run at the same time."""
         self._stages.append(parts)
 
+    def call(self, *kernels: Callable[[], object]) -> None:
+        """Add a stage of kernels that may run at the same time: see `parts_of`."""
+        self.then(*[part for kernel in kernels for part in parts_of(kernel)])
+
+    def parts(self) -> list[Sequence[Task]]:
+        """The tasks as parts of one stage: all in one part if there are several stages."""
+        return [*self._stages[0]] if len(self._stages) == 1 else [self.in_order()]
+
     def extend(self, others: Tasks) -> None:
         """Add the stages of others."""
         self._stages += others._stages
@@ -205,6 +213,18 @@ def written(kernel: Callable[[], object]) -> Tasks | None:
     finally:
         writing.tasks, only_c.wanted = None, False
     return tasks
+
+
+def parts_of(kernel: Callable[[], object]) -> list[Sequence[Task]]:
+    """The calls of C that a kernel would do, each a part of a stage; itself where it has no C."""
+    calls = written(kernel)
+    return [[cast(Task, kernel)]] if calls is None else calls.parts()
+
+
+def in_order(kernel: Callable[[], object]) -> list[Task]:
+    """The calls of C that a kernel would do on one thread; itself where it has no C."""
+    with parallel.serial():
+        return [each for part in parts_of(kernel) for each in part]
 
 
 class Stop(Protocol):

@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.kernels.c import gathers
+from dynbatch.kernels import batches
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import parallel
 
@@ -66,15 +66,15 @@ def trained(numbers):
 def test_bits_do_not_depend_on_the_number_of_threads(threads, monkeypatch):
     if library.reason():
         pytest.skip(library.reason())
-    parts, tasks = [], gathers.BatchPass.tasks
+    parts, tasks = [], batches.BatchPass.tasks
 
     def noted(*args):
         found = tasks(*args)
         parts.append(len(found))
         return found
 
-    monkeypatch.setattr(gathers, "WORTH_A_THREAD", 1)
-    monkeypatch.setattr(gathers.BatchPass, "tasks", noted)
+    monkeypatch.setattr(batches, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(batches.BatchPass, "tasks", noted)
     numbers = np.random.default_rng(2).integers(17, 33, 24).tolist()
     found = []
     for count in (1, 2, 3):
