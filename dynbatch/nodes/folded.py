@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
+
+
+def _of_node(name: str) -> Any:
+    """An attribute that a folded node has in common with the node it stands for."""
+
+    def store(folded: Folded, value: object) -> None:
+        setattr(folded.stands_for, name, value)
+
+    return property(attrgetter(f"stands_for.{name}"), store)
 
 
 class Folded(Operation):
@@ -33,26 +43,6 @@ class Folded(Operation):
         self.ragged = stands_for.ragged
         self.sig = self.signature()
 
-    @property
-    def _block(self) -> Any:
-        return self.stands_for._block
-
-    @_block.setter
-    def _block(self, block: Any) -> None:
-        self.stands_for._block = block
-
-    @property
-    def _position(self) -> int:
-        return self.stands_for._position
-
-    @_position.setter
-    def _position(self, position: int) -> None:
-        self.stands_for._position = position
-
-    @property
-    def _start(self) -> int:
-        return self.stands_for._start
-
-    @_start.setter
-    def _start(self, start: int) -> None:
-        self.stands_for._start = start
+    _block = _of_node("_block")
+    _position = _of_node("_position")
+    _start = _of_node("_start")

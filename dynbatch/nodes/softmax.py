@@ -8,34 +8,25 @@ from dynbatch.kernels import softmax as kernels
 from dynbatch.kernels import sparsemax as sparse
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
+from dynbatch.nodes.operation import Retain
+from dynbatch.nodes.shape.axes import Along, axis, segments
 from dynbatch.ragged import Ragged
 
 
-class Normalised(Operation):
+class Normalised(Along):
     """Base of all: x normalised over the features of each token, or the tokens of each feature.
 
     Batches with:  every other one of its type, width and dim, whatever the lengths; the width may
         be a length too.
     """
 
-    __slots__ = ("over",)
-    static = ("over",)
+    __slots__ = ()
     shape_rule = "x (…) -> (…)"
     any_length = True
     retains = Retain(output=True)
     inplace_forward = True
-    over: str
     kernel: ClassVar[staticmethod[..., None]]
     backward_kernel: ClassVar[staticmethod[..., None]]
-
-    def is_rowwise(self) -> bool:
-        return self.over == FEATURES
-
-    @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        return segment_bytes(batch, batch.first.over)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -276,7 +276,7 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
             f"lookup: the table {table.name!r} has shape {shape}.\n"
             "  rule: a table is (V, D)\n  fix:  give the parameter two dimensions"
         )
-    ids, width = _ids_in(table, ids), shape[1]
+    ids, width = _checked(table, as_ids("lookup", ids)), shape[1]
     sig = graph.signatures.get((Lookup, table, width))
     if sig is None:
         return Lookup(graph=graph, table=table, ids=ids)
@@ -284,11 +284,6 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
     node.table, node.ids = table, ids
     node.complete_as((), graph, 2, ids.size, width, ROWS, sig)
     return node
-
-
-def _ids_in(table: Parameter, ids: Any) -> Array:
-    """Ids of rows of a table."""
-    return _checked(table, as_ids("lookup", ids))
 
 
 def _checked(table: Parameter, array: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from dynbatch.arguments import size
 from dynbatch.kernels import arrays
@@ -18,7 +18,52 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class Convolution(Sliding):
+class Convolves:
+    """Base of convolutions, beside one that has windows: these times a weight, and a bias."""
+
+    __slots__ = ()
+    groups = 1
+    patches: ClassVar[Any]  # a method: the windows of a batch
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        node = batch.first
+        return kernels.workspace(node.weight.value, cls.patches(batch), node.groups)
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        weight, windows = batch.first.weight.value, cls.patches(batch)
+        return max(
+            kernels.workspace(weight, windows, batch.first.groups),
+            kernels.workspace_backward(weight, windows.reversed()),
+        )
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        node = batch.first
+        bias = None if node.bias is None else node.bias.value
+        windows = cls.patches(batch)
+        kernels.convolve(
+            xs[0].values, windows, node.weight.value, bias, batch.scratch, y.values, node.groups
+        )
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        node, gradients, windows = batch.first, batch.parameter_gradients(), cls.patches(batch)
+        if dxs[0] is not None:
+            pixels = windows.reversed()
+            kernels.convolve_backward(
+                dy.values, pixels, node.weight.value, batch.scratch, dxs[0].values, node.groups
+            )
+        if not node.weight.frozen:
+            into = gradients.buffer(node.weight)
+            x = batch.input(0).values
+            kernels.weight_gradient(x, windows, dy.values, batch.scratch, into, node.groups)
+        if node.bias is not None and not node.bias.frozen:
+            arrays.sum_rows(dy.values, gradients.buffer(node.bias), gradients.later)
+
+
+class Convolution(Convolves, Sliding):
     """y_m = Σ W_ij x_(m · stride - padding + (i, j) · dilation) + b, beyond the edge 0.
 
     Each group of O / groups outputs reads I features of x.
@@ -58,43 +103,6 @@ class Convolution(Sliding):
                 f"groups={gcd(outputs, groups)}, or a weight of more outputs",
             )
         return super().check_shape(*shapes)
-
-    @classmethod
-    def workspace(cls, batch: Batch) -> int:
-        node = batch.first
-        return kernels.workspace(node.weight.value, cls.patches(batch), node.groups)
-
-    @classmethod
-    def workspace_backward(cls, batch: Batch) -> int:
-        weight, windows = batch.first.weight.value, cls.patches(batch)
-        return max(
-            kernels.workspace(weight, windows, batch.first.groups),
-            kernels.workspace_backward(weight, windows.reversed()),
-        )
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        node = batch.first
-        bias = None if node.bias is None else node.bias.value
-        windows = cls.patches(batch)
-        kernels.convolve(
-            xs[0].values, windows, node.weight.value, bias, batch.scratch, y.values, node.groups
-        )
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        node, gradients, windows = batch.first, batch.parameter_gradients(), cls.patches(batch)
-        if dxs[0] is not None:
-            pixels = windows.reversed()
-            kernels.convolve_backward(
-                dy.values, pixels, node.weight.value, batch.scratch, dxs[0].values, node.groups
-            )
-        if not node.weight.frozen:
-            into = gradients.buffer(node.weight)
-            x = batch.input(0).values
-            kernels.weight_gradient(x, windows, dy.values, batch.scratch, into, node.groups)
-        if node.bias is not None and not node.bias.frozen:
-            arrays.sum_rows(dy.values, gradients.buffer(node.bias), gradients.later)
 
 
 def conv2d(

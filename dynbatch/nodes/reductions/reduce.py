@@ -32,9 +32,9 @@ from dynbatch.nodes.shape.axes import (
     ALL,
     FEATURES,
     TOKENS,
+    Along,
     axis,
     require_integer,
-    segment_bytes,
     segments,
 )
 from dynbatch.nodes.shape.permute import permute
@@ -91,7 +91,7 @@ class Total(Operation):
         return batch.array("number", batch.dtype), np.arange(len(batch.nodes) + 1)
 
 
-class Reduction(Operation):
+class Reduction(Along):
     """Base of reductions within one sentence.
 
     Shape:  over tokens (T, D) -> (D,);  over features (T, D) -> (T, 1), (D,) -> ();  all -> ().
@@ -99,22 +99,15 @@ class Reduction(Operation):
         be a length too, if its type says so.
     """
 
-    __slots__ = ("over",)
-    static: ClassVar[tuple[str, ...]] = ("over",)
+    __slots__ = ()
     any_rank = True
     needs_tokens: ClassVar[bool] = False
-    over: str
+    kernel: ClassVar[staticmethod[..., None]]
+    backward_kernel: ClassVar[staticmethod[..., None]]
 
     def infer_ragged(self) -> int:
         """Over tokens the width is that of x; over features it is 1."""
         return ROWS | (self.inputs[0].ragged & WIDTH if self.over == TOKENS else 0)
-
-    def is_rowwise(self) -> bool:
-        return self.over == FEATURES
-
-    @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        return segment_bytes(batch, batch.first.over)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -139,23 +132,25 @@ class Reduction(Operation):
                 "skip empty sentences, or F.concat a column for an empty one",
             )
 
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.first.over)
+        cls.kernel(x, offsets, y.table)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            dx, offsets = segments(dxs[0], batch.first.over)
+            cls.backward_kernel(dy.table, offsets, dx)
+
 
 class Sum(Reduction):
     """y = Σ_i x_i. dx_i = dy."""
 
     __slots__ = ()
     any_length = True
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.first.over)
-        sum_segments(x, offsets, y.table)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            dx, offsets = segments(dxs[0], batch.first.over)
-            spread_segments(dy.table, offsets, dx)
+    kernel = staticmethod(sum_segments)
+    backward_kernel = staticmethod(spread_segments)
 
 
 class Mean(Reduction):
@@ -163,17 +158,8 @@ class Mean(Reduction):
 
     __slots__ = ()
     any_length = True
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.first.over)
-        kernels.mean_segments(x, offsets, y.table)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            dx, offsets = segments(dxs[0], batch.first.over)
-            kernels.mean_segments_backward(dy.table, offsets, dx)
+    kernel = staticmethod(kernels.mean_segments)
+    backward_kernel = staticmethod(kernels.mean_segments_backward)
 
 
 class LogSumExp(Reduction):
@@ -182,11 +168,7 @@ class LogSumExp(Reduction):
     __slots__ = ()
     any_length = True
     retains = Retain(inputs=True, output=True)
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.first.over)
-        kernels.logsumexp_segments(x, offsets, y.table)
+    kernel = staticmethod(kernels.logsumexp_segments)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.arguments import as_ids, node_of, same_ids
+from dynbatch.nodes.arguments import as_ids, node_of
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Node
-from dynbatch.nodes.operation import INDEX_BYTES, Operation
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import INDEX_BYTES
+from dynbatch.nodes.shape.gather import ReadsRowNumbers
 from dynbatch.ragged import Ragged
 
 
-class SegmentSum(Operation):
+class SegmentSum(ReadsRowNumbers):
     """y_s = Σ x_m over the rows of segment s, 0 where it has none. dx_m = dy_s.
 
     Batches with:  every other one of its type and width, whatever the counts.
@@ -27,16 +28,10 @@ class SegmentSum(Operation):
     shape_rule = "x (M, D), counts (S,) -> (S, D)"
     shape_fix = "give a matrix (M, D); counts sum up to M"
     given_attributes = ("counts",)
+    function = "segment_sum"
     counts: Array
-
-    def infer_ragged(self) -> int:
-        return ROWS | (self.inputs[0].ragged & WIDTH)
-
-    def follows_sizes(self) -> bool:
-        return False
-
-    def given(self, array: Array) -> tuple[Array]:
-        return (same_ids("segment_sum", array),)
+    kernel: ClassVar[staticmethod[..., None]] = staticmethod(sum_segments)
+    backward_kernel: ClassVar[staticmethod[..., None]] = staticmethod(spread_segments)
 
     def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
         (counts,), (_, total) = values, rows
@@ -58,27 +53,20 @@ class SegmentSum(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        sum_segments(xs[0].values, cls.ends(batch), y.values)
+        cls.kernel(xs[0].values, cls.ends(batch), y.values)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            spread_segments(dy.values, cls.ends(batch), dxs[0].values)
+            cls.backward_kernel(dy.values, cls.ends(batch), dxs[0].values)
 
 
 class SegmentMean(SegmentSum):
     """y_s = Σ x_m / n over the n rows of segment s, 0 where it has none. dx_m = dy_s / n."""
 
     __slots__ = ()
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        kernels.mean_segments(xs[0].values, cls.ends(batch), y.values)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            kernels.mean_segments_backward(dy.values, cls.ends(batch), dxs[0].values)
+    kernel = staticmethod(kernels.mean_segments)
+    backward_kernel = staticmethod(kernels.mean_segments_backward)
 
 
 def segment_sum(x: Node, lengths: Any) -> Node:

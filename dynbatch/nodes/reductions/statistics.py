@@ -21,34 +21,25 @@ from dynbatch.kernels.variance import spread_backward, squared_deviations
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.operation import Retain
 from dynbatch.nodes.reductions.reduce import Dims, Reduction, reduced
-from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
+from dynbatch.nodes.shape.axes import Along, axis, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.ragged import Ragged
 
 
-class CumSum(Operation):
+class CumSum(Along):
     """y_i = Σ_{j ≤ i} x_j. dx_i = Σ_{j ≥ i} dy_j.
 
     Batches with:  every other one of its width and dim, whatever the lengths; the width may be a
         length too.
     """
 
-    __slots__ = ("over",)
-    static = ("over",)
+    __slots__ = ()
     shape_rule = "x (T, D)|(D,) -> (T, D)|(D,)"
     any_length = True
     inplace_forward = True
     inplace_backward = True
-    over: str
-
-    def is_rowwise(self) -> bool:
-        return self.over == FEATURES
-
-    @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        return segment_bytes(batch, batch.first.over)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

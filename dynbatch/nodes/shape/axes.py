@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import INDEX_BYTES
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.ragged import Ragged
 
@@ -94,3 +94,18 @@ def segment_bytes(batch: Batch, over: str) -> int:
     rows, widths = batch.input_rows(0), batch.input_widths(0)
     per_row = over == FEATURES and widths.count(widths[0]) < len(widths)
     return INDEX_BYTES * (sum(rows) + 1 if per_row else len(rows) + 1)
+
+
+class Along(Operation):
+    """Base of types that work along the tokens, along the features, or over all elements."""
+
+    __slots__ = ("over",)
+    static: ClassVar[tuple[str, ...]] = ("over",)
+    over: str
+
+    def is_rowwise(self) -> bool:
+        return self.over == FEATURES
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return segment_bytes(batch, batch.first.over)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,26 @@ from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.ragged import Ragged
 
 
-class GatherRows(Operation):
+class ReadsRowNumbers(Operation):
+    """Base of types that a sentence gives whole numbers, whose rows follow from these.
+
+    Widths may be lengths.
+    """
+
+    __slots__ = ()
+    function: ClassVar[str]
+
+    def infer_ragged(self) -> int:
+        return ROWS | (self.inputs[0].ragged & WIDTH)
+
+    def follows_sizes(self) -> bool:
+        return False
+
+    def given(self, array: Array) -> tuple[Array]:
+        return (same_ids(self.function, array),)
+
+
+class GatherRows(ReadsRowNumbers):
     """Rows of x by index, y_m = x_{ids_m}; any order, duplicates allowed.
 
     Batches with:  every other GatherRows of its width, which may be a length.
@@ -33,16 +52,8 @@ class GatherRows(Operation):
     only_moves = True
     any_length = True
     given_attributes = ("ids",)
+    function = "gather_rows"
     ids: Array
-
-    def infer_ragged(self) -> int:
-        return ROWS | (self.inputs[0].ragged & WIDTH)
-
-    def follows_sizes(self) -> bool:
-        return False
-
-    def given(self, array: Array) -> tuple[Array]:
-        return (same_ids("gather_rows", array),)
 
     def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
         (ids,), (_, count) = values, rows

@@ -11,15 +11,14 @@ from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels.rows import gather_rows as gather_kernel
 from dynbatch.kernels.rows import scatter_rows
-from dynbatch.nodes.arguments import are_below, same_ids
+from dynbatch.nodes.arguments import are_below
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH
-from dynbatch.nodes.operation import INDEX_BYTES, Operation
-from dynbatch.nodes.shape.gather import GatherRows
+from dynbatch.nodes.operation import INDEX_BYTES
+from dynbatch.nodes.shape.gather import GatherRows, ReadsRowNumbers
 from dynbatch.ragged import Ragged
 
 
-class ScatterRows(Operation):
+class ScatterRows(ReadsRowNumbers):
     """Rows of x added up by index, y_i = Σ x_m over the m with ids_m = i: `GatherRows` reversed.
 
     Batches with:  every other ScatterRows of its width, which may be a length.
@@ -31,17 +30,9 @@ class ScatterRows(Operation):
     shape_fix = "give as many ids as x has rows"
     any_length = True
     given_attributes = ("ids",)
+    function = "scatter_rows"
     ids: Array
     count: int
-
-    def infer_ragged(self) -> int:
-        return ROWS | (self.inputs[0].ragged & WIDTH)
-
-    def follows_sizes(self) -> bool:
-        return False
-
-    def given(self, array: Array) -> tuple[Array]:
-        return (same_ids("scatter_rows", array),)
 
     def check_given(self, values: tuple[Any, ...], rows: Sequence[int]) -> None:
         (ids,), (count, _) = values, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dynbatch.absent import Absent, HasOperators, HidesAbsent, refuse
+from dynbatch.nodes.syntax.other_names import OTHER_NAMES
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
@@ -28,17 +29,11 @@ class Absences(HidesAbsent, HasOperators):
     requires_grad_ = Absent(
         "every node has a gradient where it matters: x.keep(), then x.gradient after backward"
     )
-    argmin = Absent("F.argmax(-x, dim)")
     argsort = Absent("F.topk(x, len(x), dim) has the ids of all in falling order")
     device = Absent("graph.device: all nodes are where their graph is")
     expand_as = Absent("F.expand(x, y.shape); operators repeat a vector by themselves")
     flip = Absent("F.reverse(x) has the rows of a matrix in reverse")
-    gather = Absent("F.gather_rows(x, ids) takes whole rows, x[token, feature] one number")
-    index_select = Absent("F.gather_rows(x, ids), or x[ids]")
     indices = Absent("F.argmax(x, dim) gives where the largest elements are")
-    masked_fill = Absent("F.where(mask, value, x)")
-    norm = Absent("F.sqrt(F.sum(x * x))")
-    prod = Absent("F.exp(F.sum(F.log(x))) of positive numbers")
     repeat = Absent("F.repeat(x, times) repeats the rows")
     sort = Absent("F.topk(x, len(x), dim) has all in falling order")
     square = Absent("x * x, or x**2")
@@ -50,3 +45,5 @@ refuse(Absences, DEVICE, "cpu", "cuda", "to")
 refuse(Absences, DTYPE, "double", "float", "astype")
 refuse(Absences, FEWER_BITS, "bfloat16", "half")
 refuse(Absences, VALUES_STAY, "add_", "copy_", "fill_", "masked_fill_", "mul_", "zero_")
+for _name in ("argmin", "gather", "index_select", "masked_fill", "norm", "prod"):
+    refuse(Absences, OTHER_NAMES[_name], _name)
