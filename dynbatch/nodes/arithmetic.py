@@ -27,7 +27,6 @@ class Scalar(Operation):
     Batches with:  every other node of its type, whatever the shapes and numbers.
     """
 
-    __slots__ = ("number",)
     shape_rule = "x (…) -> (…)"
     any_shape = True
     rowwise = True
@@ -45,7 +44,6 @@ class Scalar(Operation):
 class Scale(Scalar):
     """number · x."""
 
-    __slots__ = ()
     kernel = kernels.multiply
 
     @classmethod
@@ -61,7 +59,6 @@ class Scale(Scalar):
 class Shift(Scalar):
     """x + number."""
 
-    __slots__ = ()
     kernel = kernels.add
 
     @classmethod
@@ -76,8 +73,6 @@ class Shift(Scalar):
 
 class WithNumber(Scalar):
     """Base of functions of x and a number: f(x, number), or f(number, x) if `side` is 1."""
-
-    __slots__ = ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -95,14 +90,12 @@ class WithNumber(Scalar):
 class DivideByNumber(WithNumber):
     """x / number; the reciprocal of the number might overflow where the quotient does not."""
 
-    __slots__ = ()
     kernel = kernels.divide
 
 
 class DivideNumber(WithNumber):
     """number / x."""
 
-    __slots__ = ()
     retains = Retain(inputs=True)
     kernel = kernels.divide
     side = 1
@@ -111,7 +104,6 @@ class DivideNumber(WithNumber):
 class RaiseNumber(WithNumber):
     """number^x."""
 
-    __slots__ = ()
     retains = Retain(inputs=True)
     kernel = kernels.raise_to
     side = 1
@@ -123,7 +115,6 @@ class Binary(Operation):
     Batches with:  every other node of its type, whatever the shapes.
     """
 
-    __slots__ = ()
     shape_rule = "a (…), b (…) -> (…)"
     shape_fix = "use F.expand, or the operators, which repeat a vector over the tokens"
     any_shape = True
@@ -155,7 +146,6 @@ class Binary(Operation):
 class Add(Binary):
     """a + b."""
 
-    __slots__ = ()
     passes = (0, 1)
     kernel = kernels.add
 
@@ -163,28 +153,24 @@ class Add(Binary):
 class Subtract(Binary):
     """a - b."""
 
-    __slots__ = ()
     kernel = kernels.subtract
 
 
 class Multiply(Binary):
     """a ⊙ b."""
 
-    __slots__ = ()
     kernel = kernels.multiply
 
 
 class Divide(Binary):
     """a ⊘ b."""
 
-    __slots__ = ()
     kernel = kernels.divide
 
 
 class RaiseTo(Binary):
     """a^b; the gradient of b is 0 where a is 0 and b is not negative, as in PyTorch."""
 
-    __slots__ = ()
     kernel = kernels.raise_to
 
 

@@ -24,7 +24,6 @@ class InvertedDropout(Operation):
     """
 
     stream_name = "Dropout"
-    __slots__ = ("p", "stream")
     shape_rule = "x (…) -> (…)"
     any_shape = True
     rowwise = True
@@ -55,7 +54,6 @@ class Ones(Operation):
     Batches with:  every other one, whatever the shapes.
     """
 
-    __slots__ = ("columns",)
     shape_rule = "x (T, D)|(D,) -> (T, columns)|(columns,)"
     only_moves = True
     any_shape = True

@@ -18,7 +18,6 @@ from dynbatch.ragged import Ragged
 class Gated(Operation):
     """Base of both: y = f(gate) ⊙ value, with `function` and `arguments` naming f."""
 
-    __slots__ = ("arguments", "function")
     rowwise = True
     retains = Retain(inputs=True)
     function: str
@@ -36,7 +35,6 @@ class GatedUnit(Gated):
     Batches with:  every other one of its function, whatever the shapes.
     """
 
-    __slots__ = ()
     static = ("function", "arguments")
     shape_rule = "gate (…), value (…) -> (…)"
     shape_fix = "make both by linear maps of one input to the same number of features"
@@ -62,7 +60,6 @@ class GatedHalves(Gated):
     Batches with:  every other one of its width, function and order of the halves.
     """
 
-    __slots__ = ("value_first",)
     static = ("function", "arguments", "value_first")
     shape_rule = "x (…, 2 · D) -> (…, D)"
     shape_fix = "give an even number of features, or gate and value as two nodes"

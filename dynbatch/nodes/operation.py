@@ -119,8 +119,6 @@ class Operation(Recorded):
         splits:        whether a part of a batch is a batch: not if `sources` is overridden.
     """
 
-    __slots__ = ()
-
     retains: ClassVar[Retain] = Retain()
     rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True

@@ -35,7 +35,6 @@ class Input(Operation):
     Batches with:  every other Input.
     """
 
-    __slots__ = ("array",)
     shape_rule = "array (…) -> (…)"
     only_moves = True
     any_shape = True
@@ -72,7 +71,6 @@ class ParameterNode(Operation):
     Batches with:  every other use of the same parameter.
     """
 
-    __slots__ = ("parameter",)
     shape_rule = "parameter (…) -> (…)"
     only_moves = True
     static = ("parameter",)
@@ -108,7 +106,6 @@ class Lookup(Operation):
     Batches with:  every lookup in the same table. Its gradient is row-sparse (`RowSparse`).
     """
 
-    __slots__ = ("ids", "table")
     shape_rule = "ids (T,), table (V, D) -> (T, D)"
     only_moves = True
     static = ("table",)

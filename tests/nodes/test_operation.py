@@ -6,6 +6,7 @@ from dynbatch import nodes as F
 from dynbatch.errors import EmptyBatchError
 from dynbatch.nodes.arithmetic import Add
 from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.unary.node_types import Tanh
 
 
@@ -109,3 +110,12 @@ def test_attributes_are_those_that_the_type_adds_to_a_node():
         assert node.attributes() == {"factor": 2.0}
         assert node.rebuild(x).factor == 2.0
         assert list((x * 2.0).attributes()) == ["number"]
+
+
+def test_attributes_of_our_types_lie_in_slots():
+    types, waiting = [], [Operation]
+    while waiting:
+        types += waiting[-1].__subclasses__()
+        waiting += waiting.pop().__subclasses__()
+    assert len(types) > 100
+    assert [each for each in types if each.is_built_in and each.__dictoffset__] == []

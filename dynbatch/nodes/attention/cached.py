@@ -24,7 +24,6 @@ class CachedAttention(DotProductAttention):
         past: keys and values of all sentences.
     """
 
-    __slots__ = ("past",)
     differentiable: ClassVar[bool] = False
     past: PagedRows
 
@@ -76,5 +75,4 @@ class MemoryAttention(CachedAttention):
     Batches with:  every other one of the same heads and widths.
     """
 
-    __slots__ = ()
     shape_rule = ""

@@ -38,7 +38,6 @@ class DotProductAttention(AttentionBase):
     """
 
     stream_name = "DotAttention"
-    __slots__ = ("bias", "heads", "kv_heads", "scale", "table")
     static: ClassVar[tuple[str, ...]] = ("heads", "kv_heads", "bias", "table")
     shape_rule = (
         "q (T, heads · d)|(heads · d,), k (S, kv_heads · d), v (S, kv_heads · e)"
@@ -179,7 +178,6 @@ class DropoutAttention(DotProductAttention):
     Batches with:  every other one that its base batches with, of the same p.
     """
 
-    __slots__ = ("p", "stream")
     static: ClassVar[tuple[str, ...]] = (*DotProductAttention.static, "p")
     draws = True
     p: float

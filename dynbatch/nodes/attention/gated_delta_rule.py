@@ -24,7 +24,6 @@ class GatedLinearAttention(Operation):
     Cost:  see `kernels.attention.gated_delta_rule`.
     """
 
-    __slots__ = ("heads",)
     static = ("heads",)
     shape_rule = (
         "q (T, heads · d)|(T, heads, d), k (T, heads · d)|(T, heads, d),"
@@ -118,7 +117,6 @@ class GatedDeltaRule(GatedLinearAttention):
     Cost:  see `kernels.attention.gated_delta_rule`.
     """
 
-    __slots__ = ()
     shape_rule = GatedLinearAttention.shape_rule.replace(" ->", ", b (T, heads) ->")
 
 

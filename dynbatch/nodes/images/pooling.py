@@ -20,7 +20,6 @@ class Pooling2d(Sliding):
         and W.
     """
 
-    __slots__ = ("dilation", "window")
     static = ("window", "stride", "padding", "dilation")
     shape_rule = "x (H, W, C) -> (H', W', C)"
     dilation: Pair
@@ -54,8 +53,6 @@ class MaxPooling2d(KeepsPlaces, Pooling2d):
     Keeps:  the position of each maximum, as large as the output; the input is free after forward.
     """
 
-    __slots__ = ()
-
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         places = cls.place(batch) if batch.keeps else None
@@ -71,8 +68,6 @@ class MaxPooling2d(KeepsPlaces, Pooling2d):
 
 class AvgPooling2d(Pooling2d):
     """The mean of each window; zeros of the padding count."""
-
-    __slots__ = ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -54,7 +54,6 @@ class Total(Operation):
     Batches with:  every other Total. Its gradient needs no value, so it is known before forward.
     """
 
-    __slots__ = ("number",)
     any_shape = True
     variadic = True
     number: float
@@ -99,7 +98,6 @@ class Reduction(Along):
         be a length too, if its type says so.
     """
 
-    __slots__ = ()
     any_rank = True
     needs_tokens: ClassVar[bool] = False
     kernel: ClassVar[staticmethod[..., None]]
@@ -147,7 +145,6 @@ class Reduction(Along):
 class Sum(Reduction):
     """y = Σ_i x_i. dx_i = dy."""
 
-    __slots__ = ()
     any_length = True
     kernel = staticmethod(sum_segments)
     backward_kernel = staticmethod(spread_segments)
@@ -156,7 +153,6 @@ class Sum(Reduction):
 class Mean(Reduction):
     """y = Σ_i x_i / n, 0 for n = 0. dx_i = dy / n."""
 
-    __slots__ = ()
     any_length = True
     kernel = staticmethod(kernels.mean_segments)
     backward_kernel = staticmethod(kernels.mean_segments_backward)
@@ -165,7 +161,6 @@ class Mean(Reduction):
 class LogSumExp(Reduction):
     """y = log Σ_i exp(x_i). dx_i = dy · exp(x_i - y)."""
 
-    __slots__ = ()
     any_length = True
     retains = Retain(inputs=True, output=True)
     kernel = staticmethod(kernels.logsumexp_segments)

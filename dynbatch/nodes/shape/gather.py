@@ -26,7 +26,6 @@ class ReadsRowNumbers(Operation):
     Widths may be lengths.
     """
 
-    __slots__ = ()
     function: ClassVar[str]
 
     def infer_ragged(self) -> int:
@@ -46,7 +45,6 @@ class GatherRows(ReadsRowNumbers):
     Backward:  dx_i = Σ dy_m over the m with ids_m = i.
     """
 
-    __slots__ = ("ids",)
     shape_rule = "x (T, D)|(D,), ids (M,) -> (M, D)"
     shape_fix = "F.stack scalars to a vector first"
     only_moves = True
@@ -96,7 +94,6 @@ class Transpose(Operation):
     Batches with:  every other Transpose.
     """
 
-    __slots__ = ()
     shape_rule = "x (T, D) -> (D, T)"
     shape_fix = "F.unsqueeze a vector first"
     only_moves = True

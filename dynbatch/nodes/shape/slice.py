@@ -26,7 +26,6 @@ class Slice(Structural):
     Batches with:  every other Slice, whatever the shapes and keys.
     """
 
-    __slots__ = ("features", "taken", "tokens")
     tokens: Part
     features: Part
     taken: tuple[range, range]
