@@ -25,7 +25,7 @@ from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.fine_tuning import FineTuning
-from dynbatch.tasks.options import device_name, positive, precision_name
+from dynbatch.tasks.options import device_name, flag_of, positive, precision_name
 from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import COLUMNS, tell_backend
@@ -103,7 +103,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--loader", metavar="FUNCTION", help="makes a model of your own, see below")
     for name, (kind, what) in _NUMBERS.items():
         shown = "X" if kind is float else "N"
-        add(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=what)
+        add(flag_of(name), type=kind, metavar=shown, help=what)
     add("-n", "--num-return-sequences", type=positive, metavar="N", help="results of each prompt: "
         "drawn, or the best of the beams")  # fmt: skip
     add("--greedy", action="store_true", help="always the most probable token")
@@ -182,7 +182,7 @@ def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespac
     extra = () if isinstance(task, FineTuning) else ("tokenizer",)
     for name in (*names, *extra):
         if getattr(options, name) not in (None, False):
-            flag = f"--{name.replace('_', '-')}"
+            flag = flag_of(name)
             raise ArgumentError(
                 f"{flag}: {options.model} is a model for {task.name}, which chooses no tokens.\n"
                 f"  rule: {flag} is for models that write text\n  fix:  leave it out"
@@ -207,14 +207,14 @@ def changed(config: GenerationConfig, options: argparse.Namespace) -> Generation
     beams, count = changes.get("num_beams", 1), changes.get("num_return_sequences", 1)
     drawn = [name for name in SAMPLING if name in changes]
     if options.greedy and drawn:
-        flag = f"--{drawn[0].replace('_', '-')}"
+        flag = flag_of(drawn[0])
         raise ArgumentError(
             f"--greedy with {flag}.\n"
             f"  rule: --greedy takes the most probable token, {flag} says how to draw\n"
             f"  fix:  leave one of them out"
         )
     if drawn and beams > 1:
-        flag = f"--{drawn[0].replace('_', '-')}"
+        flag = flag_of(drawn[0])
         raise ArgumentError(
             f"--num-beams {beams} with {flag}.\n"
             f"  rule: beams follow the most probable texts, {flag} says how to draw\n"

@@ -8,7 +8,7 @@ from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.module import Module
 from dynbatch.named_parameters import graph_dtype
-from dynbatch.padding.padded_model import Example, Loss, Pad, pad_model
+from dynbatch.padding.padded_model import Example, Loss, Pad, pad_model, parts_of
 
 
 def padded_peak(
@@ -37,10 +37,10 @@ def padded_peak(
     padded = pad_model(model, loss, pad, padded_loss)
 
     def peak(examples: Sequence[Example]) -> int:
-        sentences = [example if isinstance(example, tuple) else (example,) for example in examples]
         first = model.parameters()[0]
         with Graph(first.device, graph_dtype(model.parameters()), seed=0) as graph:
-            losses = [padded.loss(graph, *example) for example in padded.batch(sentences)]
+            batch = padded.batch([parts_of(example) for example in examples])
+            losses = [padded.loss(graph, *example) for example in batch]
             use = graph.estimate(F.mean(losses))
         return use.peak_bytes
 

@@ -17,10 +17,9 @@ import numpy as np
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.environment import PlaceInRun
 from dynbatch.parallel.transport import (
-    BETWEEN,
     Buffer,
+    NumberedTransport,
     bytes_of,
-    cut_off,
     error_of,
     last_words,
     unexpected,
@@ -43,7 +42,7 @@ SPIN_SECONDS = 1e-4
 LONGEST_SLEEP = 1e-3
 
 
-class MpiTransport:
+class MpiTransport(NumberedTransport):
     """Exchanges bytes through MPI; see `Transport`. `joined_by_mpi` makes one.
 
     Messages are looked at before they are received: one of another exchange, of another length or
@@ -56,44 +55,24 @@ class MpiTransport:
     """
 
     name = "mpi"
+    numbers = TAGS
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
         self._joined = mpi.COMM_WORLD.Dup()  # messages of the user's program are others
-        self.rank: int = self._joined.Get_rank()
-        self.size: int = self._joined.Get_size()
-        self._number = 0
-        self._failure: ParallelError | None = None
+        super().__init__(self._joined.Get_rank(), self._joined.Get_size())
         self._moving: list[Any] = []  # with its buffers: MPI may go on after an error
 
-    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
-        self._number = 1 + self._number % TAGS
-        self._exchange(self._number, sent, received)
-
-    def exchange_between(
-        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
-        self._exchange(BETWEEN, sent, received)
-
-    def _exchange(
+    def _move(
         self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
     ) -> None:
-        if self._failure is not None:
-            raise self._failure
         out = {r: bytes_of(each) for r, each in enumerate(sent) if each is not None}
         into = {r: bytes_of(each) for r, each in enumerate(received) if each is not None}
         with self._told():
             tag = FAILED + 1 + number
             self._moving = [self._joined.Isend(self._buffer(out[r]), r, tag) for r in out]
-            try:
-                self._wait(lambda: self._has_moved(number, into))
-            except BaseException as error:  # MPI may go on with what was under way
-                self._failure = self._failure or cut_off(self.rank, error)
-                raise
+            self._wait(lambda: self._has_moved(number, into))
         self._moving = []
-
-    def interrupt(self, message: str, rank: int | None = None) -> None:
-        self._failure = ParallelError(message, rank)
 
     def fail(self, message: str, rank: int | None = None) -> None:
         """Tell the others, and wait until they know; whoever does not look is ended by MPI."""

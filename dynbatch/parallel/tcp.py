@@ -11,10 +11,9 @@ from contextlib import suppress
 
 from dynbatch.errors import ParallelError
 from dynbatch.parallel.transport import (
-    BETWEEN,
     Buffer,
+    NumberedTransport,
     bytes_of,
-    cut_off,
     error_of,
     last_words,
     unexpected,
@@ -29,7 +28,7 @@ LAST_WORDS_SECONDS = 1.0
 """How long the reason is waited for when a rank's connection has ended."""
 
 
-class TcpTransport:
+class TcpTransport(NumberedTransport):
     """Exchanges bytes over two sockets for each other rank; see `Transport`.
 
     The first socket is for data. A header before each message has the number of the exchange and
@@ -51,13 +50,10 @@ class TcpTransport:
         peers: Sequence[socket.socket | None],
         voices: Sequence[socket.socket | None],
     ) -> None:
-        self.rank = rank
-        self.size = len(peers)
+        super().__init__(rank, len(peers))
         self._peers = {r: peer for r, peer in enumerate(peers) if peer is not None}
         self._voices = {r: _Voice(r, voice) for r, voice in enumerate(voices) if voice is not None}
-        self._number = 0
         self._alarm, self._alarm_end = socket.socketpair()
-        self._failure: ParallelError | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._alarm, selectors.EVENT_READ)
         for peer in self._peers.values():
@@ -65,26 +61,6 @@ class TcpTransport:
         for voice in self._voices.values():
             voice.socket.setblocking(False)
             self._selector.register(voice.socket, selectors.EVENT_READ, voice)
-
-    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
-        self._number += 1
-        self._exchange(self._number, sent, received)
-
-    def exchange_between(
-        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
-        self._exchange(BETWEEN, sent, received)
-
-    def _exchange(
-        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
-    ) -> None:
-        if self._failure is not None:
-            raise self._failure
-        try:
-            self._move(number, sent, received)
-        except BaseException as error:  # what was under way is never whole: no exchange follows
-            self._failure = self._failure or cut_off(self.rank, error)
-            raise
 
     def _move(
         self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
@@ -142,7 +118,7 @@ class TcpTransport:
         return ParallelError(f"rank {rank} ended without a word: {why}.", rank)
 
     def interrupt(self, message: str, rank: int | None = None) -> None:
-        self._failure = ParallelError(message, rank)
+        super().interrupt(message, rank)
         with suppress(OSError):  # closed
             self._alarm_end.send(b"!")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -78,6 +78,49 @@ class Transport(DeviceTransport, Protocol):
         Raises:
             ParallelError: as `exchange` does.
         """
+
+
+class NumberedTransport:
+    """Base of transports of arrays of the CPU: it counts exchanges, and lets none follow a failure.
+
+    A subclass moves bytes in `_move`, of exchange `number` or of a message `BETWEEN` two ranks.
+    """
+
+    numbers: ClassVar[int] = 1 << 63
+    """Exchanges, after which their numbers begin anew from 1."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._number = 0
+        self._failure: ParallelError | None = None
+
+    def exchange(self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]) -> None:
+        self._number = 1 + self._number % self.numbers
+        self._exchange(self._number, sent, received)
+
+    def exchange_between(
+        self, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
+        self._exchange(BETWEEN, sent, received)
+
+    def _exchange(
+        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._move(number, sent, received)
+        except BaseException as error:  # what was under way may never be whole, or go on
+            self._failure = self._failure or cut_off(self.rank, error)
+            raise
+
+    def _move(
+        self, number: int, sent: Sequence[Buffer | None], received: Sequence[Buffer | None]
+    ) -> None:
+        raise NotImplementedError(f"{type(self).__name__}._move")
+
+    def interrupt(self, message: str, rank: int | None = None) -> None:
+        self._failure = ParallelError(message, rank)
 
 
 def last_words(message: str, rank: int | None) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.arguments import is_count, is_number
+from dynbatch.arguments import is_count
 from dynbatch.backend import Array
 from dynbatch.errors import ArgumentError
 from dynbatch.generation.config import GenerationConfig
@@ -37,6 +37,7 @@ from dynbatch.tasks.task import (
     checked_description,
     damaged_description,
 )
+from dynbatch.tasks.words import is_share
 from dynbatch.text import read_documents
 from dynbatch.text.lines import printable
 from dynbatch.train import CheckpointInfo, TokenBatches
@@ -296,7 +297,7 @@ _DESCRIPTION: dict[str, Rule] = {
     "characters": lambda value: value is None or (isinstance(value, str) and value != ""),
     "layers": is_count,
     "heads": is_count,
-    "dropout": lambda value: is_number(value) and 0 <= float(value) < 1,  # type: ignore[arg-type]
+    "dropout": is_share,
     "overlap": is_count,
 }
 _LAYER = re.compile(r"model/encoder\.layers\.\d+\.norm1\.weight")

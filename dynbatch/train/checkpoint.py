@@ -202,7 +202,7 @@ def load_checkpoint(
     with CheckpointFile(path) as file:
         state = file.state
         parameters = dict(model.named_parameters())
-        _check_model(path, parameters, file.shapes)
+        _check_model(path, parameters, file.shapes_of(MODEL))
         _check_kind(path, "optimizer", state["optimizer"], optimizer)
         _check_kind(path, "schedule", state["schedule"], schedule)
         slots = {}
@@ -247,14 +247,9 @@ def _info(file: CheckpointFile) -> CheckpointInfo:
 
 
 def _check_model(
-    path: Path, parameters: dict[str, Parameter], saved_shapes: Mapping[str, tuple[int, ...]]
+    path: Path, parameters: dict[str, Parameter], saved: Mapping[str, tuple[int, ...]]
 ) -> None:
     wanted = {name: parameter.shape for name, parameter in parameters.items()}
-    saved = {
-        name.removeprefix(MODEL): shape
-        for name, shape in saved_shapes.items()
-        if name.startswith(MODEL)
-    }
     if differences := state_differences(wanted, saved, "model"):
         fix = "with the sizes it was saved with."
         if wanted.keys() != saved.keys():

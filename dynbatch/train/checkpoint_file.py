@@ -108,9 +108,13 @@ class CheckpointFile:
         Raises:
             CheckpointError: one is not what was written, or not a number.
         """
+        return {name: self._tensor(prefix + name, kinds) for name in sorted(self.shapes_of(prefix))}
+
+    def shapes_of(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors whose names begin with `prefix`, by the rest of the name."""
         return {
-            name.removeprefix(prefix): self._tensor(name, kinds)
-            for name in sorted(self.shapes)
+            name.removeprefix(prefix): shape
+            for name, shape in self.shapes.items()
             if name.startswith(prefix)
         }
 

@@ -105,13 +105,8 @@ def _from_checkpoint(path: Path) -> PretrainedModel:
         family = _class_of(path, config)
         model = family.with_shapes(family.config_type.checked(path, config), path, len(file.shapes))
         parameters = dict(model.named_parameters())
-        saved = {
-            name.removeprefix(MODEL): shape
-            for name, shape in file.shapes.items()
-            if name.startswith(MODEL)
-        }
         wanted = {name: parameter.shape for name, parameter in parameters.items()}
-        if differences := state_differences(wanted, saved, "model"):
+        if differences := state_differences(wanted, file.shapes_of(MODEL), "model"):
             raise CheckpointError.at_caller(
                 f"{path}: its tensors are not those of its {family.__name__}; nothing was loaded.\n"
                 f"{differences}\n  fix:  take another copy, or an earlier checkpoint of the run"

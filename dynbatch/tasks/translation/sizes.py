@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dynbatch.arguments import is_count, is_number
+from dynbatch.arguments import is_count
 from dynbatch.models import Seq2Seq, TransformerTranslation
 from dynbatch.tasks.translation.pairs import UNITS
+from dynbatch.tasks.words import is_share
 from dynbatch.text.vocabulary import MARKS
 from dynbatch.train.checkpoint_file import wrong_field
 
@@ -45,7 +46,7 @@ def wrong_description(
     if sizes.get("layers", 1) != layers:
         return f"{sizes.get('layers', 1)!r} layers where {layers} were saved"
     for share in ("dropout", "label_smoothing"):
-        if not _is_share(sizes.get(share, 0.0)):
+        if not is_share(sizes.get(share, 0.0)):
             return f"{sizes[share]!r} for {share!r}"
     for name, shape in _wanted_shapes(description).items():
         if shapes.get(name) != shape:
@@ -66,10 +67,6 @@ def _wanted_shapes(description: Mapping[str, Any]) -> dict[str, tuple[int, int]]
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_share(value: object) -> bool:
-    return is_number(value) and 0 <= float(value) < 1  # type: ignore[arg-type]
 
 
 DESCRIPTION: dict[str, Callable[[Any], bool]] = {
