@@ -119,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status(lambda: _run(words))
 
 
-def _run(given: Sequence[str]) -> int:
-    name = given[0] if given else ""
-    if name in ("-h", "--help", "help") or not given:
-        print(help_of_all(), end="", file=sys.stdout if given else sys.stderr)
-        return 0 if given else 2
+def _run(words: Sequence[str]) -> int:
+    name = words[0] if words else ""
+    if name in ("-h", "--help", "help") or not words:
+        print(help_of_all(), end="", file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
     if name == "--version":
         print(f"dynbatch {dynbatch.__version__}")
         return 0
@@ -132,11 +132,11 @@ def _run(given: Sequence[str]) -> int:
     command = COMMANDS[name]
     parser = Parser(f"dynbatch {name}", command.HELP, command.MORE)
     if command is train:  # whose options are those of the file's task
-        train.add_options(parser, given[1:])
+        train.add_options(parser, words[1:])
     else:
         command.add_options(parser)
     parser.shorten_usage()
-    options = parser.parse(given[1:])
+    options = parser.parse(words[1:])
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         return command.run(options) or 0

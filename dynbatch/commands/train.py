@@ -87,13 +87,13 @@ _VARYING = {
 """The settings that are usually other ones in another task."""
 
 
-def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> None:
+def add_options(parser: argparse.ArgumentParser, words: Sequence[str] = ()) -> None:
     """Add the options of the command, among them those of the task that is asked for.
 
     Args:
-        given: the command line, by which the task is told.
+        words: the command line, by which the task is told.
     """
-    kind = _peeked(given)
+    kind = _peeked(words)
     parser.add_argument(
         "--task", choices=list(TASKS), default=argparse.SUPPRESS, metavar="NAME",
         help=f"{', '.join(TASKS)} (by the form of the file)",
@@ -114,14 +114,14 @@ def add_options(parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> N
         parser.add_argument(flag, dest=name, action=_OfOtherTasks, nargs="?", **hidden)
 
 
-def _peeked(given: Sequence[str]) -> type[Task] | None:
+def _peeked(words: Sequence[str]) -> type[Task] | None:
     """The task that a command line is for; None if it does not tell, which `run` says why."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--task", choices=list(TASKS))
     for each in KNOWN.values():
         _add_any(parser, each)
     try:
-        values = vars(parser.parse_known_args(list(given))[0])
+        values = vars(parser.parse_known_args(list(words))[0])
         return kind_of({name: value for name, value in values.items() if value})[0]
     except (argparse.ArgumentError, DataError, CheckpointError):
         return None
@@ -154,7 +154,7 @@ def _add_any(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
         parser.add_argument(flag, dest=setting.name, help=argparse.SUPPRESS)
 
 
-def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
+def kind_of(values: dict[str, Any]) -> tuple[type[Task], str]:
     """The task that is asked for: by name, by the run that goes on, or by the form of the file; and
     a sentence that says how the file was understood.
 
@@ -162,8 +162,8 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
         DataError:       there is no file, or its form tells nothing, or there is no such task.
         CheckpointError: there is no run to go on with, or it is of another task or none.
     """
-    if given.get("resume"):
-        checkpoint = _output(given) / CHECKPOINT
+    if values.get("resume"):
+        checkpoint = _output(values) / CHECKPOINT
         if earlier_run(checkpoint) is None:
             raise CheckpointError(
                 f"{checkpoint.parent}: there is no run to go on with.\n"
@@ -172,24 +172,24 @@ def kind_of(given: dict[str, Any]) -> tuple[type[Task], str]:
             )
         kind = task_of_checkpoint(read_checkpoint(checkpoint))
         refuse_other_settings(
-            checkpoint, {"task": kind.name}, {"task": given.get("task", kind.name)}
+            checkpoint, {"task": kind.name}, {"task": values.get("task", kind.name)}
         )
         return kind, ""
-    if "task" in given:
-        kind = TASKS[given["task"]]
-        return (_fine_tuned(kind) if given.get("from_") else kind), ""
-    if "data" not in given:
-        output = given.get("output")
+    if "task" in values:
+        kind = TASKS[values["task"]]
+        return (_fine_tuned(kind) if values.get("from_") else kind), ""
+    if "data" not in values:
+        output = values.get("output")
         goes_on = output is not None and earlier_run(Path(output, CHECKPOINT)) is not None
         more = f"; or --resume, to go on with the run in {output}" if goes_on else ""
         raise DataError(
             f"dynbatch train: which file?\n  fix:  dynbatch train FILE{more}\n"
             "  help: dynbatch train --help"
         )
-    name, said = task_of(given["data"])
+    name, said = task_of(values["data"])
     if name not in TASKS:
         raise DataError(f"{said}\n  rule: --task is one of {', '.join(TASKS)}")
-    return (_fine_tuned(TASKS[name]) if given.get("from_") else TASKS[name]), said
+    return (_fine_tuned(TASKS[name]) if values.get("from_") else TASKS[name]), said
 
 
 def _fine_tuned(kind: type[Task]) -> type[Task]:
@@ -207,11 +207,11 @@ def _fine_tuned(kind: type[Task]) -> type[Task]:
     )
 
 
-def _output(given: dict[str, Any]) -> Path:
+def _output(values: dict[str, Any]) -> Path:
     """The folder of the run: given, or by the name of the file."""
-    if "output" not in given and "data" not in given:
+    if "output" not in values and "data" not in values:
         raise DataError("--resume: which run?\n  fix:  --output runs/NAME, or the file of the run")
-    output = Path(given.get("output") or Path("runs", Path(given["data"]).stem))
+    output = Path(values.get("output") or Path("runs", Path(values["data"]).stem))
     if output.suffix == ".safetensors":
         raise DataError(
             f"--output {output}: the name of a checkpoint.\n"

@@ -85,15 +85,15 @@ class Writing:
                     yield "\n"
                 printed += 1
 
-    def _begin(self, place: int, text: str, outcomes: dict[int, Outcome]) -> int | None:
+    def _begin(self, prompt: int, text: str, outcomes: dict[int, Outcome]) -> int | None:
         """Give a prompt to the engine; None where it is refused."""
         config = self._config
         assert config.seed is not None
         try:
             ids = self._ids(text)
-            return self._engine.add(ids, seed=config.seed + place)
+            return self._engine.add(ids, seed=config.seed + prompt)
         except DynbatchError as error:
-            self._refuse(place, error, outcomes)
+            self._refuse(prompt, error, outcomes)
             return None
 
     def _ids(self, prompt: str) -> Array:
@@ -102,27 +102,27 @@ class Writing:
         begin = self._config.bos_token_id
         return ids if ids.size or begin is None else np.array([begin], np.int64)
 
-    def _end(self, number: int, place: int, outcomes: dict[int, Outcome]) -> None:
+    def _end(self, number: int, prompt: int, outcomes: dict[int, Outcome]) -> None:
         try:
             results = self._engine.results(number)
         except Exception as error:  # whatever made the request fail
-            self._refuse(place, error, outcomes)
+            self._refuse(prompt, error, outcomes)
             return
         self.ended += 1
         self.tokens += sum([len(one.tokens) for one in results])
-        outcomes[place] = results
+        outcomes[prompt] = results
         if stopped := [len(one.tokens) for one in results if one.reason == NO_TOKEN]:
             print(
-                f"warning: prompt {place + 1}: after {min(stopped):,} tokens none is left that may"
+                f"warning: prompt {prompt + 1}: after {min(stopped):,} tokens none is left that may"
                 " follow, so the result ends there",
                 file=sys.stderr,
             )
 
-    def _refuse(self, place: int, error: Exception, outcomes: dict[int, Outcome]) -> None:
-        print(f"error: prompt {place + 1}: {said(error)}", file=sys.stderr)
+    def _refuse(self, prompt: int, error: Exception, outcomes: dict[int, Outcome]) -> None:
+        print(f"error: prompt {prompt + 1}: {said(error)}", file=sys.stderr)
         self.ended += 1
         self.refused += 1
-        outcomes[place] = error
+        outcomes[prompt] = error
 
     def _lines(self, prompt: str, outcome: Outcome, is_json: bool, has_scores: bool) -> str:
         results = [] if isinstance(outcome, Exception) else outcome

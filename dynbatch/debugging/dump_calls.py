@@ -145,11 +145,11 @@ class CallReader:
             return StackCalls(Stacked.of(results), document["leaf"])
         return None
 
-    def _call(self, table: CallTable, given: Sequence[Document]) -> Node:
+    def _call(self, table: CallTable, arguments: Sequence[Document]) -> Node:
         """A call, made by the function that makes the calls of a cell."""
         tables: dict[Any, CallTable] = defaultdict(lambda: table)
-        make = maker(len(given), None, frozenset())(tables, {}, [], None, Call.__new__, Call)
-        call: Node = make(tuple([self._given(argument) for argument in given]))
+        make = maker(len(arguments), None, frozenset())(tables, {}, [], None, Call.__new__, Call)
+        call: Node = make(tuple([self._given(argument) for argument in arguments]))
         return call
 
     def _given(self, document: Document) -> Any:

@@ -264,11 +264,11 @@ def _leaves(call: ValueHandle) -> Iterator[tuple[list[Origin], bool]]:
             yield list(_origins(column[call.row], leaf)), next(matrices)
 
 
-def _origins(given: Any, leaf: int) -> Iterator[Origin]:
-    if isinstance(given, TupleArgument):
-        yield from _origins(given.members[leaf], 0)
-    elif isinstance(given, SumArgument):
-        for member in given.members:
+def _origins(argument: Any, leaf: int) -> Iterator[Origin]:
+    if isinstance(argument, TupleArgument):
+        yield from _origins(argument.members[leaf], 0)
+    elif isinstance(argument, SumArgument):
+        for member in argument.members:
             yield from _origins(member, leaf)
     else:
-        yield given.origin, given.row, given.first + leaf
+        yield argument.origin, argument.row, argument.first + leaf

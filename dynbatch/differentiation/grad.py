@@ -37,19 +37,19 @@ class Gradient:
         gradients = Pullback(y, targets, start).run()
         return gradients[0] if self._is_one else tuple(gradients)
 
-    def _target(self, place: int | Parameter, positional: Sequence[Any]) -> Target:
-        if isinstance(place, Parameter):
-            return place
-        if not -len(positional) <= place < len(positional):
+    def _target(self, wrt: int | Parameter, positional: Sequence[Any]) -> Target:
+        if isinstance(wrt, Parameter):
+            return wrt
+        if not -len(positional) <= wrt < len(positional):
             raise self._refused(
-                f"wrt is {place}, and the call has {len(positional)} arguments by position",
+                f"wrt is {wrt}, and the call has {len(positional)} arguments by position",
                 "wrt is the place of an argument, from 0, or a parameter",
                 "give that argument by position, or another wrt",
             )
-        argument = positional[place]
+        argument = positional[wrt]
         if not isinstance(argument, Node | Parameter):
             raise self._refused(
-                f"argument {place} is {shown(argument)}",
+                f"argument {wrt} is {shown(argument)}",
                 "a gradient is taken with respect to a node or a parameter",
                 "F.input(graph, array) makes a node of an array",
             )

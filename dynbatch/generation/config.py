@@ -315,9 +315,9 @@ def _object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _ids(owner: object, name: str, given: object) -> tuple[int, ...]:
+def _ids(owner: object, name: str, value: object) -> tuple[int, ...]:
     """Ids as a tuple; one id counts as a list of it."""
-    listed = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    listed = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     return tuple([size(owner, f"an id of {name}", one, 0) for one in listed])
 
 

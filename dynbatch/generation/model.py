@@ -100,8 +100,8 @@ class Continuation:
         self._last = self._found(graph, self._arguments(graph, encoded))
         return self._last
 
-    def _arguments(self, graph: Graph, given: Sequence[Node]) -> Arguments:
-        return Arguments((graph, self._model, np.zeros(TRACED, np.int64), *given), {})
+    def _arguments(self, graph: Graph, memories: Sequence[Node]) -> Arguments:
+        return Arguments((graph, self._model, np.zeros(TRACED, np.int64), *memories), {})
 
     def _found(self, graph: Graph, arguments: Arguments) -> Resumed:
         sizes = sizes_of(arguments.nodes, arguments.arrays)
@@ -294,5 +294,5 @@ def logits_of(graph: Any, model: Any, ids: Any) -> Any:
     return model.logits(graph, ids) if hasattr(model, "logits") else model(graph, ids)
 
 
-def decoded_logits(graph: Any, model: Any, ids: Any, *given: Any) -> Any:
-    return model.predict(model.decode(graph, ids, *given))
+def decoded_logits(graph: Any, model: Any, ids: Any, *memories: Any) -> Any:
+    return model.predict(model.decode(graph, ids, *memories))

@@ -195,18 +195,18 @@ class GivenMemory(Resource):
         deque(pair if self._deallocate is None else starmap(self._deallocate, pair), maxlen=0)
 
 
-def _as_buffer(given: Any, given_size: int, size: int) -> Buffer:
-    if hasattr(given, "ptr") and hasattr(given, "mem"):
-        return _aligned_on_device(given, size)
-    if isinstance(given, int):
+def _as_buffer(held: Any, given_size: int, size: int) -> Buffer:
+    if hasattr(held, "ptr") and hasattr(held, "mem"):
+        return _aligned_on_device(held, size)
+    if isinstance(held, int):
         cuda = backend.cupy().cuda
-        memory = cuda.UnownedMemory(given, given_size, None)
+        memory = cuda.UnownedMemory(held, given_size, None)
         return _aligned_on_device(cuda.MemoryPointer(memory, 0), size)
     try:
-        memory = np.frombuffer(given, np.uint8)
+        memory = np.frombuffer(held, np.uint8)
     except TypeError as error:
         raise TypeError(
-            f"GivenMemory: allocate returned {type(given).__name__}.\n"
+            f"GivenMemory: allocate returned {type(held).__name__}.\n"
             "  rule: it returns an object with a buffer, a cupy.cuda.MemoryPointer, or an address"
         ) from error
     return _aligned(memory, size)

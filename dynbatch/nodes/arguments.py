@@ -79,10 +79,10 @@ def require_graph(what: str, graph: object) -> None:
         )
 
 
-def not_a_graph(what: str, given: object) -> ArgumentError:
+def not_a_graph(what: str, value: object) -> ArgumentError:
     """The error for a first argument that is not a graph."""
     fix = f"with db.Graph() as graph: F.{what}(graph, …)"
-    return refused(what, f"graph is {shown(given)}", "the graph comes first", fix)
+    return refused(what, f"graph is {shown(value)}", "the graph comes first", fix)
 
 
 def dtype_of(what: str, graph: Any) -> DType:

@@ -217,9 +217,9 @@ def _require_numbers(value: Array) -> None:
         )
 
 
-def _not_an_array(given: Node | Parameter) -> DtypeError:
+def _not_an_array(value: Node | Parameter) -> DtypeError:
     what, fix = "a node", "use it as it is; F.detach(node) stops its gradient"
-    if isinstance(given, Parameter):
+    if isinstance(value, Parameter):
         what, fix = "a parameter", "F.parameter(graph, p) makes a parameter a node"
     return DtypeError.at_caller(f"input: {what} is not an array.\n  fix:  {fix}")
 

@@ -85,9 +85,9 @@ RATES = {"base_lr", "lr"}
 """Numbers of a state that are learning rates."""
 
 
-def _is_like(expected: float, given: object) -> bool:
+def _is_like(expected: float, value: object) -> bool:
     """Whether a number of a state has the type of the schedule's own: a count, or a float."""
-    return is_count(given) if isinstance(expected, int) else is_number(given)
+    return is_count(value) if isinstance(expected, int) else is_number(value)
 
 
 class Constant(Schedule):

@@ -163,10 +163,10 @@ def _no_signal() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _inherited(given: str | None) -> int | None:
+def _inherited(text: str | None) -> int | None:
     """A file descriptor that the environment names, if it is open."""
     try:
-        descriptor = int(given or "")
+        descriptor = int(text or "")
         os.fstat(descriptor)
     except (ValueError, OSError):
         return None

@@ -167,8 +167,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_shared_memory)
 
 
-def _aligned(place: int) -> int:
-    return math.ceil(place / ALIGNMENT) * ALIGNMENT
+def _aligned(offset: int) -> int:
+    return math.ceil(offset / ALIGNMENT) * ALIGNMENT
 
 
 def _ranges(places: Sequence[GradientPlace]) -> list[tuple[Sequence[Array], int, int, DType]]:

@@ -171,24 +171,24 @@ def _merged(outcomes: Sequence[Outcome]) -> Outcome:
     return merged
 
 
-def _compare(title: str, found: Outcome, expected: Outcome, tolerance: float) -> None:
-    report = difference(title, found, expected, tolerance)
+def _compare(title: str, actual: Outcome, expected: Outcome, tolerance: float) -> None:
+    report = difference(title, actual, expected, tolerance)
     if report is not None:
         raise AssertionError(
             f"{report}\n  rule: neither the order of nodes nor other sentences change a number"
         )
 
 
-def difference(title: str, found: Outcome, expected: Outcome, tolerance: float) -> str | None:
+def difference(title: str, actual: Outcome, expected: Outcome, tolerance: float) -> str | None:
     """The first element that differs by more than `tolerance` times its array's largest."""
     for name, array in expected.items():
-        if name not in found and name.endswith("value"):
+        if name not in actual and name.endswith("value"):
             continue  # reading another value ran this node in one graph, and nothing in the other
-        wrong = differing(found[name], array, tolerance * max(1.0, magnitude(array)))
+        wrong = differing(actual[name], array, tolerance * max(1.0, magnitude(array)))
         if wrong.size:
             index = element(wrong[0], array.shape)
             return (
-                f"{name}, element {index} of shape {array.shape}: {found[name][index]:.17g} "
+                f"{name}, element {index} of shape {array.shape}: {actual[name][index]:.17g} "
                 f"{title}, {array[index]:.17g} expected; {wrong.size} of {array.size} "
                 "elements differ"
             )

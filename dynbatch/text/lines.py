@@ -107,10 +107,10 @@ def bad_line(where: str, problem: str, line: str, rule: str, fix: str) -> DataEr
     return DataError(f"{where}: {problem}.\n  line: {line[:80]!r}\n  rule: {rule}\n  fix:  {fix}")
 
 
-def num_columns(found: int, first: int) -> str:
+def num_columns(count: int, first: int) -> str:
     """The number of columns of a line, in words, and the first line, if it has others."""
-    columns = f"{found} column{'s' * (found != 1)}"
-    return columns if found == first else f"{columns}, the first line has {first}"
+    columns = f"{count} column{'s' * (count != 1)}"
+    return columns if count == first else f"{columns}, the first line has {first}"
 
 
 def printable(text: str) -> str:

@@ -57,13 +57,13 @@ class VectorRows:
         self.limit = limit
         self._wanted = wanted
 
-    def take(self, word: bytes, place: int) -> int:
+    def take(self, word: bytes, line: int) -> int:
         """A new row for a word, or -1 if it is not wanted or is there already."""
         row = len(self.numbers)
         if (self._wanted is not None and word not in self._wanted) or word in self.numbers:
             return -1
         self.numbers[word] = row
-        self.places.append(place)
+        self.places.append(line)
         return row
 
     def reserve(self, expected: float = 0) -> None:
@@ -236,9 +236,9 @@ def _bad_record(path: str | Path, number: int, problem: str, dim: int) -> DataEr
     )
 
 
-def _wrong_number(path: str | Path, form: VectorFileForm, found: int) -> DataError:
+def _wrong_number(path: str | Path, form: VectorFileForm, count: int) -> DataError:
     return DataError(
         f"{path}: its first line says {form.num_vectors:,} vectors of {form.dim} numbers, "
-        f"{found:,} are there.\n  rule: the first line says how many follow\n"
+        f"{count:,} are there.\n  rule: the first line says how many follow\n"
         "  fix:  get the file again, as a part may be lost; or correct its first line"
     )

@@ -57,10 +57,10 @@ class ModelConfig:
 
     @classmethod
     def checked(
-        cls, path: Path, given: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
+        cls, path: Path, saved: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
     ) -> Self:
         """The configuration in an object out of JSON, as `read`; the path is for errors."""
-        kind = given.get("model_type")
+        kind = saved.get("model_type")
         if kind not in cls.model_types:
             raise fault(
                 path, f"its model_type is {shorten(kind)}",
@@ -76,7 +76,7 @@ class ModelConfig:
                 f"{cls.__name__}: {', '.join(unknown)} cannot be changed.\n"
                 f"  rule: its fields are {', '.join(names)}\n  fix:  give {fix}"
             )
-        chosen = {name: given[name] for name in names if name in given}
+        chosen = {name: saved[name] for name in names if name in saved}
         for name, value in chosen.items():
             if not _is_of(value, types[name]):
                 wanted = getattr(types[name], "__name__", str(types[name]))
@@ -84,7 +84,7 @@ class ModelConfig:
         needed = {one.name for one in fields(cls) if one.name in names and one.default is MISSING}
         if missing := sorted(needed - chosen.keys() - changes.keys()):
             raise damaged(path, f"it lacks {', '.join(missing)}")
-        others = {name: value for name, value in given.items() if name not in names}
+        others = {name: value for name, value in saved.items() if name not in names}
         try:
             return cls(**{**chosen, **changes, "others": others})
         except (ValueError, ArithmeticError) as error:

@@ -112,6 +112,6 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(escaped.replace(r"\{\}", "(weight|bias)"))
 
 
-def _filled(pattern: str, found: tuple[str, ...]) -> str:
-    parts = iter(found)
+def _filled(pattern: str, groups: tuple[str, ...]) -> str:
+    parts = iter(groups)
     return re.sub(r"\*|\{\}", lambda place: next(parts), pattern)

@@ -95,9 +95,9 @@ def position_attributes(what: str, layout: str, offset: int, positions: Any) -> 
     }
 
 
-def positions_of(what: str, given: Any) -> Array:
+def positions_of(what: str, ids: Any) -> Array:
     """Given positions as int64, checked."""
-    positions = as_ids(what, given)
+    positions = as_ids(what, ids)
     for position in (positions.min(initial=0), positions.max(initial=0)):
         if not 0 <= position < MOST_POSITIONS:
             raise outside(what, position)

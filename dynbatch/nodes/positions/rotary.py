@@ -124,33 +124,33 @@ def rotary(
     return Rotary(x, heads=heads, angles=angles, **placed)
 
 
-def scaling_numbers(given: Mapping[str, Any] | None) -> tuple[float, ...]:
+def scaling_numbers(scaling: Mapping[str, Any] | None) -> tuple[float, ...]:
     """The numbers of a scaling, as `Angles` takes them.
 
     Raises:
         ArgumentError: its type is unknown, or its numbers are not those of the type.
     """
-    if given is None:
+    if scaling is None:
         return ()
-    if not isinstance(given, Mapping):
+    if not isinstance(scaling, Mapping):
         raise refused(
-            "rotary", f"scaling is {shown(given)}", "a scaling is a dict, or None",
+            "rotary", f"scaling is {shown(scaling)}", "a scaling is a dict, or None",
             'give {"rope_type": "linear", "factor": 2.0}, say',
         )  # fmt: skip
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in SCALINGS:
         raise refused(
             "rotary", f"scaling of type {kind!r}", "rope_type is one of " + ", ".join(SCALINGS),
             "this model needs a scaling that dynbatch does not have",
         )  # fmt: skip
-    names, keys = SCALINGS[kind], given.keys() - {"rope_type", "type"}
+    names, keys = SCALINGS[kind], scaling.keys() - {"rope_type", "type"}
     if keys != set(names):
         raise refused(
             "rotary", f"scaling of type {kind!r} with {', '.join(sorted(keys)) or 'no numbers'}",
             f"it has {', '.join(names) or 'no numbers'}",
             "give these and no others; rope_theta is the argument base",
         )  # fmt: skip
-    numbers = [number("rotary", name, given[name], "(0, inf)") for name in names]
+    numbers = [number("rotary", name, scaling[name], "(0, inf)") for name in names]
     if kind == "llama3" and numbers[1] >= numbers[2]:
         raise refused(
             "rotary", f"low_freq_factor is {numbers[1]:g}, high_freq_factor {numbers[2]:g}",

@@ -25,8 +25,8 @@ HABITS["keepdims"] = HABITS["keepdim"]
 """Arguments of PyTorch's and NumPy's functions that do not exist here."""
 
 
-def not_an_argument(what: str, given: Mapping[str, object]) -> DtypeError:
+def not_an_argument(what: str, habits: Mapping[str, object]) -> DtypeError:
     """The error for keyword arguments that a function does not take."""
-    name, value = next(iter(given.items()))
+    name, value = next(iter(habits.items()))
     fix = HABITS.get(name, f"help(F.{what}) names its arguments")
     return DtypeError.at_caller(f"{what}: no argument {name}={value!r}.\n  fix:  {fix}")

@@ -218,8 +218,8 @@ class Translator(WritingTask):
             told += "".join([f", {name} {score:.1f}" for name, score in scores.items()])
         return told
 
-    def _rates(self, found: dict[str, float], texts: Sequence[ParallelText]) -> ErrorRates:
-        return ErrorRates(found["token error rate"], found["sequence error rate"], len(texts))
+    def _rates(self, measures: dict[str, float], texts: Sequence[ParallelText]) -> ErrorRates:
+        return ErrorRates(measures["token error rate"], measures["sequence error rate"], len(texts))
 
     def samples(
         self, texts: Sequence[ParallelText], settings: TranslationSettings, rng: np.random.Generator
