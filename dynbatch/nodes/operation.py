@@ -331,7 +331,8 @@ class Operation(Recorded):
 
         Multiply-adds of its products, and `ELEMENT` for each element that it writes.
         """
-        factors: int = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
+        parameters = () if cls.only_moves else batch.first.all_parameters()
+        factors: int = sum([p.size for p in parameters if p.value.ndim > 1])
         return factors * batch.rows + ELEMENT * batch.elements
 
     @classmethod

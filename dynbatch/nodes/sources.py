@@ -22,7 +22,7 @@ from dynbatch.nodes.arguments import (
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
-from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -84,10 +84,6 @@ class ParameterNode(Operation):
         return str(self.parameter.uid).encode()
 
     @classmethod
-    def operations(cls, batch: Batch) -> int:
-        return ELEMENT * batch.elements
-
-    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         value = batch.first.parameter.value
         arrays.copy(value, y.values.reshape(len(batch.nodes), *value.shape))
@@ -100,17 +96,40 @@ class ParameterNode(Operation):
             arrays.sum_rows(dy.values.reshape(len(batch.nodes), -1), out.reshape(-1))
 
 
-class Lookup(Operation):
+class TableRows(Operation):
+    """Base of types whose rows are rows of a table; `gradient_rows` says which."""
+
+    only_moves = True
+    static = ("table",)
+    table: Parameter
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return INDEX_BYTES * (len(batch.nodes) + 1 + batch.rows)
+
+    @classmethod
+    def gradient_rows(cls, batch: Batch) -> Array:
+        raise NotImplementedError(f"{cls.__name__}.gradient_rows")
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        gather_rows(batch.first.table.value, cls.gradient_rows(batch), y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        table = batch.first.table
+        if not table.frozen:
+            batch.parameter_gradients().rows(table, cls.gradient_rows(batch), dy.values)
+
+
+class Lookup(TableRows):
     """Rows of a table for one sentence, y_t = table[ids_t].
 
     Batches with:  every lookup in the same table. Its gradient is row-sparse (`RowSparse`).
     """
 
     shape_rule = "ids (T,), table (V, D) -> (T, D)"
-    only_moves = True
-    static = ("table",)
     given_attributes = ("ids",)
-    table: Parameter
     ids: Array
 
     def given(self, array: Array) -> tuple[Array]:
@@ -120,26 +139,8 @@ class Lookup(Operation):
         return self.ids.tobytes()
 
     @classmethod
-    def operations(cls, batch: Batch) -> int:
-        return ELEMENT * batch.elements
-
-    @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        return INDEX_BYTES * (len(batch.nodes) + 1 + batch.rows)
-
-    @classmethod
     def gradient_rows(cls, batch: Batch) -> Array:
         return batch.concat("ids")
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        gather_rows(batch.first.table.value, batch.concat("ids"), y.values)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        table = batch.first.table
-        if not table.frozen:
-            batch.parameter_gradients().rows(table, cls.gradient_rows(batch), dy.values)
 
 
 def input(graph: Owner, array: Any) -> Node:

@@ -42,7 +42,37 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> Array:
     return np.argsort(np.random.Philox(key=key).random_raw(num_examples), kind="stable")
 
 
-class SentenceBatches(Generic[Example]):
+class ShuffledBatches(Generic[Example]):
+    """Base of batches of examples that have places; `indices` says which are together."""
+
+    def __init__(self, examples: DataSet[Example], seed: int, limit: str, most: int) -> None:
+        name = type(self).__name__
+        self.examples = indexed(name, "examples", examples)
+        self.seed = int(seed)
+        if not len(self.examples):
+            raise EmptyBatchError(
+                f"{name}: there are no examples.\n"
+                "  rule: an epoch holds at least one example\n"
+                "  fix:  check the file or filter that they come from."
+            )
+        if most < 1:
+            raise EmptyBatchError(
+                f"{name}: {limit} is {most}, so every batch would be empty.\n"
+                f"  rule: {limit} >= 1\n"
+                f"  fix:  give {limit} a positive number."
+            )
+
+    def epoch(self, epoch: int) -> LazySequence[list[Example]]:
+        """All batches of one epoch, each read when it is taken: every example exactly once."""
+        batches, examples = self.indices(epoch), self.examples
+        return LazySequence(batches, lambda batch: [examples[index] for index in batch])
+
+    def indices(self, epoch: int) -> list[list[int]]:
+        """The batches of one epoch by their examples' places in the list."""
+        raise NotImplementedError(f"{type(self).__name__}.indices")
+
+
+class SentenceBatches(ShuffledBatches[Example]):
     """Batches of `batch_size` examples each; the last of an epoch holds what is left.
 
     Args:
@@ -65,11 +95,8 @@ class SentenceBatches(Generic[Example]):
     """
 
     def __init__(self, examples: DataSet[Example], batch_size: int, seed: int = 0) -> None:
-        self.examples = indexed(type(self).__name__, "examples", examples)
         self.batch_size = int(batch_size)
-        self.seed = int(seed)
-        _require_examples(self, len(self.examples))
-        _require_positive(self, "batch_size", self.batch_size)
+        super().__init__(examples, seed, "batch_size", self.batch_size)
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.batch_size)
@@ -90,18 +117,13 @@ class SentenceBatches(Generic[Example]):
             "seed": self.seed,
         }
 
-    def epoch(self, epoch: int) -> LazySequence[list[Example]]:
-        """All batches of one epoch, each read when it is taken: every example exactly once."""
-        return _read_batches(self.examples, self.indices(epoch))
-
     def indices(self, epoch: int) -> list[list[int]]:
-        """The batches of one epoch by their examples' places in the list."""
         order = epoch_order(len(self.examples), self.seed, epoch).tolist()
         size = self.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-class TokenBatches(Generic[Example]):
+class TokenBatches(ShuffledBatches[Example]):
     """Batches of at most `max_tokens` tokens: long sentences come in few, short ones in many.
 
     The shuffled examples are taken in order; a batch is closed when the next one would not fit.
@@ -132,11 +154,8 @@ class TokenBatches(Generic[Example]):
         length: Callable[[Any], int] = len,
         seed: int = 0,
     ) -> None:
-        self.examples = indexed(type(self).__name__, "examples", examples)
         self.max_tokens = int(max_tokens)
-        self.seed = int(seed)
-        _require_examples(self, len(self.examples))
-        _require_positive(self, "max_tokens", self.max_tokens)
+        super().__init__(examples, seed, "max_tokens", self.max_tokens)
         self.lengths = [int(length(example)) for example in self.examples]
         if min(self.lengths) < 0:
             index = self.lengths.index(min(self.lengths))
@@ -160,12 +179,7 @@ class TokenBatches(Generic[Example]):
             "seed": self.seed,
         }
 
-    def epoch(self, epoch: int) -> LazySequence[list[Example]]:
-        """All batches of one epoch, each read when it is taken: every example exactly once."""
-        return _read_batches(self.examples, self.indices(epoch))
-
     def indices(self, epoch: int) -> list[list[int]]:
-        """The batches of one epoch by their examples' places in the list."""
         batches: list[list[int]] = []
         room = -1
         for index in epoch_order(len(self.examples), self.seed, epoch).tolist():
@@ -198,27 +212,3 @@ def padding_ratio(lengths: Sequence[int]) -> float:
     """
     padded = padded_tokens(lengths)
     return padded / int(sum(lengths)) if padded else 1.0
-
-
-def _read_batches(
-    examples: Sequence[Example], batches: Sequence[list[int]]
-) -> LazySequence[list[Example]]:
-    return LazySequence(batches, lambda batch: [examples[index] for index in batch])
-
-
-def _require_examples(batches: object, num_examples: int) -> None:
-    if num_examples == 0:
-        raise EmptyBatchError(
-            f"{type(batches).__name__}: there are no examples.\n"
-            "  rule: an epoch holds at least one example\n"
-            "  fix:  check the file or filter that they come from."
-        )
-
-
-def _require_positive(batches: object, name: str, value: int) -> None:
-    if value < 1:
-        raise EmptyBatchError(
-            f"{type(batches).__name__}: {name} is {value}, so every batch would be empty.\n"
-            f"  rule: {name} >= 1\n"
-            f"  fix:  give {name} a positive number."
-        )

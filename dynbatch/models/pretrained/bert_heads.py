@@ -93,17 +93,21 @@ class BertForMaskedWords(Bert):
         }
 
 
-class BertForClassification(Bert):
-    """BERT with a classifier of sentences, `BertForSequenceClassification` in `transformers`."""
-
-    architecture = "BertForSequenceClassification"
-    skipped: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "cls.**")
+class BertWithClassifier(Bert):
+    """Base of classifiers: the encoder, a linear layer for labels, dropout before it."""
 
     def __init__(self, config: BertConfig, *, rng: Rng = None) -> None:
         rng = generator(rng)
         super().__init__(config, rng=rng)
         self.classifier = Linear(config.hidden_size, config.num_labels, rng=rng)
         self.dropout = Dropout(config.dropout_of_classifier)
+
+
+class BertForClassification(BertWithClassifier):
+    """BERT with a classifier of sentences, `BertForSequenceClassification` in `transformers`."""
+
+    architecture = "BertForSequenceClassification"
+    skipped: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "cls.**")
 
     def logits(self, graph: Owner, ids: ArrayLike, types: ArrayLike | None = None) -> Node:
         """(C,) for the classes of a sentence."""
@@ -127,18 +131,12 @@ class BertForClassification(Bert):
         return {**encoder_table("bert.", "bert.pooler.dense.{}"), "classifier.{}": "classifier.{}"}
 
 
-class BertForTokens(Bert):
+class BertForTokens(BertWithClassifier):
     """BERT with a classifier of tokens, `BertForTokenClassification` in `transformers`."""
 
     architecture = "BertForTokenClassification"
     skipped: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "pooler.**", "cls.**")
     has_pooler = False
-
-    def __init__(self, config: BertConfig, *, rng: Rng = None) -> None:
-        rng = generator(rng)
-        super().__init__(config, rng=rng)
-        self.classifier = Linear(config.hidden_size, config.num_labels, rng=rng)
-        self.dropout = Dropout(config.dropout_of_classifier)
 
     def logits(self, graph: Owner, ids: ArrayLike, types: ArrayLike | None = None) -> Node:
         """(T, C) for the class of each token."""

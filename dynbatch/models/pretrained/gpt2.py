@@ -140,10 +140,6 @@ class GPT2(CausalModel):
         words = self.word(graph, ids)
         return self.dropout(words + F.positions(words, self.position.weight))
 
-    def logits(self, graph: Owner, ids: ArrayLike) -> Node:
-        """(T, V) for the token after each of the T."""
-        return self.output(self(graph, ids))
-
     def tied(self) -> Mapping[str, str]:
         is_tied = self.config.tie_word_embeddings
         return {"lm_head.weight": "transformer.wte.weight"} if is_tied else {}

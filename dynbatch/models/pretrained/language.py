@@ -32,9 +32,15 @@ class CausalModel(PretrainedModel):
         """Most tokens of a text; None for any number."""
         return None
 
+    output: Linear
+
     @abstractmethod
+    def __call__(self, graph: Owner, ids: ArrayLike) -> Node:
+        """The last layer's values, normalised, (T, D)."""
+
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
+        return self.output(self(graph, ids))
 
     def loss(self, graph: Owner, ids: ArrayLike, reduction: str = "sum") -> Node:
         """Cross-entropy in nats of all tokens but the first, each given those before it.
@@ -56,9 +62,10 @@ class TextToTextModel(PretrainedModel):
         """The id with which the decoder begins."""
 
     @property
-    @abstractmethod
     def end(self) -> int:
         """The id that ends a text."""
+        end: int = self.config.eos_token_id
+        return end
 
     @abstractmethod
     def encode(self, graph: Owner, source: ArrayLike) -> Node:

@@ -139,10 +139,6 @@ class Llama(CausalModel):
         """The last layer's values, normalised, (T, D)."""
         return self.decoder(self.word(graph, ids), causal=True)
 
-    def logits(self, graph: Owner, ids: ArrayLike) -> Node:
-        """(T, V) for the token after each of the T."""
-        return self.output(self(graph, ids))
-
     def tied(self) -> Mapping[str, str]:
         is_tied = self.config.tie_word_embeddings
         return {"lm_head.weight": "model.embed_tokens.weight"} if is_tied else {}

@@ -138,11 +138,6 @@ class Marian(TextToTextModel):
         start: int = self.config.decoder_start_token_id
         return start
 
-    @property
-    def end(self) -> int:
-        end: int = self.config.eos_token_id
-        return end
-
     def encode(self, graph: Owner, source: ArrayLike) -> Node:
         """The encoder's last values (S, D)."""
         return self.encoder(self.embed(graph, source))

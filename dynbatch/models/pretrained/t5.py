@@ -177,11 +177,6 @@ class T5(TextToTextModel):
         start: int = self.config.start
         return start
 
-    @property
-    def end(self) -> int:
-        end: int = self.config.eos_token_id
-        return end
-
     def encode(self, graph: Owner, source: ArrayLike) -> Node:
         """The encoder's last values, normalised, (S, D)."""
         return self.dropout(self.encoder(self.embed(graph, as_ids("T5", source))))

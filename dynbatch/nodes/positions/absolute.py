@@ -11,12 +11,11 @@ from dynbatch.backend import Array
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels import positions as kernels
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.rows import gather_rows
 from dynbatch.nodes.arguments import check_parameter, node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
-from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
 from dynbatch.nodes.positions.base import Positioned, position_attributes
+from dynbatch.nodes.sources import TableRows
 from dynbatch.nodes.unary.arithmetic import detach
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -40,7 +39,7 @@ class Sinusoids(Positioned):
         kernels.sinusoidal(*runs, node.angles, node.layout == "interleaved", y.values)
 
 
-class PositionRows(Operation):
+class PositionRows(TableRows):
     """Rows `offset`, `offset` + 1, … of a table for the tokens of x, of which it reads the length.
 
     Batches with:  every other one in the same table. Its gradient is row-sparse (`RowSparse`).
@@ -51,9 +50,6 @@ class PositionRows(Operation):
         "x": "give the sentence whose positions these are",
         "table": "give the parameter two dimensions",
     }
-    only_moves = True
-    static = ("table",)
-    table: Parameter
     offset: int
 
     def check_shape(self, *shapes: Shape) -> None:
@@ -71,14 +67,6 @@ class PositionRows(Operation):
             )
 
     @classmethod
-    def operations(cls, batch: Batch) -> int:
-        return ELEMENT * batch.elements
-
-    @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        return super().index_bytes(batch) + INDEX_BYTES * batch.rows
-
-    @classmethod
     def gradient_rows(cls, batch: Batch) -> Array:
         offsets, lengths = batch.array("offset", np.int64), np.array(batch.lengths, np.int64)
         ends = offsets + lengths
@@ -87,16 +75,6 @@ class PositionRows(Operation):
             k = int(ends.argmax())
             batch.nodes[k].check_rows(int(lengths[k]))
         return row_index(offsets, lengths)
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        gather_rows(batch.first.table.value, cls.gradient_rows(batch), y.values)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        table = batch.first.table
-        if not table.frozen:
-            batch.parameter_gradients().rows(table, cls.gradient_rows(batch), dy.values)
 
 
 def positions(x: Node, table: Parameter, offset: int = 0) -> Node:
