@@ -132,7 +132,7 @@ def _made(loader: str, path: Path) -> TextModel:
 def _pretrained(folder: Path, tokenizer: str | None) -> TextModel | LabellingTask:
     """The model of a folder in the layout of Hugging Face."""
     path = file_of(folder, CONFIG)
-    config_json = read_json(path, 1 << 20)
+    config_json = read_json(path)
     kind, names = config_json.get("model_type"), config_json.get("architectures")
     if isinstance(names, list) and str(names[:1]).endswith("ForSequenceClassification']"):
         model = load_pretrained(folder)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError, DataError
-from dynbatch.models.pretrained.folder import damaged, file_of, read_json, shorten
+from dynbatch.models.pretrained.folder import damaged, file_of, read_index, shorten
 from dynbatch.train.checkpoint import MODEL
 from dynbatch.train.checkpoint_file import FORMAT, CheckpointFile
 
@@ -161,13 +161,9 @@ def _tensors(path: Path, content: object) -> Tensors:
 
 def _read_index(path: Path) -> Tensors:
     """The tensors of all files that an index names, which lie beside it."""
-    files = read_json(path, 1 << 26).get("weight_map")
-    if not isinstance(files, dict) or not all([isinstance(n, str) for n in files.values()]):
-        raise damaged(path, "'weight_map' does not give the file of each tensor")
+    files = read_index(path, (*SUFFIXES, ".safetensors"))
     merged: Tensors = {}
     for name in sorted(set(files.values())):
-        if not name.endswith((*SUFFIXES, ".safetensors")):
-            raise damaged(path, f"{shorten(name)} is not the name of a file of tensors")
         tensors, _ = read(file_of(path.parent, name), None)
         wanted = {one for one, file in files.items() if file == name}
         if wanted != tensors.keys():

@@ -10,7 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.differentiation.table import PARAMETER_RULES, RULES
 from dynbatch.differentiation.without import WITHOUT_A_RULE
 from dynbatch.errors import GraphError
-from dynbatch.nodes.node import Node
+from dynbatch.nodes.node import Node, ancestors
 from dynbatch.parameter import Parameter
 
 Target = Node | Parameter
@@ -35,24 +35,13 @@ class Pullback:
     def run(self) -> list[Node]:
         """A gradient for each target, of its shape; zeros where y does not depend on it."""
         y = self._y
-        nodes = self._inside()
+        nodes = sorted(ancestors([y], self._start).values(), key=lambda node: node.index)
         reaching = self._reaching(nodes)
         self._add(y, F.constant(y.graph, 1.0, y.shape))
         for node in reversed(nodes):
             if id(node) in reaching and id(node) in self._gradients:
                 self._pull(node, reaching)
         return [self._gradient_of(target) for target in self._targets]
-
-    def _inside(self) -> list[Node]:
-        """The nodes that y was made of since `start`, in order of their making."""
-        inside = {id(self._y): self._y} if self._y.index >= self._start else {}
-        stack = list(inside.values())
-        while stack:
-            for x in stack.pop().inputs:
-                if x.index >= self._start and id(x) not in inside:
-                    inside[id(x)] = x
-                    stack.append(x)
-        return sorted(inside.values(), key=lambda node: node.index)
 
     def _reaching(self, nodes: Sequence[Node]) -> set[int]:
         """The targets, and the nodes among these that pass a gradient on to one."""

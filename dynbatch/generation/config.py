@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.arguments import listed, number, refused, size, switch
-from dynbatch.errors import CheckpointError
+from dynbatch.models.pretrained.folder import CONFIG, read_json
 from dynbatch.names import NamesChecked
 
 FILE = "generation_config.json"
@@ -268,9 +267,9 @@ class GenerationConfig(NamesChecked):
         """
         path = Path(folder) / FILE
         if path.exists():
-            return cls.from_dict(_object(path), **changes)
-        path = Path(folder) / "config.json"
-        return cls.of_model(_object(path) if path.exists() else {}, **changes)
+            return cls.from_dict(read_json(path), **changes)
+        path = Path(folder) / CONFIG
+        return cls.of_model(read_json(path) if path.exists() else {}, **changes)
 
     @classmethod
     def of_model(cls, given: Mapping[str, Any], **changes: Any) -> GenerationConfig:
@@ -301,18 +300,6 @@ _IDS = (
     "allowed_tokens", "suppress_tokens", "begin_suppress_tokens", "forced_eos_token_id",
     "eos_token_id",
 )  # fmt: skip
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds {type(content).__name__}")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: not a JSON object: {error}.\n  fix: take another copy, or remove it"
-        ) from None
-    return content
 
 
 def _ids(owner: object, name: str, value: object) -> tuple[int, ...]:

@@ -322,13 +322,13 @@ def heading(node: Node, problem: str) -> str:
     return "\n".join(lines)
 
 
-def ancestors(targets: Sequence[Node]) -> dict[int, Node]:
-    """The targets and all nodes that they read, by index."""
-    nodes = {node.index: node for node in targets}
-    stack = list(targets)
+def ancestors(targets: Sequence[Node], start: int = 0) -> dict[int, Node]:
+    """The targets and all nodes that they read, by index; of these only those from `start` on."""
+    nodes = {node.index: node for node in targets if node.index >= start}
+    stack = list(nodes.values())
     while stack:
         for x in stack.pop().inputs:
-            if x.index not in nodes:
+            if x.index >= start and x.index not in nodes:
                 nodes[x.index] = x
                 stack.append(x)
     return nodes

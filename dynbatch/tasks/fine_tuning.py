@@ -35,9 +35,6 @@ from dynbatch.text import LabelledText, Vocabulary
 from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.train import CheckpointInfo
 
-MOST_JSON = 1 << 20
-"""Bytes of a config.json that is read for the family."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningSettings(TaskSettings):
@@ -92,7 +89,7 @@ class FineTuning(TextLabelling):
                 "sentence-transformers/all-MiniLM-L6-v2 --local-dir minilm"
             )
         folder = Path(settings.from_)
-        kind = read_json(file_of(folder, CONFIG), MOST_JSON).get("model_type")
+        kind = read_json(file_of(folder, CONFIG)).get("model_type")
         family, new = BertForClassification, ["classifier.{}"]
         if kind in RobertaConfig.model_types:
             family, new = RobertaForClassification, ["classifier.{}", "pooler.{}"]

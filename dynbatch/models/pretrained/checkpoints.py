@@ -13,7 +13,6 @@ from dynbatch.models.pretrained.bert_heads import (
     BertForMaskedWords,
     BertForTokens,
 )
-from dynbatch.models.pretrained.config import MOST_BYTES
 from dynbatch.models.pretrained.folder import CONFIG, fault, file_of, read_json, shorten
 from dynbatch.models.pretrained.gpt2 import GPT2
 from dynbatch.models.pretrained.llama import Llama
@@ -70,7 +69,7 @@ def load_pretrained(path: str | Path) -> Any:
     file = model_file(path)
     if (path / CONFIG).exists() or not (file.exists() or path.suffix == ".safetensors"):
         config = file_of(path, CONFIG)
-        return _class_of(config, read_json(config, MOST_BYTES)).from_pretrained(path)
+        return _class_of(config, read_json(config)).from_pretrained(path)
     return _from_checkpoint(file)
 
 

@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Self, get_type_hints
 from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.models.pretrained.folder import caused, damaged, fault, read_json, shorten
 
-MOST_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -53,7 +51,7 @@ class ModelConfig:
             CheckpointError: the file is damaged, of another model type, or lacks a field.
             ArgumentError:   a change is not a field.
         """
-        return cls.checked(path, read_json(path, MOST_BYTES), changes)
+        return cls.checked(path, read_json(path), changes)
 
     @classmethod
     def checked(

@@ -15,6 +15,7 @@ from typing import Any
 from dynbatch.errors import CheckpointError, DynbatchError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MOST_JSON = 1 << 20
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -110,18 +111,27 @@ def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
                     f"        dynbatch convert {folder / name} {folder / WEIGHTS}",
                 )  # fmt: skip
         raise fault(folder, f"neither {WEIGHTS} nor {INDEX} is there", "check the folder")
-    path = file_of(folder, INDEX)
+    files = read_index(file_of(folder, INDEX))
+    return [file_of(folder, name) for name in sorted(set(files.values()))], files
+
+
+def read_index(path: Path, suffixes: tuple[str, ...] = (".safetensors",)) -> dict[str, str]:
+    """The file of each tensor, as the index of a checkpoint in several files says it.
+
+    Raises:
+        CheckpointError: it does not say so, or a name has none of the endings.
+    """
     files = read_json(path, 1 << 26).get("weight_map")
     if not isinstance(files, dict) or not all([isinstance(n, str) for n in files.values()]):
         raise damaged(path, "'weight_map' does not give the file of each tensor")
-    names = sorted(set(files.values()))
-    for name in names:
-        if not name.endswith(".safetensors"):
-            raise damaged(path, f"{shorten(name)} is not the name of a safetensors file")
-    return [file_of(folder, name) for name in names], files
+    for name in sorted(set(files.values())):
+        if not name.endswith(suffixes):
+            kind = "a safetensors file" if len(suffixes) == 1 else "a file of tensors"
+            raise damaged(path, f"{shorten(name)} is not the name of {kind}")
+    return files
 
 
-def read_json(path: Path, most: int) -> dict[str, Any]:
+def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
     """The object in a JSON file of at most `most` bytes.
 
     Raises:
