@@ -19,7 +19,7 @@ from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.blocks.block import block
-from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
+from dynbatch.cells import Cell, cell, initial_state, scan, stack, total, zeros
 from dynbatch.differentiation import grad, hvp
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
@@ -90,6 +90,7 @@ __all__ = [
     "testing",
     "total",
     "train",
+    "zeros",
 ]
 
 

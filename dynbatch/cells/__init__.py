@@ -3,7 +3,7 @@
 from dynbatch.cells.calls.results import total
 from dynbatch.cells.calls.stack import stack
 from dynbatch.cells.cell import Cell, cell
-from dynbatch.cells.scan.arguments import initial_state
+from dynbatch.cells.scan.arguments import initial_state, zeros
 from dynbatch.cells.scan.scan import scan
 
-__all__ = ["Cell", "cell", "initial_state", "scan", "stack", "total"]
+__all__ = ["Cell", "cell", "initial_state", "scan", "stack", "total", "zeros"]

@@ -20,13 +20,14 @@ from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse
-from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.compiler.simplify import Simplified, simplify
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
 from dynbatch.compiler.validate import validate
+from dynbatch.errors import GraphError
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
@@ -103,6 +104,12 @@ class CompiledLoop:
 
     @cached_property
     def on_device(self) -> DeviceCell:
+        if any([op.opcode is OpCode.CONTRACT for op in self.program.ops]):
+            raise GraphError.at_caller(
+                "cell: it makes or reads matrices, on a GPU.\n"
+                "  rule: matrices in a cell run on the CPU for now\n"
+                '  fix:  db.Graph(device="cpu"); F.gated_delta_rule runs on a GPU'
+            )
         return DeviceCell(self.backward_program, self.overwrites)
 
     def _place_values(self) -> None:

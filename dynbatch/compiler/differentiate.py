@@ -110,6 +110,12 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
     elif op.opcode is OpCode.COPY:
         for x, column in op.parts():
             sums.add(x, cut(program, dy, column, x.width))
+    elif op.opcode is OpCode.CONTRACT:
+        for position, x in enumerate(op.inputs):
+            others = [*op.inputs[:position], *op.inputs[position + 1 :]]
+            dx = made(program, OpCode.CONTRACT, [dy, *others], x)
+            program.ops[-1].nest = op.nest.gradient(position)
+            sums.add(x, dx)
     elif op.is_multiply:
         for x, other in zip(op.inputs, op.inputs[::-1], strict=True):
             sums.add(x, dy, other)

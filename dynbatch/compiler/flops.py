@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from math import prod
 
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode
@@ -59,6 +60,10 @@ def _sum(ops: Iterable[Op]) -> Flops:
         elif op.opcode is OpCode.LINEAR_GRADIENT:
             assert op.source is not None
             total = total.plus(_of_map(op.source))
+        elif op.opcode is OpCode.CONTRACT:
+            count = prod(op.nest.sizes)
+            is_product = len(op.inputs) == 2 and count > op.output.width
+            total = total.plus(Flops(2 * count) if is_product else Flops(elementwise=count))
         elif op.opcode in ELEMENTWISE or op.opcode is OpCode.PARTIAL:
             total = total.plus(Flops(elementwise=op.output.width))
     return total

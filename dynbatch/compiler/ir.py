@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dynbatch.kernels import binary
 from dynbatch.nodes.arithmetic import Binary, Scalar
@@ -38,6 +39,7 @@ class OpCode(Enum):
     WITH_NUMBER = auto()  # a function of two values, one of them a number
     WHERE = auto()
     COPY = auto()  # input k into the columns from `Op.columns[k]`, zeros into the others
+    CONTRACT = auto()  # Σ x, or Σ x ⊙ y, over axes of what are matrices: see `Nest`
     GENERIC = auto()  # any other node type, by its own batched kernels
     # Of backward; `Op.source` is the operator of forward:
     PARTIAL = auto()  # dy ⊙ ∂f/∂x of the input `Op.position`, from dy and what the derivative reads
@@ -50,6 +52,47 @@ ELEMENTWISE_TYPES = {
 }  # fmt: skip
 ELEMENTWISE = tuple(ELEMENTWISE_TYPES.values())
 OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)  # of the node types
+
+
+class Nest(NamedTuple):
+    """The loops of CONTRACT: output[Σ s_k i_k] += Π x[Σ t_k i_k] over all i_k < sizes[k].
+
+    An operand that has no stride along an axis is repeated over it, an output is a sum. So there
+    are outer products, products of a matrix and a vector, its rows or columns scaled, repeated or
+    summed, transposes and inner products; and the gradient of each operand is one more of them.
+
+    strides: of each operand, then of the output, along each axis. All columns are met.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+    def simplified(self) -> Nest:
+        """These loops without axes of size 1, and with one for two that are a stretch for all."""
+        axes = [axis for axis in self._axes() if axis[0] > 1]
+        joined: list[tuple[int, tuple[int, ...]]] = []
+        for size, steps in axes:
+            if joined and joined[-1][1] == tuple([step * size for step in steps]):
+                joined[-1] = (joined[-1][0] * size, steps)
+            else:
+                joined.append((size, steps))
+        joined = joined or [(1, (0,) * len(self.strides))]
+        sizes, by_axis = zip(*joined, strict=True)
+        return Nest(sizes, tuple(zip(*by_axis, strict=True)))
+
+    def gradient(self, position: int) -> Nest:
+        """The loops of an operand's gradient, from dy and the other operand."""
+        *read, output = self.strides
+        target = read.pop(position)
+        return Nest(self.sizes, (output, *read, target))
+
+    def widths(self) -> list[int]:
+        """The columns of each operand and of the output, met once each without repetition."""
+        pairs = [zip(self.sizes, steps, strict=True) for steps in self.strides]
+        return [prod([size for size, step in each if step]) for each in pairs]
+
+    def _axes(self) -> list[tuple[int, tuple[int, ...]]]:
+        return [*zip(self.sizes, zip(*self.strides, strict=True), strict=True)]
 
 
 class Value:
@@ -123,12 +166,13 @@ class Op:
     kernel:   the function of UNARY, BINARY and WITH_NUMBER: see `kernels.unary`, `binary`.
     number:   of WITH_NUMBER; `side` says that it is the function's first operand.
     outputs:  one value; of GENERIC_GRADIENT one for each input that is not a memory.
+    nest:     of CONTRACT.
     source, position: see `OpCode`.
     """
 
     __slots__ = (
-        "columns", "inputs", "kernel", "node", "number", "opcode", "outputs", "pieces", "position",
-        "side", "source",
+        "columns", "inputs", "kernel", "nest", "node", "number", "opcode", "outputs", "pieces",
+        "position", "side", "source",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +191,7 @@ class Op:
         self.position = position
         self.pieces: list[WeightRows] = []
         self.columns: list[int] = []
+        self.nest = Nest((), ())
 
     def like(self, inputs: list[Value], output: Value) -> Op:
         """An operator with this function, and other operands."""
@@ -226,4 +271,5 @@ class Op:
     @property
     def passes_gradient(self) -> bool:
         """Whether a gradient reaches its inputs: not so for a comparison."""
-        return self.opcode in (OpCode.LINEAR, OpCode.COPY) or bool(self.node.differentiable)
+        moves = self.opcode in (OpCode.LINEAR, OpCode.COPY, OpCode.CONTRACT)
+        return moves or bool(self.node.differentiable)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Op, OpCode, Origin, Value, WeightRows
+from dynbatch.compiler.matrices import MatrixNodes
 from dynbatch.compiler.program import Program
-from dynbatch.compiler.split import Split
+from dynbatch.compiler.split import Split, makes_or_reads_matrix
 from dynbatch.compiler.trace import Section, Trace
 from dynbatch.nodes.arithmetic import Multiply
 from dynbatch.nodes.dropout import InvertedDropout, Ones
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.shape.slice import Slice
 from dynbatch.nodes.shape.structure import Structural
 
@@ -34,7 +37,7 @@ class LoopProgram(Program):
         self.begin(parts)
         self._token = trace.tokens[0]
         for number, node in enumerate(trace.states):
-            state = self.value(node.width, Origin.STATE, number)
+            state = self.value(node.rows * node.width, Origin.STATE, number)
             self.states.append(state)
             self._by_node[node.index] = state
         self._find_read_outside([trace.output, *trace.next_states])
@@ -53,7 +56,9 @@ class LoopProgram(Program):
         self.memory_nodes: list[Node] = []
         self.held_nodes: list[Node] = []
         self._can_hold: set[int] = set()
+        self._flat: dict[int, Value] = {}
         self._by_node: dict[int, Value] = {}
+        self._matrices = MatrixNodes(self, self._read_flat)
         self._parts = parts
         self._sections = parts.sections
         self._read_outside: set[int] = set()
@@ -105,6 +110,9 @@ class LoopProgram(Program):
     # From nodes to operators ----------------------------------------------------------------------
 
     def add(self, node: Node) -> None:
+        if self._is_of_matrices(node):
+            self._matrices.add(node)
+            return
         if isinstance(node, Structural):
             self._add_structural(node)
             return
@@ -147,6 +155,7 @@ class LoopProgram(Program):
 
     def _read(self, node: Node) -> Value:
         known = self._by_node.get(node.index)
+        known = self._matrices.flat(node) if known is None else known
         if known is not None:
             return known
         section = self._sections[node.index]
@@ -170,6 +179,22 @@ class LoopProgram(Program):
         self._by_node[node.index] = value
         return value
 
+    def _is_of_matrices(self, node: Node) -> bool:
+        return makes_or_reads_matrix(node, self._sections)
+
+    def _read_flat(self, node: Node) -> Value:
+        """A value that matrices are made of; a matrix that is the same in every step is held."""
+        if node.ndim < 2 or self._sections[node.index] is not Section.MEMORY:
+            return self._read(node)
+        if node.index not in self._flat:
+            flat = reshape(node, (node.rows * node.width,))
+            assert isinstance(flat, Operation)
+            self._parts.before.append(flat)
+            self._sections[flat.index] = Section.MEMORY
+            self._can_hold.add(flat.index)
+            self._flat[node.index] = self._read(flat)
+        return self._flat[node.index]
+
     def _find_read_by_element(self) -> None:
         """Find the nodes that elementwise operators of the loop read, and no others.
 
@@ -178,7 +203,8 @@ class LoopProgram(Program):
         by_element = (InvertedDropout, *ELEMENTWISE_TYPES)
         sides: list[set[int]] = [set(), set()]
         for node in self._parts.loop:
-            sides[isinstance(node, by_element)] |= {x.index for x in node.inputs}
+            is_by_element = isinstance(node, by_element) or self._is_of_matrices(node)
+            sides[is_by_element] |= {x.index for x in node.inputs}
         self._can_hold = sides[1] - sides[0]
 
     def _next(self, part: int, node: Node, taken: set[int]) -> Value:

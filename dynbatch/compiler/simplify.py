@@ -81,6 +81,8 @@ def _key(op: Op) -> tuple[object, ...]:
         function = _function(op)
     elif op.opcode is OpCode.COPY:
         function = (op.opcode, op.output.width, *op.columns)
+    elif op.opcode is OpCode.CONTRACT:
+        function = (op.opcode, op.nest)
     elif op.opcode is OpCode.LINEAR_GRADIENT:
         function = (op.opcode, id(op.source))
     elif op.opcode is OpCode.PARTIAL:
@@ -163,7 +165,7 @@ LARGEST_EXPONENT = 100
 NEUTRAL = {binary.multiply: 1, binary.divide: 1, binary.add: 0}
 
 # What goes if nothing reads it. Backward of an operator with own kernels adds to memories too.
-DROPPED = (*ELEMENTWISE, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT)
+DROPPED = (*ELEMENTWISE, OpCode.CONTRACT, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT)
 
 
 def _drop_unread(program: Program) -> None:

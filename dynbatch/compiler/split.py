@@ -8,6 +8,7 @@ after   operators that feed the output only: ordinary nodes behind the scan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynbatch.compiler.trace import Placeholder, Section, Trace
@@ -49,7 +50,7 @@ def split(trace: Trace) -> Split:
     # loop itself, where it runs once for all tokens instead of once a step.
     for node in reversed(order):
         free = sections[node.index] is Section.LOOP and node.index not in for_state
-        if free and node.is_rowwise():
+        if free and node.is_rowwise() and not makes_or_reads_matrix(node, sections):
             if all([sections[i] is Section.AFTER for i in readers.get(node.index, [])]):
                 sections[node.index] = Section.AFTER
 
@@ -57,8 +58,8 @@ def split(trace: Trace) -> Split:
         return [n for n in order if sections[n.index] in wanted]
 
     loop, after = nodes_of(Section.LOOP), nodes_of(Section.AFTER)
-    for value in [*nodes_of(Section.TOKEN), *loop, *after, trace.output]:
-        require_vector(value)
+    require_known_rows([*nodes_of(Section.TOKEN), *loop, *after], sections)
+    require_vector(trace.output)
     wanted = [trace.output, *[x for n in after for x in n.inputs]]
     exports = {x.index: x for x in wanted if sections[x.index] in (Section.LOOP, Section.STATE)}
     # At least one value is exported: any state will do.
@@ -73,17 +74,49 @@ def _section(node: Operation, sections: dict[int, Section]) -> Section:
     draws = node.draws and node.ndim < 2  # anew at each token
     if read <= {Section.MEMORY} and not draws:
         return Section.MEMORY
+    if makes_or_reads_matrix(node, sections):
+        return Section.LOOP
     rows_of_memory = any([x.ndim == 2 and sections[x.index] is Section.MEMORY for x in node.inputs])
     if not node.is_rowwise() or read & {Section.STATE, Section.LOOP} or rows_of_memory:
         return Section.LOOP
     return Section.TOKEN
 
 
+def makes_or_reads_matrix(node: Node, sections: dict[int, Section]) -> bool:
+    """Whether a node of a step has a matrix of that step as its value, or among its inputs."""
+    if sections.get(node.index) is Section.MEMORY:
+        return False
+    of_step = [x for x in node.inputs if x.ndim > 1 and sections[x.index] is not Section.MEMORY]
+    return node.ndim > 1 or bool(of_step)
+
+
+def require_known_rows(nodes: Sequence[Operation], sections: dict[int, Section]) -> None:
+    """Raise `ShapeError` if a matrix of a step follows from a memory, whose rows may be any."""
+    for node in nodes:
+        if makes_or_reads_matrix(node, sections):
+            read = ancestors([x for x in node.inputs if sections[x.index] is Section.MEMORY])
+            if any([x.ndim > 1 and isinstance(x, Placeholder) for x in read.values()]):
+                raise _is_matrix(
+                    node,
+                    f"(rows, {node.width})",
+                    "what a step makes of the rows of a memory is a vector, however many there are",
+                    "attend to a memory with F.attention, or sum it; the rest belongs outside",
+                )
+
+
 def require_vector(node: Node) -> None:
-    """Raise `ShapeError` if a value of a step is a matrix."""
+    """Raise `ShapeError` if what a cell returns is a matrix."""
     if node.ndim > 1:
-        raise ShapeError.at_caller(
-            f"cell: {node.label()} is a matrix (rows, {node.width}), in a step of one sentence.\n"
-            "  rule: values made from the token or the state are vectors, and so is the output\n"
-            "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside"
+        raise _is_matrix(
+            node,
+            str(node.shape),
+            "a cell returns vectors; matrices are states of a scan, and what a step makes inside",
+            "F.reshape(y, (-1,)) makes one vector of it",
         )
+
+
+def _is_matrix(node: Node, shape: str, rule: str, fix: str) -> ShapeError:
+    return ShapeError.at_caller(
+        f"cell: {node.label()} is a matrix {shape}, in a step of one sentence.\n"
+        f"  rule: {rule}\n  fix:  {fix}"
+    )

@@ -149,7 +149,7 @@ class Trace:
 def trace_cell(
     function: Callable[..., object],
     tokens: int | tuple[int, ...],
-    states: Sequence[int],
+    states: Sequence[int | Shape],
     single: bool,
     memories: Sequence[Shape],
     params: object,
@@ -159,10 +159,11 @@ def trace_cell(
 
     Args:
         tokens: features of a token; a tuple where a cell is given several side by side.
+        states: the width of each part of the state, or the shape of a matrix.
 
     Raises:
         ShapeError: the cell does not return (output, next state) with the state's shapes, or makes
-            a value that is not a vector.
+            a value that a step cannot have.
         ArgumentError: it takes another number of arguments.
     """
     graph = TraceGraph(dtype)
@@ -176,7 +177,7 @@ def trace_cell(
     widths = tokens if isinstance(tokens, tuple) else (tokens,)
     token_nodes = placeholders(Section.TOKEN, [(width,) for width in widths])
     x = tuple(token_nodes) if isinstance(tokens, tuple) else token_nodes[0]
-    state_nodes = placeholders(Section.STATE, [(width,) for width in states])
+    state_nodes = placeholders(Section.STATE, [(s,) if isinstance(s, int) else s for s in states])
     memory_nodes = placeholders(Section.MEMORY, memories)
     given_params, reads = recorded(params)
     state = state_nodes[0] if single else tuple(state_nodes)
@@ -274,6 +275,13 @@ def _another_width(
 ) -> ShapeError:
     which = "`init`" if len(before) == 1 else f"part {part} of `init`"
     entered, leaves = before[part], after[part]
+    if entered.ndim > 1:
+        return ShapeError.at_caller(
+            f"cell {name!r}: {which} has shape {entered.shape}, the cell's next state "
+            f"{leaves.shape}.\n"
+            "  rule: a state keeps its shape from step to step\n"
+            "  fix:  F.outer(k, v) is (d, e), F.vecmat(k, S) is Sᵀ k, F.matvec(S, q) is S q"
+        )
     if leaves.ndim == 1:
         widths = ", ".join([str(node.width) for node in after])
         right = widths if len(before) == 1 else f"({widths})"

@@ -45,6 +45,8 @@ def _check(holds: bool, after: str, op: Op, problem: str) -> None:
 def _widths_fit(op: Op) -> bool:
     if op.opcode in ALIKE:
         return {x.width for x in op.inputs} == {op.output.width}
+    if op.opcode is OpCode.CONTRACT:
+        return op.nest.widths() == [x.width for x in (*op.inputs, op.output)]
     if op.opcode is OpCode.COPY:
         return sum([x.width for x in (*op.inputs, *op.holes())]) == op.output.width
     if op.is_linear:

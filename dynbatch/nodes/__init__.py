@@ -25,6 +25,7 @@ from dynbatch.nodes.losses.elementwise import (
     poisson_nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
+from dynbatch.nodes.matrix_vector import matvec, outer, vecmat
 from dynbatch.nodes.norms import cosine_similarity, normalize
 from dynbatch.nodes.positions.absolute import positions, sinusoidal
 from dynbatch.nodes.positions.rotary import rotary
@@ -97,14 +98,14 @@ __all__ = [
     "dropout", "equal", "erf", "exp", "expand", "floor", "gated_delta_rule", "gather_rows", "geglu",
     "general_attention", "glu", "greater", "greater_equal", "huber_loss", "input", "kl_div",
     "kmax_pool", "l1_loss", "layer_norm", "less", "less_equal", "linear", "log", "log_softmax",
-    "logsumexp", "lookup", "matmul", "max", "max_pool", "max_pool2d", "maximum", "mean",
+    "logsumexp", "lookup", "matmul", "matvec", "max", "max_pool", "max_pool2d", "maximum", "mean",
     "mean_pool", "min", "minimum", "mse_loss", "multi_margin_loss", "multiply", "negative",
-    "nll_loss", "normalize", "not_equal", "parameter", "permute", "pick", "pointer_loss",
+    "nll_loss", "normalize", "not_equal", "outer", "parameter", "permute", "pick", "pointer_loss",
     "poisson_nll_loss", "positions", "pow", "reglu", "relative_bias", "repeat", "reshape",
     "reverse", "rms_norm", "rotary", "round", "segment_mean", "segment_sum", "sign", "sin", "sinh",
     "sinusoidal", "slice", "softmax", "sparsemax", "split", "sqrt", "squeeze", "stack", "std",
     "subtract", "sum", "swiglu", "t5_bias", "tan", "topk", "transpose", "unsqueeze", "var",
-    "viterbi", "where", "windows",
+    "vecmat", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -109,15 +109,18 @@ def test_programs_are_as_many_as_the_rows_ask_for(name):
 
 
 @pytest.mark.parametrize("read", ["the token", "the state"])
-def test_a_token_or_state_repeated_over_rows_is_refused(read):
+def test_a_token_or_state_repeated_over_rows_is_a_program_by_rows(read):
     @db.cell
     def step(x, h, p, memory):
         rows = F.expand(x if read == "the token" else h, memory.shape)
-        return h, F.tanh(h + x + F.sum(rows, dim=0))
+        return h, h + x + F.sum(rows, dim=0)
 
-    with db.Graph() as graph, pytest.raises(ShapeError, match=r"a matrix \(rows, 3\), in a step"):
-        memory = F.constant(graph, 1.0, (4, D))
-        db.scan(step, F.constant(graph, 1.0, (2, D)), D, None, memory)
+    with db.Graph() as graph:
+        for rows in (4, 2):
+            memory = F.constant(graph, 1.0, (rows, D))
+            _, last = db.scan(step, F.constant(graph, 1.0, (2, D)), D, None, memory)
+            expected = 2 * (1 + rows) if read == "the token" else 2 + rows
+            assert last.value.tolist() == [expected] * D
 
 
 def test_an_error_of_a_cell_does_not_part_its_sentences():

@@ -74,7 +74,7 @@ def test_a_step_has_no_matrix(place):
         run(spread, memory=True)
     text = str(error.value)
     assert "is a matrix (rows, 3), in a step of one sentence" in text
-    assert "rule: values made from the token or the state are vectors, and so is the output" in text
+    assert "rule: what a step makes of the rows of a memory is a vector" in text
     assert "F.attention" in text
 
 

@@ -23,7 +23,7 @@ from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledLoop, token_rows
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.recorder import recorded
-from dynbatch.compiler.split import Split, require_vector
+from dynbatch.compiler.split import Split, require_known_rows, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
@@ -202,8 +202,7 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
         else:
             sections[node.index] = Section.LOOP
     loop = [n for n in order if sections[n.index] is Section.LOOP]
-    for node in loop:
-        require_vector(node)
+    require_known_rows(loop, sections)
     before = [n for n in order if sections[n.index] in (Section.TOKEN, Section.MEMORY)]
     return Split(before, loop, [], trace.outputs, sections)
 

@@ -6,7 +6,8 @@ Where the cell does not take the first state, it says which would be right.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -15,21 +16,63 @@ from dynbatch.cells.calls.results import structure_of
 from dynbatch.compiler.trace import Trace
 from dynbatch.errors import ArgumentError, DtypeError, DynbatchError, ShapeError
 from dynbatch.nodes.arguments import not_a_node, require_graph
-from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """The shape of a part of the first state, which is zeros; see `zeros`."""
+
+    shape: Shape
+
+
+def zeros(*shape: int) -> Zeros:
+    """Zeros of this shape, as a part of the first state of `scan`: zeros(64) is 64.
+
+    A part may be a vector (D,), a matrix (d, e), or one for each of several heads, (H, d, e).
+
+    Raises:
+        ShapeError: there is no size, or one is below 1.
+
+    Example:
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> zeros = db.zeros(2, 2)
+        >>> @db.cell
+        ... def linear_attention(x, state, params):
+        ...     q, k, v = F.chunk(x, 3)
+        ...     state = state + F.outer(k, v)
+        ...     return F.vecmat(q, state), state
+        >>> with db.Graph() as graph:
+        ...     ys, last = db.scan(linear_attention, F.input(graph, np.ones((3, 6))), zeros)
+        ...     ys.value.tolist(), last.shape
+        ([[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]], (2, 2))
+    """
+    sizes = [type(size) is int or isinstance(size, np.integer) for size in shape]
+    if not shape or not all(sizes) or min(shape) < 1:
+        raise ShapeError.at_caller(
+            f"zeros{shape}: there is no such state.\n  rule: sizes of 1 or more\n"
+            "  fix:  db.zeros(64), db.zeros(64, 64), db.zeros(4, 64, 64)"
+        )
+    return Zeros(tuple([int(size) for size in shape]))
+
+
+Part = Node | int | Shape
+"""A part of the first state: a node, or zeros by their width or shape."""
 
 
 class ScanForm(NamedTuple):
     """Widths that a cell is traced for.
 
     tokens: of a token; a tuple where there are several sentences side by side.
-    states: of the parts of the state; `single` says that it is not a tuple.
+    states: of the parts of the state, the shapes of matrices; `single` says that it is not a tuple.
     """
 
     tokens: int | tuple[int, ...]
-    states: tuple[int, ...]
+    states: tuple[int | Shape, ...]
     single: bool
 
 
@@ -68,11 +111,11 @@ def as_sentences(xs: object) -> tuple[Node, ...]:
     return sentences
 
 
-def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | int, ...], bool]:
-    """The parts of the first state, nodes or widths, and whether it is a single value.
+def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Part, ...], bool]:
+    """The parts of the first state, and whether it is a single value.
 
     Raises:
-        ShapeError: a part is neither a vector nor a width.
+        ShapeError: a part is none.
     """
     if type(init) is tuple and init:  # nearly always
         for part in init:
@@ -82,7 +125,7 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
         else:
             return init, False
     init = structure_of(init)
-    single = not isinstance(init, tuple)
+    single = not isinstance(init, tuple) or isinstance(init, Zeros)
     parts = (init,) if single else init
     if not parts:
         raise _no_state(what, init, init)
@@ -90,23 +133,47 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
         if not _is_part(part):
             raise _no_state(what, init, part)
     made = [parameter(graph, p) if isinstance(p, Parameter) else p for p in parts]
-    return tuple([p if isinstance(p, Node) else int(p) for p in made]), single
+    return tuple([_part(p) for p in made]), single
+
+
+def _part(part: Any) -> Part:
+    if isinstance(part, Node):
+        return part
+    shape = part.shape if isinstance(part, Zeros) else (int(part),)
+    return shape[0] if len(shape) == 1 else shape
+
+
+def form_of(parts: Sequence[Part]) -> tuple[int | Shape, ...]:
+    """The width of each part, or the shape of a matrix."""
+    shapes = [shape_of(part) for part in parts]
+    return tuple([shape[0] if len(shape) == 1 else shape for shape in shapes])
+
+
+def shape_of(part: Part) -> Shape:
+    """The shape of a part of the first state."""
+    if isinstance(part, Node):
+        return part.shape
+    return (part,) if isinstance(part, int) else part
 
 
 def _is_part(part: object) -> bool:
     if isinstance(part, Node):
-        return part.ndim == 1
+        return part.ndim > 0 and bool(part.rows * part.width)
     if isinstance(part, Parameter):
-        return len(part.shape) == 1
+        return len(part.shape) > 0
+    if isinstance(part, Zeros):
+        return True
     return isinstance(part, int | np.integer) and not isinstance(part, bool) and bool(part > 0)
 
 
 @overload
-def initial_state(graph: Owner, init: int | Node | Parameter) -> Node: ...
+def initial_state(graph: Owner, init: int | Zeros | Node | Parameter) -> Node: ...
 
 
 @overload
-def initial_state(graph: Owner, init: tuple[int | Node | Parameter, ...]) -> tuple[Node, ...]: ...
+def initial_state(
+    graph: Owner, init: tuple[int | Zeros | Node | Parameter, ...]
+) -> tuple[Node, ...]: ...
 
 
 def initial_state(graph: Owner, init: object) -> Any:
@@ -116,13 +183,13 @@ def initial_state(graph: Owner, init: object) -> Any:
     call, though, and what was to be the first state is then the last one: as nodes it can be read.
 
     Args:
-        init: a width for zeros, a vector node or parameter; a tuple for several parts.
+        init: a width or `zeros` for zeros, a node or parameter; a tuple for several parts.
 
     Returns:
-        a vector (D,), or a tuple of vectors.
+        a vector (D,) or matrix, or a tuple of them.
 
     Raises:
-        ShapeError: a part of `init` is neither a vector nor a width.
+        ShapeError: a part of `init` is none of these.
         DtypeError: `graph` is not a graph.
 
     Example:
@@ -144,7 +211,7 @@ def initial_state(graph: Owner, init: object) -> Any:
     """
     require_graph("initial_state", graph)
     parts, single = as_state(init, graph, "initial_state")
-    made = [p if isinstance(p, Node) else constant(graph, 0.0, (p,)) for p in parts]
+    made = [p if isinstance(p, Node) else constant(graph, 0.0, shape_of(p)) for p in parts]
     return made[0] if single else tuple(made)
 
 
@@ -186,8 +253,8 @@ def _no_state(what: str, init: object, part: object) -> ShapeError:
         fix = "F.input(graph, array) makes an array a node"
     return ShapeError.at_caller(
         f"{what}: {part!r} is not an initial state.\n"
-        "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
-        f"        several parts\n  fix:  {fix}"
+        "  rule: a vector (D,), node or parameter, a matrix (d, e) or (H, d, e), or a width or\n"
+        f"        db.zeros(d, e) for zeros; a tuple of them for several parts\n  fix:  {fix}"
     )
 
 
@@ -203,7 +270,9 @@ def with_right_init(
         trace_with: traces the cell.
     """
     named = [int(number) for number in re.findall("[0-9]+", str(error).split("\n")[0])]
-    apart = [width + b - a for width in form.states for a in named for b in named]
+    if not all([isinstance(width, int) for width in form.states]):
+        return error
+    apart = [int(width) + b - a for width in form.states for a in named for b in named]  # type: ignore[arg-type]
     widths = sorted({width for width in (*named, *apart) if width > 0})
     others = [form._replace(states=(width,) * len(form.states)) for width in widths]
     if not form.single:

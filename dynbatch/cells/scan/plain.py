@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.cells.scan.arguments import Part, shape_of
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import run_traced
 from dynbatch.nodes.node import Node
@@ -16,7 +17,7 @@ from dynbatch.nodes.sources import constant
 
 def plain_scan(
     function: Any, compiled: CompiledCell, xs: object, sentences: Sequence[Node],
-    init: tuple[Sequence[Node | int], bool], params: object, memories: Sequence[Node],
+    init: tuple[Sequence[Part], bool], params: object, memories: Sequence[Node],
     reverse: bool,
 ) -> tuple[Node, Any]:  # fmt: skip
     """The outputs (T, E) and the last state of a cell's function, called token by token.
@@ -29,7 +30,9 @@ def plain_scan(
     """
     graph, rows = sentences[0].graph, sentences[0].rows
     parts, single = init
-    state: Any = tuple([p if isinstance(p, Node) else constant(graph, 0.0, (p,)) for p in parts])
+    state: Any = tuple(
+        [p if isinstance(p, Node) else constant(graph, 0.0, shape_of(p)) for p in parts]
+    )
     state = state[0] if single else state
     memory = list(memories) if len(memories) < 2 else [tuple(memories)]
     outputs: list[Node] = []

@@ -11,7 +11,15 @@ import numpy as np
 from dynbatch.arguments import switch
 from dynbatch.cells.cell import Cell
 from dynbatch.cells.flops import backward_flops, forward_flops
-from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
+from dynbatch.cells.scan.arguments import (
+    ScanForm,
+    as_memories,
+    as_sentences,
+    as_state,
+    as_steps,
+    form_of,
+    shape_of,
+)
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.plain import plain_scan
@@ -26,6 +34,7 @@ from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.plain import is_plain
+from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.shape.structure import port_of
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
@@ -33,6 +42,10 @@ from dynbatch.ragged import Ragged
 
 # Of the prefix layout: the order; a sentence's number and length.
 TABLES_A_TOKEN, TABLES_A_SENTENCE = 1, 2
+
+
+# Steps between two kept states that are matrices: each is as large as many tokens.
+STEPS_OF_MATRICES = 16
 
 
 class Scan(Operation):
@@ -215,15 +228,16 @@ def scan(
         cell:    a `Cell`.
         xs:      the sentence, (T, D); or a tuple of several with equally many rows, whatever their
                  widths: the cell's first argument is then a tuple of a token of each.
-        init:    the first state: a vector node or parameter, or a width for zeros; a tuple for
-                 several parts.
+        init:    the first state: a node or parameter, (D,), (d, e) or (H, d, e); a width, or
+                 `db.zeros(d, e)`, for zeros; a tuple for several parts.
         params:  what the cell gets as its third argument: a module, a namespace, a dict, a list,
                  a single parameter.
         memory:  what every step of this sentence reads: a matrix node to attend to, or a vector;
                  a tuple for several.
         reverse: run from the last token to the first; outputs stay in the sentence's order.
         recompute: what backward makes again rather than find it kept. None keeps everything that it
-                 reads, for an LSTM about seven vectors a token. A number of steps S keeps the state
+                 reads, for an LSTM about seven vectors a token; of a state that is a matrix it is
+                 as 16, and 0 keeps every step's. A number of steps S keeps the state
                  once in S steps of the longest sentences, and runs forward again S steps at a time;
                  1 keeps little else than states, "sqrt" takes √T for T tokens a sentence in the
                  mean. Gradients are the same but for rounding.
@@ -235,7 +249,7 @@ def scan(
 
     Raises:
         ShapeError: `xs` is not a matrix, or several of different lengths; a part of `init` is
-            neither a vector nor a width; or the cell breaks its rules (see `cell`).
+            none; or the cell breaks its rules (see `cell`).
         DtypeError: `cell` is not a cell, or `xs` or `memory` is not a node.
         GraphError: the cell reads a value, sets a parameter, or uses a node from outside it.
         ValueError: `recompute` is none of these.
@@ -248,8 +262,9 @@ def scan(
         )
     sentences = as_sentences(xs)
     graph = sentences[0].graph
-    steps = 0 if recompute is None else as_steps(recompute)
     parts, single = as_state(init, graph)
+    has_matrix = any([type(p) is tuple or (isinstance(p, Node) and p.ndim > 1) for p in parts])
+    steps = STEPS_OF_MATRICES * has_matrix if recompute is None else as_steps(recompute)
     memories = () if memory is None else as_memories(memory)
     nodes = [p for p in parts if isinstance(p, Node)]
     widths: Any = sentences[0].width
@@ -257,12 +272,12 @@ def scan(
         widths = tuple([x.width for x in sentences])
     key = (
         cell, id(params), widths, single,
-        tuple([p if isinstance(p, int) else (p.width,) for p in parts]) if nodes else parts,
+        tuple([(p.shape,) if isinstance(p, Node) else p for p in parts]) if nodes else parts,
         cell.memory_forms(memories) if memories else (), bool(reverse), steps,
     )  # fmt: skip
     kind = graph.programs.get(key)
     if kind is None:
-        states = tuple([p if isinstance(p, int) else p.width for p in parts])
+        states = form_of(parts)
         compiled = cell.compiled(graph, ScanForm(widths, states, single), memories, params)
         held = [True] * len(compiled.program.held_nodes)
         are_given = tuple([*[isinstance(p, Node) for p in parts], *held])
@@ -275,6 +290,7 @@ def scan(
             cell.function, kind.cell, xs, sentences, (parts, single), params, memories, reverse
         )
         return results if return_state else results[0]
+    nodes = [p if p.ndim == 1 else reshape(p, (p.rows * p.width,)) for p in nodes]
     if kind.cell.reads_as_given:
         outputs = node = kind.scan(graph, (*sentences, *nodes, *memories), sentences[0].rows)
     else:
@@ -284,5 +300,8 @@ def scan(
         outputs = prologue.epilogue(node)
     if return_state is not True and not switch("scan", "return_state", return_state):
         return outputs
-    last = tuple([port_of(node, k, kind.cell.program.states[k].width) for k in range(len(parts))])
+    widths = [state.width for state in kind.cell.program.states]
+    last: tuple[Node, ...] = tuple([port_of(node, k, widths[k]) for k in range(len(parts))])
+    if not all([type(part) is int for part in parts]):
+        last = tuple([reshape(x, shape_of(p)) for x, p in zip(last, parts, strict=True)])
     return outputs, last[0] if single else last

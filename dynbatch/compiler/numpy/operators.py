@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
 from dynbatch.backend import Array
-from dynbatch.compiler.ir import Op, OpCode
+from dynbatch.compiler.ir import Nest, Op, OpCode
 from dynbatch.kernels import binary
 
 Function = Callable[..., object]
@@ -17,6 +20,8 @@ def elementwise(op: Op) -> Function:
     kernel, arguments = op.kernel, op.arguments
     if op.opcode is OpCode.PARTIAL:
         return _partial(op)
+    if op.opcode is OpCode.CONTRACT:
+        return _contraction(op.nest)
     if op.opcode is OpCode.WHERE:
         return binary.choose
     if op.opcode is OpCode.WITH_NUMBER:
@@ -46,6 +51,29 @@ def _partial(op: Op) -> Function:
         backward[side](dy, *operands, out)
 
     return run
+
+
+def _contraction(nest: Nest) -> Function:
+    """Σ Π of operands, each a view with a stride for every axis, of all rows at once."""
+    axes = [*range(1, len(nest.sizes) + 1)]
+    kept = [axis for axis, step in zip(axes, nest.strides[-1], strict=True) if step]
+    sizes = tuple([nest.sizes[axis - 1] for axis in kept])
+    steps = tuple([nest.strides[-1][axis - 1] for axis in kept])
+
+    def run(*arrays: Array) -> None:
+        *xs, out = arrays
+        operands: list[Any] = []
+        for x, strides in zip(xs, nest.strides, strict=False):
+            operands += [_view(x, nest.sizes, strides), [0, *axes]]
+        np.einsum(*operands, [0, *kept], out=_view(out, sizes, steps))
+
+    return run
+
+
+def _view(rows: Array, sizes: tuple[int, ...], steps: tuple[int, ...]) -> Array:
+    size = rows.itemsize
+    strides = (rows.strides[0], *[step * size for step in steps])
+    return as_strided(rows, (len(rows), *sizes), strides)
 
 
 def name_of(op: Op) -> str:

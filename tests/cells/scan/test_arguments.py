@@ -164,7 +164,7 @@ def test_what_a_call_returned_is_a_first_state_of_as_many_parts():
         (np.zeros(3), r"F\.input\(graph, array\)"),
         (True, "a width is 1 or more"),
         ((3, None), r"init=\(64, 64\) for two parts"),
-        (db.Parameter(np.zeros((2, 3))), "take one row of a matrix"),
+        ((3, 0), "take one row of a matrix"),
     ],
 )
 def test_what_is_no_first_state_is_told_its_fix(init, fix):

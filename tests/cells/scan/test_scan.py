@@ -366,11 +366,11 @@ def test_a_parameter_may_be_the_initial_state():
     assert start.grad.tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("wrong", ["matrix", "scalar", "list", "nothing", "zero", "float"])
+@pytest.mark.parametrize("wrong", ["empty", "scalar", "list", "nothing", "zero", "float"])
 def test_what_is_no_initial_state_is_refused(wrong):
     with db.Graph() as graph:
         init = {
-            "matrix": F.constant(graph, 0.0, (1, 3)),
+            "empty": F.constant(graph, 0.0, (0, 3)),
             "scalar": F.constant(graph, 0.0),
             "list": [3, 3],
             "nothing": None,

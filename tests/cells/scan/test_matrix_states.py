@@ -1,0 +1,183 @@
+"""Cells whose state is a matrix: against PyTorch, alone and in company, and their errors."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import ShapeError
+from dynbatch.testing import check_batching, check_gradient
+from tests.cells.matrix_cells import MATRIX_CASES, E, H
+from tests.poison import poisoned_memory
+
+each_case = pytest.mark.parametrize("case", MATRIX_CASES.values(), ids=MATRIX_CASES)
+LENGTHS = (3, 1, 0, 7)
+
+
+def outcome(case, sentences, dtype, **options):
+    """Outputs, last states and gradients of a loss over both, of each sentence."""
+    parameters = case.given(dtype)
+    results = []
+    with db.Graph(dtype=dtype) as graph:
+        losses = []
+        for arrays in sentences:
+            xs = tuple([F.input(graph, x).keep() for x in arrays])
+            ys, last = db.scan(case.cell, xs, case.init, parameters, **options)
+            parts = (last,) if case.single else last
+            nodes = [ys, *parts]
+            losses += [F.sum(F.tanh(node)) for node in nodes]
+            results.append(([node.keep() for node in nodes], xs))
+        graph.backward(F.sum(losses))
+        found = [[*[n.value for n in nodes], *[x.gradient for x in xs]] for nodes, xs in results]
+    return found, [parameter.grad for parameter in parameters.values()]
+
+
+def by_torch(case, sentences, dtype):
+    torch = pytest.importorskip("torch")
+    parameters = [torch.tensor(p.value, requires_grad=True) for p in case.given(dtype).values()]
+    found = []
+    for arrays in sentences:
+        xs = [torch.tensor(x, requires_grad=True) for x in arrays]
+        heads = case.heads or (H,) * len(xs)
+        state = tuple([torch.zeros(shape, dtype=xs[0].dtype) for shape in case.state])
+        state = state[0] if case.single else state
+        outputs = []
+        for t in range(len(arrays[0])):
+            tokens = [x[t].reshape(count, -1) for x, count in zip(xs, heads, strict=True)]
+            y, state = case.step(torch, tokens, state, parameters)
+            outputs.append(y.reshape(-1))
+        parts = (state,) if case.single else state
+        nodes = [torch.stack(outputs) if outputs else torch.zeros(0, H * E), *parts]
+        loss = sum(node.tanh().sum() for node in nodes)
+        if outputs:
+            loss.backward()
+        gradients = [np.zeros_like(x) if t.grad is None else t.grad.numpy()
+                     for x, t in zip(arrays, xs, strict=True)]  # fmt: skip
+        found.append([*[node.detach().numpy() for node in nodes], *gradients])
+    return found, [p.grad.numpy() for p in parameters]
+
+
+def assert_near(found, expected, tolerance, what):
+    assert found.shape == expected.shape, what
+    scale = max(1.0, np.abs(expected).max(initial=0))
+    assert np.abs(found - expected).max(initial=0) <= tolerance * scale, what
+
+
+@each_case
+@pytest.mark.parametrize(
+    ("dtype", "of_values", "of_gradients"), [("float32", 1e-5, 1e-4), ("float64", 1e-10, 1e-10)]
+)
+def test_six_recurrences_equal_loops_of_pytorch(case, dtype, of_values, of_gradients):
+    sentences = case.sentences(LENGTHS, dtype)
+    with poisoned_memory():
+        found, of_parameters = outcome(case, sentences, dtype)
+    expected, of_expected = by_torch(case, sentences, dtype)
+    for mine, theirs in zip(found, expected, strict=True):
+        for k, pair in enumerate(zip(mine, theirs, strict=True)):
+            is_gradient = k > len(case.state)
+            assert_near(*pair, of_gradients if is_gradient else of_values, f"{k}")
+    for pair in zip(of_parameters, of_expected, strict=True):
+        assert_near(*pair, of_gradients, "parameter")
+
+
+def test_each_of_the_six_is_at_most_15_lines():
+    for case in MATRIX_CASES.values():
+        assert len(inspect.getsource(case.cell.function).splitlines()) <= 15
+
+
+@each_case
+def test_a_sentence_has_the_same_bits_alone_and_in_company(case):
+    sentences = case.sentences((5, 2, 9, 1, 5), "float32")
+    together, _ = outcome(case, sentences, "float32")
+    for k, arrays in enumerate(sentences):
+        ((alone,), _) = outcome(case, [arrays], "float32")
+        for a, b in zip(together[k], alone, strict=True):
+            assert (a == b).all()
+
+
+@each_case
+@pytest.mark.parametrize("options", [{"recompute": 2}, {"recompute": 1}, {"recompute": "sqrt"}])
+def test_states_that_are_made_again_change_nothing(case, options):
+    sentences = case.sentences(LENGTHS)
+    expected, of_expected = outcome(case, sentences, "float64", recompute=0)
+    with poisoned_memory():
+        found, of_found = outcome(case, sentences, "float64", **options)
+    for mine, theirs in zip([*found, of_found], [*expected, of_expected], strict=True):
+        for pair in zip(mine, theirs, strict=True):
+            assert_near(*pair, 1e-12, str(options))
+
+
+def every_operation(graph, xs, init, scales):
+    """A state of one head, with rows, columns and sums of it in every way."""
+
+    @db.cell
+    def step(x, state, p):
+        a, b = x[:3], x[3:]
+        S, n = state
+        rows = F.sum(S * S, dim=1) / 9 + F.mean(S, dim=0)[:3].reshape((3, 1))
+        S = F.tanh(S * b + a[:, None] * S - F.sum(S)) + rows + F.transpose(F.outer(b, a))
+        S = F.where(S > 0.1, S, 0.5 * S) * p
+        S = S + F.stack([S[1], S[0], F.matvec(F.transpose(S), a)])
+        n = n + S @ b + F.transpose(S)[1:] @ F.matvec(S, b) @ F.outer(n[:3], n)
+        return F.concat([F.reshape(S, (12,)), F.reshape(S[:, 1:3], (6,)), a @ S, n]), (S, n)
+
+    ys, (last, n) = db.scan(step, xs, (init, db.zeros(3)), scales, reverse=True)
+    return [ys, last, n]
+
+
+def test_gradients_of_every_operation_on_a_matrix():
+    scales = db.Parameter(np.random.default_rng(0).uniform(0.5, 1, (3, 4)))
+
+    def build(graph, xs, init):
+        return every_operation(graph, xs, init, scales)
+
+    check_gradient(build, shapes=[(4, 7), (3, 4)], parameters=[scales])
+    shapes = [[(n, 7), (3, 4)] for n in (2, 0, 5, 1)]
+    check_batching(build, shapes=shapes, parameters=[scales])
+
+
+@db.cell
+def returns_a_matrix(x, state, p):
+    state = state + F.outer(x, x)
+    return state, state
+
+
+@db.cell
+def changes_its_shape(x, state, p):
+    return x, F.outer(F.concat([x, x]), x)
+
+
+@db.cell
+def soft(x, state, p):
+    return x @ F.softmax(state), state
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        (returns_a_matrix, r"is a matrix \(3, 3\).*\n.*\n.*F.reshape"),
+        (changes_its_shape, r"`init` has shape \(3, 3\), the cell's next state \(6, 3\)"),
+        (soft, r"Softmax.* cannot run it on \(3, 3\).*\n(.*\n)*.*F.outer"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_what_a_step_cannot_have_is_told_with_its_shapes(cell, told):
+    with db.Graph() as graph, pytest.raises(ShapeError, match=told):
+        db.scan(cell, F.input(graph, np.ones((2, 3))), db.zeros(3, 3))
+
+
+def test_products_of_other_shapes_are_told():
+    with db.Graph() as graph:
+        a, b, matrix = [F.constant(graph, 1.0, shape) for shape in ((2, 3), (3, 3), (2, 3, 4))]
+        for make in (F.outer, F.matvec, F.vecmat):
+            with pytest.raises(ShapeError, match=f"{make.__name__} of shapes"):
+                make(a, b)
+        assert F.outer(a, a).shape == (2, 3, 3) and F.vecmat(a, matrix).shape == (2, 4)
+
+
+@pytest.mark.parametrize("sizes", [(), (3, 0), (2.0,), (True, 2)])
+def test_zeros_without_a_shape_are_told(sizes):
+    with pytest.raises(ShapeError, match="zeros"):
+        db.zeros(*sizes)
