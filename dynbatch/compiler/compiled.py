@@ -20,8 +20,9 @@ from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.nests import cluster
 from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.compiler.simplify import Simplified, simplify
 from dynbatch.compiler.split import Split, split
@@ -72,10 +73,14 @@ class CompiledLoop:
         validate(program, "simplify")
         fuse(program)
         validate(program, "fuse")
+        cluster(program)
+        validate(program, "cluster")
         self.backward_program = differentiate(program)
         validate(self.backward_program, "differentiate")
         backward = simplify(self.backward_program)
         validate(self.backward_program, "simplify backward")
+        cluster(self.backward_program)
+        validate(self.backward_program, "cluster backward")
         self.simplified = Simplified(*[a + b for a, b in zip(forward, backward, strict=True)])
         self.storage = storage_of(program, self.backward_program)
         self.gradients = gradient_storage_of(self.backward_program, self.overwrites)
@@ -104,7 +109,7 @@ class CompiledLoop:
 
     @cached_property
     def on_device(self) -> DeviceCell:
-        if any([op.opcode is OpCode.CONTRACT for op in self.program.ops]):
+        if self.program.has_matrices:
             raise GraphError.at_caller(
                 "cell: it makes or reads matrices, on a GPU.\n"
                 "  rule: matrices in a cell run on the CPU for now\n"

@@ -68,7 +68,7 @@ class Nest(NamedTuple):
     strides: tuple[tuple[int, ...], ...]
 
     def simplified(self) -> Nest:
-        """These loops without axes of size 1, and with one for two that are a stretch for all."""
+        """These loops without axes of size 1, in order, with one for two that are a stretch."""
         axes = [axis for axis in self._axes() if axis[0] > 1]
         joined: list[tuple[int, tuple[int, ...]]] = []
         for size, steps in axes:
@@ -92,7 +92,15 @@ class Nest(NamedTuple):
         return [prod([size for size, step in each if step]) for each in pairs]
 
     def _axes(self) -> list[tuple[int, tuple[int, ...]]]:
-        return [*zip(self.sizes, zip(*self.strides, strict=True), strict=True)]
+        """Each axis with its strides, in an order in which whole matrices are read row by row."""
+        axes = [*zip(self.sizes, zip(*self.strides, strict=True), strict=True)]
+        whole = [k for k, width in enumerate(self.widths()) if width == prod(self.sizes)]
+        if whole:
+            return sorted(axes, key=lambda axis: -axis[1][whole[0]])
+        return sorted(axes, key=lambda axis: axis[1].count(1))
+
+
+NO_NEST = Nest((0,), ())
 
 
 class Value:
@@ -191,7 +199,7 @@ class Op:
         self.position = position
         self.pieces: list[WeightRows] = []
         self.columns: list[int] = []
-        self.nest = Nest((), ())
+        self.nest = NO_NEST
 
     def like(self, inputs: list[Value], output: Value) -> Op:
         """An operator with this function, and other operands."""

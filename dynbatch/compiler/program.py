@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 
 
 class Program:
@@ -48,6 +48,16 @@ class Program:
 
     def leaving(self) -> set[int]:
         return {id(v) for v in self.results()}
+
+    @property
+    def has_matrices(self) -> bool:
+        return any([op.opcode is OpCode.CONTRACT for op in self.ops])
+
+    @property
+    def is_by_sentence(self) -> bool:
+        """Whether all steps of a sentence run before those of the next: see `c.forward`."""
+        shares = (OpCode.LINEAR, OpCode.GENERIC)
+        return self.has_matrices and not any([op.opcode in shares for op in self.ops])
 
     def readers(self, value: Value) -> list[Op]:
         """Operators of a step that read any column of `value`."""

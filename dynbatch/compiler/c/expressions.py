@@ -20,8 +20,6 @@ def known_functions() -> frozenset[str]:
 
 def lacks(op: Op) -> str:
     """The function of an operator of forward, if C has no version of it, or ""."""
-    if op.opcode is OpCode.CONTRACT:
-        return "products of matrices"
     if op.opcode not in ELEMENTWISE:
         return ""
     name = _name(op)

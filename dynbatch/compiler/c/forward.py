@@ -4,12 +4,15 @@
 
 runs `count` steps of one shard, rows in prefix layout: `steps` holds four numbers for each, the
 first row, the end row, the number of rows, and the first row of the step before, or -1. The initial
-state is zeros unless `given`; `ahead` asks for the wide maps of the streams too, which are made for
-as many rows at once as lie in the cache. Where operators have kernels of their own, only `part` of
-a step is run: see `LoopText.between`. `at` holds two numbers for each array of `slots`: its
-address, and the elements from one of its rows to the next; for an operator that is called in C, the
-addresses of its function and of what this gets first. `product` is the function of
-`kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
+state is zeros unless `given`; `ahead`, the number of all rows, asks for the wide maps of streams
+too, which are made for as many rows at once as lie in the cache. Where operators have kernels of
+their own, only `part` of a step is run: see `LoopText.between`. `at` holds two numbers for each
+array of `slots`: its address, and the elements from one of its rows to the next; for an operator
+that is called in C, the addresses of its function and of what this gets first. `product` is the
+function of `kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
+
+Where states are matrices that no weight multiplies, all steps of a sentence run before the next's,
+one row each, so that its matrices stay in the cache: see `native.by_sentence`.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ class ForwardText(LoopText):
         self.slots += [f"{letter}{number}" for number in self.maps.values() for letter in "Wb"]
         self.slots += [OUTPUTS]
         each = "for (ptrdiff_t t = 0; t < count; t++)"
-        self.text = self.print(program.ops, each, self._ahead(program), self._outputs(program))
+        is_by_sentence = program.is_by_sentence
+        first = [] if is_by_sentence else self._ahead(program)
+        ahead = self._all_ahead(program) if is_by_sentence else []
+        outputs = self._outputs(program)
+        self.text = self.print(program.ops, each, first, outputs, ahead)
 
     def products(self, op: Op) -> list[str]:
         if op.opcode is OpCode.GENERIC:
@@ -58,6 +65,17 @@ class ForwardText(LoopText):
             "    const ptrdiff_t rows = done - s;",
             *[f"    {line}" for line in self.gather_streams("rows")],
             *[f"    {line}" for op in program.ahead for line in self._products(op, "rows")],
+            "}",
+        ]
+
+    def _all_ahead(self, program: LoopProgram) -> list[str]:
+        """Streams and their maps, of all rows, where steps are not in the order of rows."""
+        return [
+            "if (ahead) {",
+            "    const ptrdiff_t s = 0, rows = ahead;",
+            *[f"    {line}" for line in self.gather_streams("rows")],
+            *[f"    {line}" for op in program.ahead for line in self._products(op, "rows")],
+            "    (void)s, (void)rows;",
             "}",
         ]
 

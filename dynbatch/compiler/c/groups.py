@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from dynbatch.compiler.c.nest_text import is_safe
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import (
     FUSED,
@@ -20,21 +21,27 @@ from dynbatch.compiler.lanes import (
     lanes_of,
     loaded,
 )
+from dynbatch.compiler.nests import NestGroup, Strides, sizes_in_nests
 from dynbatch.compiler.places import Pointer, Pointers
 
 IsKept = Callable[[ColumnRange, Sequence[Op]], bool]
 """Whether anything but some operators reads a segment that one of them made."""
 
 
-def items(ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> list[Item]:
+def items(ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> list[Item | NestGroup]:
     """The items of a step, in the operators' order.
 
     Raises:
         AssertionError: the operands of a single operator cannot be put in order.
     """
-    cuts = find_cuts(ops)
-    result: list[Item] = []
+    sizes = sizes_in_nests(ops)
+    cuts = find_cuts([op for op in ops if id(op) not in sizes])
+    result: list[Item | NestGroup] = []
     for op in ops:
+        if id(op) in sizes:
+            nest = _nest(result[-1] if result else None, op, sizes[id(op)], places, is_kept)
+            result[-1 if nest.ops[:-1] else len(result) :] = [nest]
+            continue
         if op.opcode not in FUSED:
             result.append(op)
             continue
@@ -48,6 +55,20 @@ def items(ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> list[Item]:
         assert group is not None, f"the lanes of {op.node} write over each other's operands"
         result.append(group)
     return result
+
+
+def _nest(
+    before: Item | NestGroup | None, op: Op, sizes: Strides, places: Pointers, is_kept: IsKept
+) -> NestGroup:  # fmt: skip
+    """The nest before an operator with it, or one of its own."""
+    nest = before.with_op(op, sizes) if isinstance(before, NestGroup) else None
+    if nest is not None:
+        ops = nest.ops
+        if is_safe(nest, places.whole, lambda v: is_kept(ColumnRange(v, 0, v.width), ops)):
+            return nest
+    nest = NestGroup(sizes).with_op(op, sizes)
+    assert nest is not None
+    return nest
 
 
 def _group(

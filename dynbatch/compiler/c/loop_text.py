@@ -8,9 +8,11 @@ from textwrap import indent
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.groups import items
+from dynbatch.compiler.c.nest_text import NestText
 from dynbatch.compiler.ir import OWN_KERNELS, Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.nests import NestGroup
 from dynbatch.compiler.places import Pointers, place_in
 from dynbatch.compiler.program import numbered
 
@@ -88,6 +90,7 @@ class LoopText:
         self._following = storages[-1].left_by_step(program)
         self._ops: Sequence[Op] = ()
         self._lanes: list[str] = []
+        self._is_by_sentence = program.is_by_sentence
         self._streams = program.streams
         self.outside = [rows_of_stream(k) for k in range(len(program.streams))]
         buffers = [b for each in storages for b in (*each.packed, *each.temporary)]
@@ -99,11 +102,15 @@ class LoopText:
         """The lines of an operator that is not elementwise."""
         raise NotImplementedError
 
-    def print(self, ops: Sequence[Op], each: str, first: Sequence[str], last: Sequence[str]) -> str:
+    def print(
+        self, ops: Sequence[Op], each: str, first: Sequence[str], last: Sequence[str],
+        ahead: Sequence[str] = (),
+    ) -> str:  # fmt: skip
         """The source of the function, and of those that it calls.
 
         Args:
             each:        the head of the loop over steps t.
+            ahead:       lines before it.
             first, last: lines that begin and end a step.
         """
         self._ops = ops
@@ -115,21 +122,25 @@ class LoopText:
             "    product_function* const product = (product_function*)panel_product;",
             "    ptrdiff_t done = count ? steps[0] : 0;",
             *[f"    {line}" for line in self._arrays()],
+            *[f"    {line}" for line in ahead],
             f"    {each} {{",
             "        const int64_t* step = steps + 4 * t;",
             "        const ptrdiff_t s = step[0], n = step[2], p = step[3];",
             "        const int zero = p < 0 && !given;",
+            *[f"        {line}" for line in self._of_sentence()],
             indent("\n".join(body), " " * 8),
             "    }",
             "}",
         ]
         return "\n".join([*self._lanes, *lines, ""])
 
-    def _parts(self, found: Sequence[Item]) -> list[str]:
+    def _parts(self, found: Sequence[Item | NestGroup]) -> list[str]:
         """The lines of a step's parts, of which another begins behind each own kernel."""
         lines: list[str] = []
         for item in found:
-            if isinstance(item, KernelGroup):
+            if isinstance(item, NestGroup):
+                lines += self._nest(item)
+            elif isinstance(item, KernelGroup):
                 lines += [line for lane in item.lanes for line in self._lane(lane, item.ops)]
             elif item.opcode in OWN_KERNELS and not self._attends:
                 self.between.append(item)
@@ -164,8 +175,18 @@ class LoopText:
         lines = []
         for number, name in enumerate(self.slots):
             kind = "int64_t" if name == ORDER else "REAL"
-            lines.append(f"{kind}* const {name} = ({kind}*)(intptr_t)at[{2 * number}];")
+            held = f"{name}_all" if self._is_by_sentence and name[0] in "IC" else name
+            lines.append(f"{kind}* const {held} = ({kind}*)(intptr_t)at[{2 * number}];")
             lines.append(f"const ptrdiff_t {name}_step = at[{2 * number + 1}];")
+        return lines
+
+    def _of_sentence(self) -> list[str]:
+        """Rows of states and of their gradients, one of each sentence, at that of the step's."""
+        if not self._is_by_sentence:
+            return []
+        lines = ["const ptrdiff_t first = step[1] - s - n;"]
+        for name in [name for name in self.slots if name[0] in "IC"]:
+            lines.append(f"REAL* const {name} = {name}_all + first * {name}_step;")
         return lines
 
     def _states(self) -> list[str]:
@@ -184,6 +205,19 @@ class LoopText:
         value = Value.columns(*segment)
         others = [x for op in self._ops if op not in group for x in op.inputs]
         return any([value.overlaps(x) for x in (*self._kept, *others)])
+
+    def _nest(self, nest: NestGroup) -> list[str]:
+        """The loops of a nest; prints the function of one vector of it too."""
+
+        def is_kept(value: Value) -> bool:
+            return self._is_kept(ColumnRange(value, 0, value.width), nest.ops)
+
+        name = f"{self._name}_nest_{len(self._lanes)}"
+        text = NestText(nest, name, self.places.whole, is_kept)
+        if not text.writes:
+            return []
+        self._lanes.append(text.function)
+        return text.lines
 
     def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
         """The loop over the rows of a lane; prints the function of one vector of it too."""

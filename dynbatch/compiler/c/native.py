@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
+from dynbatch.compiler.c.nest_text import HEAD_OF_NESTS
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
@@ -25,7 +27,7 @@ from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.precision import of_products
 from dynbatch.kernels.runtime.tasks import NativeTask, task
 
-# Elements of a loop's weights: a smaller one has run before it is compiled.
+# Elements of a loop's weights and matrices: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
 
 _panels = of_precisions("blas.c")
@@ -45,12 +47,14 @@ class NativeLoop:
     ) -> None:  # fmt: skip
         self.attends = attends
         self.numpy = numpy
+        self.is_by_sentence = backward.forward.is_by_sentence
         self._storage = storage
         self._backward = backward
         self._gradients = gradients
         self.lacks = sorted({lacks(op) for op in backward.forward.ops} - {""})
         maps = backward.forward.linear_maps
-        self._weights = sum([op.inputs[0].width * op.output.width for op in maps])
+        self._work = sum([op.inputs[0].width * op.output.width for op in maps])
+        self._work += sum([prod(op.nest.sizes) for op in backward.forward.ops])
 
     @property
     def remark(self) -> str:
@@ -59,7 +63,7 @@ class NativeLoop:
 
     def functions(self, dtype: DType) -> NativeFunctions | None:
         """The loop's functions for a dtype; None where NumPy runs it."""
-        if self.lacks or self._weights < WORTH_COMPILING:
+        if self.lacks or self._work < WORTH_COMPILING:
             return None
         panels = _panels[of_products()].functions(dtype)
         functions = self._library.functions(dtype)
@@ -74,7 +78,9 @@ class NativeLoop:
 
     @cached_property
     def source(self) -> str:
-        return "\n".join([HEAD, *[each.text for each in self.texts]])
+        texts = [each.text for each in self.texts]
+        has_nests = self._backward.forward.has_matrices
+        return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, *texts])
 
     @cached_property
     def _library(self) -> Library:
@@ -108,9 +114,10 @@ class NativeFunctions:
     def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
         function = self._functions[way]
-        places, rows = self._places(way, arrays), np.array(steps, np.int64)
+        places, rows = self._places(way, arrays), self._rows_of(steps)
         at, finds_state = (address(rows), address(places)), bool(arrays.get("given"))
-        arguments = (len(steps), at[0], finds_state, not way, 0, at[1], self._product)
+        ahead = 0 if way else _end(steps)
+        arguments = (len(rows), at[0], finds_state, ahead, 0, at[1], self._product)
         return task(function, arguments, places, rows)
 
     def ahead(self, arrays: Arrays) -> None:
@@ -143,6 +150,11 @@ class NativeFunctions:
         run = ctypes.cast(self._functions[way], ctypes.c_void_p).value or 0
         return run, self._places(way, arrays), self._product
 
+    def _rows_of(self, steps: Sequence[Step]) -> Array:
+        """The table of steps for C."""
+        rows = np.array(steps, np.int64)
+        return by_sentence(rows) if self._loop.is_by_sentence else rows
+
     def _places(self, way: int, arrays: Arrays) -> Array:
         """The numbers by which forward (0) or backward (1) finds its arrays."""
         table: list[int] = []
@@ -163,12 +175,34 @@ class NativeFunctions:
         finds_state = bool(arrays.get("given"))
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
-            rows = np.array(steps, np.int64)
+            rows, count = self._rows_of(steps), _end(steps) if ahead else 0
             function(
-                len(steps), address(rows), finds_state, ahead, part, address(places), self._product
+                len(rows), address(rows), finds_state, count, part, address(places), self._product
             )
 
         return run
+
+
+def _end(steps: Sequence[Step]) -> int:
+    """The row behind the last step's: all rows before it are of these steps."""
+    return steps[-1][1] if steps else 0
+
+
+def by_sentence(steps: Array) -> Array:
+    """A table of steps with all those of a sentence before the next's: one row each.
+
+    Its end is that of the row and of as many more as there are sentences before.
+    """
+    if not len(steps):
+        return steps
+    starts, _, counts, before = steps.T
+    sentence = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows, ps = [np.repeat(column, counts) for column in (starts, before)]
+    rows = rows + sentence
+    table = np.stack(
+        [rows, rows + 1 + sentence, np.ones_like(rows), np.where(ps < 0, -1, ps + sentence)], axis=1
+    )
+    return np.ascontiguousarray(table[np.argsort(sentence, kind="stable")])
 
 
 def _pack(function: Any, sizes: Sequence[int], piece: WeightRows, panels: Array) -> NativeTask:

@@ -7,10 +7,26 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.compiler.c import native
 from dynbatch.errors import ShapeError
+from dynbatch.kernels.c.runtime import library
 from dynbatch.testing import check_batching, check_gradient
 from tests.cells.matrix_cells import MATRIX_CASES, E, H
 from tests.poison import poisoned_memory
+
+
+@pytest.fixture(params=["NumPy", "C"])
+def runs_it(request, monkeypatch):
+    """By NumPy, and in C where there is a compiler."""
+    if request.param == "NumPy":
+        with library.reference_only():
+            yield request.param
+    elif library.reason():
+        pytest.skip("no C here")
+    else:
+        monkeypatch.setattr(native, "WORTH_COMPILING", 0)
+        yield request.param
+
 
 each_case = pytest.mark.parametrize("case", MATRIX_CASES.values(), ids=MATRIX_CASES)
 LENGTHS = (3, 1, 0, 7)
@@ -69,10 +85,11 @@ def assert_near(found, expected, tolerance, what):
 @pytest.mark.parametrize(
     ("dtype", "of_values", "of_gradients"), [("float32", 1e-5, 1e-4), ("float64", 1e-10, 1e-10)]
 )
-def test_six_recurrences_equal_loops_of_pytorch(case, dtype, of_values, of_gradients):
+def test_six_recurrences_equal_loops_of_pytorch(case, dtype, of_values, of_gradients, runs_it):
     sentences = case.sentences(LENGTHS, dtype)
     with poisoned_memory():
         found, of_parameters = outcome(case, sentences, dtype)
+    assert not case.cell.programs[-1].in_c.lacks
     expected, of_expected = by_torch(case, sentences, dtype)
     for mine, theirs in zip(found, expected, strict=True):
         for k, pair in enumerate(zip(mine, theirs, strict=True)):
@@ -88,7 +105,7 @@ def test_each_of_the_six_is_at_most_15_lines():
 
 
 @each_case
-def test_a_sentence_has_the_same_bits_alone_and_in_company(case):
+def test_a_sentence_has_the_same_bits_alone_and_in_company(case, runs_it):
     sentences = case.sentences((5, 2, 9, 1, 5), "float32")
     together, _ = outcome(case, sentences, "float32")
     for k, arrays in enumerate(sentences):
@@ -99,7 +116,7 @@ def test_a_sentence_has_the_same_bits_alone_and_in_company(case):
 
 @each_case
 @pytest.mark.parametrize("options", [{"recompute": 2}, {"recompute": 1}, {"recompute": "sqrt"}])
-def test_states_that_are_made_again_change_nothing(case, options):
+def test_states_that_are_made_again_change_nothing(case, options, runs_it):
     sentences = case.sentences(LENGTHS)
     expected, of_expected = outcome(case, sentences, "float64", recompute=0)
     with poisoned_memory():
@@ -109,29 +126,24 @@ def test_states_that_are_made_again_change_nothing(case, options):
             assert_near(*pair, 1e-12, str(options))
 
 
-def every_operation(graph, xs, init, scales):
-    """A state of one head, with rows, columns and sums of it in every way."""
-
-    @db.cell
-    def step(x, state, p):
-        a, b = x[:3], x[3:]
-        S, n = state
-        rows = F.sum(S * S, dim=1) / 9 + F.mean(S, dim=0)[:3].reshape((3, 1))
-        S = F.tanh(S * b + a[:, None] * S - F.sum(S)) + rows + F.transpose(F.outer(b, a))
-        S = F.where(S > 0.1, S, 0.5 * S) * p
-        S = S + F.stack([S[1], S[0], F.matvec(F.transpose(S), a)])
-        n = n + S @ b + F.transpose(S)[1:] @ F.matvec(S, b) @ F.outer(n[:3], n)
-        return F.concat([F.reshape(S, (12,)), F.reshape(S[:, 1:3], (6,)), a @ S, n]), (S, n)
-
-    ys, (last, n) = db.scan(step, xs, (init, db.zeros(3)), scales, reverse=True)
-    return [ys, last, n]
+@db.cell
+def every_operation(x, state, scales):
+    """One head's rows, columns and sums in every way."""
+    (S, n), a, b = state, x[:3], x[3:]
+    rows = F.sum(S * S, dim=1) / 9 + F.mean(S, dim=0)[:3].reshape((3, 1))
+    S = F.tanh(S * b + a[:, None] * S - F.sum(S)) + rows + F.transpose(F.outer(b, a))
+    S = F.where(S > 0.1, S, 0.5 * S) * scales
+    S = S + F.stack([S[1], S[0], F.matvec(F.transpose(S), a)])
+    n = n + S @ b + F.transpose(S)[1:] @ F.matvec(S, b) @ F.outer(n[:3], n)
+    return F.concat([F.reshape(S, (12,)), F.reshape(S[:, 1:3], (6,)), a @ S, n]), (S, n)
 
 
-def test_gradients_of_every_operation_on_a_matrix():
+def test_gradients_of_every_operation_on_a_matrix(runs_it):
     scales = db.Parameter(np.random.default_rng(0).uniform(0.5, 1, (3, 4)))
 
     def build(graph, xs, init):
-        return every_operation(graph, xs, init, scales)
+        ys, (last, n) = db.scan(every_operation, xs, (init, db.zeros(3)), scales, reverse=True)
+        return [ys, last, n]
 
     check_gradient(build, shapes=[(4, 7), (3, 4)], parameters=[scales])
     shapes = [[(n, 7), (3, 4)] for n in (2, 0, 5, 1)]

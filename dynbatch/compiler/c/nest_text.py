@@ -1,0 +1,221 @@
+"""Prints a nest as C: its loops, and the function of one vector of its last axis.
+
+The last axis is cut into vectors, and the one before it is taken four rows at a time where columns
+are summed, so that their sums are loaded and stored once for four rows. The order of each sum is
+that of its elements, whatever the rows of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dynbatch.compiler.c.expressions import expression
+from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.nests import NestGroup, Strides, is_sum
+from dynbatch.compiler.places import Pointer
+
+# Rows at a time where columns are summed.
+ROWS = 4
+
+
+HEAD_OF_NESTS = """\
+INLINE vector get_every(const REAL* p, ptrdiff_t step, ptrdiff_t m) {
+    vector x = {0};
+    for (ptrdiff_t i = 0; i < m; i++) x[i] = p[i * step];
+    return x;
+}
+INLINE void put_every(REAL* p, ptrdiff_t step, vector x, ptrdiff_t m) {
+    for (ptrdiff_t i = 0; i < m; i++) p[i * step] = x[i];
+}
+"""
+
+
+class Access(NamedTuple):
+    """A value that a nest reads or writes in memory.
+
+    name: of the pointer to it.
+    op:   which operator makes it; None for what is read.
+    """
+
+    name: str
+    value: Value
+    strides: Strides
+    op: Op | None = None
+
+
+class NestText:
+    """A nest's text.
+
+    Args:
+        is_kept: whether a value is read by anything but the nest.
+
+    Attributes:
+        function: the source of the function of one vector.
+        lines:    the loops.
+    """
+
+    def __init__(
+        self, group: NestGroup, name: str, place: Callable[[Value], Pointer],
+        is_kept: Callable[[Value], bool],
+    ) -> None:  # fmt: skip
+        self._group = group
+        self._sizes = group.sizes
+        self.reads, self.writes, self._operands = accesses(group, is_kept)
+        self._of_rows = [w for w in self.writes if self._is_sum(w) and not w.strides[-1]]
+        columns = [w for w in self.writes if self._is_column_sum(w)]
+        self._rows = ROWS if columns and self._sizes[-2] % ROWS == 0 else 1
+        pointers = [("const REAL*", each) for each in self.reads]
+        pointers += [("REAL*", each) for each in self.writes if each not in self._of_rows]
+        parameters = ", ".join([f"{kind} {each.name}" for kind, each in pointers])
+        head = f"INLINE void {name}(ptrdiff_t j, ptrdiff_t m, vector* sums, {parameters}) {{"
+        self.function = "\n".join([head, *[f"    {line}" for line in self._body()], "}", ""])
+        self.lines = self._loops(name, [each for _, each in pointers], place)
+
+    def _is_sum(self, access: Access) -> bool:
+        return is_sum(self._sizes, access.strides)
+
+    def _is_column_sum(self, access: Access) -> bool:
+        is_inner = len(self._sizes) > 1 and access.strides[-1] and not access.strides[-2]
+        return bool(is_inner and self._is_sum(access))
+
+    def _body(self) -> list[str]:
+        lines: list[str] = []
+        added: list[list[tuple[int, list[str]]]] = [[] for _ in self.writes]
+        for row in range(self._rows):
+            for k, each in enumerate(self.reads):
+                lines.append(f"const vector x{k}_{row} = {self._load(each, row)};")
+            for k, (op, operands) in enumerate(zip(self._group.ops, self._operands, strict=True)):
+                xs = [f"{x}_{row}" for x in operands]
+                out = next((w for w in self.writes if w.op is op), None)
+                if out is None or not self._is_sum(out):
+                    lines.append(f"const vector v{k}_{row} = {_made(op, xs)};")
+                    if out is not None:
+                        lines.append(self._store(out, row, f"v{k}_{row}"))
+                else:
+                    added[self.writes.index(out)].append((row, xs))
+        for out, terms in zip(self.writes, added, strict=True):
+            lines += self._sums(out, terms)
+        return lines
+
+    def _sums(self, out: Access, terms: Sequence[tuple[int, list[str]]]) -> list[str]:
+        if out in self._of_rows:
+            first, count = self._of_rows.index(out), len(self._of_rows)
+            lines = []
+            for row, xs in terms:
+                total = f"sums[{row * count + first}]"
+                lines.append(f"{total} = {_added([f'fill({x}, m, 0)' for x in xs], total)};")
+            return lines
+        lines = []
+        for at, (row, xs) in enumerate(terms):
+            is_last = at + 1 == len(terms) or not self._is_column_sum(out)
+            if not at or not self._is_column_sum(out):
+                lines.append(f"vector {out.name}_{row} = {self._load(out, row)};")
+                total = f"{out.name}_{row}"
+            lines.append(f"{total} = {_added(xs, total)};")
+            if is_last:
+                lines.append(self._store(out, row, total))
+        return lines
+
+    def _load(self, access: Access, row: int) -> str:
+        at, step = self._at(access, row), access.strides[-1]
+        if not step:
+            return f"splat(*({at}))"
+        if step == 1:
+            return f"get({at} + j, m)"
+        return f"get_every({at} + j * {step}, {step}, m)"
+
+    def _store(self, access: Access, row: int, name: str) -> str:
+        at, step = self._at(access, row), access.strides[-1]
+        if step == 1:
+            return f"put({at} + j, {name}, m);"
+        return f"put_every({at} + j * {step}, {step}, {name}, m);"
+
+    def _at(self, access: Access, row: int) -> str:
+        return f"{access.name} + {row * access.strides[-2]}" if row else access.name
+
+    def _loops(
+        self, name: str, pointers: Sequence[Access], place: Callable[[Value], Pointer]
+    ) -> list[str]:
+        *outer, size = self._sizes
+        lines = ["for (ptrdiff_t i = 0; i < n; i++) {"]
+        for each in (*self.reads, *self.writes):
+            at, kind = place(each.value), "const REAL*" if each.op is None else "REAL*"
+            lines.append(f"    {kind} {each.name}_row = {at.pointer} + i * {at.stride};")
+            if self._is_sum(each) and each.op is not None:
+                lines.append(f"    memset({each.name}_row, 0, {each.value.width} * sizeof(REAL));")
+        pad = "    "
+        for axis, count in enumerate(outer):
+            step = self._rows if axis == len(outer) - 1 else 1
+            at_k = f"k{axis} = 0; k{axis} < {count}; k{axis} += {step}"
+            lines.append(f"{pad}for (ptrdiff_t {at_k}) {{")
+            pad += "    "
+        for each in (*self.reads, *self.writes):
+            kind = "const REAL*" if each.op is None else "REAL*"
+            steps = [f" + k{axis} * {s}" for axis, s in enumerate(each.strides[:-1]) if s]
+            lines.append(f"{pad}{kind} {each.name} = {each.name}_row{''.join(steps)};")
+        num_sums = max(1, self._rows * len(self._of_rows))
+        call = ", ".join(["sums", *[each.name for each in pointers]])
+        lines += [
+            f"{pad}vector sums[{num_sums}] = {{{{0}}}};",
+            f"{pad}ptrdiff_t j = 0;",
+            f"{pad}for (; j + LANES <= {size}; j += LANES) {name}(j, LANES, {call});",
+            f"{pad}if ({size} % LANES) {name}(j, {size} % LANES, {call});",
+        ]
+        for row in range(self._rows):
+            for k, each in enumerate(self._of_rows):
+                partial = f"sums[{row * len(self._of_rows) + k}]"
+                lines.append(f"{pad}*({self._at(each, row)}) += sum_lanes({partial});")
+        for axis in range(len(outer), -1, -1):
+            lines.append("    " * axis + "}")
+        return lines
+
+
+def accesses(
+    group: NestGroup, is_kept: Callable[[Value], bool]
+) -> tuple[list[Access], list[Access], list[list[str]]]:
+    """Values that a nest reads, and writes, and the names of each operator's operands."""
+    reads: list[Access] = []
+    writes: list[Access] = []
+    operands: list[list[str]] = []
+    made: dict[int, str] = {}
+    known: dict[tuple[int, int, int, Strides], str] = {}
+    for number, (op, strides) in enumerate(zip(group.ops, group.strides, strict=True)):
+        names = []
+        for x, steps in zip(op.inputs, strides, strict=False):
+            key = (id(x.base), x.column, x.width, steps)
+            if id(x.base) not in made and key not in known:
+                known[key] = f"x{len(reads)}"
+                reads.append(Access(known[key], x, steps))
+            names.append(made.get(id(x.base)) or known[key])
+        operands.append(names)
+        made[id(op.output)] = f"v{number}"
+        if is_sum(group.sizes, strides[-1]) or is_kept(op.output):
+            writes.append(Access(f"y{len(writes)}", op.output, strides[-1], op))
+    return reads, writes, operands
+
+
+def is_safe(
+    group: NestGroup, place: Callable[[Value], Pointer], is_kept: Callable[[Value], bool]
+) -> bool:
+    """Whether nothing is written over that is still to be read: places that meet are the same."""
+    reads, writes, _ = accesses(group, is_kept)
+    places = [(each, place(each.value)) for each in (*reads, *writes)]
+    for write, at in places[len(reads) :]:
+        for other, lies in places:
+            if other is write or not at.overlaps(lies):
+                continue
+            sums = [is_sum(group.sizes, x.strides) for x in (write, other) if x.op is not None]
+            if any(sums) or at[1:3] != lies[1:3] or write.strides != other.strides:
+                return False
+    return True
+
+
+def _made(op: Op, xs: Sequence[str]) -> str:
+    if op.opcode is OpCode.CONTRACT:
+        return " * ".join(xs)
+    return expression(op, xs)
+
+
+def _added(xs: Sequence[str], total: str) -> str:
+    return f"multiply_add({', '.join(xs)}, {total})" if len(xs) == 2 else f"{total} + {xs[0]}"

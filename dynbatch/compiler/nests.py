@@ -1,0 +1,151 @@
+"""Groups operators on matrices into loop nests, as `lanes` groups those on columns.
+
+A nest runs over the axes of its matrices, (H, d, e) say. At each element its operators follow one
+another, and what one makes there for another stays in a register: S ← a S + k wᵀ and o = Sᵀ q are
+one pass over S. A sum over an axis is complete behind the nest, so what reads it is in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import prod
+
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode
+from dynbatch.compiler.program import Program
+
+Strides = tuple[int, ...]
+
+
+def sizes_in_nests(ops: Sequence[Op]) -> dict[int, Strides]:
+    """The axes of each operator that belongs to nests, by identity, the longest stride first.
+
+    An elementwise operator on what CONTRACT makes or reads element by element has its axes.
+    """
+    sizes: dict[int, Strides] = {}
+    of_value: dict[int, Strides] = {}
+    for op in ops:
+        if op.opcode is OpCode.CONTRACT:
+            sizes[id(op)] = op.nest.sizes
+            for value in (*op.inputs, op.output):
+                if value.width == prod(op.nest.sizes):
+                    of_value.setdefault(id(value.base), op.nest.sizes)
+    changed = True
+    while changed:
+        changed = False
+        for op in ops:
+            if op.opcode in JOINED and id(op) not in sizes:
+                values = [*op.inputs, op.output]
+                axes = [of_value[id(v.base)] for v in values if id(v.base) in of_value]
+                axes = [each for each in axes if prod(each) == op.output.width]
+                if axes:
+                    sizes[id(op)] = axes[0]
+                    for value in values:
+                        of_value.setdefault(id(value.base), axes[0])
+                    changed = True
+    return sizes
+
+
+JOINED = (*ELEMENTWISE, OpCode.PARTIAL)
+
+
+@dataclass
+class NestGroup:
+    """Operators of one nest.
+
+    sizes:   of its axes.
+    strides: of each operator's operands and output along them.
+    """
+
+    sizes: Strides
+    ops: list[Op] = field(default_factory=list)
+    strides: list[list[Strides]] = field(default_factory=list)
+
+    def with_op(self, op: Op, sizes: Strides) -> NestGroup | None:
+        """The group with one more operator; None if it must run behind the nest."""
+        common = _common(self.sizes, sizes)
+        if common is None:
+            return None
+        strides = [_finer(sizes, each, common) for each in _strides_of(op, sizes)]
+        known = [[_finer(self.sizes, each, common) for each in of_op] for of_op in self.strides]
+        group = NestGroup(common, [*self.ops, op], [*known, strides])
+        for maker, of_maker in zip(self.ops, known, strict=True):
+            made = of_maker[-1]
+            for x, steps in zip(op.inputs, strides, strict=False):
+                if x.base is maker.output and not (
+                    x.is_whole() and steps == made and not is_sum(group.sizes, made)
+                ):
+                    return None
+        return group
+
+
+def is_sum(sizes: Strides, strides: Strides) -> bool:
+    """Whether an output with these strides is a sum over an axis of the nest."""
+    return any([not step and size > 1 for size, step in zip(sizes, strides, strict=True)])
+
+
+def cluster(program: Program) -> None:
+    """Put the operators of a program with matrices in an order with few nests.
+
+    Whatever can join the nest that is open does; else small operators run before large ones, so
+    that a nest opens when most that can be in it is ready.
+    """
+    sizes = sizes_in_nests(program.ops)
+    if not sizes:
+        return
+    made_here = {id(value) for op in program.ops for value in op.outputs}
+    waiting, order = [*program.ops], []
+    done: set[int] = set()
+    group: NestGroup | None = None
+    while waiting:
+        ready = [
+            op for op in waiting
+            if all([id(x.base) in done or id(x.base) not in made_here for x in op.inputs])
+        ]  # fmt: skip
+        chosen, larger = None, None
+        for op in ready if group is not None else ():
+            if id(op) in sizes and group is not None:
+                larger = group.with_op(op, sizes[id(op)])
+                if larger is not None:
+                    chosen = op
+                    break
+        if chosen is None:
+            chosen = min(ready, key=lambda op: prod(sizes.get(id(op), (0,))))
+            axes = sizes.get(id(chosen))
+            larger = None if axes is None else NestGroup(axes).with_op(chosen, axes)
+        group = larger
+        order.append(chosen)
+        waiting = [op for op in waiting if op is not chosen]
+        done |= {id(value) for value in chosen.outputs}
+    program.ops = order
+
+
+def _strides_of(op: Op, sizes: Strides) -> Sequence[Strides]:
+    if op.opcode is OpCode.CONTRACT:
+        return op.nest.strides
+    dense = tuple([prod(sizes[k + 1 :]) for k in range(len(sizes))])
+    return [dense] * (len(op.inputs) + 1)
+
+
+def _common(a: Strides, b: Strides) -> Strides | None:
+    """The axes that both can be cut into; None if there are none."""
+    if prod(a) != prod(b):
+        return None
+    inner = sorted({*accumulate(a[::-1], initial=1, func=int.__mul__)}
+                   | {*accumulate(b[::-1], initial=1, func=int.__mul__)})  # fmt: skip
+    if any([large % small for small, large in pairwise(inner)]):
+        return None
+    return tuple([large // small for small, large in pairwise(inner)][::-1]) or (1,)
+
+
+def _finer(sizes: Strides, strides: Strides, finer: Strides) -> Strides:
+    """Strides along axes that are cut into more."""
+    cut: list[int] = []
+    rest = [*finer]
+    for size, step in zip(sizes, strides, strict=True):
+        parts: list[int] = []
+        while prod(parts) < size:
+            parts.append(rest.pop(0))
+        cut += [step * prod(parts[k + 1 :]) for k in range(len(parts))]
+    return (*cut, *(0,) * len(rest))
