@@ -42,16 +42,6 @@ class StandIn:
         return getattr(self._node, name)
 
 
-def room_of(op: Op, memory_rows: Sequence[int]) -> int:
-    """Elements that the operator's backward keeps through a scan.
-
-    Args:
-        memory_rows: of each memory, those of all sentences.
-    """
-    read = [memory_rows[x.base.number] for x in op.inputs if x.base.origin is Origin.MEMORY]
-    return op.node.scan_room(max(read)) if read else 0
-
-
 class GenericStep:
     """One operator without generated code in one shard, through all steps.
 
@@ -109,10 +99,6 @@ class GenericStep:
             for x, memory in places
         ]
         return [StandIn(self._node, attributes, list(each)) for each in zip(*lengths, strict=True)]
-
-    def give_room(self, room: Array) -> None:
-        """Set the `room_of` elements where steps of backward leave results for `finish`."""
-        self.cache.room = room
 
     def forget(self) -> None:
         """Free the values that forward kept: there will be no backward."""
@@ -210,9 +196,7 @@ class GenericStep:
         The memories' gradients get the sums at last. Adding them chunk by chunk, several operators
         would add to a memory in an order that depends on the chunks, and so on the mini-batch.
         """
-        if self._in_c is None:
-            self.cache.sum_up()
-        else:
+        if self._in_c is not None:
             self._in_c.sum_up()
             self._add_vector(self._in_c)
 

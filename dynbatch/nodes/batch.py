@@ -41,17 +41,12 @@ class ScanCache:
 
     Attributes:
         sentences: of the first step.
-        room:      as many elements as `Operation.scan_room` asked for.
     """
 
-    __slots__ = ("room", "sentences")
+    __slots__ = ("sentences",)
 
     def __init__(self, sentences: int) -> None:
         self.sentences = sentences
-        self.room: Array | None = None
-
-    def sum_up(self) -> None:
-        """Sum what the steps of a chunk left for `Operation.finish`; those of another follow."""
 
 
 class Batch:

@@ -396,14 +396,6 @@ class Operation(Recorded):
         """
         return None
 
-    def scan_room(self, rows: int) -> int:
-        """Elements of `batch.cache.room`, where steps of a scan leave results for `finish`.
-
-        Args:
-            rows: of the memory that the steps share.
-        """
-        return 0
-
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
         """Add what the steps of a scan left in `batch.cache` to the gradients of the memory."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from dynbatch.backend import Array
-from dynbatch.cells.generic import GenericStep, room_of
+from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, States, take_rows, take_streams
@@ -103,10 +103,8 @@ class ScanBackward:
                 rows = slice(first[k], first[k] + len(memory.values))
                 sums.append(None if dx is None else memory.like(dx.values[rows]))
                 first[k] = rows.stop
-            counts = [memory.values.shape[0] for memory in memories]
-            for step, op in zip(generic.values(), run.cell.generic.values(), strict=True):
+            for step in generic.values():
                 step.memories, step.memory_gradients = memories, sums
-                step.give_room(scratch.take(room_of(op, counts), 1).reshape(-1))
             self._memories.append(memories)
             self._sums.append(sums)
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.cells.generic import GenericStep, room_of
+from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
 from dynbatch.cells.scan.prefix import Shard, cut, extents, of_pass, prefix_layout
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
@@ -258,8 +258,9 @@ class ScanRun:
         states = sum([state.width for state in cell.program.states])
         memories: list[int] = type(batch.first).memory_rows(batch)
         total += running * states * (1 + backward)
-        total += sum([n * v.width for n, v in zip(memories, cell.program.memories, strict=True)])
-        return total + sum([room_of(op, memories) for op in cell.generic.values() if backward])
+        return total + sum(
+            [n * v.width for n, v in zip(memories, cell.program.memories, strict=True)]
+        )
 
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:

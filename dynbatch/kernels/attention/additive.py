@@ -13,6 +13,7 @@ import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
 from dynbatch.kernels import blas
+from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import (
     AttentionGradients,
@@ -109,6 +110,9 @@ def additive_attention(
 
     Cost: a loop over sentences: NumPy has no product of matrices of different shapes.
     """
+    if single_query.applies(packed, masks):
+        single_query.additive_attention(packed, vector, out, weights)
+        return
     for sentence, mask in zip(_sentences(packed, weights), masks, strict=True):
         w = sentence.weights
         if not w.size:
@@ -143,6 +147,8 @@ def additive_attention_backward(
     Returns:
         dvector (D,).
     """
+    if single_query.applies(packed, ()):
+        return single_query.additive_attention_backward(packed, vector, weights, dout, wanted)
     dvector = np.zeros_like(vector)
     sentences = list(_sentences(packed, weights))
     most = max([sentence.weights.size for sentence in sentences], default=0)

@@ -47,6 +47,11 @@ class Scoring(NamedTuple):
     starts: Array | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether there is one head, without a bias or dropout."""
+        return self.heads == 1 and self.bias is None and self.streams is None
+
+    @property
     def key(self) -> Hashable:
         """Equal where the same sentences are scored alike, as by the layers of a model; None where
         that is not known."""

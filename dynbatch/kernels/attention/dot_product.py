@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Array, ArraySpec, spec_of
 from dynbatch.kernels import blas
+from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import DistanceVector, table_gradient
 from dynbatch.kernels.attention.blocks import (
@@ -80,7 +81,9 @@ def dot_attention(
     Source: scores by blocks, and their sums kept for backward, as in Dao et al. 2022
         (FlashAttention), arXiv:2205.14135; a block here has all keys that its queries see.
     """
-
+    if scoring.is_plain and single_query.applies(packed, scoring.masks):
+        single_query.dot_attention(packed, scoring.scales, out, log_sums)
+        return
     bias, scratch = bias_of(packed, scoring, scratch)
 
     def shard(span: range, room: Array) -> None:
@@ -155,6 +158,9 @@ def dot_attention_backward(
         dout:     (N_q, E).
         scratch:  `workspace_backward` elements.
     """
+    if scoring.is_plain and single_query.applies(packed, scoring.masks):
+        single_query.dot_attention_backward(packed, scoring.scales, log_sums, dout, wanted)
+        return
     heads, shared = scoring.heads, scoring.shared
     bias, scratch = bias_of(packed, scoring, scratch)
     of_shards: dict[tuple[int, int], DistanceVector] = {}

@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.deferred import DeferredGradients
 
 
 class PackedAttention(NamedTuple):
@@ -30,7 +29,6 @@ class AttentionGradients(NamedTuple):
     """Gradients to compute, in the shapes of `PackedAttention`; None for unwanted ones.
 
     accumulate: those of keys and values are added to, not overwritten.
-    deferred: where a kernel may leave what it would add, for the end of a scan.
     vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
         queries' parts of the vector's gradient, for the end of the scan.
     bias: (rows, heads), of the table that a bias by distance is looked up in.
@@ -40,7 +38,6 @@ class AttentionGradients(NamedTuple):
     keys: Array | None
     values: Array | None
     accumulate: bool = False
-    deferred: DeferredGradients | None = None
     vectors: Array | None = None
     bias: Array | None = None
 

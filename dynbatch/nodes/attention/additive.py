@@ -7,7 +7,6 @@ from typing import Any
 
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
-from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
 from dynbatch.kernels.attention.steps import StepScores
 from dynbatch.nodes.arguments import check_parameter, nodes_of
@@ -62,15 +61,11 @@ class BahdanauAttention(AttentionBase):
         queries, keys = cls.lengths(batch)
         weights = 0 if batch.keeps else _pairs(queries, keys)
         width = batch.first.vector.size
-        if cls.is_single_query(batch, queries, keys, cls.masks(batch)):
-            return weights + single_query.additive_workspace(batch.spec, keys, width)
         return weights + kernels.workspace(batch.spec, queries, keys, width)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        if cls.is_single_query(batch, queries, keys, cls.masks(batch)):
-            return single_query.workspace_backward(batch.spec, keys, cls.widest(batch))
         width, values = batch.first.vector.size, batch.first.inputs[2].width
         return kernels.workspace_backward(batch.spec, queries, keys, width, values)
 
@@ -84,26 +79,15 @@ class BahdanauAttention(AttentionBase):
         else:
             pairs = _pairs(q.lengths, k.lengths)
             weights, scratch = scratch[:pairs], scratch[pairs:]
-        if cls.is_single_query(batch, q.lengths, k.lengths, masks):
-            sentences = cls.sentence_of_rows(batch, k)
-            single_query.additive_attention(packed, vector, sentences, y.values, weights, scratch)
-        else:
-            kernels.additive_attention(packed, vector, masks, y.values, weights, scratch)
+        kernels.additive_attention(packed, vector, masks, y.values, weights, scratch)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        q, k, _ = xs = cls.retained(batch)
-        packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
+        packed, vector = cls.packed(cls.retained(batch)), batch.first.vector
         weights = batch.saved["weights"].reshape(-1)
-        if cls.is_single_query(batch, q.lengths, k.lengths, cls.masks(batch)):
-            dvector = single_query.additive_attention_backward(
-                packed, vector.value, cls.sentence_of_rows(batch, k), weights, dy.values, wanted,
-                cls.scratch(batch),
-            )  # fmt: skip
-        else:
-            dvector = kernels.additive_attention_backward(
-                packed, vector.value, weights, dy.values, wanted, cls.scratch(batch)
-            )
+        dvector = kernels.additive_attention_backward(
+            packed, vector.value, weights, dy.values, cls.wanted(batch, dxs), cls.scratch(batch)
+        )
         if dvector is not None:
             batch.parameter_gradients().add(vector, dvector)
 
@@ -123,12 +107,8 @@ class BahdanauAttention(AttentionBase):
             arrays.fill(cache.vectors, 0)
         return wanted._replace(vectors=cache.vectors)
 
-    def scan_room(self, rows: int) -> int:
-        return rows * (self.vector.size + 1)
-
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
-        super().finish(batch, *dxs)
         cache = cls.cache(batch)
         assert cache is not None  # only a scan asks
         if cache.vectors is not None:

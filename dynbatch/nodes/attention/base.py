@@ -1,8 +1,7 @@
 """The base of all attention: shape rules, masks, and steps of a scan.
 
 Inside a scan one node stands for every sentence, and all steps share one memory: backward then adds
-to the gradients named in `accumulates`, or leaves that to `finish`, and what depends on the memory
-alone is kept in an `AttentionCache`.
+to the gradients named in `accumulates`, with scratch that all steps share, in an `AttentionCache`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, GraphError
-from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.steps import StepScores
@@ -30,49 +27,22 @@ class AttentionCache(ScanCache):
     """State that attention to one memory keeps from step to step of a scan.
 
     Attributes:
-        is_single: whether the kernels of `single_query` apply: to all steps if to the first.
-        offsets:   where each sentence's keys begin; None until a step has asked.
-        rows:      each key's sentence. Steps attend to prefixes of the same sentences.
-        scratch:   of backward, which all steps share.
-        deferred:  what steps left of the gradients of keys and values.
-        vectors:   what steps left of the gradient of additive attention's vector, on a GPU.
+        scratch: of backward, which all steps share.
+        vectors: what steps left of the gradient of additive attention's vector, on a GPU.
     """
 
-    __slots__ = ("deferred", "is_single", "offsets", "rows", "scratch", "vectors")
+    __slots__ = ("scratch", "vectors")
 
     def __init__(self, sentences: int) -> None:
         super().__init__(sentences)
-        self.is_single: bool | None = None
-        self.offsets: Array | None = None
-        self.rows: Array | None = None
         self.scratch: Array | None = None
-        self.deferred: DeferredGradients | None = None
         self.vectors: Array | None = None
-
-    def sentence_of_rows(self, offsets: Array) -> Array:
-        """The sentence that each key belongs to; sentence k's keys begin at `offsets[k]`."""
-        known = self.offsets
-        if known is None or not np.array_equal(known[: offsets.size], offsets):
-            self.offsets = offsets.copy()
-            self.rows = single_query.sentence_of_rows(offsets)
-        assert self.rows is not None
-        return self.rows[: int(offsets[-1])]
 
     def scratch_of(self, elements: int, batch: Batch) -> Array:
         """Scratch memory of `elements` elements."""
         if self.scratch is None or self.scratch.size < elements:
             self.scratch = batch.xp.empty(elements, batch.dtype)
         return self.scratch[:elements]
-
-    def defer(self) -> DeferredGradients | None:
-        """The gradients that a step may leave; None if the kernels of this scan leave none."""
-        if self.deferred is None and self.offsets is not None:
-            self.deferred = DeferredGradients(int(self.offsets[-1]), self.room)
-        return self.deferred
-
-    def sum_up(self) -> None:
-        if self.deferred is not None and self.offsets is not None:
-            self.deferred.sum_up(self.offsets)
 
 
 class AttentionBase(Operation):
@@ -173,30 +143,6 @@ class AttentionBase(Operation):
         return batch.input_rows(0), batch.input_rows(1)
 
     @classmethod
-    def widest(cls, batch: Batch) -> int:
-        """The larger width: that of keys, or that of values."""
-        _, k, v = batch.first.inputs
-        width: int = max(k.width, v.width)
-        return width
-
-    @classmethod
-    def is_single_query(
-        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
-    ) -> bool:
-        """Whether the kernels of `single_query` apply: one query each, which sees all keys."""
-        cache = cls.cache(batch)
-        if cache is not None and cache.is_single is not None:
-            return cache.is_single
-        is_single = (
-            max(queries) == min(queries) == 1
-            and min(keys) > 0
-            and all([mask is NO_MASK for mask in masks])
-        )
-        if cache is not None:
-            cache.is_single = is_single
-        return is_single
-
-    @classmethod
     def retained(cls, batch: Batch) -> tuple[Ragged, Ragged, Ragged]:
         """Queries, keys and values, which backward reads."""
         return batch.input(0), batch.input(1), batch.input(2)
@@ -211,12 +157,7 @@ class AttentionBase(Operation):
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """The gradients to compute, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
-        deferred: DeferredGradients | None = None
-        if batch.accumulate and not batch.device.is_cuda:
-            cache = cls.cache(batch)
-            assert cache is not None  # only a scan accumulates
-            deferred = cache.defer()
-        return AttentionGradients(dq, dk, dv, batch.accumulate, deferred)
+        return AttentionGradients(dq, dk, dv, batch.accumulate)
 
     def step_scores(self, memories: Sequence[int | None]) -> StepScores | None:
         are_memories = memories[0] is None and None not in memories[1:]  # all but the query
@@ -227,33 +168,12 @@ class AttentionBase(Operation):
         return None
 
     @classmethod
-    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
-        cache = cls.cache(batch)
-        assert cache is not None  # only a scan asks
-        deferred, cache.deferred = cache.deferred, None
-        _, dk, dv = dxs
-        known = dv if dk is None else dk
-        if deferred is not None and known is not None:
-            of_keys, of_values = [None if dx is None else dx.values for dx in (dk, dv)]
-            vector = batch.first.vector
-            value = None if vector is None else vector.value
-            deferred.add_to(of_keys, of_values, known.offsets, value)
-
-    @classmethod
     def scratch(cls, batch: Batch) -> Array:
         """Scratch for backward; the steps of a scan share it."""
         cache = cls.cache(batch)
         if cache is None:
             return batch.scratch
         return cache.scratch_of(cls.workspace_backward(batch), batch)
-
-    @classmethod
-    def sentence_of_rows(cls, batch: Batch, k: Ragged) -> Array:
-        """The sentence that each key belongs to."""
-        cache = cls.cache(batch)
-        if cache is None:
-            return single_query.sentence_of_rows(k.offsets)
-        return cache.sentence_of_rows(k.offsets)
 
 
 def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:

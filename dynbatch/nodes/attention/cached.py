@@ -62,7 +62,7 @@ class CachedAttention(DotProductAttention):
         """`scoring`, which without a bias is the same each time that a batch runs."""
         known: Scoring | None = batch.memo.get("scoring")
         if known is None:
-            known = cls.scoring(batch, batch.column("mask"))
+            known = cls.scoring(batch)
             if known.bias is None:
                 batch.memo["scoring"] = known
         return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +11,6 @@ from dynbatch.arguments import number, shown
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
-from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.attention.steps import StepScores
@@ -83,18 +81,12 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        masks = cls.masks(batch)
-        if cls.is_single_query(batch, queries, keys, masks):
-            return single_query.dot_workspace(batch.spec, keys)
-        return kernels.workspace(batch.spec, queries, keys, cls.scoring(batch, masks))
+        return kernels.workspace(batch.spec, queries, keys, cls.scoring(batch))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        masks = cls.masks(batch)
-        if cls.is_single_query(batch, queries, keys, masks):
-            return single_query.workspace_backward(batch.spec, keys, cls.widest(batch))
-        return kernels.workspace_backward(batch.spec, queries, keys, cls.scoring(batch, masks))
+        return kernels.workspace_backward(batch.spec, queries, keys, cls.scoring(batch))
 
     @classmethod
     def scales(cls, batch: Batch) -> Array:
@@ -104,19 +96,16 @@ class DotProductAttention(AttentionBase):
         return batch.array("scale", batch.dtype)
 
     @classmethod
-    def scoring(cls, batch: Batch, masks: Sequence[Mask]) -> Scoring:
+    def scoring(cls, batch: Batch) -> Scoring:
         """The way scores are computed, in the form that the kernels take."""
-        first = batch.first
-        scales = cls.scales(batch)
+        first, masks, scales = batch.first, cls.masks(batch), cls.scales(batch)
         if len(scales) != len(masks):
             scales = np.broadcast_to(scales, len(masks))
         bias = score_bias(first.bias, first.table, batch.dtype)
         return Scoring(first.heads, scales, masks, first.shared_by(), bias)
 
     @classmethod
-    def is_single_query(
-        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
-    ) -> bool:
+    def masks(cls, batch: Batch) -> list[Mask]:
         first = batch.first
         if batch.cache is not None and (first.bias is not None or cls.draws):
             raise GraphError(
@@ -124,9 +113,7 @@ class DotProductAttention(AttentionBase):
                 "  rule: both go by the position of a query, which a cell's step does not tell\n"
                 "  fix:  leave them out in the cell, or attend from the whole sentence outside it"
             )
-        if first.heads > 1 or first.bias is not None or cls.draws:
-            return False
-        return super().is_single_query(batch, queries, keys, masks)
+        return super().masks(batch)
 
     def unmasked_scores(self) -> StepScores | None:
         if self.heads > 1 or self.bias is not None or self.draws:
@@ -135,37 +122,19 @@ class DotProductAttention(AttentionBase):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        q, k, _ = xs
-        masks = cls.masks(batch)
-        packed, scratch = cls.packed(xs), batch.scratch
         log_sums = batch.saved["log_sums"] if batch.keeps else None
-        if cls.is_single_query(batch, q.lengths, k.lengths, masks):
-            scales, sentences = cls.scales(batch), cls.sentence_of_rows(batch, k)
-            scores = scratch[: k.values.shape[0]]
-            single_query.dot_attention(packed, scales, sentences, y.values, log_sums, scores)
-        else:
-            scoring = cls.scoring(batch, masks)
-            kernels.dot_attention(packed, scoring, y.values, log_sums, scratch)
+        kernels.dot_attention(cls.packed(xs), cls.scoring(batch), y.values, log_sums, batch.scratch)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        q, k, _ = xs = cls.retained(batch)
-        masks, table = cls.masks(batch), batch.first.table
-        packed, wanted = cls.packed(xs), cls.wanted(batch, dxs)
-        log_sums = batch.saved["log_sums"]
-        if cls.is_single_query(batch, q.lengths, k.lengths, masks):
-            scales, sentences = cls.scales(batch), cls.sentence_of_rows(batch, k)
-            single_query.dot_attention_backward(
-                packed, scales, sentences, log_sums, dy.values, wanted, cls.scratch(batch)
-            )
-        else:
-            if table is not None and not table.frozen:
-                wanted = wanted._replace(bias=batch.parameter_gradients().buffer(table))
-            scratch, scoring = cls.scratch(batch), cls.scoring(batch, masks)
-            out = None if batch.output is None else batch.output.values
-            kernels.dot_attention_backward(
-                packed, scoring, log_sums, out, dy.values, wanted, scratch
-            )
+        table, wanted = batch.first.table, cls.wanted(batch, dxs)
+        if table is not None and not table.frozen:
+            wanted = wanted._replace(bias=batch.parameter_gradients().buffer(table))
+        packed, scoring = cls.packed(cls.retained(batch)), cls.scoring(batch)
+        out = None if batch.output is None else batch.output.values
+        kernels.dot_attention_backward(
+            packed, scoring, batch.saved["log_sums"], out, dy.values, wanted, cls.scratch(batch)
+        )
 
 
 class DropoutAttention(DotProductAttention):
@@ -189,9 +158,9 @@ class DropoutAttention(DotProductAttention):
         return node
 
     @classmethod
-    def scoring(cls, batch: Batch, masks: Sequence[Mask]) -> Scoring:
+    def scoring(cls, batch: Batch) -> Scoring:
         streams = batch.array("stream", np.uint32)
-        return super().scoring(batch, masks)._replace(p=batch.first.p, streams=streams)
+        return super().scoring(batch)._replace(p=batch.first.p, streams=streams)
 
 
 def attention(

@@ -1,4 +1,4 @@
-"""`kernels.attention.additive` in C, of one query a sentence too."""
+"""`kernels.attention.additive` in C."""
 
 from __future__ import annotations
 
@@ -27,29 +27,10 @@ def additive_attention(
     packed: PackedAttention, vector: Array, masks: Sequence[Mask],
     out: Array, weights: Array, scratch: Array,
 ) -> Any:  # fmt: skip
-    return forward(packed, vector, masks, out, weights, pair_offsets(packed))
-
-
-def additive_attention_backward(
-    packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
-    scratch: Array,
-) -> Any:  # fmt: skip
-    return backward(packed, vector, weights, dout, wanted, scratch, pair_offsets(packed))
-
-
-def pair_offsets(packed: PackedAttention) -> Array:
-    """(K + 1,) where the pairs of each sentence begin."""
-    return ends_of(np.diff(packed.query_offsets) * np.diff(packed.key_offsets))
-
-
-def forward(
-    packed: PackedAttention, vector: Array, masks: Sequence[Mask],
-    out: Array, weights: Array, pairs: Array,
-) -> Any:  # fmt: skip
-    """`additive_attention` with the `pair_offsets`; no masks hide nothing."""
     functions = library.functions(out.dtype)
     if functions is None or not _fits(packed, vector, out, weights):
         return NotImplemented
+    pairs = pair_offsets(packed)
     table, _held = mask_table(masks)  # what the table points to lives until the end
     places = [address(x) for x in (packed.query_offsets, packed.key_offsets, pairs, table)]
     inputs = [*_of_queries(packed, vector), address(weights), address(out), row_stride(out)]
@@ -59,21 +40,16 @@ def forward(
     return None
 
 
-def backward(
+def additive_attention_backward(
     packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
-    scratch: Array, pairs: Array,
+    scratch: Array,
 ) -> Any:  # fmt: skip
-    """`additive_attention_backward` with the `pair_offsets`."""
     functions = library.functions(dout.dtype)
     gradients = (wanted.queries, wanted.keys, wanted.values)
     if functions is None or not _fits(packed, vector, dout, weights, *gradients):
         return NotImplemented
     dq, dk, dv = gradients
-    deferred = wanted.deferred if wanted.accumulate else None
-    if deferred is not None and dv is not None:
-        deferred.values.add(weights, dout)
-        dv = None
-    count = len(packed.key_offsets) - 1
+    pairs, count = pair_offsets(packed), len(packed.key_offsets) - 1
     most = int(np.diff(packed.key_offsets).max(initial=0))
     # As many rows of `most` elements as are in the scratch for sure.
     blocks = max(1, min(BLOCKS, count, scratch.size // max(1, most)))
@@ -88,6 +64,11 @@ def backward(
     elements = int(pairs[-1]) * vector.size // blocks
     share_rows(functions.additive_backward, blocks, elements, *arguments, least=WORTH_A_THREAD)
     return shares.sum(axis=0)
+
+
+def pair_offsets(packed: PackedAttention) -> Array:
+    """(K + 1,) where the pairs of each sentence begin."""
+    return ends_of(np.diff(packed.query_offsets) * np.diff(packed.key_offsets))
 
 
 def _fits(

@@ -24,6 +24,7 @@ from dynbatch.kernels.attention.bias import (
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.attention import single_query
 from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
@@ -43,7 +44,8 @@ def workspace(
 ) -> Any:
     if _library.functions(spec.dtype) is None:
         return NotImplemented
-    return _bias_size(query_lengths, key_lengths, scoring)
+    bias = _bias_size(query_lengths, key_lengths, scoring)
+    return max(bias, _room_of_lone(query_lengths, key_lengths, scoring))
 
 
 def workspace_backward(
@@ -53,7 +55,8 @@ def workspace_backward(
         return NotImplemented
     bias = _bias_size(query_lengths, key_lengths, scoring)
     pairs = np.multiply(query_lengths, key_lengths)
-    return 2 * bias + _num_shards(pairs, scoring) * _room(key_lengths, scoring)
+    room = 2 * bias + _num_shards(pairs, scoring) * _room(key_lengths, scoring)
+    return max(room, 2 * _room_of_lone(query_lengths, key_lengths, scoring))
 
 
 def dot_attention(
@@ -62,8 +65,13 @@ def dot_attention(
     functions = _library.functions(out.dtype)
     if functions is None:
         return NotImplemented
-    call = AttentionCall(packed, scoring, out, log_sums, scratch)
-    call.run(functions.dot_attention, call.shares)
+    lone = single_query.lone_sentences(packed, scoring, out, log_sums)
+    if lone.size < len(scoring.masks):
+        call = AttentionCall(packed, scoring, out, log_sums, scratch)
+        call.leave_out(lone)
+        call.run(functions.dot_attention, call.shares)
+    if lone.size:
+        single_query.attend(packed, scoring, lone, out, log_sums, scratch)
     return None
 
 
@@ -74,18 +82,32 @@ def dot_attention_backward(
     functions = _library.functions(dout.dtype)
     if functions is None:
         return NotImplemented
-    call = AttentionCall(packed, scoring, dout, log_sums, scratch)
-    dbias = call.want(wanted)
+    gradients = wanted.keys, wanted.values
+    lone = single_query.lone_sentences(
+        packed, scoring, dout, log_sums, *gradients, dq=wanted.queries
+    )
+    if lone.size < len(scoring.masks):
+        call = AttentionCall(packed, scoring, dout, log_sums, scratch)
+        call.leave_out(lone)
+        _run_backward(functions.dot_attention_backward, call, wanted)
+    if lone.size:
+        single_query.attend_backward(packed, scoring, lone, log_sums, dout, wanted, scratch)
+    return None
+
+
+def _run_backward(
+    function: Callable[..., None], call: AttentionCall, wanted: AttentionGradients
+) -> None:
+    scoring, dbias = call.scoring, call.want(wanted)
     # A bias's gradient sums over all sentences: one thread does so for a head.
     shares = call.shares if dbias is None else call.shares_of_heads()
     size = _room(call.sentences[:, 3], scoring)
     rooms = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
-    call.run(functions.dot_attention_backward, shares, rooms)
+    call.run(function, shares, rooms)
     rule = None if scoring.bias is None else scoring.bias.rule
     if dbias is not None and wanted.bias is not None and rule is not None:
         slopes = DistanceVector(dbias[:, None, ::-1], call.distances[::-1].index(0))
         table_gradient(rule, slopes, wanted.bias)
-    return None
 
 
 def dot_attention_of_pages(
@@ -127,6 +149,13 @@ def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring
     if scoring.bias is None:
         return 0
     return scoring.heads * len(distances_of(scoring.ends(query_lengths), key_lengths))
+
+
+def _room_of_lone(
+    query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+) -> int:
+    """Elements of p of all keys, which lone queries leave there."""
+    return sum(key_lengths) if scoring.is_plain and 1 in query_lengths else 0
 
 
 def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
@@ -183,6 +212,10 @@ class AttentionCall:
             self.distances.index(0), scoring.streams is not None, 0, 0,
         ]  # fmt: skip
         self.gradients: list[Array | None] = [None] * 4
+
+    def leave_out(self, sentences: Array) -> None:
+        """Compute nothing for these sentences."""
+        self.sentences[sentences, 1] = self.pairs[sentences] = 0
 
     def place(self, queries: Array, out: Array) -> None:
         """Attend with other queries of these sentences, as wide, and to another place."""

@@ -9,9 +9,64 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.deferred import StepProducts
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
+from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.matrices import ends_of
+
+_library = Library("attention/deferred.c")
+
+
+class StepProducts:
+    """Σ_t weight_tj vector_tk for the rows j of sentence k, over the steps t of a scan.
+
+    Steps share keys and values. Adding to their gradients in each would take three passes over all
+    rows; at the end it is one. A scan goes backward in chunks of steps that depend on the
+    mini-batch: in each a sum goes on where the chunk before left it, term by term.
+
+    The last step comes first; each has the sentences of the one added before, and perhaps more.
+    """
+
+    def __init__(self) -> None:
+        self._weights: list[Array] = []
+        self._vectors: list[Array] = []
+        self._sums: Array | None = None
+
+    def add(self, weights: Array, vectors: Array) -> None:
+        """Keep a step's weights, one per row, and vectors, a row for each sentence.
+
+        Nobody may write to them before they are summed.
+        """
+        self._weights.append(weights)
+        self._vectors.append(vectors)
+
+    def sum_up(self, offsets: Array) -> None:
+        """Sum what was added until now, and let it go: other steps follow."""
+        if self._weights:
+            if self._sums is None:
+                of_step = self._vectors[0]
+                self._sums = np.zeros((int(offsets[-1]), of_step.shape[1]), of_step.dtype)
+            self._run(offsets, None)
+
+    def add_to(self, out: Array, offsets: Array) -> None:
+        """Add all sums to `out`, and let them go."""
+        if self._weights:
+            self._run(offsets, out)
+        self._sums = None
+
+    def _run(self, offsets: Array, out: Array | None) -> None:
+        functions = _library.functions(self._vectors[0].dtype)
+        assert functions is not None, "steps in C need C to sum their products"
+        counts = np.array([rows.shape[0] for rows in self._vectors], np.int64)
+        tables = [
+            np.array([address(x) for x in arrays], np.int64)
+            for arrays in (self._weights, self._vectors)
+        ]
+        functions.step_products(
+            0, int(counts[-1]), address(offsets), counts.size, address(counts),
+            *[address(x) for x in tables], self._vectors[0].shape[1], address(out),
+            address(self._sums),
+        )  # fmt: skip
+        self._weights, self._vectors = [], []
 
 
 class SharedBySteps(ctypes.Structure):
@@ -141,7 +196,7 @@ class AttentionSteps:
             weights, rows = self._arrays.get(of_pairs), self._arrays.get(of_rows)
             if weights is not None and rows is not None:
                 for t in range(len(starts) - 2, -1, -1):
-                    products.take(weights[pairs[t] : pairs[t + 1]], rows[starts[t] : starts[t + 1]])
+                    products.add(weights[pairs[t] : pairs[t + 1]], rows[starts[t] : starts[t + 1]])
         self._point(slopes=None, seen=None, gradients=None)
         return [(self._of_values, self._dvalues), (self._of_keys, self._dkeys)]
 

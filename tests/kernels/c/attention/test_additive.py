@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention import additive, single_query
+from dynbatch.kernels.attention import additive
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.c.attention import additive as c_additive
@@ -65,32 +65,19 @@ def masks_of(lengths: Lengths) -> list[Mask]:
 
 @of_dtypes
 @of_widths
-@pytest.mark.parametrize("is_masked", [False, True])
-def test_many_queries(dtype: Any, widths: tuple[int, int], is_masked: bool) -> None:
-    packed, vector = inputs(MANY, widths, dtype)
-    masks = masks_of(MANY) if is_masked else [NO_MASK] * len(MANY)
-    out, weights = results(MANY, packed)
+@pytest.mark.parametrize(("lengths", "is_masked"), [(MANY, False), (MANY, True), (SINGLE, False)])
+def test_c_gives_what_numpy_gives(
+    dtype: Any, widths: tuple[int, int], lengths: Lengths, is_masked: bool
+) -> None:
+    packed, vector = inputs(lengths, widths, dtype)
+    masks = masks_of(lengths) if is_masked else [NO_MASK] * len(lengths)
+    out, weights = results(lengths, packed)
     scratch = Scratch(ROOM, dtype)
     assert_same(additive.additive_attention, packed, vector, masks, out, weights, scratch)
     additive.additive_attention(packed, vector, masks, out, weights, np.empty(ROOM, dtype))
     for accumulate in (False, True):
         given = (weights, slopes_of(out), wanted(packed, accumulate))
         assert_same(additive.additive_attention_backward, packed, vector, *given, scratch)
-
-
-@of_dtypes
-@of_widths
-def test_one_query(dtype: Any, widths: tuple[int, int]) -> None:
-    packed, vector = inputs(SINGLE, widths, dtype)
-    sentences = single_query.sentence_of_rows(packed.key_offsets)
-    out, weights = results(SINGLE, packed)
-    scratch = Scratch(ROOM, dtype)
-    forward, backward = single_query.additive_attention, single_query.additive_attention_backward
-    assert_same(forward, packed, vector, sentences, out, weights, scratch)
-    forward(packed, vector, sentences, out, weights, np.empty(ROOM, dtype))
-    for accumulate in (False, True):
-        given = (sentences, weights, slopes_of(out), wanted(packed, accumulate))
-        assert_same(backward, packed, vector, *given, scratch)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -156,7 +143,5 @@ def test_scores_that_are_no_numbers_give_what_numpy_gives() -> None:
     packed, vector = inputs(SINGLE, (19, 5), np.float32)
     packed.keys[3, 2], packed.keys[7, 3], packed.queries[4, 1] = np.nan, np.inf, -np.inf
     packed.values[-1] = np.inf
-    sentences = single_query.sentence_of_rows(packed.key_offsets)
-    scratch = Scratch(ROOM, np.float32)
-    arguments = (packed, vector, sentences, *results(SINGLE, packed), scratch)
-    assert_same(single_query.additive_attention, *arguments)
+    arguments = (*results(SINGLE, packed), Scratch(ROOM, np.float32))
+    assert_same(additive.additive_attention, packed, vector, [NO_MASK] * len(SINGLE), *arguments)

@@ -1,4 +1,4 @@
-"""Steps of a scan that attend to one memory: in C, and by the kernels of one query in NumPy."""
+"""Steps of a scan that attend to one memory: in C, and by the kernels in NumPy."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention import additive, dot_product
+from dynbatch.kernels.attention.blocks import Scoring
+from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.c.attention import additive as c_additive
 from dynbatch.kernels.c.attention import single_query as c_single_query
@@ -82,19 +84,22 @@ def in_numpy(name: str, dtype: Any) -> list[Array]:
         packed = PackedAttention(
             x, keys[: ends[-1]], values[: ends[-1]], np.arange(ends.size), ends
         )
-        sentences = single_query.sentence_of_rows(ends)
+        masks = [NO_MASK] * len(x)
         out, dx = np.empty_like(dy), np.empty_like(x)
         wanted = AttentionGradients(dx, *[dm[: ends[-1]] for dm in targets], True)
         if name == "additive":
             weights = np.empty(ends[-1], dtype)
-            given = (packed, scorer, sentences)
-            single_query.additive_attention(*given, out, weights, room)
-            dvector += single_query.additive_attention_backward(*given, weights, dy, wanted, room)
+            additive.additive_attention(packed, scorer, masks, out, weights, room)
+            given = (packed, scorer, weights, dy, wanted, room)
+            dvector += additive.additive_attention_backward(*given)
         else:
-            log_sums, scores = np.empty((len(x), 1), dtype), np.empty(ends[-1], dtype)
-            given = (packed, scorer, sentences)
-            single_query.dot_attention(*given, out, log_sums, scores)
-            single_query.dot_attention_backward(*given, log_sums, dy, wanted, room)
+            log_sums, scoring = (
+                np.empty((len(x), 1), dtype),
+                Scoring(1, scorer.repeat(len(x)), masks),
+            )
+            dot_product.dot_attention(packed, scoring, out, log_sums, room)
+            given = (packed, scoring, log_sums, None, dy, wanted, room)
+            dot_product.dot_attention_backward(*given)
         outs.append(out)
         dxs.append(dx)
     return [*outs, *dxs, *targets, *([dvector] if name == "additive" else [])]

@@ -8,6 +8,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.attention.test_dot_product import (
+    LONE,
     LONG,
     SHORT,
     TOLERANCE,
@@ -104,6 +105,7 @@ CASES = [
     (LONG, (1, 2), "masks"),
     (((2, 3), (1, 5), (3, 4)), (70, 300), "all"),
     (((1, 3), (2, 3)), (600, 33), "all"),
+    (LONE, (33, 70), "all"),
 ]
 
 
@@ -112,7 +114,7 @@ CASES = [
 def test_forward_and_backward(cupy, dtype, lengths, widths, kind, accumulate):
     packed, masks = packed_of(dtype, lengths, widths), masks_of(lengths, kind)
     assert_forward(packed, masks)
-    assert_backward(packed, masks, wanted_of(packed, accumulate), count=3)
+    assert_backward(packed, masks, wanted_of(packed, accumulate), count=2 + (lengths is not LONE))
 
 
 def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtype):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dynbatch.backend import spec_of
-from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention import additive
+from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
@@ -22,15 +22,11 @@ def expected(x, dout, keys, values, vector):
         offsets = np.cumsum([0, *KEYS[:n]])
         rows = int(offsets[-1])
         packed = PackedAttention(x[t, :n], keys[:rows], values[:rows], np.arange(n + 1), offsets)
-        sentences, width = single_query.sentence_of_rows(offsets), keys.shape[1]
-        weights = np.empty(rows, x.dtype)
-        scratch = np.empty(single_query.additive_workspace(spec_of(x), KEYS[:n], width), x.dtype)
-        single_query.additive_attention(packed, vector, sentences, out[t, :n], weights, scratch)
-        widest = max(width, values.shape[1])
-        scratch = np.empty(single_query.workspace_backward(spec_of(x), KEYS[:n], widest), x.dtype)
-        wanted = AttentionGradients(dx[t, :n], dkeys[:rows], dvalues[:rows], True, None)
-        dvector += single_query.additive_attention_backward(
-            packed, vector, sentences, weights, dout[t, :n], wanted, scratch
+        weights, room = np.empty(rows, x.dtype), np.empty(1 << 14, x.dtype)
+        additive.additive_attention(packed, vector, [NO_MASK] * n, out[t, :n], weights, room)
+        wanted = AttentionGradients(dx[t, :n], dkeys[:rows], dvalues[:rows], True)
+        dvector += additive.additive_attention_backward(
+            packed, vector, weights, dout[t, :n], wanted, room
         )
     return out, dx, dkeys, dvalues, dvector
 

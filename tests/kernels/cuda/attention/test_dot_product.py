@@ -16,6 +16,7 @@ from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 SHORT = (
     (3, 5), (1, 1), (0, 4), (2, 0), (1, 0), (1, 7), (31, 33), (0, 0), (33, 32), (1, 33), (4, 2),
 )  # fmt: skip
+LONE = ((1, 5), (1, 1), (1, 31), (1, 32), (1, 33), (1, 300), (1, 2))
 LONG = ((2, 100), (70, 3), (1, 600), (1, 256), (1, 257))
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -158,6 +159,7 @@ CASES = [
     (((2, 3), (1, 9), (5, 4)), 2, (70, 66), "all"),  # more than one tile of columns in each head
     (((2, 40), (1, 3)), 1, (1, 300), "all"),
     (((1, 5), (1, 1)), 1, (300, 600), "all"),
+    (LONE, 1, (33, 70), "all"),
     (((64, 65), (65, 64)), 1, (64, 32), "all"),  # as many as a tile has, and one more
     (((70, 150), (3, 2)), 1, (130, 70), "all"),  # several tiles on both sides, of wide rows
 ]
@@ -171,6 +173,20 @@ def test_forward_and_backward(cupy, dtype, lengths, heads, widths, kind, knows_o
     assert_forward(packed, scoring)
     several = any(queries != 1 and keys for queries, keys in lengths)
     assert_backward(packed, scoring, wanted_of(packed), 1 + several, knows_out)
+
+
+def test_lone_queries_have_the_same_bits_in_the_company_of_more(cupy, dtype):
+    lengths = (*LONE, (2, 3))
+    packed, scoring = packed_of(dtype, lengths, (6, 4)), scoring_of(dtype, lengths)
+    q, k, v = [cupy.asarray(x) for x in packed[:3]]
+    every, alone = [cupy.empty((len(LONE) + n, 4), dtype) for n in (2, 0)]
+    forward(PackedAttention(q, k, v, *packed[3:]), scoring, every, None)
+    some = PackedAttention(q[:-2], k[:-3], v[:-3], *[offsets[:-1] for offsets in packed[3:]])
+    forward(
+        some, scoring._replace(scales=scoring.scales[:-1], masks=scoring.masks[:-1]), alone, None
+    )
+    queue().flush()
+    assert alone.get().tobytes() == every.get()[:-2].tobytes()
 
 
 @pytest.mark.parametrize(
