@@ -35,7 +35,7 @@ from dynbatch.kernels import segment
 from dynbatch.testing import check_gradient
 from tests.changed import Changed
 from tests.cuda import devices
-from tests.marks import covering, dealt, exhaustive, is_exhaustive
+from tests.marks import Case, covering, covering_cases, dealt, exhaustive, is_exhaustive
 from tests.poison import poisoned_memory
 from tests.suites import (
     ON_GPU,
@@ -126,31 +126,34 @@ def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
     return [file for file in found if type(file) is pytest.Module]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, Any, None]:
     """Make no test of the sets of parameters that this run leaves out in any case.
 
     Making one takes as long as running a short one. A set stays where no other does: pytest would
     take the test for one without parameters.
     """
-    config, calls = metafunc.config, metafunc._calls
+    yield
+    config, test = metafunc.config, metafunc.definition
     has_all = config.getoption("--all") or config.getoption("--part")
-    if not has_all and not config.pluginmanager.has_plugin(ON_GPU):
-        all_are = metafunc.definition.get_closest_marker("exhaustive")
-        kept = [call for call in calls if not (all_are or is_exhaustive(call.marks))]
-        calls[:] = kept or calls[:1]
+    if has_all or config.pluginmanager.has_plugin(ON_GPU):
+        return
+    all_are = test.get_closest_marker("exhaustive")
+    plain = [call for call in metafunc._calls if not (all_are or is_exhaustive(call.marks))]
+    marks = list(test.iter_markers("parametrize"))
+    cases = [Case(f"{test.nodeid}[{call.id}]", call.params, marks) for call in plain]
+    chosen = set(covering_cases(cases))
+    kept = [call for call, case in zip(plain, cases, strict=True) if case.node_id in chosen]
+    metafunc._calls[:] = kept or metafunc._calls[:1]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or config.pluginmanager.has_plugin(ON_GPU):
         return
-    part = config.getoption("--part")
-    plain = [item for item in items if item.get_closest_marker("exhaustive") is None]
-    quick = covering(plain)
-    if part is None:
-        chosen = [item for item in plain if item.nodeid in quick]
-    else:
+    chosen = [item for item in items if item.get_closest_marker("exhaustive") is None]
+    if part := config.getoption("--part"):
         number, count = map(int, part.split("/"))
+        quick = covering(chosen)
         chosen = dealt([item for item in items if item.nodeid not in quick], number, count)
     if suite := config.getoption("--suite"):
         chosen = [item for item in chosen if suite_of(item) == suite]

@@ -1,8 +1,8 @@
 """Parameters of tests that are tried without `--all`, and those that `make test-all` adds."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
@@ -28,26 +28,45 @@ def quick(some: Iterable[Any], of: Iterable[Any]) -> list[Any]:
     ]
 
 
+class Case(NamedTuple):
+    """A test with a set of parameters.
+
+    Args:
+        node_id:    by which pytest names it.
+        parameters: by their names.
+        marks:      `parametrize` with the names that have values together.
+    """
+
+    node_id: str
+    parameters: Mapping[str, Any]
+    marks: Iterable[pytest.Mark]
+
+
 def covering(items: Iterable[pytest.Item]) -> set[str]:
     """Node ids that show each value of each parameter of each test at least once.
 
     Of products of parameters these are few: as many as the longest list has values, or some more.
     Which ones they are follows from their names alone.
     """
-    tests: dict[str, list[tuple[str, set[Any]]]] = defaultdict(list)
-    for item in sorted(items, key=_shuffled):
-        tests[_function(item)].append((item.nodeid, set(_values(item))))
-    chosen = set()
-    for cases in tests.values():
-        seen: set[Any] = set()
-        for new in range(max(len(values) for _, values in cases), 0, -1):
-            for node_id, values in cases:
-                if len(values - seen) >= new:
-                    chosen.add(node_id)
-                    seen |= values
-        if not seen:
-            chosen.update(node_id for node_id, _ in cases)
-    return chosen
+    tests: dict[str, list[Case]] = defaultdict(list)
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        marks = list(item.iter_markers("parametrize"))
+        tests[_function(item)].append(Case(item.nodeid, parameters, marks))
+    return {node_id for cases in tests.values() for node_id in covering_cases(cases)}
+
+
+def covering_cases(cases: Iterable[Case]) -> list[str]:
+    """Node ids of cases of one test that show each value of each parameter at least once."""
+    shuffled = sorted(cases, key=lambda case: _shuffled(case.node_id))
+    sets = [(case.node_id, set(_values(case))) for case in shuffled]
+    chosen, seen = [], set[Any]()
+    for new in range(max((len(values) for _, values in sets), default=0), 0, -1):
+        for node_id, values in sets:
+            if len(values - seen) >= new:
+                chosen.append(node_id)
+                seen |= values
+    return chosen if seen else [node_id for node_id, _ in sets]
 
 
 def dealt(items: Sequence[pytest.Item], number: int, count: int) -> list[pytest.Item]:
@@ -57,7 +76,7 @@ def dealt(items: Sequence[pytest.Item], number: int, count: int) -> list[pytest.
     two more of them than another. Which ones those are does not follow from their parameters'
     order.
     """
-    deck = sorted(items, key=lambda item: (_function(item), _shuffled(item)))
+    deck = sorted(items, key=lambda item: (_function(item), _shuffled(item.nodeid)))
     chosen = {item.nodeid for item in deck[number - 1 :: count]}
     return [item for item in items if item.nodeid in chosen]
 
@@ -67,15 +86,15 @@ def _function(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def _shuffled(item: pytest.Item) -> int:
+def _shuffled(node_id: str) -> int:
     """A key that is as good as random, and the same for each run."""
-    return crc32(item.nodeid.encode())
+    return crc32(node_id.encode())
 
 
-def _values(item: pytest.Item) -> Iterable[Any]:
+def _values(case: Case) -> Iterable[Any]:
     """The values of one case from each list of parameters and each fixture that has some."""
-    given = dict(getattr(getattr(item, "callspec", None), "params", {}))
-    for mark in item.iter_markers("parametrize"):
+    given = dict(case.parameters)
+    for mark in case.marks:
         names = mark.args[0] if mark.args else mark.kwargs["argnames"]
         if isinstance(names, str):
             names = [name.strip() for name in names.split(",")]

@@ -9,6 +9,7 @@ slow    benchmarks and examples; and what is marked `slow`: whole runs of comman
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import PurePath
 
 import pytest
@@ -37,6 +38,7 @@ def suite_of(item: pytest.Item) -> str:
     return "cuda" if item.get_closest_marker("cuda") or asks_for_device(item) else "main"
 
 
+@cache
 def suite_of_file(path: PurePath) -> str | None:
     """The suite of all tests of a file or folder, by its path in the repository, or None."""
     if path.is_relative_to("tests/benchmarks") or path.is_relative_to("tests/examples"):

@@ -10,14 +10,13 @@ import pytest
 import dynbatch as db
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        given = getattr(getattr(item, "callspec", None), "params", {})
-        if given.get("place") == "cuda":
-            item.add_marker(pytest.mark.cuda)
-            if crc32(item.nodeid.encode()) % 5:
-                item.add_marker(pytest.mark.exhaustive)
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for call in metafunc._calls:
+        if call.params.get("place") == "cuda":
+            call.marks.append(pytest.mark.cuda.mark)
+            if crc32(f"{metafunc.definition.nodeid}[{call.id}]".encode()) % 5:
+                call.marks.append(pytest.mark.exhaustive.mark)
 
 
 @pytest.fixture(autouse=True, params=["cpu", "cuda"])
