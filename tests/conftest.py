@@ -3,8 +3,9 @@
 Tests marked `exhaustive` are products and counts beyond what most changes need: all orders in which
 threads run, every architecture, thousands of random graphs. They are left out unless asked for, and
 so are products of the parameters of the others, of which each value is tried at least once; their
-`check_gradient` takes differences of few elements. These others are of three suites
-(`tests/suites.py`), of which one runs where no file is named:
+`check_gradient` takes differences of few elements, and `check_batching` reads the values of every
+other mini-batch before backward. These others are of three suites (`tests/suites.py`), of which one
+runs where no file is named:
 
     pytest                 the suite main, as `make test`
     pytest --suite cuda    another suite: `make test-cuda`, `make test-slow`
@@ -32,7 +33,7 @@ import dynbatch as db
 import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels import segment
-from dynbatch.testing import check_gradient
+from dynbatch.testing import batching, check_gradient
 from tests.changed import Changed
 from tests.cuda import devices
 from tests.marks import Case, covering, covering_cases, dealt, exhaustive, is_exhaustive
@@ -75,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("all")
     if not (config.getoption("--all") or config.getoption("--part")):
         check_gradient.__kwdefaults__["most"] = FEW_ELEMENTS
+        batching._check.__kwdefaults__["twice"] = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
