@@ -124,7 +124,12 @@ def assert_close(found, expected, within=1e-8) -> None:
     np.testing.assert_allclose(found, expected, rtol=within, atol=within * scale)
 
 
-@over([case for case in WITH_RULES if case.name not in DRAWS_ANEW])
+# Derivatives of the others are compared with PyTorch's numbers, below.
+BY_BACKWARD = [case for case in WITH_RULES if case.name not in DRAWS_ANEW]
+FEW_BY_BACKWARD = [case for k, case in enumerate(BY_BACKWARD) if case.torch is None or k % 3 == 0]
+
+
+@over(quick(FEW_BY_BACKWARD, BY_BACKWARD))
 @pytest.mark.parametrize("length", quick([3], [0, 1, 3]))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # var of one element is 0 / 0
 def test_first_and_second_derivatives_equal_those_of_backward(case, length):
@@ -172,7 +177,7 @@ def gradients_of(torch, outputs, leaves, seed: int):
     return torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
 
 
-@over(quick(WITH_RULES[::3], WITH_RULES))
+@over(quick(WITH_RULES[::6], WITH_RULES))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_batched_equals_one_by_one(case):
     sentences = sentences_of(case)

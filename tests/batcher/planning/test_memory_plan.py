@@ -102,7 +102,7 @@ def test_steps_without_a_gradient_to_send_are_not_differentiated(plans):
     ]
 
 
-@examples(40)
+@examples(20)
 @given(strategies.random_graphs())
 def test_places_never_overlap_and_the_peak_is_near_the_least_possible(random_graph):
     found = []

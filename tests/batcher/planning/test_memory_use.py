@@ -32,7 +32,7 @@ def test_an_estimate_equals_what_is_measured_and_leaves_no_trace(monkeypatch):
         assert planned.peak_bytes == graph.peak_bytes > 0
 
 
-@examples(30)
+@examples(15)
 @given(strategies.random_graphs())
 def test_estimates_of_random_graphs_equal_what_is_measured(random_graph):
     with db.Graph(dtype="float64", seed=0) as graph:
