@@ -113,6 +113,10 @@ class Storage:
     def columns_of(self, value: Value) -> Columns:
         return Columns(*self.buffer_of(value), value.width)
 
+    def is_ahead(self, buffer: ProgramBuffer) -> bool:
+        """Whether a buffer has values that are made ahead, for all rows."""
+        return any([id(value) in self._ahead for value in buffer.values])
+
     def left_by_step(self, program: Program) -> list[Columns | None]:
         """Columns of each part of the state after a step; None for one that no step changes."""
         return [

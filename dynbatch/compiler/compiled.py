@@ -22,9 +22,9 @@ from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.nests import cluster
+from dynbatch.compiler.nests import cheap_makers, cluster, remake
 from dynbatch.compiler.numpy.loop import NumpyLoop
-from dynbatch.compiler.simplify import Simplified, simplify
+from dynbatch.compiler.simplify import Simplified, drop_unread, simplify
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
 from dynbatch.compiler.validate import validate
@@ -80,7 +80,11 @@ class CompiledLoop:
         backward = simplify(self.backward_program)
         validate(self.backward_program, "simplify backward")
         cluster(self.backward_program)
-        validate(self.backward_program, "cluster backward")
+        makers = cheap_makers(program.ops)
+        for each in (program, self.backward_program):
+            remake(each, makers)
+            drop_unread(each)
+            validate(each, "remake")
         self.simplified = Simplified(*[a + b for a, b in zip(forward, backward, strict=True)])
         self.storage = storage_of(program, self.backward_program)
         self.gradients = gradient_storage_of(self.backward_program, self.overwrites)

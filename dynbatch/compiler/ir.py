@@ -205,6 +205,7 @@ class Op:
         """An operator with this function, and other operands."""
         op = Op(self.opcode, inputs, output, self.node, kernel=self.kernel, source=self.source)
         op.number, op.side, op.position = self.number, self.side, self.position
+        op.nest = self.nest
         return op
 
     @classmethod

@@ -87,6 +87,12 @@ class LoopProgram(Program):
         return [*self.ahead, *[op for op in self.ops if op.is_linear]]
 
     @property
+    def is_by_sentence(self) -> bool:
+        """Whether C runs all steps of a sentence before those of the next: see `c.by_sentence`."""
+        shares = any([op.opcode in (OpCode.LINEAR, OpCode.GENERIC) for op in self.ops])
+        return bool(self.states) and self.has_matrices and not shares
+
+    @property
     def generic(self) -> list[Op]:
         return [op for op in self.ops if op.opcode is OpCode.GENERIC]
 

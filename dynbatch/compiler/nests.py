@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import prod
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
 from dynbatch.compiler.program import Program
 
 Strides = tuple[int, ...]
@@ -83,6 +83,45 @@ class NestGroup:
 def is_sum(sizes: Strides, strides: Strides) -> bool:
     """Whether an output with these strides is a sum over an axis of the nest."""
     return any([not step and size > 1 for size, step in zip(sizes, strides, strict=True)])
+
+
+def cheap_makers(ops: Sequence[Op]) -> dict[int, Op]:
+    """Operators, by what they make: outer products, and states times numbers or vectors."""
+    makers: dict[int, Op] = {}
+    for op in ops:
+        if op.opcode is OpCode.CONTRACT and op.output.width == prod(op.nest.sizes):
+            widths = [
+                x.width
+                for x in op.inputs
+                if x.base.origin is not Origin.STATE and id(x.base) not in makers
+            ]
+            if max(widths, default=0) < op.output.width:
+                makers[id(op.output)] = op
+    return makers
+
+
+def remake(program: Program, makers: dict[int, Op]) -> None:
+    """Make what is cheap anew for every reader.
+
+    That is a multiplication at each element, where a matrix that is kept is a store and a load.
+
+    Args:
+        makers: of forward's values, which backward reads too: see `cheap_makers`.
+    """
+    ops: list[Op] = []
+    for op in program.ops:
+        _add_with_makers(program, op, makers, ops)
+    program.ops = ops
+
+
+def _add_with_makers(program: Program, op: Op, makers: dict[int, Op], ops: list[Op]) -> None:
+    for k, x in enumerate(op.inputs):
+        maker = makers.get(id(x.base))
+        if maker is not None and x.is_whole():
+            again = maker.like([*maker.inputs], program.value(x.width))
+            _add_with_makers(program, again, makers, ops)
+            op.inputs[k] = again.output
+    ops.append(op)
 
 
 def cluster(program: Program) -> None:

@@ -53,12 +53,6 @@ class Program:
     def has_matrices(self) -> bool:
         return any([op.opcode is OpCode.CONTRACT for op in self.ops])
 
-    @property
-    def is_by_sentence(self) -> bool:
-        """Whether all steps of a sentence run before those of the next: see `c.forward`."""
-        shares = (OpCode.LINEAR, OpCode.GENERIC)
-        return self.has_matrices and not any([op.opcode in shares for op in self.ops])
-
     def readers(self, value: Value) -> list[Op]:
         """Operators of a step that read any column of `value`."""
         return [op for op in self.ops if any([x.overlaps(value) for x in op.inputs])]

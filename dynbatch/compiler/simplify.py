@@ -34,7 +34,7 @@ def simplify(program: Program) -> Simplified:
     """Change a program in place, until nothing is left to change."""
     shared = identities = folded = 0
     while True:
-        _drop_unread(program)
+        drop_unread(program)
         counts = _share(program), _drop_identities(program), _fold(program)
         if not any(counts):
             return Simplified(shared, identities, folded)
@@ -168,7 +168,7 @@ NEUTRAL = {binary.multiply: 1, binary.divide: 1, binary.add: 0}
 DROPPED = (*ELEMENTWISE, OpCode.CONTRACT, OpCode.COPY, OpCode.PARTIAL, OpCode.LINEAR_GRADIENT)
 
 
-def _drop_unread(program: Program) -> None:
+def drop_unread(program: Program) -> None:
     """Drop operators whose results nothing reads."""
     read = {id(value.base) for value in program.results()}
     gone: set[int] = set()

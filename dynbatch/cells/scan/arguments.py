@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -239,6 +240,17 @@ def as_steps(recompute: object) -> int | str:
         f"scan: recompute={recompute!r}.\n"
         '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything'
     )
+
+
+# Steps between two kept states that are matrices: each is as large as many tokens. Between them
+# they are made again; a half of most second-level caches has room for as many elements.
+STEPS_OF_MATRICES, ELEMENTS_OF_MATRICES = 16, 1 << 17
+
+
+def steps_of_matrices(parts: Sequence[Part]) -> int:
+    """Steps of a chunk unless the user says otherwise: 0 where no part of the state is a matrix."""
+    elements = sum([prod(shape) for part in parts if len(shape := shape_of(part)) > 1])
+    return max(1, min(STEPS_OF_MATRICES, ELEMENTS_OF_MATRICES // elements)) if elements else 0
 
 
 def _no_state(what: str, init: object, part: object) -> ShapeError:

@@ -154,6 +154,10 @@ class ScanBackward:
 
     def _backward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
         run = self._run
+        span = (0, shard.rows)
+        if run.recomputes and run.native is not None and run.native.is_by_sentence:
+            again: list[Task] = [partial(run.run_again, shard, arrays)]
+            return again + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)
         tasks = run.forward_tasks(number, shard, arrays) if run.recomputes else []
         for step in run.generic[number].values():
             step.begin_backward(shard.first, shard.counts)
@@ -161,7 +165,6 @@ class ScanBackward:
             tasks.append(run.native.steps(1, arrays, shard.steps))
         else:
             tasks.append(partial(self._run_backward, shard, arrays))
-        span = (0, shard.rows)
         return tasks + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)
 
     def _run_backward(self, shard: Shard, arrays: Arrays) -> None:

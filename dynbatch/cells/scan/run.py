@@ -118,6 +118,13 @@ class ScanRun:
                 arrays[OUTPUTS][shard.order, first:end] = columns_of(arrays, columns)
                 first = end
 
+    def run_again(self, shard: Shard, arrays: Arrays) -> None:
+        """Both passes, sentence by sentence, each of which takes the same room."""
+        assert self.native is not None
+        take_streams(self.cell, arrays)
+        self.cell.numpy.ahead(arrays)
+        self.native.run_again(arrays, shard.steps)
+
     # Arrays and states ----------------------------------------------------------------------------
 
     def arrays(

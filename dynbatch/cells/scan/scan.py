@@ -19,6 +19,7 @@ from dynbatch.cells.scan.arguments import (
     as_steps,
     form_of,
     shape_of,
+    steps_of_matrices,
 )
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
@@ -42,10 +43,6 @@ from dynbatch.ragged import Ragged
 
 # Of the prefix layout: the order; a sentence's number and length.
 TABLES_A_TOKEN, TABLES_A_SENTENCE = 1, 2
-
-
-# Steps between two kept states that are matrices: each is as large as many tokens.
-STEPS_OF_MATRICES = 16
 
 
 class Scan(Operation):
@@ -237,10 +234,10 @@ def scan(
         reverse: run from the last token to the first; outputs stay in the sentence's order.
         recompute: what backward makes again rather than find it kept. None keeps everything that it
                  reads, for an LSTM about seven vectors a token; of a state that is a matrix it is
-                 as 16, and 0 keeps every step's. A number of steps S keeps the state
-                 once in S steps of the longest sentences, and runs forward again S steps at a time;
-                 1 keeps little else than states, "sqrt" takes √T for T tokens a sentence in the
-                 mean. Gradients are the same but for rounding.
+                 as 16, of a large one as less, and 0 keeps each. A number of steps S keeps the
+                 state once in S steps of the longest sentences, and runs forward again S steps at a
+                 time; 1 keeps little else than states, "sqrt" takes √T for T tokens a sentence in
+                 the mean. Gradients are the same but for rounding.
         return_state: False returns the outputs alone, and makes no nodes of the last state.
 
     Returns:
@@ -263,8 +260,7 @@ def scan(
     sentences = as_sentences(xs)
     graph = sentences[0].graph
     parts, single = as_state(init, graph)
-    has_matrix = any([type(p) is tuple or (isinstance(p, Node) and p.ndim > 1) for p in parts])
-    steps = STEPS_OF_MATRICES * has_matrix if recompute is None else as_steps(recompute)
+    steps = steps_of_matrices(parts) if recompute is None else as_steps(recompute)
     memories = () if memory is None else as_memories(memory)
     nodes = [p for p in parts if isinstance(p, Node)]
     widths: Any = sentences[0].width

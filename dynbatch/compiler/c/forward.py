@@ -12,7 +12,7 @@ that is called in C, the addresses of its function and of what this gets first. 
 function of `kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
 
 Where states are matrices that no weight multiplies, all steps of a sentence run before the next's,
-one row each, so that its matrices stay in the cache: see `native.by_sentence`.
+one row each, so that its matrices stay in the cache: see `c.by_sentence`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class ForwardText(LoopText):
         buffer, first = self.places.buffer_of(op.output)
         lines, panels = [], f"W{number}"
         for piece in op.pieces:
-            width, out = piece.width, place_in(buffer, first + piece.column, piece.width, "s")
+            row = self.places.row_of(buffer)
+            width, out = piece.width, place_in(buffer, first + piece.column, piece.width, row)
             base = f"b{number} + {piece.column}" if op.has_bias else "NULL"
             line = (
                 f"product({rows}, {x.width}, {width}, {x.pointer}, {x.stride}, {panels}, "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import indent
 
 from dynbatch.compiler.buffers import Storage
+from dynbatch.compiler.c.by_sentence import COLUMNS
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.groups import items
 from dynbatch.compiler.c.nest_text import NestText
@@ -82,7 +83,7 @@ class LoopText:
     ) -> None:  # fmt: skip
         self.between: list[Op] = []
         self.maps = numbered(program.linear_maps)
-        self.places = Pointers(*storages)
+        self.places = Pointers(*storages, packed_row="r" if program.is_by_sentence else "s")
         self._generic = numbered(program.generic)
         self._attends = attends
         self._name = name
@@ -124,10 +125,7 @@ class LoopText:
             *[f"    {line}" for line in self._arrays()],
             *[f"    {line}" for line in ahead],
             f"    {each} {{",
-            "        const int64_t* step = steps + 4 * t;",
-            "        const ptrdiff_t s = step[0], n = step[2], p = step[3];",
-            "        const int zero = p < 0 && !given;",
-            *[f"        {line}" for line in self._of_sentence()],
+            *[f"        {line}" for line in self._step()],
             indent("\n".join(body), " " * 8),
             "    }",
             "}",
@@ -180,11 +178,19 @@ class LoopText:
             lines.append(f"const ptrdiff_t {name}_step = at[{2 * number + 1}];")
         return lines
 
-    def _of_sentence(self) -> list[str]:
-        """Rows of states and of their gradients, one of each sentence, at that of the step's."""
+    def _step(self) -> list[str]:
+        """The rows of a step; in a loop by sentences those of states too, and their gradients'."""
+        zero = "const int zero = p < 0 && !given;"
         if not self._is_by_sentence:
-            return []
-        lines = ["const ptrdiff_t first = step[1] - s - n;"]
+            head = "const int64_t* step = steps + 4 * t;"
+            return [head, "const ptrdiff_t s = step[0], n = step[2], p = step[3];", zero]
+        lines = [
+            f"const int64_t* step = steps + {COLUMNS} * t;",
+            "const ptrdiff_t s = step[0], n = 1, first = step[1], r = step[2];",
+            "const ptrdiff_t p = step[3], q = step[4];",
+            zero,
+            "(void)zero, (void)r, (void)q;",
+        ]
         for name in [name for name in self.slots if name[0] in "IC"]:
             lines.append(f"REAL* const {name} = {name}_all + first * {name}_step;")
         return lines
@@ -194,7 +200,8 @@ class LoopText:
         for k, columns in enumerate(self._following):
             pointer, stride = f"I{k}", f"I{k}_step"
             if columns is not None:
-                left = place_in(*columns, "p")
+                before = "q" if self.places.row_of(columns.buffer) == "r" else "p"
+                left = place_in(*columns, before)
                 pointer = f"p < 0 ? {pointer} : {left.pointer}"
                 stride = f"p < 0 ? {stride} : {left.stride}"
             lines.append(f"const REAL* const h{k} = {pointer};")

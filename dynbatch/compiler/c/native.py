@@ -14,6 +14,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.compiler.arrays import Arrays, Step, panel_elements
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.backward import BackwardText
+from dynbatch.compiler.c.by_sentence import AGAIN, Keeps, by_sentence
 from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
@@ -80,7 +81,8 @@ class NativeLoop:
     def source(self) -> str:
         texts = [each.text for each in self.texts]
         has_nests = self._backward.forward.has_matrices
-        return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, *texts])
+        again = [AGAIN] * self.is_by_sentence
+        return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, *texts, *again])
 
     @cached_property
     def _library(self) -> Library:
@@ -94,6 +96,8 @@ class NativeFunctions:
     def __init__(self, loop: NativeLoop, functions: Any, panels: Any) -> None:
         self._loop = loop
         self._functions = functions.forward, functions.backward
+        self.is_by_sentence = loop.is_by_sentence
+        self._again: Any = functions.again if self.is_by_sentence else None
         self._panels = panels
         self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value or 0
 
@@ -114,7 +118,7 @@ class NativeFunctions:
     def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
         function = self._functions[way]
-        places, rows = self._places(way, arrays), self._rows_of(steps)
+        places, rows = self._places(way, arrays), self._rows_of(steps, Keeps.ALL)
         at, finds_state = (address(rows), address(places)), bool(arrays.get("given"))
         ahead = 0 if way else _end(steps)
         arguments = (len(rows), at[0], finds_state, ahead, 0, at[1], self._product)
@@ -150,10 +154,18 @@ class NativeFunctions:
         run = ctypes.cast(self._functions[way], ctypes.c_void_p).value or 0
         return run, self._places(way, arrays), self._product
 
-    def _rows_of(self, steps: Sequence[Step]) -> Array:
+    def run_again(self, arrays: Arrays, steps: Sequence[Step]) -> None:
+        """Run the steps of each sentence forward and back, of a loop that is by sentences."""
+        rows, places = by_sentence(steps, Keeps.NONE), [self._places(k, arrays) for k in (0, 1)]
+        at = [address(each) for each in places]
+        given = bool(arrays.get("given"))
+        self._again(len(rows), address(rows), given, *at, self._product)
+
+    def _rows_of(self, steps: Sequence[Step], keeps: Keeps) -> Array:
         """The table of steps for C."""
-        rows = np.array(steps, np.int64)
-        return by_sentence(rows) if self._loop.is_by_sentence else rows
+        if self.is_by_sentence:
+            return by_sentence(steps, keeps)
+        return np.array(steps, np.int64)
 
     def _places(self, way: int, arrays: Arrays) -> Array:
         """The numbers by which forward (0) or backward (1) finds its arrays."""
@@ -175,7 +187,7 @@ class NativeFunctions:
         finds_state = bool(arrays.get("given"))
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
-            rows, count = self._rows_of(steps), _end(steps) if ahead else 0
+            rows, count = self._rows_of(steps, Keeps.LAST), _end(steps) if ahead else 0
             function(
                 len(rows), address(rows), finds_state, count, part, address(places), self._product
             )
@@ -186,23 +198,6 @@ class NativeFunctions:
 def _end(steps: Sequence[Step]) -> int:
     """The row behind the last step's: all rows before it are of these steps."""
     return steps[-1][1] if steps else 0
-
-
-def by_sentence(steps: Array) -> Array:
-    """A table of steps with all those of a sentence before the next's: one row each.
-
-    Its end is that of the row and of as many more as there are sentences before.
-    """
-    if not len(steps):
-        return steps
-    starts, _, counts, before = steps.T
-    sentence = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    rows, ps = [np.repeat(column, counts) for column in (starts, before)]
-    rows = rows + sentence
-    table = np.stack(
-        [rows, rows + 1 + sentence, np.ones_like(rows), np.where(ps < 0, -1, ps + sentence)], axis=1
-    )
-    return np.ascontiguousarray(table[np.argsort(sentence, kind="stable")])
 
 
 def _pack(function: Any, sizes: Sequence[int], piece: WeightRows, panels: Array) -> NativeTask:
