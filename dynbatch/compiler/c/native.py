@@ -158,8 +158,8 @@ class NativeFunctions:
         """Run the steps of each sentence forward and back, of a loop that is by sentences."""
         rows, places = by_sentence(steps, Keeps.NONE), [self._places(k, arrays) for k in (0, 1)]
         at = [address(each) for each in places]
-        given = bool(arrays.get("given"))
-        self._again(len(rows), address(rows), given, *at, self._product)
+        finds_state = bool(arrays.get("given"))
+        self._again(len(rows), address(rows), finds_state, *at, self._product)
 
     def _rows_of(self, steps: Sequence[Step], keeps: Keeps) -> Array:
         """The table of steps for C."""

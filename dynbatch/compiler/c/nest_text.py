@@ -65,12 +65,27 @@ class NestText:
         self._of_rows = [w for w in self.writes if self._is_sum(w) and not w.strides[-1]]
         columns = [w for w in self.writes if self._is_column_sum(w)]
         self._rows = ROWS if columns and self._sizes[-2] % ROWS == 0 else 1
-        pointers = [("const REAL*", each) for each in self.reads]
+        self._fixed = [each for each in self.reads if not each.strides[-1]]
+        pointers = [("const REAL*", each) for each in self.reads if each not in self._fixed]
         pointers += [("REAL*", each) for each in self.writes if each not in self._of_rows]
-        parameters = ", ".join([f"{kind} {each.name}" for kind, each in pointers])
+        fixed = [f"vector {name}" for name, _ in self._splats()]
+        parameters = ", ".join([*fixed, *[f"{kind} {each.name}" for kind, each in pointers]])
         head = f"INLINE void {name}(ptrdiff_t j, ptrdiff_t m, vector* sums, {parameters}) {{"
         self.function = "\n".join([head, *[f"    {line}" for line in self._body()], "}", ""])
         self.lines = self._loops(name, [each for _, each in pointers], place)
+
+    def _splats(self) -> list[tuple[str, str]]:
+        """Values that are the same along the last axis, loaded once for all vectors, by name."""
+        return [
+            (f"x{k}_{row}", f"splat(*({self._at(each, row)}))")
+            for k, each in enumerate(self.reads)
+            for row in range(self._rows_of(each))
+            if each in self._fixed
+        ]
+
+    def _rows_of(self, access: Access) -> int:
+        """Count the rows at a time that differ in a value."""
+        return self._rows if len(self._sizes) > 1 and access.strides[-2] else 1
 
     def _is_sum(self, access: Access) -> bool:
         return is_sum(self._sizes, access.strides)
@@ -80,23 +95,28 @@ class NestText:
         return bool(is_inner and self._is_sum(access))
 
     def _body(self) -> list[str]:
+        loads: list[str] = []
         lines: list[str] = []
+        stores: list[str] = []
         added: list[list[tuple[int, list[str]]]] = [[] for _ in self.writes]
+        for k, each in enumerate(self.reads):
+            if each not in self._fixed:
+                for row in range(self._rows_of(each)):
+                    loads.append(f"const vector x{k}_{row} = {self._load(each, row)};")
+        of_reads = {each.name: self._rows_of(each) for each in self.reads}
         for row in range(self._rows):
-            for k, each in enumerate(self.reads):
-                lines.append(f"const vector x{k}_{row} = {self._load(each, row)};")
             for k, (op, operands) in enumerate(zip(self._group.ops, self._operands, strict=True)):
-                xs = [f"{x}_{row}" for x in operands]
+                xs = [f"{x}_{row if of_reads.get(x, self._rows) > 1 else 0}" for x in operands]
                 out = next((w for w in self.writes if w.op is op), None)
                 if out is None or not self._is_sum(out):
                     lines.append(f"const vector v{k}_{row} = {_made(op, xs)};")
                     if out is not None:
-                        lines.append(self._store(out, row, f"v{k}_{row}"))
+                        stores.append(self._store(out, row, f"v{k}_{row}"))
                 else:
                     added[self.writes.index(out)].append((row, xs))
         for out, terms in zip(self.writes, added, strict=True):
             lines += self._sums(out, terms)
-        return lines
+        return [*loads, *lines, *stores]
 
     def _sums(self, out: Access, terms: Sequence[tuple[int, list[str]]]) -> list[str]:
         if out in self._of_rows:
@@ -119,8 +139,6 @@ class NestText:
 
     def _load(self, access: Access, row: int) -> str:
         at, step = self._at(access, row), access.strides[-1]
-        if not step:
-            return f"splat(*({at}))"
         if step == 1:
             return f"get({at} + j, m)"
         return f"get_every({at} + j * {step}, {step}, m)"
@@ -155,9 +173,11 @@ class NestText:
             steps = [f" + k{axis} * {s}" for axis, s in enumerate(each.strides[:-1]) if s]
             lines.append(f"{pad}{kind} {each.name} = {each.name}_row{''.join(steps)};")
         num_sums = max(1, self._rows * len(self._of_rows))
-        call = ", ".join(["sums", *[each.name for each in pointers]])
+        splats = self._splats()
+        call = ", ".join(["sums", *[x for x, _ in splats], *[each.name for each in pointers]])
         lines += [
             f"{pad}vector sums[{num_sums}] = {{{{0}}}};",
+            *[f"{pad}const vector {x} = {splat};" for x, splat in splats],
             f"{pad}ptrdiff_t j = 0;",
             f"{pad}for (; j + LANES <= {size}; j += LANES) {name}(j, LANES, {call});",
             f"{pad}if ({size} % LANES) {name}(j, {size} % LANES, {call});",

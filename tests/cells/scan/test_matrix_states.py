@@ -7,7 +7,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.compiler.c import native
+from dynbatch.compiler.c import by_sentence, native
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.testing import check_batching, check_gradient
@@ -145,9 +145,47 @@ def test_gradients_of_every_operation_on_a_matrix(runs_it):
         ys, (last, n) = db.scan(every_operation, xs, (init, db.zeros(3)), scales, reverse=True)
         return [ys, last, n]
 
-    check_gradient(build, shapes=[(4, 7), (3, 4)], parameters=[scales])
-    shapes = [[(n, 7), (3, 4)] for n in (2, 0, 5, 1)]
+    check_gradient(build, shapes=[(3, 7), (3, 4)], parameters=[scales])
+    shapes = [[(n, 7), (3, 4)] for n in (2, 0, 3)]
     check_batching(build, shapes=shapes, parameters=[scales])
+
+
+@db.cell
+def joined(x, left, right):
+    """A node of a tree, whose vector is a matrix inside."""
+    S = F.reshape(F.maximum(left, right), (3, 4)) * 0.5
+    S = S + F.outer(x[:3], F.vecmat(x[:3], S) - x[3:])
+    return F.reshape(F.tanh(S), (-1,))
+
+
+def test_a_call_on_nodes_has_matrices_inside(runs_it):
+    def build(graph, xs):
+        right = joined(xs[1], 12, joined(xs[0], 12, 12))
+        return [right, joined(xs[2], right, 12)]
+
+    check_gradient(build, shapes=[(3, 7)])
+    check_batching(build, shapes=[[(3, 7)]] * 3)
+
+
+@pytest.mark.parametrize("counts", [(1,), (2, 2), (9, 1, 4, 4, 3)])
+@pytest.mark.parametrize("keeps", by_sentence.Keeps)
+def test_steps_by_sentence_read_what_the_step_before_has_left(counts, keeps):
+    running = [sum(n > t for n in counts) for t in range(max(counts))]
+    starts = np.cumsum([0, *running]).tolist()
+    before = [-1, *starts]
+    steps = [(starts[t], starts[t + 1], n, before[t]) for t, n in enumerate(running)]
+    left, ends = {}, {}
+    for s, sentence, r, p, q in by_sentence.by_sentence(steps, keeps).tolist():
+        t = sum(s >= start for start in starts[1:])
+        assert s == starts[t] + sentence and p == (starts[t - 1] + sentence if t else -1)
+        assert (q == -1) == (t == 0) and (t == 0 or left[q] == (sentence, t - 1))
+        left[r] = sentence, t
+        ends[sentence] = s, t
+    assert {sentence: t + 1 for sentence, (_, t) in ends.items()} == dict(
+        enumerate(sorted(counts, reverse=True))
+    )
+    if keeps is not by_sentence.Keeps.NONE:
+        assert all(left[s] == (sentence, t) for sentence, (s, t) in ends.items())
 
 
 @db.cell
