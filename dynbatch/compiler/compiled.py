@@ -111,14 +111,18 @@ class CompiledLoop:
     def flops(self) -> LoopFlops:
         return LoopFlops(self.backward_program, self.reached)
 
-    @cached_property
-    def on_device(self) -> DeviceCell:
+    def require_device(self) -> None:
+        """Raise `GraphError` if the loop cannot run on a GPU."""
         if self.program.has_matrices:
             raise GraphError.at_caller(
                 "cell: it makes or reads matrices, on a GPU.\n"
                 "  rule: matrices in a cell run on the CPU for now\n"
                 '  fix:  db.Graph(device="cpu"); F.gated_delta_rule runs on a GPU'
             )
+
+    @cached_property
+    def on_device(self) -> DeviceCell:
+        self.require_device()
         return DeviceCell(self.backward_program, self.overwrites)
 
     def _place_values(self) -> None:

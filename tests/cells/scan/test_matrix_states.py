@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.compiler.c import by_sentence, native
-from dynbatch.errors import ShapeError
+from dynbatch.errors import GraphError, ShapeError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.testing import check_batching, check_gradient
 from tests.cells.matrix_cells import MATRIX_CASES, E, H
@@ -231,3 +231,17 @@ def test_products_of_other_shapes_are_told():
 def test_zeros_without_a_shape_are_told(sizes):
     with pytest.raises(ShapeError, match="zeros"):
         db.zeros(*sizes)
+
+
+@db.cell
+def adds_outer_products(x, state, p):
+    state = state + F.outer(x, x)
+    return x @ state, state
+
+
+def test_on_a_gpu_matrices_are_refused_and_the_graph_goes_on(cuda):
+    with db.Graph(device="cuda") as graph:
+        x = F.input(graph, np.ones((2, 3), np.float32))
+        with pytest.raises(GraphError, match="matrices, on a GPU"):
+            db.scan(adds_outer_products, x, db.zeros(3, 3))
+        assert F.sum(x).value == 6
