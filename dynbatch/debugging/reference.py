@@ -14,7 +14,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.runtime.precision import rounded
-from dynbatch.kernels.runtime.tasks import run_each
+from dynbatch.kernels.runtime.tasks import do
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -58,7 +58,7 @@ class ReferenceRun:
         outputs = []
         for k, batch in enumerate(self.batches):
             y = self._prepare(batch)
-            run_each(self.node_type.forward_batch(batch, y, *self._cut(k, xs)))
+            do(self.node_type.forward_batch(batch, y, *self._cut(k, xs)))
             outputs.append([y, *batch.ports])
         return _joined(outputs)
 
@@ -101,7 +101,7 @@ class ReferenceRun:
             ones = [1] * len(batch.nodes)
             batch.port_gradients = [Ragged(array[rows], ones) for array in port_gradients]
             batch.scratch = np.empty(self.node_type.workspace_backward(batch), self.dtype)
-            run_each(self.node_type.backward_batch(batch, dy_of_batch, *self._cut(k, dxs)))
+            do(self.node_type.backward_batch(batch, dy_of_batch, *self._cut(k, dxs)))
         return dxs, sink
 
     def _prepare(self, batch: Batch) -> Ragged:

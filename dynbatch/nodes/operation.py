@@ -8,14 +8,14 @@ the batch. Batching itself is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynbatch.attributes import attributes_of
 from dynbatch.backend import Array
 from dynbatch.kernels.attention.steps import StepScores
-from dynbatch.kernels.runtime.tasks import Stop
+from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import Node
@@ -266,15 +266,15 @@ class Operation(Recorded):
     # The kernels --------------------------------------------------------------------------------
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Stop] | None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Written | None:
         """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified.
 
-        A type that `writes_tasks` yields them, and goes on when they are done.
+        A type that `writes_tasks` returns them.
         """
         raise NotImplementedError(f"{cls.__name__}.forward_batch")
 
     @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Iterator[Stop] | None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Written | None:
         """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
         raise NotImplementedError(f"{cls.__name__}.backward_batch")
 

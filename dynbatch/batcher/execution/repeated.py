@@ -20,7 +20,7 @@ from dynbatch.kernels.packed import packed_weights
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
 from dynbatch.kernels.runtime.stream import Action, kept, stream_of
-from dynbatch.kernels.runtime.tasks import run_each
+from dynbatch.kernels.runtime.tasks import do
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -147,7 +147,7 @@ def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
     if not (kind.names_kernels or isinstance(arena, np.ndarray)):
         return [*actions, (partial(_at_once, kernel, batch.device), False)]
     if kind.writes_tasks:
-        return [*actions, (lambda: run_each(kernel()), False)]
+        return [*actions, (lambda: do(kernel()), False)]
     return [*actions, (kernel, kind.is_one_kernel and not batch.keeps)]
 
 

@@ -15,7 +15,7 @@ from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.stream import Stream, run_joined, stream_of
-from dynbatch.kernels.runtime.tasks import run_each
+from dynbatch.kernels.runtime.tasks import do
 
 WORTH_A_THREAD = 50_000
 """Below this many elements a thread costs more than it saves (measured: hand-over ~30 µs)."""
@@ -40,10 +40,10 @@ class StepActions:
         """Begin a run; parameters may have changed since the last one."""
 
     def forward(self, step: StepRun, arena: Array) -> None:
-        run_each(step.forward(arena))
+        do(step.forward(arena))
 
     def backward(self, step: StepRun, arena: Array) -> None:
-        run_each(step.backward(arena))
+        do(step.backward(arena))
 
     def add_gradients(self, step: StepRun, arena: Array) -> None:
         """Add the gradients that a step's backward left in scratch to those of its inputs."""
@@ -134,7 +134,7 @@ class StageRunner:
             large = [step for step, is_heavy in zip(steps, heavy, strict=True) if is_heavy]
             if all([step.node_type.writes_tasks for step in large]):
                 run = StepRun.backward if is_backward else StepRun.forward
-                run_joined(self._device, [("", run(step, arena)) for step in large])
+                run_joined(self._device, [("", partial(run, step, arena)) for step in large])
                 left: Sequence[Task] = ()
             else:
                 left = side_by_side(
@@ -152,7 +152,7 @@ class StageRunner:
         is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
         if len(tasks) > 1 and is_free:
             run = StepRun.backward if is_backward else StepRun.forward
-            run_joined(self._device, [(step.label, run(step, arena)) for step in steps])
+            run_joined(self._device, [(step.label, partial(run, step, arena)) for step in steps])
         else:
             for step, task in zip(steps, tasks, strict=True):
                 _launch(launches, step, task)

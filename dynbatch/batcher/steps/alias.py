@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from dynbatch.backend import CPU, Array
 from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.operation import Operation
 
 
@@ -37,7 +36,6 @@ class AliasStep(StepRun):
             (x,) = node.inputs
             node._block, node._position, node._start = x._block.base.view(), x._position, x._start
 
-    def forward(self, arena: Array) -> Iterator[Tasks]:
+    def forward(self, arena: Array) -> None:
         now = time.perf_counter()
         self.spans.append(("forward", now, now))
-        return iter(())

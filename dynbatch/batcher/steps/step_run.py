@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.backend import Array, Device, DType
@@ -13,6 +13,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import Flops
 from dynbatch.nodes.operation import Operation
@@ -218,13 +219,13 @@ class StepRun:
 
     # Kernels --------------------------------------------------------------------------------------
 
-    def forward(self, arena: Array) -> Iterator[Any]:
+    def forward(self, arena: Array) -> Written | None:
         """Pack the inputs and run the batched forward (with its gradient, if fused).
 
-        Yields:
-            what is to be done before it goes on.
+        Returns:
+            what is still to be done, if it is only written down.
         """
-        begin = time.perf_counter()
+        begin, written = time.perf_counter(), None
         if issubclass(self.node_type, Structural):
             self.copied_bytes += move_rectangles(self.node_type.moves(self.batch))
             self.batch.launches += 1
@@ -239,10 +240,10 @@ class StepRun:
                 dy = self.block.gradients()
                 self.node_type.forward_backward(self.batch, y, xs, dy, self.target_views(arena))
             else:
-                yield from self.node_type.forward_batch(self.batch, y, *xs) or ()
-        self.spans.append(("forward", begin, time.perf_counter()))
+                written = self.node_type.forward_batch(self.batch, y, *xs)
+        return self._ending(written, "forward", begin)
 
-    def backward(self, arena: Array) -> Iterator[Any]:
+    def backward(self, arena: Array) -> Written | None:
         """Run the batched backward into direct or scratch targets; see `forward`."""
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:
@@ -260,8 +261,16 @@ class StepRun:
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, *self.workspace_backward)
         dxs = self.target_views(arena)
-        yield from self.node_type.backward_batch(batch, self.block.gradients(), *dxs) or ()
-        self.spans.append(("backward", begin, time.perf_counter()))
+        written = self.node_type.backward_batch(batch, self.block.gradients(), *dxs)
+        return self._ending(written, "backward", begin)
+
+    def _ending(self, written: Written | None, what: str, begin: float) -> Written | None:
+        """Note the time when it ends."""
+        if written is None:
+            self.spans.append((what, begin, time.perf_counter()))
+        else:
+            written.at_last(lambda: self.spans.append((what, begin, time.perf_counter())))
+        return written
 
     def add_gradients(self, arena: Array) -> None:
         """Bring the gradients of the inputs from scratch to where they belong."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,6 +16,7 @@ from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.joined import Works
 from dynbatch.kernels.cuda.runtime.queue import Queue
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Parameter
@@ -133,7 +134,9 @@ def weight_gradients(
         yield MatrixProduct(queue, (True, False), shape, part, x, int(into.adds), out)
 
 
-def bias_gradients(queue: Queue, into: GradientRows, op: Op, dy: DeviceMatrix) -> None:
+def bias_gradients(
+    queue: Queue, into: GradientRows, op: Op, dy: DeviceMatrix, works: Works
+) -> None:
     """db (+)= Σ dy over all rows, of every bias."""
     trained = [
         (piece, bias, first)
@@ -145,11 +148,22 @@ def bias_gradients(queue: Queue, into: GradientRows, op: Op, dy: DeviceMatrix) -
         return
     is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
     if is_all and trained[0][0].width == trained[0][1].size and not into.adds:
-        arrays.sum_rows(dy.array, into.take(trained[0][1], 0, dy.width), into.later)
+        gradient = into.take(trained[0][1], 0, dy.width)
+        works.call(partial(arrays.sum_rows, dy.array, gradient, into.later))
         return
+    parts = [
+        (dy.offset + piece.column, into.take(bias, first, piece.width))
+        for piece, bias, first in trained
+    ]
+    works.call(partial(_sum_biases, queue, dy, parts, into.adds))
+
+
+def _sum_biases(
+    queue: Queue, dy: DeviceMatrix, parts: Sequence[tuple[int, Array]], adds: bool
+) -> None:
+    """Give each part of Σ dy, by its first column, to a gradient."""
     total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
     arrays.sum_rows(dy.array, total)
-    add_or_copy = arrays.accumulate if into.adds else arrays.copy
-    for piece, bias, first in trained:
-        start = dy.offset + piece.column
-        add_or_copy(total[start : start + piece.width], into.take(bias, first, piece.width))
+    add_or_copy = arrays.accumulate if adds else arrays.copy
+    for start, gradient in parts:
+        add_or_copy(total[start : start + gradient.size], gradient)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 from dynbatch.cells.cuda.linear_maps import GradientRows, bias_gradients, weight_gradients
 from dynbatch.cells.cuda.matrices import DeviceMatrix
@@ -10,6 +10,7 @@ from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.joined import Works
 
 
 class LoopGradients:
@@ -25,22 +26,19 @@ class LoopGradients:
         self.count = count
         self._written = {*self.loop.backward_program.of_streams}
 
-    def parameters(self, into: GradientRows) -> Iterator[MatrixProduct]:
-        """The gradients of all linear maps: weights, biases and the tokens they multiplied.
-
-        Yields:
-            the products, to be run before it goes on.
-        """
+    def parameters(self, into: GradientRows, works: Works) -> None:
+        """Write down the gradients of linear maps: weights, biases, the tokens they multiplied."""
         rows, program = self.rows, self.loop.program
         for number, value in sorted(self.loop.backward_program.of_maps.items()):
             op = program.linear_maps[number]
             dy, x = rows.whole(value), self._multiplied(op)
             zero = self._zero_rows(op)
             x_read, dy_read = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
-            yield from weight_gradients(rows.queue, into, op, x_read, dy_read, self.count - zero)
-            bias_gradients(rows.queue, into, op, dy)
+            count = self.count - zero
+            works.then(*weight_gradients(rows.queue, into, op, x_read, dy_read, count))
+            bias_gradients(rows.queue, into, op, dy, works)
             if op in program.ahead:
-                yield from self._stream_gradient(op, dy)
+                self._stream_gradient(op, dy, works)
 
     def _zero_rows(self, op: Op) -> int:
         return 0
@@ -49,7 +47,7 @@ class LoopGradients:
         (value,) = op.inputs
         return self.rows.whole(value)
 
-    def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> Iterator[MatrixProduct]:
+    def _stream_gradient(self, op: Op, dy: DeviceMatrix, works: Works) -> None:
         """dx (+)= dy W for all rows."""
         (x,) = op.inputs
         rows, number = self.rows, x.base.number
@@ -57,10 +55,11 @@ class LoopGradients:
         if stream is None:
             return
         if number not in self._written and not x.is_whole():
-            arrays.fill(stream.array, 0)
+            works.call(partial(arrays.fill, stream.array, 0))
             self._written.add(number)
         weight = rows.matrix(f"V{self.loop.maps[id(op)]}")
         shape, adds = (self.count, weight.width, op.output.width), number in self._written
         out = stream.part(0, x.column, x.width)
-        yield MatrixProduct(rows.queue, (False, False), shape, dy, weight, int(adds), out)
+        product = MatrixProduct(rows.queue, (False, False), shape, dy, weight, int(adds), out)
+        works.then(product)
         self._written.add(number)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from dynbatch.compiler.arrays import Scratch, Step
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.joined import Works
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
@@ -62,20 +64,17 @@ class LoopRows:
         assert matrix is not None
         return matrix
 
-    def maps_ahead(self, count: int) -> Iterator[MatrixProduct]:
-        """The maps of streams ahead of the loop, of so many rows.
-
-        Yields:
-            products, each to be run before it goes on.
-        """
+    def maps_ahead(self, count: int, works: Works) -> None:
+        """Write down the maps of streams ahead of the loop, of so many rows."""
         loop = self.loop
         for op in loop.program.ahead:
             number, x, out = loop.maps[id(op)], self.whole(op.inputs[0]), self.whole(op.output)
             weight, bias = self.matrix(f"V{number}"), self.matrices[f"b{number}"]
             shape = count, op.output.width, weight.width
-            yield MatrixProduct(self.queue, (False, True), shape, x, weight, 0, out)
+            works.then(MatrixProduct(self.queue, (False, True), shape, x, weight, 0, out))
             if bias is not None and id(op.output) not in loop.inline_maps:
-                arrays.add_bias(out.view(count), bias.array.reshape(-1))
+                add = partial(arrays.add_bias, out.view(count), bias.array.reshape(-1))
+                works.call(add)
 
     def base_of(self, name: str, order: Array | None = None) -> int | Array | None:
         """The address of a matrix, which kernels see as NULL if it is missing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from dynbatch.backend import Array
@@ -14,7 +14,6 @@ from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
-from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import Task, Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -53,8 +52,8 @@ class ScanBackward:
         if run.cell.generic:
             self._bind_memories(scratch)
 
-    def run(self) -> Iterator[Tasks]:
-        """Run all chunks, then compute the gradients that span them; see `ScanRun.forward`."""
+    def run(self) -> Tasks:
+        """Write down all chunks, then the gradients that span them."""
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
         weights = WeightGradients(run.cell, gradients, self._tasks)
@@ -69,23 +68,26 @@ class ScanBackward:
                 dx.values[...] = 0
         for chunk in reversed(self._chunks):
             self._chunk(chunk, weights)
-            if run.cell.generic:  # it is given the next chunk's arrays then
-                yield self._tasks
+            if run.cell.generic:
                 is_last = not chunk[0].first
-                parallel.run(
-                    [partial(self._finish, each.values(), is_last) for each in run.generic]
+                self._tasks.then(
+                    *[[partial(self._finish, each.values(), is_last)] for each in run.generic]
                 )
-        yield self._tasks
-        weights.finish()
+        self._tasks.at_last(weights.finish)
         for sink in sinks:
-            sink.pass_on(gradients)
+            self._tasks.at_last(partial(sink.pass_on, gradients))
+        self._tasks.at_last(self._write_states)
+        self._tasks.at_last(self._sort_memories)
+        self._count()
+        return self._tasks
+
+    def _write_states(self) -> None:
+        run = self._run
         numbers = [k for k, is_given in enumerate(run.given) if is_given]
         for shard, carried in zip(run.shards, self._carried, strict=True):
             for k, dx in zip(numbers, self._of_inits, strict=True):
                 if dx is not None:
                     dx.values[shard.sentences] = carried[k]
-        self._sort_memories()
-        self._count()
 
     # Arrays ---------------------------------------------------------------------------------------
 
@@ -117,7 +119,10 @@ class ScanBackward:
         shards = run.of_shards(self._arrays, wide, chunk, self._states_before(chunk), outside)
         for (_, of_shard), carried in zip(shards, self._carried, strict=True):
             of_shard.update({f"C{k}": rows for k, rows in enumerate(carried)})
-        self._tasks.then(*[self._backward_tasks(k, *each) for k, each in enumerate(shards)])
+        is_first = chunk is self._chunks[-1]
+        self._tasks.then(
+            *[self._backward_tasks(k, *each, is_first) for k, each in enumerate(shards)]
+        )
         for group in run.cell.map_groups:
             # Rows of kept values are one stretch in each shard only.
             kept = not run.recomputes and any(
@@ -152,15 +157,16 @@ class ScanBackward:
             return self._batch.saved[f"S{part}"][shard.found]
         return columns_of(self._arrays.kept, columns)[shard.before]
 
-    def _backward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
+    def _backward_tasks(
+        self, number: int, shard: Shard, arrays: Arrays, is_first: bool
+    ) -> list[Task]:
         run = self._run
         span = (0, shard.rows)
         if run.recomputes and run.native is not None and run.native.is_by_sentence:
             again: list[Task] = [partial(run.run_again, shard, arrays)]
             return again + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)
-        tasks = run.forward_tasks(number, shard, arrays) if run.recomputes else []
-        for step in run.generic[number].values():
-            step.begin_backward(shard.first, shard.counts)
+        tasks = run.forward_tasks(number, shard, arrays, is_first) if run.recomputes else []
+        tasks += run.begin_generic(GenericStep.begin_backward, number, shard, is_first)
         if run.native is not None and run.is_in_c:
             tasks.append(run.native.steps(1, arrays, shard.steps))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.kernels.arrays import concatenate
 from dynbatch.kernels.attention.addresses import PagedRows, write_rows
-from dynbatch.kernels.runtime.tasks import run_each
+from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -38,7 +39,6 @@ class ResumedScan(Scan):
 
     __slots__ = ("past",)
     differentiable: ClassVar[bool] = False
-    writes_tasks: ClassVar[bool] = False
     past: ScanPast
 
     @classmethod
@@ -58,7 +58,7 @@ class ResumedScan(Scan):
         return sum([rows * memory.width for rows, memory in rooms])
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Written:
         pasts: Sequence[ScanPast] = batch.column("past")
         inits = _rows([past.states for past in pasts], y.values)
         memories: list[Ragged] = []
@@ -66,7 +66,13 @@ class ResumedScan(Scan):
             room = batch.scratch[batch.scratch.size - cls._elements_of_memories(batch) :]
             kept = [past.memories for past in pasts if past.memories is not None]
             memories = _rows(kept, y.values, room)
-        run_each(super().forward_batch(batch, y, *xs, *inits, *memories))
+        written = super().forward_batch(batch, y, *xs, *inits, *memories)
+        written.at_last(partial(cls._leave_states, batch))
+        return written
+
+    @staticmethod
+    def _leave_states(batch: Batch) -> None:
+        pasts: Sequence[ScanPast] = batch.column("past")
         for k, port in enumerate(batch.ports):
             places = [past.states.addresses[:, k] for past in pasts]
             write_rows(port.values, np.concatenate(places))

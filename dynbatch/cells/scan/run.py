@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -68,12 +68,8 @@ class ScanRun:
         states = streams + sum(self.given)
         self.streams, self.inits, self.memories = xs[:streams], xs[streams:states], xs[states:]
 
-    def forward(self, y: Ragged) -> Iterator[Tasks]:
-        """Run chunk by chunk; outputs and last states go into sentence order.
-
-        Yields:
-            what is written down, to be done before it goes on.
-        """
+    def forward(self, y: Ragged) -> Tasks:
+        """Write down chunk by chunk; outputs and last states go into sentence order."""
         scratch, tasks = Scratch(self.batch.scratch), Tasks()
         chunks = self.chunks(self.batch.keeps)
         arrays = self.arrays(chunks, scratch, tasks, backward=False)
@@ -82,27 +78,47 @@ class ScanRun:
         for chunk, following in zip(chunks, [*chunks[1:], []], strict=True):
             wide = arrays.of_all(sum([shard.rows for shard in chunk]))
             owns = self.of_shards(arrays, wide, chunk, states, {OUTPUTS: y.values})
-            tasks.then(*[self.forward_tasks(k, *each) for k, each in enumerate(owns)])
-            if following and not self.cell.generic:
-                tasks.then([partial(self._leave_states, owns, states, following)])
-                continue
-            yield tasks  # the generic operators are given the next chunk's steps then
-            self._leave_states(owns, states, following)
-        for shard, parts in zip(self.shards, states, strict=True):
-            for port, rows in zip(self.batch.ports, parts, strict=True):
-                port.values[shard.sentences] = rows
+            is_first = chunk is chunks[0]
+            tasks.then(*[self.forward_tasks(k, *each, is_first) for k, each in enumerate(owns)])
+            leave = partial(self._leave_states, owns, states, following)
+            if following:
+                tasks.then([leave])
+            else:
+                tasks.at_last(leave)
+        tasks.at_last(partial(self._write_states, states))
         self.count_forward(len(chunks))
+        return tasks
 
     def chunks(self, leaves_all: bool) -> list[list[Shard]]:
         """The shards, cut into the chunks of a pass: see `of_pass`."""
         return cut(self.shards, of_pass(lengths_of(self.batch), self.batch.recompute, leaves_all))
 
-    def forward_tasks(self, number: int, shard: Shard, arrays: Arrays) -> list[Task]:
-        for step in self.generic[number].values():
-            step.begin(shard.first, shard.counts)
+    def forward_tasks(
+        self, number: int, shard: Shard, arrays: Arrays, is_first: bool
+    ) -> list[Task]:
+        """Tasks that run the steps of a shard of a chunk.
+
+        Args:
+            is_first: whether the pass begins with it.
+        """
+        tasks = self.begin_generic(GenericStep.begin, number, shard, is_first)
         if self.native is not None and self.is_in_c:
-            return [self.native.steps(0, arrays, shard.steps)]
-        return [partial(self._run_forward, shard, arrays)]
+            return [*tasks, self.native.steps(0, arrays, shard.steps)]
+        return [*tasks, partial(self._run_forward, shard, arrays)]
+
+    def begin_generic(
+        self, begin: Callable[..., None], number: int, shard: Shard, is_first: bool
+    ) -> list[Task]:
+        """Give the generic operators their next steps: at once, or when those before are done."""
+        calls = [
+            partial(begin, step, shard.first, shard.counts)
+            for step in self.generic[number].values()
+        ]
+        if not is_first:
+            return [*calls]
+        for call in calls:
+            call()
+        return []
 
     def _run_forward(self, shard: Shard, arrays: Arrays) -> None:
         if self.native is not None and not self.recomputes:
@@ -181,6 +197,11 @@ class ScanRun:
         else:
             take_rows(part.values, shard.sentences, rows)
         return rows
+
+    def _write_states(self, states: States) -> None:
+        for shard, parts in zip(self.shards, states, strict=True):
+            for port, rows in zip(self.batch.ports, parts, strict=True):
+                port.values[shard.sentences] = rows
 
     def _leave_states(
         self, owns: list[tuple[Shard, Arrays]], states: States, following: list[Shard]

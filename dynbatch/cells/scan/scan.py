@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
@@ -29,7 +29,7 @@ from dynbatch.cells.scan.run import ScanRun, lengths_of
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
-from dynbatch.kernels.runtime.tasks import Stop
+from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node, Owner, Shape
@@ -145,13 +145,13 @@ class Scan(Operation):
         return _runner(batch).elements(batch, backward=True)
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Iterator[Stop] | None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Written:
         run = _runner(batch)(batch, y, xs)
         batch.memo["run"] = run
         return run.forward(y)
 
     @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Iterator[Stop] | None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Written:
         run: ScanRun | DeviceScanRun = batch.memo["run"]
         if isinstance(run, ScanRun):
             return ScanBackward(run, batch, dy, dxs).run()

@@ -7,7 +7,7 @@ On a GPU it is a `Queue`, where work waits for one copy of all tables. The host 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from operator import itemgetter
@@ -71,8 +71,8 @@ def flush(array: Array) -> None:
     stream_of(device_of(array)).flush()
 
 
-def run_joined(device: Device, kernels: Sequence[tuple[str, Iterator[Any]]]) -> None:
-    """Run kernels that do not read each other from stop to stop, each with a label for errors."""
+def run_joined(device: Device, kernels: Sequence[tuple[str, Callable[[], Any]]]) -> None:
+    """Run kernels that write down what does not read each other, each with a label for errors."""
     if device.is_cuda:
         joined.run_joined(queue(), kernels)
     else:

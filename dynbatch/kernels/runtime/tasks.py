@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
@@ -139,6 +139,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._stages: list[Sequence[Sequence[Task]]] = []
+        self._last: list[Callable[[], object]] = []
 
     def then(self, *parts: Sequence[Task]) -> None:
         """Add a stage, whose parts may run at the same time."""
@@ -147,6 +148,10 @@ class Tasks:
     def call(self, *kernels: Callable[[], object]) -> None:
         """Add a stage of kernels that may run at the same time: see `parts_of`."""
         self.then(*[part for kernel in kernels for part in parts_of(kernel)])
+
+    def at_last(self, function: Callable[[], object]) -> None:
+        """Have one thread call a function after all tasks, and after those of kernels beside it."""
+        self._last.append(function)
 
     def parts(self) -> list[Sequence[Task]]:
         """The tasks as parts of one stage: all in one part if there are several stages."""
@@ -171,6 +176,13 @@ class Tasks:
                 parallel.run([partial(_do, part) for part in stage])
             else:
                 _share(stage)
+        self.end()
+
+    def end(self) -> None:
+        """Call what is to be called at last."""
+        functions, self._last = self._last, []
+        for function in functions:
+            function()
 
     def repeated(self) -> list[Callable[[], object]]:
         """Calls that do all of it, any number of times; it is all in C."""
@@ -227,27 +239,32 @@ def in_order(kernel: Callable[[], object]) -> list[Task]:
         return [each for part in parts_of(kernel) for each in part]
 
 
-class Stop(Protocol):
-    """The message that a kernel hands over when it stops."""
+class Written(Protocol):
+    """The work that a kernel has written down instead of doing it."""
 
-    def run(self) -> None: ...
+    def at_last(self, function: Callable[[], object]) -> None:
+        """Have a function called after all of it."""
 
-
-def run_each(stops: Iterable[Stop] | None) -> None:
-    """Do what a kernel has written down, each time that it stops."""
-    for tasks in stops or ():
-        tasks.run()
+    def run(self) -> None:
+        """Do all of it."""
 
 
-def run_side_by_side(kernels: Sequence[Iterator[Tasks]]) -> None:
+def do(written: Written | None) -> None:
+    """Do what a kernel has written down; None has done it."""
+    if written is not None:
+        written.run()
+
+
+def run_side_by_side(kernels: Sequence[Callable[[], Tasks]]) -> None:
     """Run kernels one after the other, and what they write down on a thread each."""
-    while kernels:
-        with parallel.serial():
-            stops = [(each, next(each, None)) for each in kernels]
-        kernels = [each for each, tasks in stops if tasks is not None]
-        joined = Tasks()
-        joined.then(*[tasks.in_order() for _, tasks in stops if tasks is not None])
-        joined.run()
+    with parallel.serial():
+        lists = [kernel() for kernel in kernels]
+    joined = Tasks()
+    joined.then(*[tasks.in_order() for tasks in lists])
+    joined.run()
+    with parallel.serial():
+        for tasks in lists:
+            tasks.end()
 
 
 def _do(part: Sequence[Task]) -> None:

@@ -14,8 +14,8 @@ from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import (
     Tasks,
+    do,
     recording,
-    run_each,
     run_side_by_side,
     share,
     share_rows,
@@ -138,39 +138,38 @@ def test_a_forked_child_has_workers_of_its_own(functions):
     assert is_shared()
 
 
-def kernel(name, stops, log):
-    """Writes down one task a stop, and notes when it goes on and on how many threads."""
-    for number in range(stops):
-        tasks = Tasks()
+def kernel(name, log):
+    """Writes down two stages, and notes at last on how many threads."""
+    tasks = Tasks()
+    for number in range(2):
         tasks.then([partial(log.append, f"{name}{number}")])
-        yield tasks
-        log.append(f"{name}{number} is done, {parallel.available()}")
+    tasks.at_last(lambda: log.append(f"{name} is done, {parallel.available()}"))
+    return tasks
 
 
-def test_a_kernel_goes_on_when_what_it_wrote_down_is_done():
+def test_what_a_kernel_wrote_down_is_done_in_order():
     log = []
-    run_each(kernel("a", 2, log))
-    run_each(None)  # a kernel that writes nothing down
-    assert [each.split(",")[0] for each in log] == ["a0", "a0 is done", "a1", "a1 is done"]
+    do(kernel("a", log))
+    do(None)  # a kernel that writes nothing down
+    assert log == ["a0", "a1", f"a is done, {parallel.available()}"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_go_on_when_what_all_wrote_down_is_done(threads, monkeypatch):
+def test_kernels_end_when_what_all_wrote_down_is_done(threads, monkeypatch):
     monkeypatch.setitem(parallel._settings, "threads", threads)
     log = []
-    run_side_by_side([kernel("a", 2, log), kernel("b", 1, log)])
-    assert sorted(log[:2]) == ["a0", "b0"]
-    assert log[2:] == ["a0 is done, 1", "b0 is done, 1", "a1", "a1 is done, 1"]
+    run_side_by_side([partial(kernel, name, log) for name in "ab"])
+    assert sorted(log[:4]) == ["a0", "a1", "b0", "b1"]
+    assert log[4:] == ["a is done, 1", "b is done, 1"]
 
 
 def test_an_error_while_one_writes_leaves_the_tasks_of_all_undone():
     def wrong():
         raise ValueError("wrong")
-        yield
 
     log = []
     with pytest.raises(ValueError, match="wrong"):
-        run_side_by_side([kernel("a", 1, log), wrong()])
+        run_side_by_side([partial(kernel, "a", log), wrong])
     assert log == []
 
 

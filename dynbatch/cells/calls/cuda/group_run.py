@@ -18,6 +18,7 @@ from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches
+from dynbatch.kernels.cuda.runtime.joined import Works
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -184,19 +185,15 @@ class DeviceGroupRun:
 
     # Around the batches ---------------------------------------------------------------------------
 
-    def maps_ahead(self) -> None:
-        """The maps of streams that are known ahead, for all calls."""
-        for product in self.rows.maps_ahead(self.group.calls):
-            product.run()
-
     def finish(self) -> None:
         """Gradients of weights, and of what was known ahead."""
         gradients = self._batch.parameter_gradients()
         self._generic.finish()
         self._sink.pass_on(gradients)
         into = GradientRows(gradients)
-        for product in LoopGradients(self.rows, self.group.calls).parameters(into):
-            product.run()
+        works = Works()
+        LoopGradients(self.rows, self.group.calls).parameters(into, works)
+        works.run()
 
     def argument(self, stream: int) -> Array:
         """The rows of a stream."""

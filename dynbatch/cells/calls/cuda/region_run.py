@@ -19,6 +19,7 @@ from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches, place_of
+from dynbatch.kernels.cuda.runtime.joined import Works
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.gathers import GatherTable, readers_table
 from dynbatch.nodes.batch import Batch
@@ -64,7 +65,9 @@ class DeviceRegionRun:
         places = self._places(xs)
         self._sum([each for group in self.groups for each in group.gathers(places, ahead=True)])
         for group in self.groups:
-            group.maps_ahead()
+            works = Works()
+            group.rows.maps_ahead(group.group.calls, works)
+            works.run()
             group.bind(0, [*group.gathers(places, ahead=False)])
         self._run(range(len(self.region.batches)))
         self._sum([each for group in self.groups for each in group.outputs(y)])

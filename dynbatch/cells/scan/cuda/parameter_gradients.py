@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from dynbatch.cells.cuda.gathers import RowGathers
@@ -11,6 +13,7 @@ from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.joined import Works
 from dynbatch.ragged import Ragged
 
 
@@ -48,7 +51,9 @@ class ScanGradients(LoopGradients):
         matrix = self.rows.matrix(f"H{value.base.number}")
         return matrix.part(0, value.column, value.width)
 
-    def inputs(self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged]) -> RowGathers:
+    def inputs(
+        self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged], works: Works
+    ) -> RowGathers:
         """Gathers that overwrite gradients of the chunk's streams; then of states and memories.
 
         Args:
@@ -60,7 +65,7 @@ class ScanGradients(LoopGradients):
             if dx is not None and k in self._written:
                 gathers.put(rows.matrix(f"dX{k}"), rows.shard.order, matrix_of(dx.values))
             elif dx is not None and not rows.shard.first:
-                arrays.fill(dx.values, 0)
+                works.call(partial(arrays.fill, dx.values, 0))
         if rows.shard.first:
             return gathers
         rest = iter(dxs[len(rows.streams) :])
@@ -75,5 +80,5 @@ class ScanGradients(LoopGradients):
                 order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")
                 gathers.pick(source, order, matrix_of(dx.values))
             elif dx is not None:
-                arrays.fill(dx.values, 0)
+                works.call(partial(arrays.fill, dx.values, 0))
         return gathers

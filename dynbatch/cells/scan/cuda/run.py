@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.kernels.cuda.runtime.joined import Joinable
+from dynbatch.kernels.cuda.runtime.joined import Works
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -92,12 +92,9 @@ class DeviceScanRun:
 
     # Forward --------------------------------------------------------------------------------------
 
-    def forward(self, y: Ragged) -> Iterator[Joinable]:
-        """Run every step, and bring outputs and last states into sentence order.
-
-        Yields:
-            what may be joined with the work of other batches.
-        """
+    def forward(self, y: Ragged) -> Works:
+        """Write every step down, and how outputs and last states come into sentence order."""
+        works = Works()
         batch, scratch = self.batch, Scratch(self.batch.scratch)
         kept = batch.saved
         if not batch.keeps:
@@ -105,16 +102,15 @@ class DeviceScanRun:
         keeps = batch.keeps and not batch.recompute
         for chunk, following in zip(self.chunks, [*self.chunks[1:], None], strict=True):
             gathers = RowGathers(self.queue, batch.dtype)
-            yield from self._run_forward(
-                chunk, scratch.rest(), kept, gathers, keeps, not chunk.first
-            )
-            yield self._outputs(y, kept, following)
+            self._write_forward(works, chunk, scratch.rest(), kept, gathers, keeps, not chunk.first)
+            works.then(self._outputs(y, kept, following))
+        return works
 
-    def _run_forward(
-        self, chunk: Shard, scratch: Scratch, kept: dict[str, Array], gathers: RowGathers,
-        keeps: bool, fills: bool,
-    ) -> Iterator[Joinable]:  # fmt: skip
-        """Run the steps of a chunk.
+    def _write_forward(
+        self, works: Works, chunk: Shard, scratch: Scratch, kept: dict[str, Array],
+        gathers: RowGathers, keeps: bool, fills: bool,
+    ) -> None:  # fmt: skip
+        """Write the steps of a chunk down.
 
         Args:
             scratch: has room for its values, where forward does not leave them.
@@ -136,11 +132,11 @@ class DeviceScanRun:
         if fills:
             rooms = [kept[f"M{k}"] for k in range(len(self.memory_rooms(batch)))]
             self._memories = rows.sorted_memories(gathers, rooms) if rooms else []
-        yield gathers
-        yield from rows.maps_ahead(rows.tokens)
+        works.then(gathers)
+        rows.maps_ahead(rows.tokens, works)
         count = rows.sentences.size
         self._generic = DeviceGenericSteps(rows, batch, self._memories, count, keeps)
-        yield ScanSteps(self.cell, rows, self._generic, 0)
+        works.then(ScanSteps(self.cell, rows, self._generic, 0))
 
     def _outputs(self, y: Ragged, kept: dict[str, Array], following: Shard | None) -> RowGathers:
         rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
@@ -165,16 +161,12 @@ class DeviceScanRun:
 
     # Backward -------------------------------------------------------------------------------------
 
-    def backward(
-        self, batch: Batch, dy: Ragged, dxs: tuple[Ragged | None, ...]
-    ) -> Iterator[Joinable]:
-        """Run every step backwards; then weights, streams, initial states and memories.
+    def backward(self, batch: Batch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> Works:
+        """Write every step back down; then weights, streams, initial states and memories.
 
         Chunks go one after the other, the last first.
-
-        Yields:
-            what may be joined with the work of other batches.
         """
+        works = Works()
         self._xs = tuple([batch.input(k) for k in range(len(batch.inputs))])
         scratch, gathers = Scratch(batch.scratch), RowGathers(self.queue, batch.dtype)
         carried = self._carried(scratch, gathers)
@@ -185,7 +177,7 @@ class DeviceScanRun:
         for chunk in reversed(self.chunks):
             rest = scratch.rest()
             if batch.recompute:
-                yield from self._run_forward(chunk, rest, batch.saved, gathers, True, False)
+                self._write_forward(works, chunk, rest, batch.saved, gathers, True, False)
                 gathers = RowGathers(self.queue, batch.dtype)
             else:
                 self.rows.read(self._xs)
@@ -196,20 +188,21 @@ class DeviceScanRun:
             scan_gradients = ScanGradients(rows, rest, gathers)
             if generic and not memory_gradients:
                 memory_gradients = rows.sorted_memories(gathers, rooms, zeros=True)
-            yield gathers
+            works.then(gathers)
             generic.begin_backward(memory_gradients, sink)
-            yield ScanSteps(self.cell, rows, generic, 1)
-            generic.finish()
+            works.then(ScanSteps(self.cell, rows, generic, 1))
+            works.call(generic.finish)
             if not chunk.first:
-                sink.pass_on(gradients)
-            yield from scan_gradients.parameters(into)
+                works.call(partial(sink.pass_on, gradients))
+            scan_gradients.parameters(into, works)
             into.next_portion()
-            yield scan_gradients.inputs(dxs, memory_gradients)
+            works.then(scan_gradients.inputs(dxs, memory_gradients, works))
             gathers = RowGathers(self.queue, batch.dtype)
             if len(chunk.steps) % 2:  # what its first step left lies in the other array
                 for one, other in self.loop.carried:
                     carried[one], carried[other] = carried[other], carried[one]
-        batch.saved.clear()  # gradients have taken its place: no second backward
+        works.at_last(batch.saved.clear)  # gradients have taken its place: no second backward
+        return works
 
     def _carried(self, scratch: Scratch, gathers: RowGathers) -> dict[str, DeviceMatrix]:
         """The arrays for gradients of the state, which begin as those of the last states."""

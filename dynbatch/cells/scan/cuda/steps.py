@@ -42,9 +42,9 @@ class ScanSteps(LoopSteps):
         super().__init__(cell, rows, generic, way)
         carried = zip(cell.loop.carried, rows.finds, strict=True)
         self._unwanted = {incoming for (_, incoming), is_found in carried if not is_found}
+        self.key = self._key()
 
-    @property
-    def key(self) -> Hashable:
+    def _key(self) -> Hashable:
         rows, loop = self.rows, self._cell.loop
         if self._generic:
             return self

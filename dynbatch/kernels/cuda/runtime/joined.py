@@ -1,13 +1,12 @@
 """Joins the work of kernels that do not read each other: the two directions of an LSTM, say.
 
-Such a kernel is a generator. It queues what nobody else has the like of, and stops to hand over
-what may be joined: work of equal keys that several kernels hand over at the same stop is queued as
-one. The rest runs side by side, on streams.
+Such a kernel writes its work down. Items of equal keys that several kernels have at the same place
+are queued as one. What lies between them runs side by side, on streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ from dynbatch.kernels.cuda.runtime.queue import Queue
 
 
 class Joinable(Protocol):
-    """Work that a kernel hands over when it stops."""
+    """Work that may be joined with that of other kernels."""
 
     @property
     def key(self) -> Hashable:
@@ -25,21 +24,56 @@ class Joinable(Protocol):
         """Queue the work, with that of others of this key."""
 
 
-def run_joined(queue: Queue, kernels: Sequence[tuple[str, Iterator[Joinable]]]) -> None:
-    """Run kernels from stop to stop.
+class Works:
+    """The work of a kernel, written down in order."""
+
+    def __init__(self) -> None:
+        self._items: list[Joinable | Callable[[], object]] = []
+
+    def then(self, *works: Joinable) -> None:
+        """Add work that may be joined."""
+        self._items += works
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Add a function that queues what nobody else has the like of."""
+        self._items.append(function)
+
+    at_last = call
+
+    def run(self) -> None:
+        """Queue all of it."""
+        for work in self.joinable():
+            work.run()
+
+    def joinable(self) -> Iterator[Joinable]:
+        """The work that may be joined; functions between it are called on the way."""
+        for item in self._items:
+            if callable(item):
+                item()
+            else:
+                yield item
+
+
+Kernel = Callable[[], Works | None]
+"""A kernel that returns what it has written down; None where it has queued everything."""
+
+
+def run_joined(queue: Queue, kernels: Sequence[tuple[str, Kernel]]) -> None:
+    """Run kernels from one item to the next.
 
     Args:
         kernels: each with the label of its work; see `Queue.label`.
     """
-    while kernels:
+    running = [(label, _joinable(kernel)) for label, kernel in kernels]
+    while running:
         stops: list[tuple[str, Joinable | None]] = []
 
         def go_on(label: str, kernel: Iterator[Joinable]) -> None:
             queue.label = label
             stops.append((label, next(kernel, None)))  # noqa: B023  # called at once
 
-        queue.side_by_side([partial(go_on, *each) for each in kernels])
-        kernels = [each for each, (_, work) in zip(kernels, stops, strict=True) if work is not None]
+        queue.side_by_side([partial(go_on, *each) for each in running])
+        running = [each for each, (_, work) in zip(running, stops, strict=True) if work is not None]
         alike: dict[Hashable, list[tuple[str, Joinable]]] = {}
         for label, work in stops:
             if work is not None:
@@ -52,3 +86,9 @@ def _run(queue: Queue, group: Sequence[tuple[str, Joinable]]) -> None:
     (label, first), *others = group
     queue.label = f"{label}, and {len(others)} more beside it" if others else label
     first.run([work for _, work in others])
+
+
+def _joinable(kernel: Kernel) -> Iterator[Joinable]:
+    works = kernel()
+    if works is not None:
+        yield from works.joinable()

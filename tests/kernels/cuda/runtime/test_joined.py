@@ -1,6 +1,8 @@
-"""Kernels hand over what may be joined at their stops; the rest runs side by side."""
+"""Work of kernels that may be joined meets item by item; the rest runs side by side."""
 
-from dynbatch.kernels.cuda.runtime.joined import run_joined
+from functools import partial
+
+from dynbatch.kernels.cuda.runtime.joined import Works, run_joined
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
@@ -15,18 +17,20 @@ class Noted:
 
 
 def kernel(log, name, *keys):
+    works = Works()
     for number, key in enumerate(keys):
-        log.append((f"{name}{number} queues", queue().label))
-        yield Noted(key, f"{name}{number}", log)
-    log.append((f"{name} ends", queue().label))
+        works.call(lambda number=number: log.append((f"{name}{number} queues", queue().label)))
+        works.then(Noted(key, f"{name}{number}", log))
+    works.at_last(lambda: log.append((f"{name} ends", queue().label)))
+    return works
 
 
-def test_work_of_equal_keys_at_the_same_stop_is_run_as_one(cuda):
+def test_work_of_equal_keys_at_the_same_place_is_run_as_one(cuda):
     log = []
     kernels = [
-        ("a", kernel(log, "a", "rows", "steps")),
-        ("b", kernel(log, "b", "rows", "other steps", "rows")),
-        ("c", kernel(log, "c", "rows", "steps")),
+        ("a", partial(kernel, log, "a", "rows", "steps")),
+        ("b", partial(kernel, log, "b", "rows", "other steps", "rows")),
+        ("c", partial(kernel, log, "c", "rows", "steps")),
     ]
     run_joined(queue(), kernels)
     assert log == [

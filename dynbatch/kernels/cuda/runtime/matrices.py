@@ -1,0 +1,41 @@
+"""`DeviceMatrix`: rows on a GPU by address, so that a loop makes no array objects."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dynbatch.backend import Array
+
+
+class DeviceMatrix(NamedTuple):
+    """Rows, or a range of columns of wider rows.
+
+    array:   the device array that holds them.
+    offset:  elements in it before the first.
+    address: of the first element.
+    stride:  elements from a row to the next.
+    width:   columns.
+    """
+
+    array: Array
+    offset: int
+    address: int
+    stride: int
+    width: int
+
+    def part(self, row: int, column: int, width: int) -> DeviceMatrix:
+        first = row * self.stride + column
+        address = self.address + first * self.array.itemsize
+        return DeviceMatrix(self.array, self.offset + first, address, self.stride, width)
+
+    def view(self, rows: int) -> Array:
+        if self.stride == self.width:
+            flat = self.array.reshape(-1)[self.offset : self.offset + rows * self.width]
+            return flat.reshape(rows, self.width)
+        first, column = divmod(self.offset, self.stride)
+        return self.array[first : first + rows, column : column + self.width]
+
+
+def matrix_of(array: Array) -> DeviceMatrix:
+    """A whole contiguous (rows, width) device array."""
+    return DeviceMatrix(array, 0, array.data.ptr, array.shape[1], array.shape[1])  # type: ignore[attr-defined]
