@@ -9,8 +9,7 @@ from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.compiler.ir import Op, Origin
-from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps
-from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.kernels.runtime.device_loops import AdditiveSteps, PreparedLoop
 from dynbatch.nodes.attention.base import AttentionCache
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.ragged import Ragged

@@ -8,16 +8,19 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.cells.cuda.gathers import RowGathers
-from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
-from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.joined import Works
-from dynbatch.kernels.cuda.runtime.queue import Queue
+from dynbatch.kernels.runtime.device_loops import (
+    DeviceMatrix,
+    MatrixProduct,
+    Queue,
+    RowGathers,
+    Works,
+    matrix_of,
+)
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Parameter
 

@@ -13,9 +13,7 @@ from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import Arrays, Kernel
 from dynbatch.compiler.ir import Op, Value
-from dynbatch.kernels.cuda.joined.chains import THREADS, TILE
-from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
-from dynbatch.kernels.cuda.runtime.packing import PerStep
+from dynbatch.kernels.runtime.device_loops import PerStep, PreparedLoop
 
 
 class LockStep:
@@ -57,31 +55,24 @@ class LockStep:
         out = self._of([op.output for op in ops])
         is_multiplied = where & (x[0].addresses != 0) & (inner > 0)
         self._product((False, True), width, inner, x, self._weights(ops), 0, out, is_multiplied)
-        size = self._count * width
         for each in out:
-            args = (PerStep(each.addresses), width, each.stride, PerStep(size))
-            grid = (-(-size // THREADS),)
-            self.steps.kernel("zero_rows", grid, (THREADS,), args, where=where & ~is_multiplied)
+            self.steps.zero_rows(*each, width, self._count, where & ~is_multiplied)
         if not first.has_bias or id(first.output) in loop.inline_maps:
             return
         for run, op, each in zip(self._runs, ops, out, strict=True):
             assert each.stride == width, "a map's rows are whole rows of their buffer"
             bias = run.matrix(array_name(Role.BIAS, run.loop.maps[id(op)]))
-            more = (PerStep(each.addresses), bias.address, width, PerStep(size))
-            self.steps.kernel("add_bias", (-(-size // TILE),), (THREADS,), more, where=where)
+            self.steps.add_bias(each.addresses, bias.address, width, self._count, where)
 
     def map_gradient(self, ops: Sequence[Op], where: Array) -> None:
         """Add dx = dy W, added to the operator's second operand if it has one."""
         sources = [op.source for op in ops if op.source is not None]
         dy, *base = [self._of(values) for values in zip(*[op.inputs for op in ops], strict=True)]
         out, width = self._of([op.output for op in ops]), ops[0].output.width
-        size = self._count * width
         for added in base:
             for x, y in zip(added, out, strict=True):
                 apart = where & (x.addresses != y.addresses)
-                rows = PerStep(x.addresses), x.stride, PerStep(y.addresses), y.stride
-                args = (*rows, width, PerStep(size))
-                self.steps.kernel("copy_rows", (-(-size // TILE),), (THREADS,), args, where=apart)
+                self.steps.copy_rows(*x, *y, width, self._count, apart)
         inner, weights = sources[0].output.width, self._weights(sources)
         self._product((False, False), width, inner, dy, weights, len(base), out, where)
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from dynbatch.cells.cuda.linear_maps import GradientRows, bias_gradients, weight_gradients
-from dynbatch.cells.cuda.matrices import DeviceMatrix
-from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.joined import Works
+from dynbatch.kernels.runtime.device_loops import DeviceMatrix, MatrixProduct, Works
 
 
 class LoopGradients:

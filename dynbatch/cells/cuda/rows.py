@@ -9,16 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.linear_maps import wide_maps
-from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
-from dynbatch.cells.cuda.matrix_product import MatrixProduct
 from dynbatch.compiler.arrays import Scratch, Step
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.joined import Works
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.device_loops import (
+    DeviceMatrix,
+    MatrixProduct,
+    RowGathers,
+    Works,
+    matrix_of,
+    queue,
+)
 
 
 class RowsOfSteps(NamedTuple):

@@ -15,7 +15,7 @@ from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.ir import OWN_KERNELS, Op, OpCode
-from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.kernels.runtime.device_loops import PreparedLoop
 
 Alike = tuple[Any, ...]
 """An item of a step, an operator, a kernel or what a subclass knows, of each loop in lock step."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -22,16 +20,12 @@ from dynbatch.compiler.c.nest_text import HEAD_OF_NESTS
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
-from dynbatch.kernels.c.runtime.arrays import address, row_stride
-from dynbatch.kernels.c.runtime.library import Library, of_precisions
+from dynbatch.kernels.printed import LoopFunctions, LoopText, location
 from dynbatch.kernels.runtime.compiling import compiling
-from dynbatch.kernels.runtime.precision import of_products
-from dynbatch.kernels.runtime.tasks import NativeTask, task
+from dynbatch.kernels.runtime.tasks import NativeTask
 
 # Elements of a loop's weights and matrices: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
-
-_panels = of_precisions("blas.c")
 
 
 class NativeLoop:
@@ -66,11 +60,8 @@ class NativeLoop:
         """The loop's functions for a dtype; None where NumPy runs it."""
         if self.lacks or self._work < WORTH_COMPILING:
             return None
-        panels = _panels[of_products()].functions(dtype)
-        functions = self._library.functions(dtype)
-        if panels is None or functions is None:
-            return None
-        return NativeFunctions(self, functions, panels)
+        functions = self._text.functions(dtype)
+        return None if functions is None else NativeFunctions(self, functions)
 
     @cached_property
     def texts(self) -> tuple[ForwardText, BackwardText]:
@@ -85,44 +76,40 @@ class NativeLoop:
         return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, *texts, *again])
 
     @cached_property
-    def _library(self) -> Library:
+    def _text(self) -> LoopText:
         with compiling():
-            return Library("cell", self.source)
+            return LoopText(self.source)
 
 
 class NativeFunctions:
-    """The compiled functions of a loop for one dtype."""
+    """The compiled functions of a loop for one dtype, on arrays by name."""
 
-    def __init__(self, loop: NativeLoop, functions: Any, panels: Any) -> None:
+    def __init__(self, loop: NativeLoop, functions: LoopFunctions) -> None:
         self._loop = loop
-        self._functions = functions.forward, functions.backward
+        self._functions = functions
         self.is_by_sentence = loop.is_by_sentence
-        self._again: Any = functions.again if self.is_by_sentence else None
-        self._panels = panels
-        self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value or 0
 
     def pack(self, op: Op, panels: Array) -> Iterator[NativeTask]:
         """Tasks that pack the weights of a wide map into panels (N,), for products with rows."""
         start, inner = 0, op.inputs[0].width
         for piece in op.pieces:
             stop = start + panel_elements(inner, piece.width, panels.dtype)
-            yield _pack(self._panels.pack_weight, (inner, piece.width), piece, panels[start:stop])
+            sizes = (inner, piece.width)
+            yield self._functions.pack_weight(sizes, _rows(piece), panels[start:stop])
             start = stop
 
     def pack_back(self, op: Op, panels: Array) -> Iterator[NativeTask]:
         """Tasks that pack the weights of a wide map for products with its gradients."""
         for piece in op.pieces:
             sizes = (op.output.width, piece.column, piece.width, op.inputs[0].width)
-            yield _pack(self._panels.pack_terms, sizes, piece, panels)
+            yield self._functions.pack_terms(sizes, _rows(piece), panels)
 
     def steps(self, way: int, arrays: Arrays, steps: Sequence[Step]) -> NativeTask:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
-        function = self._functions[way]
-        places, rows = self._places(way, arrays), self._rows_of(steps, Keeps.ALL)
-        at, finds_state = (address(rows), address(places)), bool(arrays.get("given"))
         ahead = 0 if way else _end(steps)
-        arguments = (len(rows), at[0], finds_state, ahead, 0, at[1], self._product)
-        return task(function, arguments, places, rows)
+        places, finds_state = self._places(way, arrays), bool(arrays.get("given"))
+        rows = self._rows_of(steps, Keeps.ALL)
+        return self._functions.steps(way, places, rows, finds_state, ahead)
 
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""
@@ -151,15 +138,13 @@ class NativeFunctions:
 
     def entry(self, way: int, arrays: Arrays) -> tuple[int, Array, int]:
         """The address of forward (0) or backward (1), its arrays, and the address of products."""
-        run = ctypes.cast(self._functions[way], ctypes.c_void_p).value or 0
-        return run, self._places(way, arrays), self._product
+        run, product = self._functions.entry(way)
+        return run, self._places(way, arrays), product
 
     def run_again(self, arrays: Arrays, steps: Sequence[Step]) -> None:
         """Run the steps of each sentence forward and back, of a loop that is by sentences."""
         rows, places = by_sentence(steps, Keeps.NONE), [self._places(k, arrays) for k in (0, 1)]
-        at = [address(each) for each in places]
-        finds_state = bool(arrays.get("given"))
-        self._again(len(rows), address(rows), finds_state, *at, self._product)
+        self._functions.run_again(places, rows, bool(arrays.get("given")))
 
     def _rows_of(self, steps: Sequence[Step], keeps: Keeps) -> Array:
         """The table of steps for C."""
@@ -173,7 +158,7 @@ class NativeFunctions:
         for name in self._loop.texts[way].slots:
             array = arrays.get(name)
             if isinstance(array, np.ndarray):
-                table += [address(array) or 0, row_stride(array)]
+                table += location(array)
             elif array is not None and name.startswith("G"):
                 table += array.in_c(way) if self._loop.attends else (0, 0)
             else:  # weights that are read where they lie
@@ -182,15 +167,10 @@ class NativeFunctions:
 
     def _bound(self, way: int, arrays: Arrays) -> Callable[..., None]:
         """Forward (0) or backward (1) on some arrays."""
-        function = self._functions[way]
-        places = self._places(way, arrays)
-        finds_state = bool(arrays.get("given"))
+        run_rows = self._functions.bind(way, self._places(way, arrays), bool(arrays.get("given")))
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
-            rows, count = self._rows_of(steps, Keeps.LAST), _end(steps) if ahead else 0
-            function(
-                len(rows), address(rows), finds_state, count, part, address(places), self._product
-            )
+            run_rows(self._rows_of(steps, Keeps.LAST), _end(steps) if ahead else 0, part)
 
         return run
 

@@ -15,8 +15,7 @@ from dynbatch.compiler.cuda.persistent import PRODUCTS, Tail
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import KernelGroup
-from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.source import CudaSource
+from dynbatch.kernels.printed import CudaSource, join
 from dynbatch.kernels.runtime.precision import FULL, MANTISSA_BITS, of_products
 
 Items = Sequence[Op | Kernel]
@@ -107,7 +106,7 @@ class DeviceCell:
             # Named by content: equal cells share their kernels, and compilers their caches.
             digest = hashlib.sha256(self._text("cell", precision).encode()).hexdigest()
             name = f"cell_{digest[:16]}"
-            self._sources[precision] = source.join(f"{name}.cu", self._text(name, precision))
+            self._sources[precision] = join(f"{name}.cu", self._text(name, precision))
         return self._sources[precision]
 
     def is_few(self, rows: int, itemsize: int) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dynbatch.compiler.ir import Op, OpCode
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, UnaryExpression
+from dynbatch.kernels.expressions import BINARY, UNARY, WHERE, UnaryExpression
 
 
 def statement(op: Op, out: str, xs: Sequence[str]) -> str:

@@ -11,10 +11,7 @@ from numpy.typing import DTypeLike
 from dynbatch.backend import Array, device_of
 from dynbatch.cupy_types import device_address
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.cuda.expressions import BINARY
 from dynbatch.kernels.cuda.joined.chains import (
-    THREADS,
-    TILE,
     ElementFunction,
     SingleLaunch,
     launch_function,
@@ -23,9 +20,11 @@ from dynbatch.kernels.cuda.joined.sums import sum_later, sum_parts
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.in_flight import hold
+from dynbatch.kernels.cuda.runtime.launch import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, over_elements
+from dynbatch.kernels.expressions import BINARY
 from dynbatch.kernels.segment import sum_segments
 
 ADDITION = ElementFunction("add", BINARY["add"].forward, ("a", "b"))

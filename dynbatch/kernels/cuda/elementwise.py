@@ -11,19 +11,17 @@ from typing import cast
 from weakref import WeakSet
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE
 from dynbatch.kernels.cuda.joined.chains import (
-    THREADS,
-    TILE,
     ElementFunction,
     SingleLaunch,
     launch_function,
     words,
 )
-from dynbatch.kernels.cuda.runtime.launch import Kernels
+from dynbatch.kernels.cuda.runtime.launch import THREADS, TILE, Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import over_elements
+from dynbatch.kernels.expressions import BINARY, UNARY, WHERE
 from dynbatch.kernels.unary import Argument, Function
 
 KERNEL = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.expressions import UNARY
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import THREADS, TILE
+from dynbatch.kernels.expressions import UNARY
 from dynbatch.kernels.gated import GATES
 from dynbatch.kernels.unary import Argument, Function
 

@@ -9,16 +9,21 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.calls.cuda.steps import CallSteps
 from dynbatch.cells.calls.region import CallRegion
-from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
-from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
-from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches
-from dynbatch.kernels.cuda.runtime.joined import Works
+from dynbatch.kernels.runtime.device_loops import (
+    DeviceMatrix,
+    Place,
+    RowGathers,
+    RowSums,
+    SumLaunches,
+    Works,
+    matrix_of,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

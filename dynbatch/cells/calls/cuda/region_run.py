@@ -15,13 +15,18 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.calls.cuda.group_run import DeviceGroupRun
 from dynbatch.cells.calls.region import CallRegion, Inner, PackedRows
-from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.gathers import Place, RowSums, SumLaunches, place_of
-from dynbatch.kernels.cuda.runtime.joined import Works
-from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.gathers import GatherTable, readers_table
+from dynbatch.kernels.runtime.device_loops import (
+    Place,
+    RowGathers,
+    RowSums,
+    SumLaunches,
+    Works,
+    place_of,
+    queue,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

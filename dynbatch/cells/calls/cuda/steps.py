@@ -12,8 +12,7 @@ from dynbatch.cells.cuda.lock_step import LockStep
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.cuda.steps import Alike, LoopSteps
 from dynbatch.compiler.cuda.cell import DeviceCell
-from dynbatch.kernels.cuda.gathers import SumLaunches
-from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.kernels.runtime.device_loops import PreparedLoop, SumLaunches
 
 
 class CallSteps(LoopSteps):

@@ -6,14 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from dynbatch.cells.cuda.gathers import RowGathers
-from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.joined import Works
+from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, Works, matrix_of
 from dynbatch.ragged import Ragged
 
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.cells.cuda.gathers import RowGathers
-from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
+from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, matrix_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

@@ -7,10 +7,8 @@ from functools import partial
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.cells.cuda.gathers import RowGathers
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
-from dynbatch.cells.cuda.matrices import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
@@ -19,8 +17,7 @@ from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.kernels.cuda.runtime.joined import Works
-from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, Works, matrix_of, queue
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

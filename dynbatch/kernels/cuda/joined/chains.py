@@ -15,14 +15,12 @@ from zlib import crc32
 
 from dynbatch.backend import Array
 from dynbatch.cupy_types import device_address
-from dynbatch.kernels.cuda.runtime.launch import Dimensions
+from dynbatch.kernels.cuda.runtime.launch import THREADS, TILE, Dimensions
 from dynbatch.kernels.cuda.runtime.packing import Arguments
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.runtime.work import Work
 
-THREADS = 256
-TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
 MOST_FUNCTIONS = 4  # of a chain, so that registers suffice
 MOST_OPERANDS = 6
 

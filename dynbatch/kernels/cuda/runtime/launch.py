@@ -39,6 +39,8 @@ MINIMAL, NVRTC_OF_MINIMAL = "--minimal", (12, 4)
 DEFAULT_SHARED_BYTES = 48 * 1024
 
 # Blocks that a grid may have in its second and third dimension.
+THREADS = 256  # of a block
+TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
 MOST_ACROSS = 65535
 # What completes a grid or block of fewer dimensions than three.
 ONES: tuple[tuple[int, ...], ...] = ((1, 1, 1), (1, 1), (1,), ())

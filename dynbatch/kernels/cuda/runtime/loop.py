@@ -13,7 +13,7 @@ from dynbatch.kernels.cuda.runtime import graphs
 from dynbatch.kernels.cuda.runtime.captured import KernelLaunch
 from dynbatch.kernels.cuda.runtime.cublas import Cublas
 from dynbatch.kernels.cuda.runtime.graphs import LoopGraphs, StepTable
-from dynbatch.kernels.cuda.runtime.launch import MOST_ACROSS, ONES, too_wide
+from dynbatch.kernels.cuda.runtime.launch import MOST_ACROSS, ONES, THREADS, TILE, too_wide
 from dynbatch.kernels.cuda.runtime.loop_items import Extent, Item, KernelItem, ProductItem, Start
 from dynbatch.kernels.cuda.runtime.packing import (
     POINTER,
@@ -143,6 +143,29 @@ class PreparedLoop:
         args = cublas.arguments(transpose_a, transpose_b, m, n, k, x, lda, y, ldb, beta, z, ldc)
         item = ProductItem(cublas.batched, (*args, count), cublas.handles, self._queue.upload)
         self._add(item, (m, n, k, count), where)
+
+    def zero_rows(
+        self, rows: Array, stride: Extent, width: int, count: Array, where: Array
+    ) -> None:
+        """Add zeros in the first `count` rows at addresses of each step."""
+        size = count * width
+        args = (PerStep(rows), width, stride, PerStep(size))
+        self.kernel("zero_rows", (-(-size // THREADS),), (THREADS,), args, where=where)
+
+    def add_bias(self, rows: Array, bias: int, width: int, count: Array, where: Array) -> None:
+        """Add a bias to the first `count` rows, which lie side by side."""
+        size = count * width
+        args = (PerStep(rows), bias, width, PerStep(size))
+        self.kernel("add_bias", (-(-size // TILE),), (THREADS,), args, where=where)
+
+    def copy_rows(
+        self, x: Array, x_stride: Extent, y: Array, y_stride: Extent, width: int, count: Array,
+        where: Array,
+    ) -> None:  # fmt: skip
+        """Add a copy of the first `count` rows of x to those of y."""
+        size = count * width
+        args = (PerStep(x), x_stride, PerStep(y), y_stride, width, PerStep(size))
+        self.kernel("copy_rows", (-(-size // TILE),), (THREADS,), args, where=where)
 
     def _need_kernels(self) -> None:
         for item in self._items:
