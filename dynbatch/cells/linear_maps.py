@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, panel_elements
+from dynbatch.compiler.arrays import Arrays, Rooms, columns_of, panel_elements
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
@@ -19,45 +19,47 @@ from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Parameter
 
 
-def weight_elements(cell: CompiledLoop, way: int, streams: bool, dtype: DType) -> int:
-    return sum([elements for _, _, elements in _rooms(cell, way, streams, dtype)])
-
-
-def _rooms(
-    cell: CompiledLoop, way: int, streams: bool, dtype: DType
-) -> Iterator[tuple[int, Op, int]]:
-    """The wide maps whose weights are packed, with their numbers, and the elements of each."""
-    for number, op in cell.maps.items():
-        inner, width = op.inputs[0].width, op.output.width
-        if number in cell.stream_maps and (way or not streams):
-            continue
-        of_pieces = [panel_elements(inner, piece.width, dtype) for piece in op.pieces]
-        yield number, op, panel_elements(width, inner, dtype) if way else sum(of_pieces)
-
-
-def packed_weights(
-    cell: CompiledLoop, way: int, scratch: Scratch, streams: bool, tasks: Tasks
-) -> Arrays:
-    """Wide weights: (K, O) as W for forward (0), with biases as b; (O, K) as V for backward (1).
+def weight_rooms(cell: CompiledLoop, way: int, streams: bool, dtype: DType) -> Rooms:
+    """The wide weights that are packed: (K, O) as W for forward (0), (O, K) as V for backward (1).
 
     Backward reads weights of streams in place, as NumPy always does: see `stream_gradients`.
 
     Args:
         streams: whether forward has room for weights of streams, which C packs as well.
-        tasks:   where packing into panels for C is written down.
     """
-    native = cell.in_c.functions(scratch.dtype)
+    rooms: Rooms = {}
+    for number, op in cell.maps.items():
+        inner, width = op.inputs[0].width, op.output.width
+        if number in cell.stream_maps and (way or not streams):
+            continue
+        of_pieces = [panel_elements(inner, piece.width, dtype) for piece in op.pieces]
+        elements = panel_elements(width, inner, dtype) if way else sum(of_pieces)
+        rooms[f"{'WV'[way]}{number}"] = elements, 1
+    return rooms
+
+
+def packed_weights(cell: CompiledLoop, way: int, rooms: Arrays, tasks: Tasks) -> Arrays:
+    """Wide weights in their rooms; for forward with biases as b.
+
+    Args:
+        rooms: the arrays of `weight_rooms`, among others.
+        tasks: where packing into panels for C is written down.
+    """
     arrays: Arrays = {} if way else {f"b{k}": _wide_bias(op) for k, op in cell.maps.items()}
     packs: list[Task] = []
-    for number, op, elements in _rooms(cell, way, streams, scratch.dtype):
-        room = arrays[f"{'WV'[way]}{number}"] = scratch.take(elements, 1).reshape(-1)
+    native = cell.in_c.functions(next(iter(rooms.values())).dtype)
+    for number, op in cell.maps.items():
+        name = f"{'WV'[way]}{number}"
+        if name not in rooms:
+            continue
+        room = arrays[name] = rooms[name].reshape(-1)
         if native is not None:
             packs += (native.pack, native.pack_back)[way](op, room)
         elif number not in cell.stream_maps:
             shape = op.output.width, op.inputs[0].width
             # Each pass has the weight as it multiplies: (K, O) forward, (O, K) backward.
             wide = room[: shape[0] * shape[1]].reshape(shape[:: 1 if way else -1])
-            arrays[f"{'WV'[way]}{number}"] = wide
+            arrays[name] = wide
             for piece in op.pieces:
                 (wide if way else wide.T)[piece.columns] = piece.rows
     tasks.then(*[[each] for each in packs])

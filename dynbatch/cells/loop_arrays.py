@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from dynbatch.backend import Array, DType
-from dynbatch.cells.linear_maps import packed_weights, weight_elements
-from dynbatch.compiler.arrays import Arrays, Scratch
+from dynbatch.cells.linear_maps import packed_weights, weight_rooms
+from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.kernels.runtime.tasks import Tasks
+
+OF_STEPS = "temporary"
+
+
+def loop_rooms(
+    cell: CompiledLoop, rows: int, running: int, dtype: DType, keeps: bool,
+    backward: bool, recomputes: bool = False, elsewhere: Collection[str] = (),
+) -> Rooms:  # fmt: skip
+    """The arrays of a loop in one pass.
+
+    Args:
+        rows, running: rows of all shards, of a scan those of its largest chunk; and of all shards'
+            largest steps.
+        keeps: whether what forward makes for backward has memory of its own.
+        backward, recomputes: which pass it is, and whether backward runs forward again.
+        elsewhere: names of arrays that lie elsewhere.
+    """
+    rooms: Rooms = {}
+    for way in _ways(backward, recomputes):
+        rooms |= weight_rooms(cell, way, not (backward or recomputes), dtype)
+    wide = [*cell.stream_rows, *(cell.backward_rows if backward else ())]
+    wide += [] if keeps else cell.storage.packed
+    rooms |= {b.name: (rows, b.width) for b in wide if b.name not in elsewhere}
+    rooms[OF_STEPS] = running, max(map(_width, _temporary(cell, backward, recomputes)))
+    return rooms
+
+
+def _ways(backward: bool, recomputes: bool) -> list[int]:
+    return [*([0] if recomputes or not backward else []), *([1] if backward else [])]
+
+
+def _temporary(
+    cell: CompiledLoop, backward: bool, recomputes: bool
+) -> list[Sequence[ProgramBuffer]]:
+    passes = (cell.storage.temporary, cell.gradients.temporary)
+    return [passes[way] for way in _ways(backward, recomputes)]
 
 
 class LoopArrays:
@@ -20,48 +55,36 @@ class LoopArrays:
         kept: arrays with the rows of all chunks.
 
     Args:
-        rows:    rows of all shards; of a scan those of its largest chunk.
+        rooms:   the arrays of `loop_rooms`, among others.
         running: of each shard, the rows of its largest step.
-        scratch: where arrays come from.
         tasks:   where packing of weights is written down.
         saved:   what forward makes for backward, (N, width) by name; None if it has no rows that
             are kept from one pass to the other.
-        backward, recomputes: which pass it is, and whether backward runs forward again.
-        elsewhere: names of arrays that lie elsewhere.
+        backward, recomputes: see `loop_rooms`.
     """
 
     def __init__(
-        self, cell: CompiledLoop, rows: int, running: Sequence[int], scratch: Scratch,
-        tasks: Tasks, saved: Mapping[str, Array] | None, backward: bool, recomputes: bool = False,
-        elsewhere: Collection[str] = (),
+        self, cell: CompiledLoop, rooms: Arrays, running: Sequence[int], tasks: Tasks,
+        saved: Mapping[str, Array] | None, backward: bool, recomputes: bool = False,
     ) -> None:  # fmt: skip
         self._shared: Arrays = {}
-        wide, groups = [*cell.stream_rows], []
-        if recomputes or not backward:
-            self._shared |= packed_weights(cell, 0, scratch, not recomputes, tasks)
-            groups.append(cell.storage.temporary)
-        if backward:
-            self._shared |= packed_weights(cell, 1, scratch, False, tasks)
-            wide += cell.backward_rows
-            groups.append(cell.gradients.temporary)
-        wide += cell.storage.packed if saved is None else []
-        wide = _without(elsewhere, wide)
-        self._wide = [(b, scratch.take(rows, b.width)) for b in wide]
+        for way in _ways(backward, recomputes):
+            self._shared |= packed_weights(cell, way, rooms, tasks)
+        wide = [*cell.stream_rows, *cell.backward_rows, *cell.storage.packed]
+        self._wide = {b.name: rooms[b.name] for b in wide if b.name in rooms}
         self.kept = {} if saved is None else {b.name: saved[b.name] for b in cell.storage.packed}
-        self._of_steps = [self._temporary(scratch, count, groups) for count in running]
-
-    def _temporary(
-        self, scratch: Scratch, rows: int, groups: Sequence[Sequence[ProgramBuffer]]
-    ) -> Arrays:
-        room = scratch.take(rows, max(map(_width, groups))).reshape(-1)
-        arrays: Arrays = {}
-        for buffers in groups:
-            rooms = Scratch(room)
-            arrays |= {b.name: rooms.take(rows, b.width) for b in buffers}
-        return arrays
+        self._of_steps: list[Arrays] = []
+        groups, all_steps, first = _temporary(cell, backward, recomputes), rooms[OF_STEPS], 0
+        for count in running:
+            room = all_steps[first : first + count].reshape(-1)
+            first += count
+            self._of_steps.append({})
+            for buffers in groups:  # the passes of a step follow one another
+                sizes = {b.name: (count, b.width) for b in buffers}
+                self._of_steps[-1] |= Scratch(room).take_all(sizes)
 
     def of_all(self, count: int) -> Arrays:
-        return self.kept | {b.name: rows[:count] for b, rows in self._wide}
+        return self.kept | {name: rows[:count] for name, rows in self._wide.items()}
 
     def of_shard(self, number: int, wide: Arrays, span: slice, kept: slice) -> Arrays:
         """Everything that generated code reads, for one shard.
@@ -72,37 +95,10 @@ class LoopArrays:
         return (
             self._of_steps[number]
             | self._shared
-            | {b.name: wide[b.name][span] for b, _ in self._wide}
+            | {name: wide[name][span] for name in self._wide}
             | {name: array[kept] for name, array in self.kept.items()}
         )
 
 
-def loop_elements(
-    cell: CompiledLoop, rows: int, running: int, dtype: DType, keeps: bool,
-    backward: bool, recomputes: bool = False, elsewhere: Collection[str] = (),
-) -> int:  # fmt: skip
-    """Scratch elements of a loop's arrays in one pass.
-
-    Args:
-        rows, running: rows of all shards, and of all shards' largest steps.
-        keeps: whether what forward makes for backward has memory of its own.
-        elsewhere: names of arrays that lie elsewhere.
-    """
-    total, per_row, temporary = 0, _width(_without(elsewhere, cell.stream_rows)), 0
-    if recomputes or not backward:
-        total += weight_elements(cell, 0, not recomputes, dtype)
-        temporary = _width(cell.storage.temporary)
-    if backward:
-        total += weight_elements(cell, 1, False, dtype)
-        per_row += _width(_without(elsewhere, cell.backward_rows))
-        temporary = max(temporary, _width(cell.gradients.temporary))
-    per_row += 0 if keeps else _width(cell.storage.packed)
-    return total + rows * per_row + running * temporary
-
-
-def _without(names: Collection[str], rows: Iterable[ProgramBuffer]) -> list[ProgramBuffer]:
-    return [buffer for buffer in rows if buffer.name not in names]
-
-
-def _width(wide: Iterable[Any]) -> int:
-    return sum([each.width for each in wide])
+def _width(buffers: Iterable[ProgramBuffer]) -> int:
+    return sum([buffer.width for buffer in buffers])

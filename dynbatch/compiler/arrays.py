@@ -15,6 +15,9 @@ CACHE_LINE = 64
 Arrays = dict[str, Any]
 """What the passes of a loop get by name: arrays, flags, operators with own kernels."""
 
+Rooms = dict[str, tuple[int, int]]
+"""Rows and width of arrays by name, in the order in which they are taken."""
+
 Step = tuple[int, int, int, int]
 """A loop's step by its rows: the first, the one behind the last, how many, and the first row of the
 step before, or -1."""
@@ -34,9 +37,17 @@ class Scratch:
         self._used += rows * width
         return self._array[start : self._used].reshape(rows, width)
 
+    def take_all(self, rooms: Rooms) -> Arrays:
+        return {name: self.take(*room) for name, room in rooms.items()}
+
     def rest(self) -> Scratch:
         """The arrays that are left, to be handed out anew by each of several users in turn."""
         return Scratch(self._array[self._used :])
+
+
+def elements_of(rooms: Rooms) -> int:
+    """Elements of scratch that arrays take."""
+    return sum([rows * width for rows, width in rooms.values()])
 
 
 def panel_elements(inner: int, width: int, dtype: DType) -> int:

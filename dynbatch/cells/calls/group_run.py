@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array, DType
-from dynbatch.cells.calls.region import CallGroup, CallRegion, PackedRows
+from dynbatch.backend import Array
+from dynbatch.cells.calls.region import CallRegion, PackedRows
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
-from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
+from dynbatch.cells.loop_arrays import LoopArrays, loop_rooms
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Scratch, columns_of
+from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS
 from dynbatch.kernels.batches import ROWS, BoundBatches, BoundTable, GatherTables
 from dynbatch.kernels.gathers import GatherTable, gather, give_back
@@ -22,24 +22,6 @@ from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
-
-
-def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> int:
-    """Scratch elements that one pass over a region needs."""
-    return sum(
-        [
-            loop_elements(
-                group.cell, group.calls, region.most(number), dtype, keeps, backward,
-                elsewhere=_elsewhere(group),
-            )
-            for number, group in enumerate(region.groups)
-        ]
-    )  # fmt: skip
-
-
-def _elsewhere(group: CallGroup) -> list[str]:
-    """The arrays of a group that nothing is copied to: rows in the order of the calls."""
-    return [*[f"X{k}" for k in group.views], "dY"]
 
 
 class GroupRun:
@@ -71,6 +53,16 @@ class GroupRun:
         self._returns_ahead: list[BoundTable] = []
         self._returns: list[BoundTable] = []
         self._generic: dict[str, GenericStep] = {}
+
+    @staticmethod
+    def rooms(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
+        """The arrays of a pass; rows in the order of the calls are not among them."""
+        group, keeps = region.groups[number], batch.keeps or backward
+        elsewhere = [*[f"X{k}" for k in group.views], "dY"]
+        return loop_rooms(
+            group.cell, group.calls, region.most(number), batch.dtype, keeps, backward,
+            elsewhere=elsewhere,
+        )  # fmt: skip
 
     def begin(self, scratch: Scratch, tasks: Tasks, y: Array, xs: Sequence[Ragged]) -> None:
         memories = [xs[source] for source in self.group.memories]
@@ -116,10 +108,8 @@ class GroupRun:
             names = [b.name for b in self.cell.storage.packed]
             saved = {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
         rows, count = slice(0, self.group.calls), self.group.calls
-        elsewhere = _elsewhere(self.group)
-        arrays = LoopArrays(
-            self.cell, count, [self._most], scratch, tasks, saved, backward, elsewhere=elsewhere
-        )
+        taken = scratch.take_all(self.rooms(self._region, self._number, self._batch, backward))
+        arrays = LoopArrays(self.cell, taken, [self._most], tasks, saved, backward)
         self.arrays = arrays.of_shard(0, arrays.of_all(count), rows, rows)
         self.arrays |= {f"X{k}": self._view(k, xs) for k in self.group.views}
         self.arrays |= self._generic | {"given": False, ORDER: np.arange(count)}

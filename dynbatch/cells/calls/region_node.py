@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.cells.calls.cuda.group_run import DeviceGroupRun
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
-from dynbatch.cells.calls.group_run import GroupRun, elements
+from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Inner
 from dynbatch.cells.calls.table import CallRun, ValueHandle
 from dynbatch.cells.flops import backward_flops, forward_flops
-from dynbatch.compiler.arrays import Scratch, columns_of
+from dynbatch.compiler.arrays import Scratch, columns_of, elements_of
 from dynbatch.kernels.batches import BatchPass
 from dynbatch.kernels.runtime.tasks import Tasks
 from dynbatch.nodes.batch import Batch
@@ -146,11 +147,19 @@ class RegionNode(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return _runner(batch).elements(batch, backward=False)
+        return cls._elements(batch, backward=False)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return _runner(batch).elements(batch, backward=True)
+        return cls._elements(batch, backward=True)
+
+    @staticmethod
+    def _elements(batch: Batch, backward: bool) -> int:
+        """Scratch elements of one pass, over all groups."""
+        region = batch.first.region
+        rooms = (DeviceGroupRun if batch.device.is_cuda else GroupRun).rooms
+        groups = range(len(region.groups))
+        return sum([elements_of(rooms(region, k, batch, backward)) for k in groups])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -184,11 +193,6 @@ class RegionRun:
             for number, group in enumerate(region.groups)
             for buffer in group.cell.storage.packed
         }
-
-    @staticmethod
-    def elements(batch: Batch, backward: bool) -> int:
-        """Scratch elements that one pass needs."""
-        return elements(batch.first.region, backward, batch.keeps or backward, batch.dtype)
 
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.cells.cuda.linear_maps import wide_maps
-from dynbatch.compiler.arrays import Scratch, Step
+from dynbatch.compiler.arrays import Step
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
@@ -54,9 +54,9 @@ class LoopRows:
         table = [(s, n, p) for s, _, n, p in steps]
         self.table = np.array(table, np.int32).reshape(-1, 3)
 
-    def add_matrix(self, name: str, scratch: Scratch, rows: int, width: int) -> DeviceMatrix:
-        matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
-        return matrix
+    def add(self, arrays: Mapping[str, Array]) -> None:
+        """Add arrays by name."""
+        self.matrices |= {name: matrix_of(array) for name, array in arrays.items()}
 
     def add_weights(self, rooms: Mapping[str, Array], gathers: RowGathers | None) -> None:
         """The wide weights of all linear maps, and their biases; see `wide_maps`."""

@@ -11,7 +11,7 @@ from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, States, take_rows, take_streams
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
+from dynbatch.compiler.arrays import Arrays, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.c.loop_text import OUTPUT_GRADIENTS
 from dynbatch.kernels.runtime.tasks import Task, Tasks
@@ -37,11 +37,11 @@ class ScanBackward:
         self._of_streams, self._of_inits = dxs[:streams], dxs[streams:states]
         self._of_memories = dxs[states:]
         run.read([batch.input(k) for k in range(len(batch.inputs))])
-        scratch, self._tasks = Scratch(batch.scratch), Tasks()
+        rooms, self._tasks = run.take(backward=True), Tasks()
         self._chunks = run.chunks(leaves_all=False)
-        self._arrays = run.arrays(self._chunks, scratch, self._tasks, backward=True)
-        self._initial = run.initial_states(scratch)
-        self._carried = run.by_shard(batch.port_gradients, scratch)  # from step to step
+        self._arrays = run.arrays(rooms, self._tasks, backward=True)
+        self._initial = run.initial_states(rooms)
+        self._carried = run.by_shard(batch.port_gradients, rooms, "C")  # from step to step
         self._wanted = {
             k: dx.values
             for k, dx in enumerate(self._of_streams)
@@ -50,7 +50,7 @@ class ScanBackward:
         self._memories: list[list[Ragged]] = []
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
-            self._bind_memories(scratch)
+            self._bind_memories(rooms)
 
     def run(self) -> Tasks:
         """Write down all chunks, then the gradients that span them."""
@@ -91,15 +91,14 @@ class ScanBackward:
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _bind_memories(self, scratch: Scratch) -> None:
+    def _bind_memories(self, rooms: Arrays) -> None:
         """Memories in the order of each shard's sentences, and zeros for their gradients.
 
         Gradients are summed where they belong, but in that order; see `_sort_memories`.
         """
         run = self._run
         first = [0] * len(run.memories)
-        for shard, generic in zip(run.shards, run.generic, strict=True):
-            memories = run.sorted_memories(shard, scratch)
+        for generic, memories in zip(run.generic, run.sorted_memories(rooms), strict=True):
             sums: list[Ragged | None] = []
             for k, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
                 rows = slice(first[k], first[k] + len(memory.values))

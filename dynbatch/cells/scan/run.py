@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.loop_arrays import LoopArrays, loop_elements
+from dynbatch.cells.loop_arrays import LoopArrays, loop_rooms
 from dynbatch.cells.scan.prefix import Shard, cut, extents, of_pass, prefix_layout
-from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
+from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of, memory_rows
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
 from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledCell
@@ -70,11 +70,11 @@ class ScanRun:
 
     def forward(self, y: Ragged) -> Tasks:
         """Write down chunk by chunk; outputs and last states go into sentence order."""
-        scratch, tasks = Scratch(self.batch.scratch), Tasks()
+        rooms, tasks = self.take(backward=False), Tasks()
         chunks = self.chunks(self.batch.keeps)
-        arrays = self.arrays(chunks, scratch, tasks, backward=False)
-        states = self.initial_states(scratch)
-        self._make_generic(scratch)
+        arrays = self.arrays(rooms, tasks, backward=False)
+        states = self.initial_states(rooms)
+        self._make_generic(rooms)
         for chunk, following in zip(chunks, [*chunks[1:], []], strict=True):
             wide = arrays.of_all(sum([shard.rows for shard in chunk]))
             owns = self.of_shards(arrays, wide, chunk, states, {OUTPUTS: y.values})
@@ -143,15 +143,15 @@ class ScanRun:
 
     # Arrays and states ----------------------------------------------------------------------------
 
-    def arrays(
-        self, chunks: list[list[Shard]], scratch: Scratch, tasks: Tasks, backward: bool
-    ) -> LoopArrays:
-        rows = max([sum([shard.rows for shard in chunk]) for chunk in chunks])
+    def take(self, backward: bool) -> Arrays:
+        """The arrays of a pass."""
+        return Scratch(self.batch.scratch).take_all(self.rooms(self.batch, backward))
+
+    def arrays(self, rooms: Arrays, tasks: Tasks, backward: bool) -> LoopArrays:
         running = [shard.sentences.size for shard in self.shards]
         keeps = (self.batch.keeps or backward) and not self.recomputes
         saved = self.batch.saved if keeps else None
-        again = self.recomputes
-        return LoopArrays(self.cell, rows, running, scratch, tasks, saved, backward, again)
+        return LoopArrays(self.cell, rooms, running, tasks, saved, backward, self.recomputes)
 
     def of_shards(
         self, arrays: LoopArrays, wide: Arrays, chunk: list[Shard], states: States,
@@ -175,21 +175,25 @@ class ScanRun:
             )
         return shards
 
-    def initial_states(self, scratch: Scratch) -> States:
+    def initial_states(self, rooms: Arrays) -> States:
         inits = iter(self.inits)
-        return self.by_shard(
-            [next(inits) if is_given else None for is_given in self.given], scratch
-        )
+        parts = [next(inits) if is_given else None for is_given in self.given]
+        return self.by_shard(parts, rooms, "I")
 
-    def by_shard(self, parts: Sequence[Ragged | None], scratch: Scratch) -> States:
+    def by_shard(self, parts: Sequence[Ragged | None], rooms: Arrays, letter: str) -> States:
         """Rows for the parts of a state, in each shard's order of sentences; zeros for None."""
-        return [
-            [
-                self._sorted(part, shard, scratch.take(shard.sentences.size, state.width))
-                for part, state in zip(parts, self.cell.program.states, strict=True)
-            ]
-            for shard in self.shards
-        ]
+        states: States = []
+        first = 0
+        for shard in self.shards:
+            rows = slice(first, first + shard.sentences.size)
+            first = rows.stop
+            states.append(
+                [
+                    self._sorted(part, shard, rooms[f"{letter}{k}"][rows])
+                    for k, part in enumerate(parts)
+                ]
+            )
+        return states
 
     def _sorted(self, part: Ragged | None, shard: Shard, rows: Array) -> Array:
         if part is None:
@@ -220,31 +224,35 @@ class ScanRun:
 
     # Operators without generated code -------------------------------------------------------------
 
-    def _make_generic(self, scratch: Scratch) -> None:
+    def _make_generic(self, rooms: Arrays) -> None:
         keeps, dtype = self.batch.keeps and not self.recomputes, self.batch.dtype
-        for shard, generic in zip(self.shards, self.generic, strict=True):
-            if not self.cell.generic:
-                break
-            memories = self.sorted_memories(shard, scratch)
+        if not self.cell.generic:
+            return
+        for shard, generic, memories in zip(
+            self.shards, self.generic, self.sorted_memories(rooms), strict=True
+        ):
             for number, op in self.cell.generic.items():
                 step = GenericStep(op, memories, shard.sentences.size, dtype, keeps)
                 generic[f"G{number}"] = step
 
-    def sorted_memories(self, shard: Shard, scratch: Scratch) -> list[Ragged]:
-        """The memories' rows in the shard's order of sentences: where they lie, or as copies."""
-        memories, sentences = [], shard.sentences
-        lies_so = not self.batch.keeps and bool(sentences.size and (np.diff(sentences) == 1).all())
-        for memory in self.memories:
-            if lies_so:
-                first, last = int(sentences[0]), int(sentences[-1]) + 1
-                start, end = memory.offsets[first], memory.offsets[last]
-                memories.append(Ragged(memory.values[start:end], memory.lengths[first:last]))
-                continue
-            index, lengths = memory_rows(memory, shard.sentences)
-            rows = scratch.take(index.size, memory.values.shape[1])
-            take_rows(memory.values, index, rows)
-            memories.append(Ragged(rows, lengths.tolist()))
-        return memories
+    def sorted_memories(self, rooms: Arrays) -> Iterator[list[Ragged]]:
+        """The memories' rows in each shard's order of sentences: where they lie, or as copies."""
+        begins = [0] * len(self.memories)
+        for shard in self.shards:
+            memories, sentences = [], shard.sentences
+            lies_so = bool(sentences.size and (np.diff(sentences) == 1).all())
+            for k, memory in enumerate(self.memories):
+                if lies_so and not self.batch.keeps:
+                    first, last = int(sentences[0]), int(sentences[-1]) + 1
+                    start, end = memory.offsets[first], memory.offsets[last]
+                    memories.append(Ragged(memory.values[start:end], memory.lengths[first:last]))
+                    continue
+                index, lengths = memory_rows(memory, sentences)
+                rows = rooms[f"M{k}"][begins[k] : begins[k] + index.size]
+                begins[k] += index.size
+                take_rows(memory.values, index, rows)
+                memories.append(Ragged(rows, lengths.tolist()))
+            yield memories
 
     # Statistics -----------------------------------------------------------------------------------
 
@@ -277,18 +285,22 @@ class ScanRun:
         return {f"S{k}": (between, state.width) for k, state in changed.items()}
 
     @staticmethod
-    def elements(batch: Batch, backward: bool) -> int:
+    def rooms(batch: Batch, backward: bool) -> Rooms:
+        """The arrays of a pass: those of its loop, parts of the state and in backward of their
+        gradients, and sorted memories.
+        """
         cell: CompiledCell = batch.first.cell
         chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
         rows, running, again = max([e.rows for e in chunks]), len(batch.nodes), batch.recompute > 0
         keeps = (batch.keeps or backward) and not again
-        total = loop_elements(cell, rows, running, batch.dtype, keeps, backward, again)
-        states = sum([state.width for state in cell.program.states])
+        rooms = loop_rooms(cell, rows, running, batch.dtype, keeps, backward, again)
+        for letter in "IC" if backward else "I":
+            for k, state in enumerate(cell.program.states):
+                rooms[f"{letter}{k}"] = running, state.width
         memories: list[int] = type(batch.first).memory_rows(batch)
-        total += running * states * (1 + backward)
-        return total + sum(
-            [n * v.width for n, v in zip(memories, cell.program.memories, strict=True)]
-        )
+        for k, (count, value) in enumerate(zip(memories, cell.program.memories, strict=True)):
+            rooms[f"M{k}"] = count, value.width
+        return rooms
 
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:

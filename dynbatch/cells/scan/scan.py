@@ -26,6 +26,7 @@ from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.plain import plain_scan
 from dynbatch.cells.scan.prefix import choices, sqrt_steps
 from dynbatch.cells.scan.run import ScanRun, lengths_of
+from dynbatch.compiler.arrays import elements_of
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
@@ -138,11 +139,11 @@ class Scan(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return _runner(batch).elements(batch, backward=False)
+        return elements_of(_runner(batch).rooms(batch, backward=False))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return _runner(batch).elements(batch, backward=True)
+        return elements_of(_runner(batch).rooms(batch, backward=True))
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Written:

@@ -180,7 +180,5 @@ def _end(steps: Sequence[Step]) -> int:
     return steps[-1][1] if steps else 0
 
 
-def _pack(function: Any, sizes: Sequence[int], piece: WeightRows, panels: Array) -> NativeTask:
-    rows = np.ascontiguousarray(piece.weight.value)[piece.first :]
-    arguments = (*sizes, address(rows), row_stride(rows), address(panels))
-    return task(function, arguments, rows, panels)
+def _rows(piece: WeightRows) -> Array:
+    return np.ascontiguousarray(piece.weight.value)[piece.first :]

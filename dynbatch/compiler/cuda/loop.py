@@ -55,7 +55,6 @@ class Loop:
         self.read_again = {
             k for k, value in backward.of_streams.items() if self.backward.reads(value)
         }
-        self.found = [*backward.found_states().values()]
 
     def skips_zeros(self, op: Op) -> bool:
         return op.reads_state and id(op.output) in self.inline_maps

@@ -14,7 +14,7 @@ from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.arrays import Rooms, Scratch
 from dynbatch.kernels.runtime.device_loops import (
     DeviceMatrix,
     Place,
@@ -56,21 +56,18 @@ class DeviceGroupRun:
         return {b.name: (group.calls, b.width) for b in loop.storage.packed} | wide_rooms(loop)
 
     @staticmethod
-    def elements(region: CallRegion, number: int, keeps: bool, backward: bool) -> int:
-        """Scratch elements that one pass needs."""
+    def rooms(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
+        """The arrays of a pass."""
         group, most = region.groups[number], region.most(number)
         loop = group.cell.on_device.loop
-        widths = [value.width for value in loop.program.streams]
-        total = group.calls * sum(widths)
+        streams = {k: (group.calls, x.width) for k, x in enumerate(loop.program.streams)}
+        rooms = {f"X{k}": room for k, room in streams.items()}
         if not backward:
-            kept = DeviceGroupRun.saved(region, number).values()
-            total += 0 if keeps else sum([rows * width for rows, width in kept])
-            return total + most * sum([b.width for b in loop.storage.temporary])
-        per_call = sum([b.width for b in loop.gradients.packed])
-        per_call += sum([widths[k] for k in group.cell.reached])
-        return (
-            total + group.calls * per_call + most * sum([b.width for b in loop.gradients.temporary])
-        )
+            rooms |= {} if batch.keeps else DeviceGroupRun.saved(region, number)
+            return rooms | {b.name: (most, b.width) for b in loop.storage.temporary}
+        rooms |= {f"dX{k}": streams[k] for k in group.cell.reached}
+        rooms |= {b.name: (group.calls, b.width) for b in loop.gradients.packed}
+        return rooms | {b.name: (most, b.width) for b in loop.gradients.temporary}
 
     def begin(self, scratch: Scratch, gathers: RowGathers, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward.
@@ -78,14 +75,7 @@ class DeviceGroupRun:
         Args:
             gathers: bring wide weights together.
         """
-        sizes = self.saved(self._region, self._number)
-        if self._batch.keeps:
-            kept = self._kept()
-        else:
-            kept = {name: scratch.take(*size) for name, size in sizes.items()}
-        self._take_arrays(scratch, kept)
-        for b in self._loop.storage.temporary:
-            self.rows.add_matrix(b.name, scratch, self._most, b.width)
+        kept = self._take(scratch, backward=False)
         self.rows.add_weights(kept, gathers)
         memories = [xs[source] for source in self.group.memories]
         chosen = self._region.chosen_memories(self._number) if memories else {}
@@ -98,15 +88,9 @@ class DeviceGroupRun:
         self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
     ) -> None:
         """Set the arrays of backward, and where generic operators' gradients go."""
-        loop, rows = self._loop, self.rows
-        kept, self.results = self._kept(), self.group.results.of(dy)
-        self._take_arrays(scratch, kept)
+        rows = self.rows
+        kept, self.results = self._take(scratch, backward=True), self.group.results.of(dy)
         rows.matrices["dY"] = matrix_of(self.results)
-        for k in sorted(self.cell.reached):
-            rows.add_matrix(f"dX{k}", scratch, self.group.calls, loop.program.streams[k].width)
-        for b in [*loop.gradients.packed, *loop.gradients.temporary]:
-            count = self.group.calls if b.packed else self._most
-            rows.add_matrix(b.name, scratch, count, b.width)
         rows.add_weights(kept, None)
         self._sink = ShardGradients()
         sources = self.group.memories
@@ -118,15 +102,18 @@ class DeviceGroupRun:
     def _most(self) -> int:
         return self._region.most(self._number)
 
-    def _kept(self) -> dict[str, Array]:
+    def _take(self, scratch: Scratch, backward: bool) -> dict[str, Array]:
+        """Take the arrays of a pass, and give those that forward leaves for backward."""
+        arrays = scratch.take_all(self.rooms(self._region, self._number, self._batch, backward))
         names = self.saved(self._region, self._number)
-        return {name: self._batch.saved[f"{self._number}:{name}"] for name in names}
-
-    def _take_arrays(self, scratch: Scratch, kept: dict[str, Array]) -> None:
-        for b in self._loop.storage.packed:
-            self.rows.matrices[b.name] = matrix_of(kept[b.name])
-        for k, value in enumerate(self._loop.program.streams):
-            self.rows.add_matrix(f"X{k}", scratch, self.group.calls, value.width)
+        saved = self._batch.saved
+        kept = {
+            name: arrays[name] if name in arrays else saved[f"{self._number}:{name}"]
+            for name in names
+        }
+        self.rows.add(arrays)
+        self.rows.add({b.name: kept[b.name] for b in self._loop.storage.packed})
+        return kept
 
     # Where rows come from and go to ---------------------------------------------------------------
 

@@ -53,14 +53,6 @@ class DeviceRegionRun:
             for name, size in DeviceGroupRun.saved(region, number).items()
         }
 
-    @staticmethod
-    def elements(batch: Batch, backward: bool) -> int:
-        """Scratch elements that one pass needs."""
-        region: CallRegion = batch.first.region
-        keeps = batch.keeps or backward
-        groups = range(len(region.groups))
-        return sum([DeviceGroupRun.elements(region, k, keeps, backward) for k in groups])
-
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch, gathers = Scratch(self.batch.scratch), RowGathers(queue(), self.batch.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
-from dynbatch.compiler.arrays import Scratch, memory_rows
+from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, Works, matrix_of
@@ -19,28 +19,27 @@ class ScanGradients(LoopGradients):
     """Gradients of parameters over all steps of a chunk, and of streams, states and memories.
 
     Args:
-        gathers: bring the states as every step found them, which weights' gradients need, into
-            `scratch` ahead of the loop.
+        gathers: bring the states as every step found them, which weights' gradients need, to their
+            room ahead of the loop.
     """
 
     rows: ScanRows
 
-    def __init__(self, rows: ScanRows, scratch: Scratch, gathers: RowGathers) -> None:
+    def __init__(self, rows: ScanRows, gathers: RowGathers) -> None:
         super().__init__(rows, rows.tokens)
-        self._found_states(scratch, gathers)
+        self._found_states(gathers)
 
     def _zero_rows(self, op: Op) -> int:
         base, steps = op.inputs[0].base, self.rows.steps
         is_known = base.origin is Origin.STATE and not self.rows.finds[base.number] and steps
         return steps[0][2] if is_known else 0
 
-    def _found_states(self, scratch: Scratch, gathers: RowGathers) -> None:
+    def _found_states(self, gathers: RowGathers) -> None:
         rows = self.rows
         for part in self.loop.backward_program.found_states():
             state = self.loop.program.following[part]
-            packed = rows.add_matrix(f"H{part}", scratch, rows.tokens, state.width)
             earlier, states = rows.found(part)
-            gathers.pick(rows.whole(state), earlier, packed, states)
+            gathers.pick(rows.whole(state), earlier, rows.matrix(f"H{part}"), states)
 
     def _multiplied(self, op: Op) -> DeviceMatrix:
         (value,) = op.inputs

@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.cells.scan.prefix import Shard
-from dynbatch.compiler.arrays import Scratch, memory_rows
+from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, matrix_of
@@ -57,24 +57,20 @@ class ScanRows(LoopRows):
         self.streams, self.memories = xs[:streams], xs[states:]
         self.inits = [next(inits) if is_given else None for is_given in self.given]
 
-    def start(
-        self, scratch: Scratch, weights: Mapping[str, Array], gathers: RowGathers, fills: bool
-    ) -> None:
+    def start(self, weights: Mapping[str, Array], gathers: RowGathers, fills: bool) -> None:
         """Streams in prefix order, initial states, weights: for either pass.
 
         Args:
             weights: the arrays of `wide_rooms`.
             fills:   whether they are filled; later chunks and backward find them so.
         """
-        loop = self.loop
-        for k, (stream, value) in enumerate(zip(self.streams, loop.program.streams, strict=True)):
-            rows = self.add_matrix(f"X{k}", scratch, self.tokens, value.width)
-            gathers.pick(matrix_of(stream.values), self.shard.order, rows)
-        for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
-            self.matrices[f"I{k}"] = self._found.get(k)
-            if k not in self._found and init is not None:
-                rows = self.add_matrix(f"I{k}", scratch, self.sentences.size, state.width)
-                gathers.pick(matrix_of(init.values), self.sentences, rows)
+        for k, stream in enumerate(self.streams):
+            gathers.pick(matrix_of(stream.values), self.shard.order, self.matrix(f"X{k}"))
+        for k, init in enumerate(self.inits):
+            if k in self._found or init is None:
+                self.matrices[f"I{k}"] = self._found.get(k)
+            else:
+                gathers.pick(matrix_of(init.values), self.sentences, self.matrix(f"I{k}"))
         self.add_weights(weights, gathers if fills else None)
 
     def found(self, part: int) -> tuple[Array, DeviceMatrix | None]:

@@ -14,7 +14,7 @@ from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.scan.prefix import Extent, Shard, cut, extents, prefix_layout
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, Works, matrix_of, queue
@@ -66,26 +66,40 @@ class DeviceScanRun:
         return [(n, memory.width) for n, memory in zip(rows, program.memories, strict=True)]
 
     @staticmethod
-    def elements(batch: Batch, backward: bool) -> int:
-        loop: Loop = batch.first.cell.on_device.loop
-        program = loop.program
+    def rooms(batch: Batch, backward: bool) -> Rooms:
+        """The arrays of a pass: those of all chunks, and those of the largest one."""
         tokens = max([chunk.rows for chunk in chunks_of(batch)])
-        sentences = len(batch.nodes)
-        states = sum([v.width for v in program.states])
-        streams = sum([v.width for v in program.streams])
-        total: int = tokens * streams + sentences * states
-        if not backward or batch.recompute:
-            total += sentences * sum([b.width for b in loop.storage.temporary])
-        if batch.recompute:
-            total += tokens * sum([b.width for b in loop.storage.packed])
+        chunk = DeviceScanRun.chunk_rooms(batch, tokens, backward)
+        return DeviceScanRun.pass_rooms(batch, backward) | chunk
+
+    @staticmethod
+    def pass_rooms(batch: Batch, backward: bool) -> Rooms:
+        """What forward leaves without a backward; in backward, gradients of states and memories."""
         if not backward:
-            kept = DeviceScanRun.saved(batch).values()
-            return total + (0 if batch.keeps else sum([rows * width for rows, width in kept]))
-        per_token = sum([b.width for b in loop.gradients.packed]) + streams + loop.width
-        per_token += sum([state.width for state in loop.found])
-        per_sentence = sum([b.width for b in loop.gradients.temporary]) + 2 * states
-        total += sum([rows * width for rows, width in DeviceScanRun.memory_rooms(batch)])
-        return total + tokens * per_token + sentences * per_sentence
+            return {} if batch.keeps else DeviceScanRun.saved(batch)
+        loop: Loop = batch.first.cell.on_device.loop
+        pairs = zip(loop.carried, loop.program.states, strict=True)
+        rooms = {name: (len(batch.nodes), v.width) for names, v in pairs for name in names}
+        memories = enumerate(DeviceScanRun.memory_rooms(batch))
+        return rooms | {f"dM{k}": room for k, room in memories}
+
+    @staticmethod
+    def chunk_rooms(batch: Batch, tokens: int, backward: bool) -> Rooms:
+        """The arrays of a chunk of so many rows."""
+        loop: Loop = batch.first.cell.on_device.loop
+        program, sentences = loop.program, len(batch.nodes)
+        streams = {k: (tokens, v.width) for k, v in enumerate(program.streams)}
+        rooms = {f"X{k}": room for k, room in streams.items()}
+        rooms |= {f"I{k}": (sentences, v.width) for k, v in enumerate(program.states)}
+        buffers = [*loop.storage.packed] if batch.recompute else []
+        buffers += loop.storage.temporary if batch.recompute or not backward else []
+        if backward:
+            rooms |= {f"dX{k}": room for k, room in streams.items()}
+            rooms["dY"] = tokens, loop.width
+            parts = loop.backward_program.found_states()
+            rooms |= {f"H{part}": (tokens, program.following[part].width) for part in parts}
+            buffers += [*loop.gradients.packed, *loop.gradients.temporary]
+        return rooms | {b.name: (tokens if b.packed else sentences, b.width) for b in buffers}
 
     # Forward --------------------------------------------------------------------------------------
 
@@ -93,39 +107,34 @@ class DeviceScanRun:
         """Write every step down, and how outputs and last states come into sentence order."""
         works = Works()
         batch, scratch = self.batch, Scratch(self.batch.scratch)
-        kept = batch.saved
-        if not batch.keeps:
-            kept = {name: scratch.take(*size) for name, size in self.saved(batch).items()}
+        kept = batch.saved if batch.keeps else scratch.take_all(self.pass_rooms(batch, False))
         keeps = batch.keeps and not batch.recompute
         for chunk, following in zip(self.chunks, [*self.chunks[1:], None], strict=True):
             gathers = RowGathers(self.queue, batch.dtype)
-            self._write_forward(works, chunk, scratch.rest(), kept, gathers, keeps, not chunk.first)
+            arrays = scratch.rest().take_all(self.chunk_rooms(batch, chunk.rows, False))
+            self._write_forward(works, chunk, arrays, kept, gathers, keeps, not chunk.first)
             works.then(self._outputs(y, kept, following))
         return works
 
     def _write_forward(
-        self, works: Works, chunk: Shard, scratch: Scratch, kept: dict[str, Array],
+        self, works: Works, chunk: Shard, arrays: Arrays, kept: dict[str, Array],
         gathers: RowGathers, keeps: bool, fills: bool,
     ) -> None:  # fmt: skip
         """Write the steps of a chunk down.
 
         Args:
-            scratch: has room for its values, where forward does not leave them.
-            keeps:   whether its backward follows.
-            fills:   see `ScanRows.start`; the same goes for memories.
+            arrays: those of its `chunk_rooms`.
+            keeps:  whether its backward follows.
+            fills:  see `ScanRows.start`; the same goes for memories.
         """
         batch, loop = self.batch, self.loop
         changed = loop.program.changed_states() if chunk.first else ()
         left = {k: kept[f"S{k}"][chunk.found] for k in changed}
         self.rows = rows = ScanRows(batch, loop, chunk, self._xs, left)
-        for b in loop.storage.packed:
-            if batch.recompute:
-                rows.add_matrix(b.name, scratch, rows.tokens, b.width)
-            else:
-                rows.matrices[b.name] = matrix_of(kept[b.name])
-        for b in loop.storage.temporary:
-            rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
-        rows.start(scratch, kept, gathers, fills)
+        rows.add(arrays)
+        if not batch.recompute:
+            rows.add({b.name: kept[b.name] for b in loop.storage.packed})
+        rows.start(kept, gathers, fills)
         if fills:
             rooms = [kept[f"M{k}"] for k in range(len(self.memory_rooms(batch)))]
             self._memories = rows.sorted_memories(gathers, rooms) if rooms else []
@@ -166,23 +175,25 @@ class DeviceScanRun:
         works = Works()
         self._xs = tuple([batch.input(k) for k in range(len(batch.inputs))])
         scratch, gathers = Scratch(batch.scratch), RowGathers(self.queue, batch.dtype)
-        carried = self._carried(scratch, gathers)
+        taken = scratch.take_all(self.pass_rooms(batch, True))
+        carried = self._carried(taken, gathers)
         gradients, sink = batch.parameter_gradients(), ShardGradients()
         into = GradientRows(gradients, len(self.chunks) > 1)
         memory_gradients: list[Ragged] = []
-        rooms = [scratch.take(*room) for room in self.memory_rooms(batch)]
+        rooms = [taken[f"dM{k}"] for k in range(len(self.memory_rooms(batch)))]
         for chunk in reversed(self.chunks):
-            rest = scratch.rest()
+            arrays = scratch.rest().take_all(self.chunk_rooms(batch, chunk.rows, True))
             if batch.recompute:
-                self._write_forward(works, chunk, rest, batch.saved, gathers, True, False)
+                self._write_forward(works, chunk, arrays, batch.saved, gathers, True, False)
                 gathers = RowGathers(self.queue, batch.dtype)
             else:
                 self.rows.read(self._xs)
-                self.rows.start(rest, batch.saved, gathers, False)
+                self.rows.add(arrays)
+                self.rows.start(batch.saved, gathers, False)
             rows, generic = self.rows, self._generic
             rows.matrices |= carried
-            self._start_backward(rest, gathers, dy, dxs)
-            scan_gradients = ScanGradients(rows, rest, gathers)
+            self._start_backward(gathers, dy, dxs)
+            scan_gradients = ScanGradients(rows, gathers)
             if generic and not memory_gradients:
                 memory_gradients = rows.sorted_memories(gathers, rooms, zeros=True)
             works.then(gathers)
@@ -201,30 +212,25 @@ class DeviceScanRun:
         works.at_last(batch.saved.clear)  # gradients have taken its place: no second backward
         return works
 
-    def _carried(self, scratch: Scratch, gathers: RowGathers) -> dict[str, DeviceMatrix]:
+    def _carried(self, arrays: Arrays, gathers: RowGathers) -> dict[str, DeviceMatrix]:
         """The arrays for gradients of the state, which begin as those of the last states."""
         sentences, carried = self.chunks[0].sentences, {}
         for names, state in zip(self.loop.carried, self.loop.program.states, strict=True):
             gradient = matrix_of(self.batch.port_gradients[state.number].values)
             for name in names:
-                carried[name] = matrix_of(scratch.take(sentences.size, state.width))
+                carried[name] = matrix_of(arrays[name])
                 gathers.pick(gradient, sentences, carried[name])
         return carried
 
     def _start_backward(
-        self, scratch: Scratch, gathers: RowGathers, dy: Ragged, dxs: tuple[Ragged | None, ...]
+        self, gathers: RowGathers, dy: Ragged, dxs: tuple[Ragged | None, ...]
     ) -> None:
         rows, loop = self.rows, self.loop
-        packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
-        gathers.pick(matrix_of(dy.values), rows.shard.order, packed)
+        gathers.pick(matrix_of(dy.values), rows.shard.order, rows.matrix("dY"))
         reached = self.batch.first.cell.reached
-        for k, value in enumerate(loop.program.streams):
-            rows.matrices[f"dX{k}"] = None
-            if k in loop.read_again or (dxs[k] is not None and k in reached):
-                rows.add_matrix(f"dX{k}", scratch, rows.tokens, value.width)
-        for b in [*loop.gradients.packed, *loop.gradients.temporary]:
-            count = rows.tokens if b.packed else rows.sentences.size
-            rows.add_matrix(b.name, scratch, count, b.width)
+        for k in range(len(loop.program.streams)):
+            if k not in loop.read_again and (dxs[k] is None or k not in reached):
+                rows.matrices[f"dX{k}"] = None
 
 
 def chunks_of(batch: Batch) -> tuple[Extent, ...]:
