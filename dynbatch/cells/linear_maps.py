@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -106,15 +106,10 @@ def stream_gradients(
 
 
 class ParameterRows:
-    """Gradient arrays that are filled some rows at a time.
-
-    Attributes:
-        later: see `Gradients`.
-    """
+    """Gradient arrays that are filled some rows at a time."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
-        self.later = gradients.later
         self._open: dict[int, tuple[Array, list[tuple[int, int]]]] = {}
 
     def take(self, parameter: Parameter, first: int, count: int) -> Array:
@@ -143,22 +138,36 @@ class Target(NamedTuple):
     biases: list[Array]
 
 
+Write = Callable[[Sequence[Any], Any, Sequence[Target], bool], None]
+"""Makes targets of the rows that maps multiplied and dy, or adds to them."""
+
+
+def write_products(
+    tasks: Tasks, xs: Sequence[Array], dy: Array, targets: Sequence[Target], adds: bool
+) -> None:
+    """Write gradients down as tasks; of each target's biases the first, see `finish`."""
+    maps = [
+        MapGradient(dy[:, t.columns], t.biases[0] if t.biases else None, t.weights) for t in targets
+    ]
+    tasks.call(partial(weight_gradients, xs, maps, adds))
+
+
 class WeightGradients:
     """Gradients of a loop's weights and biases.
 
     The rows of maps may come in several portions: sums over later ones are added.
 
     Args:
-        tasks: where they are written down.
+        write: writes some of them down, as `write_products` does.
     """
 
-    def __init__(self, cell: CompiledLoop, gradients: Gradients, tasks: Tasks) -> None:
-        self._tasks = tasks
+    def __init__(self, cell: CompiledLoop, gradients: Gradients, write: Write) -> None:
+        self._write = write
         self._maps = cell.maps
-        self._gradients = gradients
+        self._rows = ParameterRows(gradients)
         self._targets: dict[tuple[int, ...], list[Target]] = {}
 
-    def add(self, group: tuple[int, ...], xs: Sequence[Array], dy: Array) -> None:
+    def add(self, group: tuple[int, ...], xs: Sequence[Any], dy: Any) -> None:
         """Add the gradients of one of the cell's `map_groups`.
 
         Args:
@@ -168,11 +177,7 @@ class WeightGradients:
         again = group in self._targets
         if not again:
             self._targets[group] = [*self._targets_of(group)]
-        maps = [
-            MapGradient(dy[:, t.columns], t.biases[0] if t.biases else None, t.weights)
-            for t in self._targets[group]
-        ]
-        self._tasks.call(partial(weight_gradients, xs, maps, again))
+        self._write(xs, dy, self._targets[group], again)
 
     def finish(self) -> None:
         """Copy the gradients of biases that are added up to those that are added to them."""
@@ -182,16 +187,15 @@ class WeightGradients:
                     np.copyto(bias, target.biases[0])
 
     def _targets_of(self, group: tuple[int, ...]) -> Iterator[Target]:
-        rows = [ParameterRows(self._gradients) for _ in group]
         for pieces in zip(*[self._maps[k].pieces for k in group], strict=True):
             target = Target(pieces[0].columns, [], [])
-            for piece, of_piece in zip(pieces, rows, strict=True):
+            for piece in pieces:
                 weight, width = piece.weight, piece.width
                 target.weights.append(
-                    None if weight.frozen else of_piece.take(weight, piece.first, width)
+                    None if weight.frozen else self._rows.take(weight, piece.first, width)
                 )
                 target.biases.extend(
-                    of_piece.take(bias, start, width)
+                    self._rows.take(bias, start, width)
                     for bias, start in piece.biases
                     if not bias.frozen
                 )

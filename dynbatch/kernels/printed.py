@@ -17,7 +17,7 @@ from dynbatch.kernels.runtime.tasks import NativeTask, task
 _panels = of_precisions("blas.c")
 
 
-class LoopText:
+class PrintedLoop:
     """The text of a loop in C, whose functions `forward` and `backward` run its steps."""
 
     def __init__(self, text: str) -> None:

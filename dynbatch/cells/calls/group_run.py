@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.calls.region import CallRegion, PackedRows
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
+from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
 from dynbatch.cells.loop_arrays import LoopArrays, loop_rooms
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of
@@ -53,6 +53,12 @@ class GroupRun:
         self._returns_ahead: list[BoundTable] = []
         self._returns: list[BoundTable] = []
         self._generic: dict[str, GenericStep] = {}
+
+    @staticmethod
+    def saved(region: CallRegion, number: int) -> Rooms:
+        """The values that forward leaves."""
+        group = region.groups[number]
+        return {b.name: (group.calls, b.width) for b in group.cell.storage.packed}
 
     @staticmethod
     def rooms(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
@@ -193,7 +199,7 @@ class GroupRun:
         self._sink.pass_on(gradients)
         outs, spans = {k: arrays[f"dX{k}"] for k in cell.reached}, parallel.shards(count, ROWS)
         tasks.then(*[stream_gradients(cell, arrays, outs, None, span) for span in spans])
-        weights = WeightGradients(cell, gradients, tasks)
+        weights = WeightGradients(cell, gradients, partial(write_products, tasks))
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))

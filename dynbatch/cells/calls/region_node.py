@@ -107,7 +107,10 @@ class RegionNode(Operation):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        return _runner(batch).saved(batch)
+        """The values that forward leaves for backward."""
+        region, run = batch.first.region, _group_run(batch)
+        groups = range(len(region.groups))
+        return {f"{k}:{x}": room for k in groups for x, room in run.saved(region, k).items()}
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
@@ -157,7 +160,7 @@ class RegionNode(Operation):
     def _elements(batch: Batch, backward: bool) -> int:
         """Scratch elements of one pass, over all groups."""
         region = batch.first.region
-        rooms = (DeviceGroupRun if batch.device.is_cuda else GroupRun).rooms
+        rooms = _group_run(batch).rooms
         groups = range(len(region.groups))
         return sum([elements_of(rooms(region, k, batch, backward)) for k in groups])
 
@@ -183,16 +186,6 @@ class RegionRun:
         self.batch = batch
         self.region = region
         self.groups = [GroupRun(region, number, batch) for number in range(len(region.groups))]
-
-    @staticmethod
-    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves for backward."""
-        region: CallRegion = batch.first.region
-        return {
-            f"{number}:{buffer.name}": (group.calls, buffer.width)
-            for number, group in enumerate(region.groups)
-            for buffer in group.cell.storage.packed
-        }
 
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
@@ -259,6 +252,10 @@ class RegionRun:
                 continue
             dx = dxs[space.source]
             yield None if dx is None else space.of(dx)
+
+
+def _group_run(batch: Batch) -> type[GroupRun] | type[DeviceGroupRun]:
+    return DeviceGroupRun if batch.device.is_cuda else GroupRun
 
 
 def _runner(batch: Batch) -> type[RegionRun] | type[DeviceRegionRun]:

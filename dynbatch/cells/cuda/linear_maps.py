@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.cells.linear_maps import ParameterRows
+from dynbatch.cells.linear_maps import Target
 from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op
@@ -21,8 +22,6 @@ from dynbatch.kernels.runtime.device_loops import (
     Works,
     matrix_of,
 )
-from dynbatch.nodes.batch import Gradients
-from dynbatch.parameter import Parameter
 
 
 def wide_rooms(loop: Loop) -> dict[str, tuple[int, int]]:
@@ -96,69 +95,37 @@ def _gather_bias(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
             gathers.then(partial(arrays.accumulate, part, bias_columns))
 
 
-class GradientRows(ParameterRows):
-    """Gradient arrays of maps whose rows come in one portion or more: sums over later are added.
+class MultipliedRows(NamedTuple):
+    """The rows that a map multiplied: `number` of them, after `zeros` rows of zeros."""
 
-    Each portion takes what the first took, in the same order.
+    rows: DeviceMatrix
+    zeros: int
+    number: int
 
-    Attributes:
-        adds: whether this is a later portion.
+
+def write_products(
+    queue: Queue, works: Works, later: bool, xs: Sequence[MultipliedRows], dy: DeviceMatrix,
+    targets: Sequence[Target], adds: bool,
+) -> None:  # fmt: skip
+    """Write down dW (+)= dyᵀ x, one product each, and db (+)= Σ dy.
 
     Args:
-        several: whether one may follow.
+        later: whether a bias may be written with others, when the queue is settled.
     """
-
-    def __init__(self, gradients: Gradients, several: bool = False) -> None:
-        super().__init__(gradients)
-        self.later = gradients.later and not several
-        self.adds = False
-        self._taken: list[Array] = []
-        self._again = iter(self._taken)
-
-    def next_portion(self) -> None:
-        self.adds, self._again = True, iter(self._taken)
-
-    def take(self, parameter: Parameter, first: int, count: int) -> Array:
-        if self.adds:
-            return next(self._again)
-        self._taken.append(super().take(parameter, first, count))
-        return self._taken[-1]
-
-
-def weight_gradients(
-    queue: Queue, into: GradientRows, op: Op, x: DeviceMatrix, dy: DeviceMatrix, rows: int
-) -> Iterator[MatrixProduct]:
-    """dW (+)= dyᵀ x of every piece, one product each."""
-    for piece in op.pieces:
-        if piece.weight.frozen:
-            continue
-        out = matrix_of(into.take(piece.weight, piece.first, piece.width))
-        shape, part = (piece.width, x.width, rows), dy.part(0, piece.column, piece.width)
-        yield MatrixProduct(queue, (True, False), shape, part, x, int(into.adds), out)
-
-
-def bias_gradients(
-    queue: Queue, into: GradientRows, op: Op, dy: DeviceMatrix, works: Works
-) -> None:
-    """db (+)= Σ dy over all rows, of every bias."""
-    trained = [
-        (piece, bias, first)
-        for piece in op.pieces
-        for bias, first in piece.biases
-        if not bias.frozen
-    ]
-    if not trained:
-        return
-    is_all = len(op.pieces) == len(trained) == 1 and dy.width == dy.stride
-    if is_all and trained[0][0].width == trained[0][1].size and not into.adds:
-        gradient = into.take(trained[0][1], 0, dy.width)
-        works.call(partial(arrays.sum_rows, dy.array, gradient, into.later))
-        return
-    parts = [
-        (dy.offset + piece.column, into.take(bias, first, piece.width))
-        for piece, bias, first in trained
-    ]
-    works.call(partial(_sum_biases, queue, dy, parts, into.adds))
+    for columns, weights, _ in targets:
+        width = columns.stop - columns.start
+        for (x, zeros, number), weight in zip(xs, weights, strict=True):
+            if weight is not None:
+                shape, part = (width, x.width, number), dy.part(zeros, columns.start, width)
+                out = matrix_of(weight)
+                works.then(MatrixProduct(queue, (True, False), shape, part, x, int(adds), out))
+    parts = [(t.columns.start, bias) for t in targets for bias in t.biases]
+    is_all = not adds and all([bias.size == dy.stride for _, bias in parts])
+    if is_all and (later or len(parts) == 1):
+        for _, bias in parts:
+            works.call(partial(arrays.sum_rows, dy.array, bias, later))
+    elif parts:
+        works.call(partial(_sum_biases, queue, dy, parts, adds))
 
 
 def _sum_biases(
@@ -168,5 +135,6 @@ def _sum_biases(
     total = queue.empty((dy.stride,), dy.array.dtype)  # of rows that dy may be some columns of
     arrays.sum_rows(dy.array, total)
     add_or_copy = arrays.accumulate if adds else arrays.copy
-    for start, gradient in parts:
+    for column, gradient in parts:
+        start = dy.offset + column
         add_or_copy(total[start : start + gradient.size], gradient)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from dynbatch.cells.cuda.linear_maps import GradientRows, bias_gradients, weight_gradients
+from dynbatch.cells.cuda.linear_maps import MultipliedRows
 from dynbatch.cells.cuda.rows import LoopRows
+from dynbatch.cells.linear_maps import WeightGradients
+from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, MatrixProduct, Works
@@ -24,19 +26,20 @@ class LoopGradients:
         self.count = count
         self._written = {*self.loop.backward_program.of_streams}
 
-    def parameters(self, into: GradientRows, works: Works) -> None:
+    def parameters(self, cell: CompiledLoop, weights: WeightGradients, works: Works) -> None:
         """Write down the gradients of linear maps: weights, biases, the tokens they multiplied."""
-        rows, program = self.rows, self.loop.program
-        for number, value in sorted(self.loop.backward_program.of_maps.items()):
-            op = program.linear_maps[number]
-            dy, x = rows.whole(value), self._multiplied(op)
-            zero = self._zero_rows(op)
-            x_read, dy_read = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
-            count = self.count - zero
-            works.then(*weight_gradients(rows.queue, into, op, x_read, dy_read, count))
-            bias_gradients(rows.queue, into, op, dy, works)
-            if op in program.ahead:
-                self._stream_gradient(op, dy, works)
+        rows, maps = self.rows, self.loop.program.linear_maps
+        of_maps = self.loop.backward_program.of_maps
+        for group in cell.map_groups:
+            xs = [self._multiplied_rows(maps[number]) for number in group]
+            weights.add(group, xs, rows.whole(of_maps[group[0]]))
+        for number in sorted(of_maps):
+            if number in cell.stream_maps:
+                self._stream_gradient(maps[number], rows.whole(of_maps[number]), works)
+
+    def _multiplied_rows(self, op: Op) -> MultipliedRows:
+        zeros, x = self._zero_rows(op), self._multiplied(op)
+        return MultipliedRows(x.part(zeros, 0, x.width), zeros, self.count - zeros)
 
     def _zero_rows(self, op: Op) -> int:
         return 0

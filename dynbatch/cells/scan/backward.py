@@ -7,7 +7,7 @@ from functools import partial
 
 from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.linear_maps import WeightGradients, stream_gradients
+from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, States, take_rows, take_streams
 from dynbatch.cells.shard_gradients import ShardGradients
@@ -56,7 +56,7 @@ class ScanBackward:
         """Write down all chunks, then the gradients that span them."""
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
-        weights = WeightGradients(run.cell, gradients, self._tasks)
+        weights = WeightGradients(run.cell, gradients, partial(write_products, self._tasks))
         sinks = [ShardGradients() for generic in run.generic if generic]
         for generic, sink in zip(filter(None, run.generic), sinks, strict=True):
             for step in generic.values():

@@ -10,8 +10,9 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.loop_arrays import LoopArrays, loop_rooms
-from dynbatch.cells.scan.prefix import Shard, cut, extents, of_pass, prefix_layout
+from dynbatch.cells.scan.prefix import Extent, Shard, cut, extents, of_pass, prefix_layout
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of, memory_rows
+from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import ORDER, OUTPUTS, rows_of_stream
 from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import CompiledCell
@@ -274,15 +275,9 @@ class ScanRun:
     # Sizes ----------------------------------------------------------------------------------------
 
     @staticmethod
-    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves: all packed ones, or only the states between chunks."""
-        cell: CompiledCell = batch.first.cell
-        chunks = extents(lengths_of(batch), batch.recompute)
-        if not batch.recompute:
-            return {b.name: (chunks[0].rows, b.width) for b in cell.storage.packed}
-        between = sum([extent.running for extent in chunks[1:]])
-        changed = cell.program.changed_states() if between else {}
-        return {f"S{k}": (between, state.width) for k, state in changed.items()}
+    def saved(batch: Batch) -> Rooms:
+        """The values that forward leaves."""
+        return left_values(batch, batch.first.cell.storage)
 
     @staticmethod
     def rooms(batch: Batch, backward: bool) -> Rooms:
@@ -301,6 +296,22 @@ class ScanRun:
         for k, (count, value) in enumerate(zip(memories, cell.program.memories, strict=True)):
             rooms[f"M{k}"] = count, value.width
         return rooms
+
+
+def left_values(batch: Batch, storage: Storage) -> Rooms:
+    """The values that forward leaves: all packed ones, or only the states between chunks."""
+    cell: CompiledCell = batch.first.cell
+    chunks = chunks_of(batch)
+    if not batch.recompute:
+        return {b.name: (chunks[0].rows, b.width) for b in storage.packed}
+    between = sum([extent.running for extent in chunks[1:]])
+    changed = cell.program.changed_states() if between else {}
+    return {f"S{k}": (between, state.width) for k, state in changed.items()}
+
+
+def chunks_of(batch: Batch) -> tuple[Extent, ...]:
+    """The chunks that backward makes again one after the other; else one."""
+    return extents(lengths_of(batch), batch.recompute)
 
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:

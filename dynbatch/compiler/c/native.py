@@ -20,7 +20,7 @@ from dynbatch.compiler.c.nest_text import HEAD_OF_NESTS
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.compiler.numpy.loop import Numbered, NumpyLoop, RunSteps
-from dynbatch.kernels.printed import LoopFunctions, LoopText, location
+from dynbatch.kernels.printed import LoopFunctions, PrintedLoop, location
 from dynbatch.kernels.runtime.compiling import compiling
 from dynbatch.kernels.runtime.tasks import NativeTask
 
@@ -76,9 +76,9 @@ class NativeLoop:
         return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, *texts, *again])
 
     @cached_property
-    def _text(self) -> LoopText:
+    def _text(self) -> PrintedLoop:
         with compiling():
-            return LoopText(self.source)
+            return PrintedLoop(self.source)
 
 
 class NativeFunctions:

@@ -8,6 +8,7 @@ from dynbatch import nodes as F
 from dynbatch.cells.scan import prefix
 from dynbatch.cells.scan.run import ScanRun
 from dynbatch.cells.scan.scan import Scan
+from dynbatch.compiler.arrays import elements_of
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.operation import signature_type
 from tests.cells.cell_cases import CASES, D, H
@@ -73,13 +74,14 @@ def test_chunks_of_few_steps(case, count, threads, monkeypatch):
 def test_chunks_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypatch):
     batch = case.batch((40,) * 6)
     expected = outcome(db.scan, case.cell, batch, grad=grad)
-    elements, rooms = ScanRun.elements, []
+    of_pass, rooms = ScanRun.rooms, []
 
-    def noted(*given, backward):
-        rooms.append(elements(*given, backward))
-        return rooms[-1]
+    def noted(batch, backward):
+        arrays = of_pass(batch, backward)
+        rooms.append(elements_of(arrays))
+        return arrays
 
-    monkeypatch.setattr(ScanRun, "elements", staticmethod(noted))
+    monkeypatch.setattr(ScanRun, "rooms", staticmethod(noted))
     for rows in (240, 24):
         monkeypatch.setattr(prefix, "LEAST_ROWS", rows)
         with poisoned_memory():

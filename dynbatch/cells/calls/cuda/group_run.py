@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -10,9 +11,10 @@ from dynbatch.backend import Array
 from dynbatch.cells.calls.cuda.steps import CallSteps
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
+from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.cuda.rows import LoopRows
+from dynbatch.cells.linear_maps import WeightGradients
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Rooms, Scratch
 from dynbatch.kernels.runtime.device_loops import (
@@ -182,9 +184,10 @@ class DeviceGroupRun:
         gradients = self._batch.parameter_gradients()
         self._generic.finish()
         self._sink.pass_on(gradients)
-        into = GradientRows(gradients)
         works = Works()
-        LoopGradients(self.rows, self.group.calls).parameters(into, works)
+        write = partial(write_products, self.rows.queue, works, gradients.later)
+        weights = WeightGradients(self.cell, gradients, write)
+        LoopGradients(self.rows, self.group.calls).parameters(self.cell, weights, works)
         works.run()
 
     def argument(self, stream: int) -> Array:

@@ -43,16 +43,6 @@ class DeviceRegionRun:
         self.groups = [DeviceGroupRun(region, k, batch) for k in range(len(region.groups))]
         self._tables: dict[tuple[int, ...], GatherTable] = {}
 
-    @staticmethod
-    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves for backward."""
-        region: CallRegion = batch.first.region
-        return {
-            f"{number}:{name}": size
-            for number in range(len(region.groups))
-            for name, size in DeviceGroupRun.saved(region, number).items()
-        }
-
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch, gathers = Scratch(self.batch.scratch), RowGathers(queue(), self.batch.dtype)

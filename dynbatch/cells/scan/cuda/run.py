@@ -8,11 +8,13 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
-from dynbatch.cells.cuda.linear_maps import GradientRows, wide_rooms
+from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
+from dynbatch.cells.linear_maps import WeightGradients
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
-from dynbatch.cells.scan.prefix import Extent, Shard, cut, extents, prefix_layout
+from dynbatch.cells.scan.prefix import Shard, cut, prefix_layout
+from dynbatch.cells.scan.run import chunks_of, left_values
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
 from dynbatch.compiler.cuda.cell import DeviceCell
@@ -36,25 +38,17 @@ class DeviceScanRun:
         self._xs = xs
         lengths = np.asarray(y.lengths, np.int64)
         shards = prefix_layout(lengths, y.offsets, batch.first.reverse, 1)
-        self.chunks = [shard for (shard,) in cut(shards, extents(lengths, batch.recompute))]
+        self.chunks = [shard for (shard,) in cut(shards, chunks_of(batch))]
         self.queue = queue()
         self.queue.kernels(batch.dtype).add(self.cell.source)
 
     @staticmethod
-    def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-        """The values that forward leaves: all, or states between chunks; and what it gathered:
-        weights, and sorted memories.
-        """
+    def saved(batch: Batch) -> Rooms:
+        """The values that forward leaves, and what it gathered: weights, and sorted memories."""
         loop: Loop = batch.first.cell.on_device.loop
-        chunks = chunks_of(batch)
-        gathered = wide_rooms(loop) | {
-            f"M{k}": room for k, room in enumerate(DeviceScanRun.memory_rooms(batch))
-        }
-        if not batch.recompute:
-            return {b.name: (chunks[0].rows, b.width) for b in loop.storage.packed} | gathered
-        between = sum([chunk.running for chunk in chunks[1:]])
-        changed = loop.program.changed_states() if between else {}
-        return {f"S{k}": (between, v.width) for k, v in changed.items()} | gathered
+        memories = enumerate(DeviceScanRun.memory_rooms(batch))
+        gathered = wide_rooms(loop) | {f"M{k}": room for k, room in memories}
+        return left_values(batch, loop.storage) | gathered
 
     @staticmethod
     def memory_rooms(batch: Batch) -> list[tuple[int, int]]:
@@ -74,7 +68,7 @@ class DeviceScanRun:
 
     @staticmethod
     def pass_rooms(batch: Batch, backward: bool) -> Rooms:
-        """What forward leaves without a backward; in backward, gradients of states and memories."""
+        """The arrays of all chunks: values left by a forward alone, or gradients in backward."""
         if not backward:
             return {} if batch.keeps else DeviceScanRun.saved(batch)
         loop: Loop = batch.first.cell.on_device.loop
@@ -178,7 +172,9 @@ class DeviceScanRun:
         taken = scratch.take_all(self.pass_rooms(batch, True))
         carried = self._carried(taken, gathers)
         gradients, sink = batch.parameter_gradients(), ShardGradients()
-        into = GradientRows(gradients, len(self.chunks) > 1)
+        later = gradients.later and len(self.chunks) == 1
+        write = partial(write_products, self.queue, works, later)
+        weights = WeightGradients(batch.first.cell, gradients, write)
         memory_gradients: list[Ragged] = []
         rooms = [taken[f"dM{k}"] for k in range(len(self.memory_rooms(batch)))]
         for chunk in reversed(self.chunks):
@@ -202,8 +198,7 @@ class DeviceScanRun:
             works.call(generic.finish)
             if not chunk.first:
                 works.call(partial(sink.pass_on, gradients))
-            scan_gradients.parameters(into, works)
-            into.next_portion()
+            scan_gradients.parameters(batch.first.cell, weights, works)
             works.then(scan_gradients.inputs(dxs, memory_gradients, works))
             gathers = RowGathers(self.queue, batch.dtype)
             if len(chunk.steps) % 2:  # what its first step left lies in the other array
@@ -231,8 +226,3 @@ class DeviceScanRun:
         for k in range(len(loop.program.streams)):
             if k not in loop.read_again and (dxs[k] is None or k not in reached):
                 rows.matrices[f"dX{k}"] = None
-
-
-def chunks_of(batch: Batch) -> tuple[Extent, ...]:
-    """The chunks of steps that a pass runs one after the other."""
-    return extents(batch.array("length", np.int64), batch.recompute)
