@@ -9,7 +9,7 @@ from dynbatch.backend import Array
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import WeightGradients, stream_gradients, write_products
 from dynbatch.cells.scan.prefix import Shard
-from dynbatch.cells.scan.run import ScanRun, States, take_rows, take_streams
+from dynbatch.cells.scan.run import ScanRun, States, sorted_inputs, take_rows, take_streams
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
@@ -32,10 +32,7 @@ class ScanBackward:
         self._run = run
         self._batch = batch
         self._dy = dy
-        streams = len(run.streams)
-        states = streams + len(run.inits)
-        self._of_streams, self._of_inits = dxs[:streams], dxs[streams:states]
-        self._of_memories = dxs[states:]
+        self._of_streams, self._of_inits, self._of_memories = sorted_inputs(batch, dxs)
         run.read([batch.input(k) for k in range(len(batch.inputs))])
         rooms, self._tasks = run.take(backward=True), Tasks()
         self._chunks = run.chunks(leaves_all=False)
@@ -82,12 +79,10 @@ class ScanBackward:
         return self._tasks
 
     def _write_states(self) -> None:
-        run = self._run
-        numbers = [k for k, is_given in enumerate(run.given) if is_given]
-        for shard, carried in zip(run.shards, self._carried, strict=True):
-            for k, dx in zip(numbers, self._of_inits, strict=True):
+        for shard, carried in zip(self._run.shards, self._carried, strict=True):
+            for dx, rows in zip(self._of_inits, carried, strict=True):
                 if dx is not None:
-                    dx.values[shard.sentences] = carried[k]
+                    dx.values[shard.sentences] = rows
 
     # Arrays ---------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,11 @@ from dynbatch.ragged import Ragged
 
 # Sentences per shard below which a second thread does not pay: each packs the weights anew.
 LEAST_SENTENCES = 4
+
+T = TypeVar("T")
+
+Sorted = tuple[Sequence[T], Sequence[T | None], Sequence[T]]
+"""What a scan has of its streams, of the parts of its first state, and of its memories."""
 
 States = list[list[Array]]
 """Of each shard the parts of the state before its first step, or of their gradients."""
@@ -65,9 +71,7 @@ class ScanRun:
 
     def read(self, xs: Sequence[Ragged]) -> None:
         """Sort the inputs, which are packed again for backward."""
-        streams = len(self.cell.program.streams)
-        states = streams + sum(self.given)
-        self.streams, self.inits, self.memories = xs[:streams], xs[streams:states], xs[states:]
+        self.streams, self.inits, self.memories = sorted_inputs(self.batch, xs)
 
     def forward(self, y: Ragged) -> Tasks:
         """Write down chunk by chunk; outputs and last states go into sentence order."""
@@ -177,9 +181,7 @@ class ScanRun:
         return shards
 
     def initial_states(self, rooms: Arrays) -> States:
-        inits = iter(self.inits)
-        parts = [next(inits) if is_given else None for is_given in self.given]
-        return self.by_shard(parts, rooms, "I")
+        return self.by_shard(self.inits, rooms, "I")
 
     def by_shard(self, parts: Sequence[Ragged | None], rooms: Arrays, letter: str) -> States:
         """Rows for the parts of a state, in each shard's order of sentences; zeros for None."""
@@ -296,6 +298,16 @@ class ScanRun:
         for k, (count, value) in enumerate(zip(memories, cell.program.memories, strict=True)):
             rooms[f"M{k}"] = count, value.width
         return rooms
+
+
+def sorted_inputs(batch: Batch, xs: Sequence[T]) -> Sorted[T]:
+    """Inputs, or their gradients, by what they are; None for parts of the state that are zeros."""
+    node = batch.first
+    streams = len(node.cell.program.streams)
+    states = streams + sum(node.given_states)
+    inits = iter(xs[streams:states])
+    parts = [next(inits) if is_given else None for is_given in node.given_states]
+    return xs[:streams], parts, xs[states:]
 
 
 def left_values(batch: Batch, storage: Storage) -> Rooms:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
+from dynbatch.cells.scan.run import Sorted
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
@@ -49,7 +50,7 @@ class ScanGradients(LoopGradients):
         return matrix.part(0, value.column, value.width)
 
     def inputs(
-        self, dxs: tuple[Ragged | None, ...], memory_gradients: list[Ragged], works: Works
+        self, dxs: Sorted[Ragged | None], memory_gradients: list[Ragged], works: Works
     ) -> RowGathers:
         """Gathers that overwrite gradients of the chunk's streams; then of states and memories.
 
@@ -58,20 +59,19 @@ class ScanGradients(LoopGradients):
         """
         rows = self.rows
         gathers = RowGathers(rows.queue, rows.dtype)
-        for k, dx in enumerate(dxs[: len(rows.streams)]):
+        of_streams, of_inits, of_memories = dxs
+        for k, dx in enumerate(of_streams):
             if dx is not None and k in self._written:
                 gathers.put(rows.matrix(f"dX{k}"), rows.shard.order, matrix_of(dx.values))
             elif dx is not None and not rows.shard.first:
                 works.call(partial(arrays.fill, dx.values, 0))
         if rows.shard.first:
             return gathers
-        rest = iter(dxs[len(rows.streams) :])
         back = np.argsort(rows.sentences, kind="stable")
-        for k, is_given in enumerate(rows.given):
-            dx = next(rest) if is_given else None
+        for k, dx in enumerate(of_inits):
             if dx is not None:
                 gathers.pick(rows.left(k), back, matrix_of(dx.values))
-        for number, (memory, dx) in enumerate(zip(rows.memories, rest, strict=True)):
+        for number, (memory, dx) in enumerate(zip(rows.memories, of_memories, strict=True)):
             if dx is not None and memory_gradients:
                 source = matrix_of(memory_gradients[number].values)
                 order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")

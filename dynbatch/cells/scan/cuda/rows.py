@@ -9,6 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.rows import LoopRows, RowsOfSteps
 from dynbatch.cells.scan.prefix import Shard
+from dynbatch.cells.scan.run import sorted_inputs
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
@@ -47,15 +48,11 @@ class ScanRows(LoopRows):
         self.finds = tuple([True] * len(self.given)) if shard.first else self.given
         self._found = {part: matrix_of(rows) for part, rows in left.items()}
         self._others = {a: b for pair in loop.carried for a, b in (pair, pair[::-1])}
-        self.read(xs)
+        self.read(batch, xs)
 
-    def read(self, xs: tuple[Ragged, ...]) -> None:
+    def read(self, batch: Batch, xs: tuple[Ragged, ...]) -> None:
         """Take the packed inputs."""
-        streams = len(self.loop.program.streams)
-        states = streams + sum(self.given)
-        inits = iter(xs[streams:states])
-        self.streams, self.memories = xs[:streams], xs[states:]
-        self.inits = [next(inits) if is_given else None for is_given in self.given]
+        self.streams, self.inits, self.memories = sorted_inputs(batch, xs)
 
     def start(self, weights: Mapping[str, Array], gathers: RowGathers, fills: bool) -> None:
         """Streams in prefix order, initial states, weights: for either pass.

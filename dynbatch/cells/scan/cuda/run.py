@@ -14,7 +14,7 @@ from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.scan.prefix import Shard, cut, prefix_layout
-from dynbatch.cells.scan.run import chunks_of, left_values
+from dynbatch.cells.scan.run import chunks_of, left_values, sorted_inputs
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
 from dynbatch.compiler.cuda.cell import DeviceCell
@@ -183,7 +183,7 @@ class DeviceScanRun:
                 self._write_forward(works, chunk, arrays, batch.saved, gathers, True, False)
                 gathers = RowGathers(self.queue, batch.dtype)
             else:
-                self.rows.read(self._xs)
+                self.rows.read(batch, self._xs)
                 self.rows.add(arrays)
                 self.rows.start(batch.saved, gathers, False)
             rows, generic = self.rows, self._generic
@@ -199,7 +199,7 @@ class DeviceScanRun:
             if not chunk.first:
                 works.call(partial(sink.pass_on, gradients))
             scan_gradients.parameters(batch.first.cell, weights, works)
-            works.then(scan_gradients.inputs(dxs, memory_gradients, works))
+            works.then(scan_gradients.inputs(sorted_inputs(batch, dxs), memory_gradients, works))
             gathers = RowGathers(self.queue, batch.dtype)
             if len(chunk.steps) % 2:  # what its first step left lies in the other array
                 for one, other in self.loop.carried:
