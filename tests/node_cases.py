@@ -74,6 +74,14 @@ class Case(NamedTuple):
     batches: Mapping[str, int] = MappingProxyType({})
 
 
+def matrix_and_vectors(graph, q, k, w):
+    """Products of a matrix of each head, a row w_i times the sum of q_i, with vectors."""
+    a, b = F.sum(q, dim=1), F.sum(k, dim=1)
+    matrix = F.reshape(a, (*a.shape, 1)) * w
+    row = F.expand(w[0], (a.rows, 3))
+    return [F.outer(a, b), F.matvec(matrix, row), F.vecmat(b, matrix)]
+
+
 # Formulas that PyTorch has otherwise -------------------------------------------------------------
 
 
@@ -302,6 +310,11 @@ CASES = [
     # More than two dimensions
     Case("matmul by head", lambda graph, q, k, w: [q @ F.transpose(k, -2, -1), q @ w],
          products_by_head, (), lambda torch, q, k, w: [q @ k.mT, q @ w], {"MatMul": 2}),
+    Case("outer, matvec and vecmat, by head", matrix_and_vectors, products_by_head, (),
+         lambda torch, q, k, w: [torch.einsum("hi,hj->hij", q.sum(1), k.sum(1)),
+                                 torch.einsum("hij,hj->hi", q.sum(1)[:, :, None] * w, w[0].expand(
+                                     len(q), 3)),
+                                 torch.einsum("hi,hij->hj", k.sum(1), q.sum(1)[:, :, None] * w)]),
     Case("attention by hand, by head",
          lambda graph, q, k, w: F.softmax(q @ F.transpose(k, 1, 2)) @ k, products_by_head, (),
          lambda torch, q, k, w: (q @ k.mT).softmax(-1) @ k, {"MatMul": 2, "Softmax": 1}),
