@@ -49,14 +49,20 @@ class Ragged:
         return self._offsets
 
     @property
+    def every_width(self) -> Array:
+        """(K,) the width of each segment."""
+        if self.widths is not None:
+            return np.array(self.widths, np.int64)
+        return np.full(len(self), self.values.shape[1])
+
+    @property
     def starts(self) -> Array:
         """(K + 1,) offsets of the segments' elements in `flat`."""
         if self._starts is None:
             if self.widths is None:
                 self._starts = self.offsets * self.values.shape[1]
             else:
-                self._starts = np.zeros(len(self.lengths) + 1, np.int64)
-                np.cumsum(np.multiply(self.lengths, self.widths), out=self._starts[1:])
+                self._starts = offsets_of(np.multiply(self.lengths, self.widths))
         return self._starts
 
     @property
@@ -98,7 +104,7 @@ class Ragged:
         return f"Ragged({len(self)} segments, {self.values.dtype}{self.values.shape})"
 
 
-def offsets_of(lengths: Sequence[int]) -> Array:
+def offsets_of(lengths: Sequence[int] | Array) -> Array:
     """(K + 1,) where each of K segments begins, and where the last one ends."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

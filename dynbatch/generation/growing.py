@@ -18,8 +18,8 @@ from dynbatch.generation.requests import (
     GenerationRequest,
     TokenEvent,
 )
-from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.segment import sum_segments
+from dynbatch.ragged import offsets_of
 
 Ready = tuple[GenerationRequest, Branch, int]
 """A sentence whose next token can be chosen, and its row of logits."""
@@ -98,7 +98,7 @@ def _end(ended: Sequence[Ending], dtype: DType) -> None:
     scores = np.empty((len(ended), 1), dtype)  # with the bits that sums of a graph have
     log_probs = [[*one.branch.log_probs, *[last for _, last in one.last]] for one in ended]
     together = np.array([each for steps in log_probs for each in steps], dtype)
-    sum_segments(together[:, None], ends_of([len(steps) for steps in log_probs]), scores)
+    sum_segments(together[:, None], offsets_of([len(steps) for steps in log_probs]), scores)
     for one, steps, score in zip(ended, log_probs, scores[:, 0].tolist(), strict=True):
         request, branch = one.request, one.branch
         tokens = *branch.processing.result, *[token for token, _ in one.last]

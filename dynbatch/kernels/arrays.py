@@ -10,6 +10,7 @@ import numpy as np
 from dynbatch.backend import Array, device_of
 from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, kernel
 from dynbatch.kernels.segment import blocks, rows_of, sum_segments
+from dynbatch.ragged import offsets_of
 
 
 @kernel(c=HOST, cuda=HOST)
@@ -92,7 +93,7 @@ def expand(x: Array, repeats: Array | None, out: Array) -> None:
     if repeats is None:
         np.copyto(out, x)
         return
-    offsets = np.concatenate(([0], np.cumsum(repeats)))
+    offsets = offsets_of(repeats)
     for part in blocks(*out.shape):
         np.copyto(out[part], rows_of(x, offsets, part))
 
@@ -110,7 +111,7 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
     if repeats is None:
         np.copyto(out, rows)
     else:
-        sum_segments(rows, np.concatenate(([0], np.cumsum(repeats))), out)
+        sum_segments(rows, offsets_of(repeats), out)
 
 
 @kernel(cuda=HOST)

@@ -31,7 +31,7 @@ from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
 from dynbatch.kernels.runtime.precision import rounded
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 from dynbatch.recent import free_at_fork
 
 # OpenBLAS, kernel/x86_64/sgemm_small_kernel_permit_skylakex.c: M*N*K above this is packed.
@@ -266,7 +266,7 @@ def matmul_segments(
 
 def shares(costs: Sequence[int] | Array) -> list[tuple[int, int]]:
     """Ranges of segments with about equal cost, one for each thread that pays off."""
-    ends = np.concatenate([[0], np.cumsum(costs)])
+    ends = offsets_of(costs)
     count = max(1, min(parallel.available(), int(ends[-1]) // WORTH_A_THREAD))
     edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
     return list(itertools.pairwise([0, *edges.tolist(), len(costs)]))

@@ -16,6 +16,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime.dispatch import HOST, kernel
 from dynbatch.kernels.segment import blocks
+from dynbatch.ragged import offsets_of
 
 Pair = tuple[int, int]
 """A number for the height, and one for the width."""
@@ -113,7 +114,7 @@ def window_patches(
 
 
 def _ends(counts: Array) -> Array:
-    return np.concatenate(([0], np.cumsum(counts)))
+    return offsets_of(counts)
 
 
 def _placed(numbers: Array, divisor: int, size: Array) -> tuple[Array, Array]:

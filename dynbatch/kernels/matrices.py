@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.ragged import offsets_of
 
 
 class Matrices:
@@ -32,13 +33,13 @@ class Matrices:
 
     def of_one_width(self) -> Iterator[tuple[Array, int, slice, slice]]:
         """Runs of equal width: row offsets, the width, the elements, and the reduced elements."""
-        elements, sums = ends_of(self.rows * self.widths), ends_of(self.widths)
+        elements, sums = offsets_of(self.rows * self.widths), offsets_of(self.widths)
         changes = np.flatnonzero(np.diff(self.widths)) + 1
         edges = [0, *changes.tolist(), self.rows.size]
         for first, end in itertools.pairwise(edges):
             if first < end and self.widths[first]:
                 yield (
-                    ends_of(self.rows[first:end]),
+                    offsets_of(self.rows[first:end]),
                     int(self.widths[first]),
                     slice(int(elements[first]), int(elements[end])),
                     slice(int(sums[first]), int(sums[end])),
@@ -52,13 +53,6 @@ Segments = Array | Matrices
 def lengths_of(segments: Segments) -> Array:
     """(K,) rows of each segment."""
     return segments.rows if isinstance(segments, Matrices) else np.diff(segments)
-
-
-def ends_of(sizes: Sequence[int] | Array) -> Array:
-    """(K + 1,) offsets of parts of these sizes, from 0."""
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
 
 
 def run_by_matrix(

@@ -20,7 +20,7 @@ def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """
     if not ids.size:
         return ids, rows[:0].copy()
-    distinct, order, offsets = _by_id(ids)
+    distinct, order, offsets = by_id(ids)
     sums = np.empty((distinct.size, rows.shape[1]), rows.dtype)
     if distinct.size == ids.size:
         gather_rows(rows, order, sums)
@@ -29,11 +29,13 @@ def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     return distinct, sums
 
 
-def _by_id(ids: Array) -> tuple[Array, Array, Array]:
+def by_id(ids: Array) -> tuple[Array, Array, Array]:
     """Distinct ids, the positions sorted by id, and where those of each id begin."""
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
-    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    is_first = np.ones(ids.size, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    first = np.flatnonzero(is_first)
     return ordered[first], order, np.append(first, ids.size)
 
 
@@ -71,7 +73,7 @@ def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     out[...] = 0
     if not index.size:
         return
-    distinct, order, offsets = _by_id(index)
+    distinct, order, offsets = by_id(index)
     for ids, part in groups(offsets, rows.shape[1]):
         sums = np.empty((ids.stop - ids.start, rows.shape[1]), rows.dtype)
         within = offsets[ids.start : ids.stop + 1] - part.start

@@ -15,7 +15,7 @@ from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 
 class InnerProduct(Operation):
@@ -69,7 +69,7 @@ class InnerProduct(Operation):
     def _weights(cls, batch: Batch) -> tuple[Array, Array]:
         """The weights of all nodes, on the values' device, and where each node's begin."""
         values = [node.weights for node in batch.nodes]
-        offsets = np.concatenate(([0], np.cumsum([w.size for w in values])))
+        offsets = offsets_of([w.size for w in values])
         weights: Array = batch.scratch[: int(offsets[-1])]
         arrays.upload(weights, values)
         return weights, offsets

@@ -32,9 +32,9 @@ from dynbatch.kernels.attention.packed import (
     exp_rows,
     softmax_backward,
 )
-from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime.dispatch import HOST, kernel, no_scratch_on_gpu
 from dynbatch.kernels.runtime.precision import FULL, multiplying
+from dynbatch.ragged import offsets_of
 
 
 @no_scratch_on_gpu
@@ -134,7 +134,7 @@ def dot_attention_of_pages(
     """
     keys, values = paged.joined(out)
     lengths = paged.table.after
-    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(lengths))
+    packed = PackedAttention(queries, keys, values, query_offsets, offsets_of(lengths))
     size = workspace(spec_of(out), np.diff(query_offsets).tolist(), lengths.tolist(), scoring)
     dot_attention(packed, scoring, out, None, np.empty(size, out.dtype))
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.ragged import offsets_of
 
 
 class PackedAttention(NamedTuple):
@@ -67,8 +68,9 @@ def pairs_of(packed: PackedPairs, numbers: Array) -> Iterator[tuple[slice, slice
         start = end
 
 
-def num_pairs(packed: PackedPairs) -> int:
-    return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
+def pair_offsets(packed: PackedPairs) -> Array:
+    """(K + 1,) where the pairs of each sentence begin."""
+    return offsets_of(np.diff(packed.query_offsets) * np.diff(packed.key_offsets))
 
 
 def exp_rows(scores: Array) -> tuple[Array, Array]:

@@ -119,18 +119,11 @@ def matmul_segments(
     functions = _libraries[FULL].functions(out.values.dtype)
     if functions is None or not is_packed(*arrays):
         return NotImplemented
-    rows, columns = np.array(out.lengths, np.int64), _widths(out)
-    inner = np.array(a.lengths, np.int64) if transpose_a else _widths(a)
+    rows, columns = np.array(out.lengths, np.int64), out.every_width
+    inner = np.array(a.lengths, np.int64) if transpose_a else a.every_width
     starts = [ragged.starts[:-1] for ragged in (a, b, out)]
     table = np.column_stack([*starts, rows, inner, columns])
     rest = (address(table), transpose_a, transpose_b, *[address(array) for array in arrays])
     spans = shares(rows * inner * columns)
     share(functions.segments, [(*span, *rest) for span in spans])
     return None
-
-
-def _widths(ragged: Ragged) -> Array:
-    """The width of each segment."""
-    if ragged.widths is not None:
-        return np.array(ragged.widths, np.int64)
-    return np.full(len(ragged), ragged.values.shape[1])

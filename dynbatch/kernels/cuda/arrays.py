@@ -26,6 +26,7 @@ from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import PART_OF_COLUMNS, over_elements
 from dynbatch.kernels.expressions import BINARY
 from dynbatch.kernels.segment import sum_segments
+from dynbatch.ragged import offsets_of
 
 ADDITION = ElementFunction("add", BINARY["add"].forward, ("a", "b"))
 
@@ -127,9 +128,7 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
 
 
 def _offsets(count: int, repeats: Array | None) -> Array:
-    if repeats is None:
-        return np.arange(count + 1)
-    return np.concatenate(([0], np.cumsum(repeats)))
+    return np.arange(count + 1) if repeats is None else offsets_of(repeats)
 
 
 def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:

@@ -87,18 +87,12 @@ def matmul_segments(
 def segment_entries(a: Ragged, b: Ragged, out: Ragged, transpose_a: bool) -> tuple[Array, int]:
     """The (K, 9) table of `matmul_segments`, as in `blas.cu`, and the tiles of all outputs."""
     rows = np.diff(out.offsets)
-    widths = [_widths(ragged) for ragged in (a, b, out)]
+    widths = [ragged.every_width for ragged in (a, b, out)]
     tiles = -(-rows // SIDE) * -(-widths[2] // SIDE)
     inner = np.diff(a.offsets) if transpose_a else widths[0]
     starts = [ragged.starts[:-1] for ragged in (a, b, out)]
     columns = (np.cumsum(tiles) - tiles, *starts, rows, inner, *widths)
     return np.column_stack(columns), int(tiles.sum())
-
-
-def _widths(ragged: Ragged) -> Array:
-    if ragged.widths is not None:
-        return np.array(ragged.widths, np.int64)
-    return np.full(len(ragged), ragged.values.shape[1])
 
 
 def _sizes(a: Array, b: Array, out: Array) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.move import THREADS, TILE
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.walks import ROWS_OF_BLOCK, segment_blocks
+from dynbatch.kernels.rows import by_id
 
 
 class RowGather(NamedTuple):
@@ -86,15 +87,8 @@ def row_table(ids: Array) -> RowTable:
     Args:
         ids: (N,) integers, any order, duplicates allowed.
     """
-    order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    first = np.ones(ids.size, bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    offsets = np.append(starts, ids.size)
-    return RowTable(
-        order.astype(np.int32), offsets.astype(np.int32), ordered[starts].astype(np.int32)
-    )
+    targets, sources, offsets = [table.astype(np.int32) for table in by_id(ids)]
+    return RowTable(sources, offsets, targets)
 
 
 def scatter_rows(rows: Array, index: Array, out: Array) -> None:

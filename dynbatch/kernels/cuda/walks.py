@@ -15,9 +15,10 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
-from dynbatch.kernels.matrices import Matrices, Segments, ends_of
+from dynbatch.kernels.matrices import Matrices, Segments
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import ELEMENTS, ROWS, Walk
+from dynbatch.ragged import offsets_of
 
 Reduction = Callable[[Array, Segments, Array], None]
 """Reduces rows within segments to its third argument."""
@@ -88,9 +89,9 @@ def matrix_table(matrices: Matrices) -> Array:
         ShapeError: an element does not fit the table.
     """
     rows, widths = matrices.rows, matrices.widths
-    elements, first, sums = [ends_of(sizes) for sizes in (rows * widths, rows, widths)]
+    elements, first, sums = [offsets_of(sizes) for sizes in (rows * widths, rows, widths)]
     _require_room(int(elements[-1]))
-    tiles = ends_of(-(-widths // TILE_COLUMNS))
+    tiles = offsets_of(-(-widths // TILE_COLUMNS))
     return np.column_stack((elements, first, sums, np.append(widths, 0), tiles))
 
 
@@ -195,7 +196,7 @@ def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
     """Offsets of parts of at most `most` rows, and offsets of each segment's parts."""
     counts = -(-np.diff(offsets) // most)
     parts = np.append(row_index(offsets[:-1], counts, most), offsets[-1])
-    return parts, np.concatenate(([0], np.cumsum(counts)))
+    return parts, offsets_of(counts)
 
 
 def reduce_parts(rows: Array, offsets: Segments, reduce: Reduction) -> tuple[Array, Segments]:

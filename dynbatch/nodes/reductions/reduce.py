@@ -41,7 +41,7 @@ from dynbatch.nodes.shape.permute import permute
 from dynbatch.nodes.shape.reshape import reshape
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Parameter
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 Dims = int | tuple[int, ...] | None
 """One dimension, several, or all."""
@@ -82,7 +82,7 @@ class Total(Operation):
     @classmethod
     def ends(cls, batch: Batch) -> Array:
         """(K + 1,) the offset of each node's inputs among all inputs."""
-        return np.concatenate(([0], np.cumsum(batch.counts())))
+        return offsets_of(batch.counts())
 
     @classmethod
     def numbers(cls, batch: Batch) -> tuple[Array, Array]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dynbatch.backend import Array
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import spread_segments, sum_segments
@@ -15,7 +13,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import INDEX_BYTES
 from dynbatch.nodes.shape.gather import ReadsRowNumbers
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 
 class SegmentSum(ReadsRowNumbers):
@@ -48,7 +46,7 @@ class SegmentSum(ReadsRowNumbers):
     @classmethod
     def ends(cls, batch: Batch) -> Array:
         """(K + 1,) the offset of each segment among the rows of all sentences."""
-        return np.concatenate(([0], np.cumsum(batch.concat("counts"))))
+        return offsets_of(batch.concat("counts"))
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

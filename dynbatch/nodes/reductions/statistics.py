@@ -13,7 +13,7 @@ from dynbatch.backend import Array
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays, elementwise
 from dynbatch.kernels.cumulative import cumsum_segments
-from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
+from dynbatch.kernels.matrices import Matrices, Segments, lengths_of
 from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.unary import arithmetic
@@ -25,7 +25,7 @@ from dynbatch.nodes.operation import Retain
 from dynbatch.nodes.reductions.reduce import Dims, Reduction, reduced
 from dynbatch.nodes.shape.axes import Along, axis, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 
 class CumSum(Along):
@@ -99,7 +99,7 @@ class Spread(Reduction):
         widths = offsets.widths if isinstance(offsets, Matrices) else y.table.shape[1]
         with np.errstate(divide="ignore"):
             numbers = (1 / divisors).astype(y.values.dtype)
-        ends = ends_of(np.broadcast_to(widths, divisors.shape))
+        ends = offsets_of(np.broadcast_to(widths, divisors.shape))
         arrays.scale_segments(y.flat, numbers, ends, y.flat)
 
     @classmethod

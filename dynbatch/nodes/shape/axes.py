@@ -14,13 +14,13 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.matrices import Matrices, Segments, ends_of
+from dynbatch.kernels.matrices import Matrices, Segments
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.nodes.syntax.registry import not_an_argument
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 TOKENS = "tokens"
 FEATURES = "features"
@@ -84,7 +84,7 @@ def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
     if over == ALL:
         return flat, x.starts
     if x.widths is not None:
-        return flat, ends_of(np.repeat(x.widths, x.lengths))
+        return flat, offsets_of(np.repeat(x.widths, x.lengths))
     rows, width = x.values.shape
     return flat, np.arange(0, rows * width + 1, width)
 

@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels import arrays
-from dynbatch.kernels.matrices import Matrices, Segments, ends_of
+from dynbatch.kernels.matrices import Matrices, Segments
 from dynbatch.kernels.segment import spread_segments, sum_segments
 from dynbatch.nodes.arguments import LEAST_0, SIZES, node_of
 from dynbatch.nodes.batch import Batch
@@ -18,7 +18,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import FEATURES, TOKENS
 from dynbatch.nodes.shape.broadcast import broadcast_shape, rows_repeated
 from dynbatch.nodes.shape.reshape import squeeze
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, offsets_of
 
 
 class Repeated(Operation):
@@ -107,7 +107,7 @@ class ExpandToLength(Repeated):
             return Matrices(rows, widths)
         numbers = [n * width for n, width in batch.input_shapes(0)]
         sizes = np.multiply(rows, widths)
-        return ends_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
+        return offsets_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
 
 
 def expand(x: Node, shape: Shape) -> Node:

@@ -9,11 +9,10 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.attention.mask import Mask
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, pair_offsets
 from dynbatch.kernels.c.attention.mask import mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime.tasks import share_rows
 from dynbatch.kernels.segment import WORTH_A_THREAD
 
@@ -64,11 +63,6 @@ def additive_attention_backward(
     elements = int(pairs[-1]) * vector.size // blocks
     share_rows(functions.additive_backward, blocks, elements, *arguments, least=WORTH_A_THREAD)
     return shares.sum(axis=0)
-
-
-def pair_offsets(packed: PackedAttention) -> Array:
-    """(K + 1,) where the pairs of each sentence begin."""
-    return ends_of(np.diff(packed.query_offsets) * np.diff(packed.key_offsets))
 
 
 def _fits(

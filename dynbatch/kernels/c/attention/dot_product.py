@@ -28,9 +28,9 @@ from dynbatch.kernels.c.attention import single_query
 from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import share
+from dynbatch.ragged import offsets_of
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
 # Scores that take a thread about 100 µs.
@@ -134,7 +134,7 @@ def _call_of_pages(
         return cast(AttentionCall, known)
     # C reads of these how far apart rows are.
     keys, values = [np.empty((1, width), out.dtype) for width in paged.widths]
-    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
+    packed = PackedAttention(queries, keys, values, query_offsets, offsets_of(table.after))
     size = 0
     if scoring.bias is not None:
         size = _bias_size(np.diff(query_offsets).tolist(), table.after.tolist(), scoring)

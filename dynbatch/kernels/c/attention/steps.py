@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.matrices import ends_of
+from dynbatch.ragged import offsets_of
 
 _library = Library("attention/deferred.c")
 
@@ -129,7 +129,7 @@ class AttentionSteps:
             keeps:        whether backward follows.
         """
         self._first = first
-        self._pairs = ends_of(offsets[list(counts)])
+        self._pairs = offsets_of(offsets[list(counts)])
         most = int(self._pairs[-1])
         if not keeps:  # all steps use the first one's
             most = int(offsets[counts[0]]) if counts else 0
@@ -145,7 +145,7 @@ class AttentionSteps:
         self._read(keys, values, offsets)
         self._dkeys, self._dvalues = dkeys, dvalues
         self._skipped = first - self._first
-        self._rows = ends_of(counts)
+        self._rows = offsets_of(counts)
         rows, longest = int(self._rows[-1]), int(np.diff(offsets).max(initial=0))
         kept = np.empty((rows, values.shape[1]), keys.dtype)
         self._point(

@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array, ArraySpec
 from dynbatch.cupy_types import device_address
 from dynbatch.kernels.attention.mask import Mask
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, pair_offsets
 from dynbatch.kernels.cuda.attention.dot_product import mask_tables
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
@@ -109,11 +109,9 @@ def _rows(array: Array | None) -> tuple[int | None, int]:
 
 def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:
     """First query, key and pair of each sentence; None for queries if each has one."""
-    queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
-    if (queries == 1).all():
+    if (np.diff(packed.query_offsets) == 1).all():
         return None, packed.key_offsets, packed.key_offsets
-    pairs = queries * keys
-    return packed.query_offsets, packed.key_offsets, np.cumsum(pairs) - pairs
+    return packed.query_offsets, packed.key_offsets, pair_offsets(packed)[:-1]
 
 
 def _sizes(packed: PackedAttention) -> tuple[int, int, int]:

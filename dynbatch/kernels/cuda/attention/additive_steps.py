@@ -13,7 +13,7 @@ from dynbatch.kernels.cuda.attention.additive import THREADS
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.matrices import ends_of
+from dynbatch.ragged import offsets_of
 
 RowsOfSteps = tuple[Array, int | Array]
 """Rows in each step: the address of the first, and elements from a row to the next."""
@@ -43,7 +43,7 @@ class AdditiveSteps:
         self._offsets = offsets
         self._counts = counts
         pairs = offsets[counts]
-        first = ends_of(pairs)[:-1] if keeps else np.zeros_like(pairs)
+        first = offsets_of(pairs)[:-1] if keeps else np.zeros_like(pairs)
         most = int((first + pairs).max(initial=0))
         self._weights = queue().cupy.empty(most, keys.dtype)
         self._first = first * keys.itemsize + device_address(self._weights)

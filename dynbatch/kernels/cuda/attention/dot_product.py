@@ -19,8 +19,8 @@ from dynbatch.kernels.cuda.runtime.packing import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.dropout import bounds_and_scales
-from dynbatch.kernels.matrices import ends_of
 from dynbatch.kernels.runtime.precision import FULL, of_products
+from dynbatch.ragged import offsets_of
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256
@@ -108,7 +108,7 @@ def _call_of_pages(
     log_rows = table.rows.bit_length() - 1
     assert table.rows == 1 << log_rows, f"pages of {table.rows} rows, which are no power of two"
     keys, values = [queries[:0].reshape(0, width) for width in paged.widths]  # for their widths
-    packed = PackedAttention(queries, keys, values, query_offsets, ends_of(table.after))
+    packed = PackedAttention(queries, keys, values, query_offsets, offsets_of(table.after))
     form = _form(packed, scoring)
     tiles, blocks = tile_table(np.diff(query_offsets), form.side)
     of_pages = table.bases, table.firsts, table.gaps, log_rows

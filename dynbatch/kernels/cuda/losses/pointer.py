@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dynbatch.backend import Array, ArraySpec
-from dynbatch.kernels.attention.packed import num_pairs
+from dynbatch.kernels.attention.packed import pair_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.walks import row_grid
 from dynbatch.kernels.losses.pointer import ChoiceGradients, Choices
@@ -37,7 +35,7 @@ def pointer_loss_backward(
 ) -> None:  # fmt: skip
     queries, keys, *_ = packed
     (rows, width), tables = keys.shape, _tables(packed)
-    slopes = scratch[: num_pairs(packed)]
+    slopes = scratch[: probabilities.size]
     args = (keys, probabilities, dy, slopes, wanted.queries, ids, weights, *tables, width)
     launch(keys, "pointer_loss_backward", (queries.shape[0],), (THREADS,), args)
     if wanted.keys is not None:
@@ -48,6 +46,5 @@ def pointer_loss_backward(
 
 def _tables(packed: Choices) -> tuple[Array, Array, Array, int]:
     """First query, key and pair of each sentence, and the number of sentences."""
-    _, _, queries, keys = packed
-    pairs = np.diff(queries) * np.diff(keys)
-    return queries, keys, np.cumsum(pairs) - pairs, len(pairs)
+    pairs = pair_offsets(packed)[:-1]
+    return packed.query_offsets, packed.key_offsets, pairs, len(pairs)

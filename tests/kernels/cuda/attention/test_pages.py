@@ -15,7 +15,7 @@ from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import PackedAttention
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.matrices import ends_of
+from dynbatch.ragged import offsets_of
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import launches
 from tests.marks import exhaustive
@@ -27,7 +27,7 @@ def paged(cupy, rows, lengths, split, height=32):
     """Rows of sentences (N, 2 · width), keys beside values, in pages of `height` rows with gaps."""
     width = rows.shape[1] // 2
     gaps, bases, firsts, held = [], [], [], []
-    for first, end in pairwise(ends_of(lengths)):
+    for first, end in pairwise(offsets_of(lengths)):
         gap = -split % height if split < end - first else 0
         gaps.append((split, gap))
         count = -(-(end - first + gap) // height)
@@ -60,7 +60,7 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
     starts = None if mask is NO_MASK and not bias else BEFORE
     scoring = Scoring(HEADS, np.full(4, 0.3, dtype), [mask] * 4, SHARED, slopes, starts=starts)
     keys, values = np.split(rows, 2, axis=1)
-    packed = PackedAttention(q, keys.copy(), values.copy(), ends_of(new), ends_of(lengths))
+    packed = PackedAttention(q, keys.copy(), values.copy(), offsets_of(new), offsets_of(lengths))
     expected = np.empty_like(q)
     room = workspace(spec_of(q), new, lengths.tolist(), scoring)
     dot_attention(packed, scoring, expected, None, np.empty(room, dtype))
@@ -69,7 +69,7 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
         scoring = scoring._replace(bias=ScoreBias(cupy.asarray(slopes.numbers), None))
     out = cupy.empty(q.shape, dtype)
     with launches(1):
-        dot_attention_of_pages(cupy.asarray(q), ends_of(new), of_pages, scoring, out)
+        dot_attention_of_pages(cupy.asarray(q), offsets_of(new), of_pages, scoring, out)
         queue().flush()
     np.testing.assert_allclose(out.get(), expected, rtol=1e-4, atol=1e-5)
 
@@ -87,7 +87,7 @@ def test_pages_on_a_gpu_have_a_power_of_two_of_rows(cupy):
     of_pages, _held = paged(cupy, rows, lengths, 4, height=3)
     q, scoring = cupy.zeros((1, WIDTH), np.float32), Scoring(1, np.ones(1, np.float32), [NO_MASK])
     with pytest.raises(AssertionError, match="pages of 3 rows, which are no power of two"):
-        dot_attention_of_pages(q, ends_of((1,)), of_pages, scoring, q)
+        dot_attention_of_pages(q, offsets_of((1,)), of_pages, scoring, q)
 
 
 def test_layers_that_score_alike_bring_their_tables_up_once(cupy, dtype):
@@ -95,7 +95,7 @@ def test_layers_that_score_alike_bring_their_tables_up_once(cupy, dtype):
     rows = rng.standard_normal((lengths.sum(), HEADS // SHARED * WIDTH * 2)).astype(dtype)
     of_pages, _held = paged(cupy, rows, lengths, 40)
     q, new = cupy.asarray(rng.standard_normal((4, HEADS * WIDTH)).astype(dtype)), np.ones(4, int)
-    offsets = ends_of(new)
+    offsets = offsets_of(new)
 
     def attended(*layers):
         """Bytes that come up for layers of some masks and scales, and their results."""

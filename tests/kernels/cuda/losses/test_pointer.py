@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.backend import spec_of
-from dynbatch.kernels.attention.packed import num_pairs
+from dynbatch.kernels.attention.packed import pair_offsets
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import pointer as kernels
 from dynbatch.kernels.losses.pointer import Choices
@@ -55,7 +55,7 @@ def problem(dtype, lengths, width):
 def probabilities_of(packed, ids, weights):
     """Probabilities after the NumPy kernel."""
     host = packed._replace(queries=packed.queries.array, keys=packed.keys.array)
-    p = np.empty(num_pairs(packed), host.keys.dtype)
+    p = np.empty(int(pair_offsets(packed)[-1]), host.keys.dtype)
     kernels.pointer_loss(host, ids, weights, p, np.empty(ids.size, p.dtype))
     return Values(p)
 
@@ -63,7 +63,7 @@ def probabilities_of(packed, ids, weights):
 @EACH
 def test_forward(cupy, dtype, lengths, width):
     packed, ids, weights = problem(dtype, lengths, width)
-    outputs = normal(dtype, num_pairs(packed)), Values(np.zeros(ids.size, dtype))
+    outputs = normal(dtype, int(pair_offsets(packed)[-1])), Values(np.zeros(ids.size, dtype))
     with launches(ids.size > 0):
         assert_versions_agree(kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE)
 
@@ -97,7 +97,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
     def run(rows, columns, offsets):
         q, k = cupy.asarray(packed.queries.array[rows]), cupy.asarray(packed.keys.array[columns])
         given = Choices(q, k, *offsets)
-        p, losses = cupy.empty(num_pairs(given), dtype), cupy.empty(len(q), dtype)
+        p, losses = cupy.empty(int(pair_offsets(given)[-1]), dtype), cupy.empty(len(q), dtype)
         wanted = Choices(cupy.empty(q.shape, dtype), cupy.empty(k.shape, dtype), *offsets)
         dy = cupy.asarray(np.ones(offsets[0].size - 1, dtype))
         kernels.pointer_loss(given, ids[rows], weights[rows], p, losses)
@@ -118,7 +118,7 @@ def test_the_scores_of_an_ignored_query_may_be_anything(cupy, dtype, bad):
     packed, ids, weights = problem(dtype, ((3, 4), (4, 40)), 5)
     weights[[1, 5]] = 0
     packed.queries.array[[1, 5]] = bad
-    outputs = normal(dtype, num_pairs(packed)), Values(np.full(ids.size, np.nan, dtype))
+    outputs = normal(dtype, int(pair_offsets(packed)[-1])), Values(np.full(ids.size, np.nan, dtype))
     with np.errstate(invalid="ignore"):
         found = assert_versions_agree(
             kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE
