@@ -3,16 +3,16 @@
 Tests marked `exhaustive` are products and counts beyond what most changes need: all orders in which
 threads run, every architecture, thousands of random graphs. They are left out unless asked for, and
 so are products of the parameters of the others, of which each value is tried at least once; their
-`check_gradient` takes differences of few elements, and `check_batching` reads the values of every
-other mini-batch before backward. These others are of three suites (`tests/suites.py`), of which one
-runs where no file is named:
+`check_gradient` takes differences of few elements, and `check_batching` and `check_device` run each
+mini-batch once, not both with values read before backward and without. These others are of three
+suites (`tests/suites.py`), of which one runs where no file is named:
 
     pytest                 the suite main, as `make test`
     pytest --suite cuda    another suite: `make test-cuda`, `make test-slow`
     pytest PATH ...        of each file that is named all suites
     pytest --changed       the files nearest to what differs from main (`tests/changed.py`)
     pytest --all           all suites, and what is exhaustive
-    pytest --part 2/6      a sixth of what is exhaustive alone: CI takes a twelfth for each commit
+    pytest --part 2/6      a sixth of what is exhaustive alone: CI takes a 36th for each commit
 """
 
 import gc
@@ -34,6 +34,7 @@ import dynbatch.pictures  # else pytest puts a file of it, imported for doctests
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels import segment
 from dynbatch.testing import batching, check_gradient
+from dynbatch.testing import device as check_device
 from tests.changed import Changed
 from tests.cuda import devices
 from tests.marks import Case, covering, covering_cases, dealt, exhaustive, is_exhaustive
@@ -76,7 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("all")
     if not (config.getoption("--all") or config.getoption("--part")):
         check_gradient.__kwdefaults__["most"] = FEW_ELEMENTS
-        batching._check.__kwdefaults__["twice"] = False
+        for check in (batching._check, check_device._check):
+            check.__kwdefaults__["twice"] = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

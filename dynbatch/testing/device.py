@@ -36,17 +36,21 @@ def check_device(
         BackendError:   the device is not available.
     """
     sentences = [example if isinstance(example, tuple) else (example,) for example in examples]
-    everyone = range(len(sentences))
     with in_float64(parameters) as distinct:
-        case = Case(build, sentences, distinct, seed, rtol, atol)
-        for reads in (False, True):
-            expected = run(case, everyone, "by_bound", reads)
-            for parameter in distinct:
-                parameter.to(device)
-            try:
-                outcome = run(case, everyone, "by_bound", reads, device)
-            finally:
-                for parameter in distinct:
-                    parameter.grad = None
-                    parameter.to("cpu")
-            compare(case, f"on {device}", outcome, [expected])
+        _check(Case(build, sentences, distinct, seed, rtol, atol), device)
+
+
+def _check(case: Case, device: str, *, twice: bool = True) -> None:
+    """Run and compare the mini-batch twice, or only with values read before backward."""
+    everyone = range(len(case.examples))
+    for reads in (False, True) if twice else (True,):
+        expected = run(case, everyone, "by_bound", reads)
+        for parameter in case.parameters:
+            parameter.to(device)
+        try:
+            outcome = run(case, everyone, "by_bound", reads, device)
+        finally:
+            for parameter in case.parameters:
+                parameter.grad = None
+                parameter.to("cpu")
+        compare(case, f"on {device}", outcome, [expected])
