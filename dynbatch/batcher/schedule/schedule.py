@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
+
+import numpy as np
 
 from dynbatch.arguments import refused
 from dynbatch.batcher.schedule.plan import BatchStep, Plan, Structure
@@ -100,8 +102,12 @@ def schedule(
     numbers = numbers or numbers_of(nodes, roots)
     plan = _plans_of_nodes.find((policy, numbers))
     if plan is None:
-        structure = structure_of(nodes, roots)
-        plan = schedule_structure(structure, policy, lambda node: nodes[node].label())
+        by_position = policy, in_positions(numbers)
+        plan = _plans_of_nodes.find(by_position)
+        if plan is None:
+            structure = structure_of(nodes, roots)
+            plan = schedule_structure(structure, policy, lambda node: nodes[node].label())
+            _plans_of_nodes.enter(by_position, plan)
         _plans_of_nodes.enter((policy, numbers), plan)
     return plan
 
@@ -124,6 +130,26 @@ def numbers_of(nodes: Sequence[Operation], roots: Sequence[Node] | None = None) 
         if RESULT in signatures:
             numbers += [node.number for node in nodes if isinstance(node, BlockResult)]
     return array("i", numbers).tobytes()
+
+
+def in_positions(numbers: bytes) -> bytes:
+    """`numbers_of` nodes with their positions in place of indices, and -1 for all other nodes.
+
+    Mini-batches of other trees have other indices, and often one structure.
+    """
+    values = np.frombuffer(numbers, np.int32)
+    count = int(values[0])
+    signatures, index, sizes = values[1 : 1 + 3 * count].reshape(3, count)
+    start = 1 + 3 * count
+    end = start + int(sizes.sum())
+    num_roots = values[end : end + 1]
+    after = end + 1 + int(num_roots.sum())
+    read = np.concatenate([values[start:end], values[end + 1 : after]])
+    order = np.argsort(index)
+    nearest = order[np.searchsorted(index, read, sorter=order).clip(max=count - 1)]
+    position = np.where(index[nearest] == read, nearest, -1)
+    parts: list[Any] = [[-count], signatures, sizes, num_roots, position, values[after:]]
+    return np.concatenate(parts).astype(np.int32).tobytes()
 
 
 def schedule_structure(

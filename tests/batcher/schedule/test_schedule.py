@@ -50,6 +50,30 @@ def test_lengths_do_not_change_a_plan():
     assert plans[0] is plans[1]
 
 
+def test_a_plan_is_known_by_positions_whatever_the_indices(monkeypatch):
+    def nodes_after(others: int, first_runs: bool = True) -> list:
+        for _ in range(others):
+            F.input(graph, [1.0])
+        x = F.input(graph, [1.0])
+        y = F.tanh(x)
+        return [x, y, y * y][not first_runs :]
+
+    structures_made = []
+    made = module.structure_of
+    monkeypatch.setattr(
+        module, "structure_of", lambda *nodes: structures_made.append(made(*nodes)) or made(*nodes)
+    )
+    monkeypatch.setattr(module, "_plans_of_nodes", Recent(8))
+    plans = []
+    with db.Graph() as graph:
+        for nodes in (nodes_after(0), nodes_after(3), nodes_after(0, first_runs=False)):
+            for roots in (None, nodes[-1:]):
+                plans.append(schedule(nodes, roots=roots))
+                assert plans[-1].structure == made(nodes, roots)
+    assert len(structures_made) == 4
+    assert plans[:2] == plans[2:4]
+
+
 def test_the_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_plans", Recent(module.CACHED_PLANS))
     for kinds in range(module.CACHED_PLANS + 5):
