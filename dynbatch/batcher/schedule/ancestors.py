@@ -178,6 +178,7 @@ class Needed:
                 self._add(node.inputs[0].inputs, stack)
             else:
                 self._add(node.inputs, stack)
+        stacked.sort(key=lambda node: node.index)  # as a batch of them has them, as a rule
         for table, (_, rows) in rows_by_table(stacked).items():
             self.plans[table].marked[rows] = True
 

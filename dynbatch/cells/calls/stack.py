@@ -45,6 +45,8 @@ class Stacked(NamedTuple):
         firsts: of each, the first of the call's values that it is; None where each is a call.
         tables: the distinct ones, in order of first use.
         phase:  the first in which all of them are there.
+        by_table: what `rows_by_table` gave last for nodes of which this one's came first, with the
+            indices of these: they are asked for when a run is planned, and when it runs.
     """
 
     results: Sequence[Result]
@@ -53,6 +55,7 @@ class Stacked(NamedTuple):
     firsts: list[int] | None
     tables: list[CallTable]
     phase: int
+    by_table: list[tuple[list[int], dict[CallTable, tuple[Array, Array]]]]
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Stacked:
@@ -61,7 +64,7 @@ class Stacked(NamedTuple):
         firsts = None if are_calls else [result.first for result in results]
         rows = [result.row for result in results]
         phase = max([result.ready for result in results])
-        return cls(results, origins, rows, firsts, list(dict.fromkeys(origins)), phase)
+        return cls(results, origins, rows, firsts, list(dict.fromkeys(origins)), phase, [])
 
 
 class StackCalls(Operation):
@@ -133,6 +136,10 @@ def rows_by_table(nodes: Sequence[StackCalls]) -> dict[CallTable, tuple[Array, A
 
     Columns of integers instead of a loop over calls, of which a mini-batch has thousands.
     """
+    indices = [node.index for node in nodes]
+    for known, by_table in nodes[0].stacked.by_table if nodes else ():
+        if known == indices:
+            return by_table
     each = [node.stacked for node in nodes]
     tables = dict.fromkeys(chain.from_iterable([stacked.tables for stacked in each]))
     number = {table: k for k, table in enumerate(tables)}
@@ -140,9 +147,12 @@ def rows_by_table(nodes: Sequence[StackCalls]) -> dict[CallTable, tuple[Array, A
     code = np.fromiter(codes, np.int64)
     rows = np.fromiter(chain.from_iterable([stacked.rows for stacked in each]), np.int64, code.size)
     terms = [np.flatnonzero(code == k) for k in range(len(tables))]
-    return {
+    by_table = {
         table: (of_table, rows[of_table]) for table, of_table in zip(tables, terms, strict=True)
     }
+    if nodes:
+        each[0].by_table[:] = [(indices, by_table)]
+    return by_table
 
 
 def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
