@@ -148,7 +148,7 @@ class CallReader:
     def _call(self, table: CallTable, arguments: Sequence[Document]) -> Node:
         """A call, made by the function that makes the calls of a cell."""
         tables: dict[Any, CallTable] = defaultdict(lambda: table)
-        make = maker(len(arguments), None, frozenset())(tables, {}, [], None, Call.__new__, Call)
+        make = maker(len(arguments), None, frozenset())(tables, {}, [], None, Call)
         call: Node = make(tuple([self._given(argument) for argument in arguments]))
         return call
 

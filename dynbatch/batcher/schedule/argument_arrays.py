@@ -29,12 +29,14 @@ class Entries:
         row:     (M,) row there.
         first:   (M,) which of the values of a call there.
         counts:  (N,) entries of each call; None for one each.
+
+    Args:
+        types: of the arguments.
     """
 
     __slots__ = ("code", "counts", "first", "origins", "row")
 
-    def __init__(self, arguments: Sequence[Any]) -> None:
-        types = set(map(type, arguments))
+    def __init__(self, arguments: Sequence[Any], types: set[type]) -> None:
         self.counts: Array | None = None
         if SumArgument in types:
             members = [x.members if type(x) is SumArgument else (x,) for x in arguments]
@@ -71,12 +73,14 @@ class Entries:
 
 
 def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, int]]:
-    if TupleArgument not in set(map(type, given)):
-        entries = Entries(given)
+    types = set(map(type, given))
+    if TupleArgument not in types:
+        entries = Entries(given, types)
         return [(entries, leaf) for leaf in range(num_leaves)]
     leaves = []
     for leaf in range(num_leaves):
-        entries = Entries([x.members[leaf] if type(x) is TupleArgument else x for x in given])
+        parts = [x.members[leaf] if type(x) is TupleArgument else x for x in given]
+        entries = Entries(parts, set(map(type, parts)))
         shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + np.repeat(shifts, counts)

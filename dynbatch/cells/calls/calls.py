@@ -47,8 +47,9 @@ def maker(
     columns = [f"column{k}" for k in range(num_values)]
     taken, keys = values.copy(), [f"{a}.form_id" for a in values]
     other = [f"{key} != {form}" for key, form in zip(keys, forms, strict=True)]
-    known = ["table", "form_id", "calls", "nodes", *columns, *forms]
-    now = ["table", "table.form_id", "table.calls", "table.nodes", "*table.columns", *keys]
+    known = ["table", "form_id", "calls", "phases", "depths", "nodes", *columns, *forms]
+    of_table = ["form_id", "calls", "phases", "depths", "nodes"]
+    now = ["table", *[f"table.{name}" for name in of_table], "*table.columns", *keys]
     if params_at is not None:
         taken.insert(params_at, "p")
         keys.insert(params_at, "id(p)")
@@ -56,7 +57,7 @@ def maker(
         known.append("params")
         now.append("p")
     lines = [
-        "def made_with(tables, known, latest, slowly, new, Call):",
+        "def made_with(tables, known, latest, slowly, Call):",
         f"    latest.append((None,) * {len(known)})",
         "    def make(arguments):",
         "        try:",
@@ -81,9 +82,11 @@ def maker(
             f"        if {a}.ready > ready: ready = {a}.ready",
         ]
     lines += [
-        "        call = new(Call)",
+        "        call = Call()",  # which has no __init__: quicker than Call.__new__(Call)
         "        call.origin, call.form_id, call.depth = table, form_id, depth",
         "        call.ready, call.row, call.index = ready, len(calls), len(nodes)",
+        "        phases.append(ready)",
+        "        depths.append(depth)",
         "        nodes.append(call)",
         "        calls.append(call)",
         "        return call",
@@ -152,8 +155,8 @@ class Calls:
         arity = (len(values), at, matrices)
         if arity not in self._makers:
             latest: list[tuple[Any, ...]] = []
-            made_with, new = maker(*arity), Call.__new__
-            make = made_with(self._tables, self._known, latest, self.make_slowly, new, Call)
+            made_with = maker(*arity)
+            make = made_with(self._tables, self._known, latest, self.make_slowly, Call)
             self._latest.append(latest)
             self._makers[arity] = make
         make = self.make = self._makers[arity]  # tried first next time

@@ -162,7 +162,8 @@ class CallTable:
     Attributes:
         forms:   leaves of each argument of the cell; `matrices`: which of all leaves are matrices.
         columns: for each argument, what each call was given.
-        calls:   the calls; a call's row is its place here.
+        calls:   the calls; a call's row is its place here. `phases` and `depths`: of each, `ready`
+                 and `depth`, once more: when a run is planned, the calls have left the cache.
         leaf_form_ids, parts: integers of the leaves' forms; where the parts of the tuple are.
         nodes:   all of the graph.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
@@ -197,6 +198,8 @@ class CallTable:
         self.matrices = [isinstance(leaf, MatrixForm) for form in forms for leaf in leaves(form)]
         self.columns: list[list[Any]] = [[] for _ in forms]
         self.calls: list[ValueHandle] = []
+        self.phases: list[int] = []
+        self.depths: list[int] = []
         self.hoisted = HoistedNodes(trace, graph)
         self.runs: list[CallRun] = []
         self._arrays: Array = np.empty((4, 0), np.int64)
@@ -214,9 +217,8 @@ class CallTable:
         if known == count:
             return
         fresh = np.full((4, count - known), NOT_RUN)
-        calls = self.calls[known:]
-        fresh[0] = np.fromiter([call.ready for call in calls], np.int64, len(calls))
-        fresh[1] = np.fromiter([call.depth for call in calls], np.int64, len(calls))
+        fresh[0] = np.fromiter(self.phases[known:count], np.int64)
+        fresh[1] = np.fromiter(self.depths[known:count], np.int64)
         self._arrays = np.concatenate([self._arrays, fresh], axis=1)
         self.ready, self.depth, self.run_of, self.position = self._arrays
 
@@ -272,6 +274,8 @@ class CallTable:
         self.columns = []
         self.hoisted = HoistedNodes(self.trace, self.graph)
         self.calls = []
+        self.phases = []
+        self.depths = []
         self.runs = []
         self.nodes = _Ended()
 
