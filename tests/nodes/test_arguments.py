@@ -59,6 +59,7 @@ FUNCTIONS = {
     "kmax_pool": [lambda x, it: F.kmax_pool(it, 2)],
     "linear": [lambda x, it: F.linear(it, SQUARE)],
     "matmul": [lambda x, it: F.matmul(it, x), lambda x, it: F.matmul(x, it)],
+    "matvec": [lambda x, it: F.matvec(it, x[0]), lambda x, it: F.matvec(x, it)],
     "max_pool": [lambda x, it: F.max_pool(it, 1)],
     "max_pool2d": [lambda x, it: F.max_pool2d(it, 1)],
     "mean_pool": [lambda x, it: F.mean_pool(it, 1)],
@@ -66,6 +67,7 @@ FUNCTIONS = {
     "multiply": [lambda x, it: F.multiply(it, x), lambda x, it: F.multiply(x, it)],
     "normalize": [lambda x, it: F.normalize(it)],
     "nll_loss": [lambda x, it: F.nll_loss(it, [0, 1])],
+    "outer": [lambda x, it: F.outer(it, x), lambda x, it: F.outer(x, it)],
     "pick": [lambda x, it: F.pick(it, 0)],
     "pointer_loss": [
         lambda x, it: F.pointer_loss(it, x, [0, 1]),
@@ -90,6 +92,7 @@ FUNCTIONS = {
     },
     "where": [lambda x, it: F.where(x, it, x), lambda x, it: F.where(x, x, it)],
     "subtract": [lambda x, it: F.subtract(it, x), lambda x, it: F.subtract(x, it)],
+    "vecmat": [lambda x, it: F.vecmat(it, x), lambda x, it: F.vecmat(x[0], it)],
     "viterbi": [lambda x, it: F.viterbi(it, SQUARE, VECTOR, VECTOR)],
     "topk": [lambda x, it: F.topk(it, 1)],
     "windows": [lambda x, it: F.windows(it, 1)],
