@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         DynbatchError, ImportError, OSError: as their messages say; nothing was written.
     """
-    source, target = _found(Path(options.source)), Path(options.target)
+    source, target = _source_of(Path(options.source)), Path(options.target)
     if state_dicts.is_pytorch(source) or state_dicts.is_pytorch(target):
         _convert_state_dict(source, target, options)
     elif source.is_dir():
@@ -152,7 +152,7 @@ def _convert_state_dict(source: Path, target: Path, options: argparse.Namespace)
     _tell("left out", left_out)
 
 
-def _found(source: Path) -> Path:
+def _source_of(source: Path) -> Path:
     """A folder of Hugging Face, or a file: of a run's folder its best, or else its last.
 
     Raises:

@@ -97,13 +97,13 @@ class Continuation:
         """The program for the next rows, as the model is now; it may add nodes to the graph."""
         source = np.zeros(TRACED + 1, np.int64)
         encoded = encoded_by(self._model, graph, source) if self.has_source else ()
-        self._last = self._found(graph, self._arguments(graph, encoded))
+        self._last = self._program_of(graph, self._arguments(graph, encoded))
         return self._last
 
     def _arguments(self, graph: Graph, memories: Sequence[Node]) -> Arguments:
         return Arguments((graph, self._model, np.zeros(TRACED, np.int64), *memories), {})
 
-    def _found(self, graph: Graph, arguments: Arguments) -> Resumed:
+    def _program_of(self, graph: Graph, arguments: Arguments) -> Resumed:
         sizes = sizes_of(arguments.nodes, arguments.arrays)
         program = self._block._program(arguments, graph, sizes)
         if not isinstance(program, BlockProgram):
@@ -139,7 +139,7 @@ class Continuation:
         call_type = self._block._call_type
         for encoded in [encoded_by(self._model, graph, source) for source in sources]:
             arguments = self._arguments(graph, encoded)
-            self._last = self._found(graph, arguments)
+            self._last = self._program_of(graph, arguments)
             program = self._last.beginning
             assert program is not None
             free = program.free_of(sizes_of(arguments.nodes, arguments.arrays))

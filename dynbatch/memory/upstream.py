@@ -155,7 +155,7 @@ class GivenMemory(Resource):
         self.name = name
         self._allocate = allocate
         self._deallocate = deallocate
-        self._given: dict[int, tuple[object, int]] = {}  # by a number that each has
+        self._buffers: dict[int, tuple[object, int]] = {}  # by a number that each has
         self._number_at: dict[int, int] = {}
         self._count = 0
 
@@ -170,13 +170,13 @@ class GivenMemory(Resource):
         try:
             # One step of the interpreter: an interrupt comes before it, or finds what was given.
             buffers = zip(map(self._allocate, (given_size,)), (given_size,), strict=True)
-            self._given.update(zip((self._count,), buffers, strict=True))
+            self._buffers.update(zip((self._count,), buffers, strict=True))
         except Exception as error:
             if isinstance(error, MemoryError) or not backend.is_out_of_memory(error):
                 raise
             raise MemoryError(str(error)) from error
         number, self._count = self._count, self._count + 1
-        buffer = _as_buffer(*self._given[number], size)
+        buffer = _as_buffer(*self._buffers[number], size)
         self._number_at[buffer.address] = number
         return buffer
 
@@ -187,11 +187,11 @@ class GivenMemory(Resource):
     def restore(self, in_use: Sequence[Buffer]) -> None:
         """Give back by `deallocate` what is not in use."""
         numbers = {self._number_at[buffer.address] for buffer in in_use}
-        for number in self._given.keys() - numbers:
+        for number in self._buffers.keys() - numbers:
             self._give_back(number)
 
     def _give_back(self, number: int) -> None:
-        pair = map(self._given.pop, (number,))
+        pair = map(self._buffers.pop, (number,))
         deque(pair if self._deallocate is None else starmap(self._deallocate, pair), maxlen=0)
 
 

@@ -20,7 +20,7 @@ class RandomStreams:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._keys: dict[int, int] = {}
-        self._given: dict[tuple[int, int | str | None], int] = {}
+        self._counts: dict[tuple[int, int | str | None], int] = {}
 
     def of(self, node: Node, example: int | str | None = None) -> int:
         """The node's stream number.
@@ -30,8 +30,8 @@ class RandomStreams:
                 apart by it, and only those of one example by their order.
         """
         base = self._key(node)
-        count = self._given.get((base, example), 0)
-        self._given[base, example] = count + 1
+        count = self._counts.get((base, example), 0)
+        self._counts[base, example] = count + 1
         suffix = "" if example is None else f",{example!r}"
         return zlib.crc32(f"{self._seed},{base},{count}{suffix}".encode())
 

@@ -73,16 +73,16 @@ class Optimizer(NamesChecked):
 
     _groups: Sequence[Optimizer] = ()
     _communicator: Communicator | None = None
-    _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
-    def __new__(cls, *given: Any, **arguments: Any) -> Self:
-        self = super().__new__(cls, *given, **arguments)
-        self._given = given, arguments  # of which groups take what they do not say themselves
+    def __new__(cls, *positional: Any, **arguments: Any) -> Self:
+        self = super().__new__(cls, *positional, **arguments)
+        self._arguments = positional, arguments  # what groups do not say
         return self
 
     def __init__(self, parameters: Parameters, lr: float) -> None:
         name = type(self).__name__
-        arguments, self._given = self._given, ((), {})
+        arguments, self._arguments = self._arguments, ((), {})
         self._scratch = ShardScratch()
         self._started: list[tuple[GradientNorm, list[ParameterState]]] = []
         groups = read_groups(name, parameters)
@@ -107,12 +107,12 @@ class Optimizer(NamesChecked):
             )  # fmt: skip
 
     def _of_group(
-        self, own: Mapping[str, Any], pairs: Any, given: tuple[Any, ...], by_name: dict[str, Any]
+        self, said: Mapping[str, Any], pairs: Any, values: tuple[Any, ...], by_name: dict[str, Any]
     ) -> Optimizer:
         """An optimizer for one group: what the group does not say itself is as it was given."""
-        check_names(type(self), own)
+        check_names(type(self), said)
         first, *names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        arguments = {**dict(zip(names, given[1:], strict=False)), **by_name, **own}
+        arguments = {**dict(zip(names, values[1:], strict=False)), **by_name, **said}
         arguments.pop(first, None)
         return type(self)(pairs, **arguments)
 

@@ -122,7 +122,7 @@ class MeasuredForms:
         try:
             unpadded_loss = self._first_loss(unpadded, batch)
             try:
-                padded_loss = self._steppers[padded].value(self._given(padded, batch))
+                padded_loss = self._steppers[padded].value(self._examples_of(padded, batch))
             except (OutOfMemory, PaddingError):
                 raise
             except DynbatchError as error:
@@ -139,7 +139,7 @@ class MeasuredForms:
     def _first_loss(self, name: str, batch: Batch) -> float:
         """The loss of a batch; what the loss function raises says how it was called."""
         try:
-            return self._steppers[name].value(self._given(name, batch))
+            return self._steppers[name].value(self._examples_of(name, batch))
         except Exception as error:
             error.add_note(
                 "compare_padding calls loss(graph, *example); a Trainer, (graph, model, example)"
@@ -149,7 +149,7 @@ class MeasuredForms:
     def train(self, name: str, batch: Batch) -> Step:
         stepper = self._steppers[name]
         train = stepper.train if self.plan_for is None else stepper.plan
-        return train(self._given(name, batch))
+        return train(self._examples_of(name, batch))
 
     def warm_up(self, name: str, chosen: Sample) -> None:
         """Run a step that is not counted, on the smallest batch: the first compiles programs."""
@@ -160,12 +160,12 @@ class MeasuredForms:
         """All bytes that NumPy and Python held, where they can be measured."""
         if self.plan_for is not None or max(map(max, self.lengths)) > MOST_TRACED:
             return None
-        return self._steppers[name].traced(self._given(name, batch))
+        return self._steppers[name].traced(self._examples_of(name, batch))
 
     def form(self, name: str, batch_size: int, chosen: Sample, steps: Sequence[Step]) -> Form:
         """Sum up the steps of a sample's batches, and estimate the mean of an epoch."""
         many = self.batches(name, batch_size, MEAN_BATCHES).spread
-        uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
+        uses = [self._steppers[name].estimate(self._examples_of(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
         use, pool = steps[at_peak].use, None
         if self.plan_for is None:
@@ -202,7 +202,7 @@ class MeasuredForms:
             name = UNPADDED_RANDOM if unpadded else PADDED_RANDOM
             again = recomputing(self.model) if recomputes else nullcontext()
             with nullcontext() if chunked else stored_logits(), again:
-                use = self._steppers[name].estimate(self._given(name, batch))
+                use = self._steppers[name].estimate(self._examples_of(name, batch))
             return (use.peak_bytes if reuses else use.blocks_bytes) + use.tables_bytes
 
         count = len(CAUSES)
@@ -222,7 +222,7 @@ class MeasuredForms:
             if size <= len(self.examples):
                 batches = self.batches(name, size, CURVE_BATCHES).batches
                 stepper = self._steppers[name]
-                uses = [stepper.estimate(self._given(name, batch)) for batch in batches]
+                uses = [stepper.estimate(self._examples_of(name, batch)) for batch in batches]
                 peaks[size] = max(map(_total, uses))
         return peaks
 
@@ -230,10 +230,10 @@ class MeasuredForms:
         """The mini-batches with which a form stays within so many bytes of arena."""
         estimate = self._steppers[name].estimate
         many = self.batches(name, batch_size, MEAN_BATCHES).spread
-        peaks = [estimate(self._given(name, batch)).peak_bytes for batch in many]
+        peaks = [estimate(self._examples_of(name, batch)).peak_bytes for batch in many]
         fitting = sum([peak <= limit for peak in peaks])
-        batch = max(chosen.largest, key=lambda b: estimate(self._given(name, b)).peak_bytes)
-        forms = self._given(name, batch)
+        batch = max(chosen.largest, key=lambda b: estimate(self._examples_of(name, b)).peak_bytes)
+        forms = self._examples_of(name, batch)
         whole = estimate(forms).peak_bytes
         counts = (name, fitting, len(many), whole)
         try:
@@ -242,7 +242,7 @@ class MeasuredForms:
             return WithinLimit(*counts, None, error.least_bytes)
         return WithinLimit(*counts, use.peak_bytes, None, use.saving, use.recompute_share)
 
-    def _given(self, name: str, batch: Batch) -> Examples:
+    def _examples_of(self, name: str, batch: Batch) -> Examples:
         chosen = [self.examples[i] for i in batch]
         return self.padded.batch(chosen) if is_padded(name) else chosen
 

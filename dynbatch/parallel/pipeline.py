@@ -264,8 +264,8 @@ class _Links:
         return values, gradient
 
     def _move(self, sent: Mapping[int, Array | None], received: Mapping[int, Array | None]) -> None:
-        self._communicator.exchange(_given(sent), _given(received))
+        self._communicator.exchange(_without_none(sent), _without_none(received))
 
 
-def _given(arrays: Mapping[int, Array | None]) -> dict[int, Array]:
+def _without_none(arrays: Mapping[int, Array | None]) -> dict[int, Array]:
     return {rank: array for rank, array in arrays.items() if array is not None}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dynbatch.batcher.execution.record import GraphStatistics, RunRecord, StepRecord
 from dynbatch.reporting.reasons import DEPENDS, EARLIER_RUN, POLICY, Apart
-from dynbatch.reporting.rules import Advice, Observed, a_batch, in_ms, total_seconds
+from dynbatch.reporting.rules import Advice, Observed, a_batch, in_ms, mistake, total_seconds
 
 MOST_HOST = 0.25
 """A share of the run's time above which what more sentences would share is worth a change."""
@@ -165,12 +165,10 @@ def _alone(record: RunRecord, observed: Observed, pairs: Pairs) -> Iterator[Advi
     """A graph that ran almost one by one, and could not do otherwise."""
     statistics = record.statistics
     if is_almost_one_by_one(statistics) and record.lower_bound * MEAN_BATCH > statistics.batches:
-        yield Advice(
-            0.0,
+        yield mistake(
             "nearly every node reads the one before it; a graph of one sentence, or of one chain, "
             "has nothing to batch",
             "put all sentences of a mini-batch into one graph, or use db.scan",
-            stands_out=True,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.last_graphs import KEPT, GraphSummary
-from dynbatch.reporting.rules import MUCH_WORK, Advice, Observed
+from dynbatch.reporting.rules import MUCH_WORK, Advice, Observed, mistake
 
 REPEATED = 4
 """Graphs, one after the other, that all do what a mistake does."""
@@ -19,12 +19,10 @@ def _made_anew(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     graphs = _last(observed, REPEATED)
     again = frozenset.intersection(*[graph.first_traced for graph in graphs]) if graphs else ()
     for name in sorted(again)[:1]:
-        yield Advice(
-            0.0,
+        yield mistake(
             f"the cell or block {name} was made anew, and traced anew, in each of the last "
             f"{REPEATED} graphs: nothing of what was traced and compiled is used again",
             "make it once, outside of the loop: at the top of a module, or in a model's __init__",
-            stands_out=True,
         )
 
 
@@ -36,12 +34,10 @@ def _parameters_anew(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     again = frozenset.intersection(*[graph.made for graph in graphs]) if graphs else frozenset()
     if again:
         names = ", ".join(sorted(again)[:3]) + (", …" if len(again) > 3 else "")
-        yield Advice(
-            0.0,
+        yield mistake(
             f"parameters of equal names were made anew in each of the last {len(graphs)} graphs: "
             f"{names}; no optimizer trains what is read once",
             "make it once, in __init__ of the model, and give the optimizer the model",
-            stands_out=True,
         )
 
 
@@ -59,7 +55,7 @@ def _few_sentences(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     else:
         what = f"have mini-batches of {most} sentences at most: 32 take hardly longer"
         fix = "a larger mini-batch: 32 sentences or more in one graph"
-    yield Advice(0.0, f"the last {KEPT} graphs {what}", fix, stands_out=True)
+    yield mistake(f"the last {KEPT} graphs {what}", fix)
 
 
 def _evaluation(record: RunRecord, observed: Observed) -> Iterator[Advice]:
@@ -69,11 +65,9 @@ def _evaluation(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     if any([graph.is_training or not graph.may_train for graph in graphs]):
         return
     if all([graph.reads_parameters and graph.sentences > FEW_SENTENCES for graph in graphs]):
-        yield Advice(
-            0.0,
+        yield mistake(
             f"no backward ran in the last {REPEATED} graphs, which keep all values for it",
             "Graph(grad=False) for evaluation, which frees a value after its last reader",
-            stands_out=True,
         )
 
 
@@ -81,12 +75,10 @@ def _waited(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     """A loss that was read from a GPU at once; the latest may not have been read yet."""
     graphs = _last(observed, REPEATED)
     if graphs and all([graph.waited for graph in graphs]):
-        yield Advice(
-            0.0,
+        yield mistake(
             f"the loss of each of the last {REPEATED} graphs was read before the next one began: "
             "the GPU idles while the host builds that one",
             "read the loss later: after the next backward, as the Trainer does, or every 100 steps",
-            stands_out=True,
         )
 
 

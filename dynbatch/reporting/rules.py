@@ -35,6 +35,11 @@ class Advice(NamedTuple):
     stands_out: bool = False
 
 
+def mistake(problem: str, fix: str) -> Advice:
+    """Advice that stands out, though nobody knows what it would bring."""
+    return Advice(0.0, problem, fix, stands_out=True)
+
+
 class Observed(NamedTuple):
     """Observations that a run's record does not have.
 

@@ -9,7 +9,15 @@ from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.kernels.backends import without_c
 from dynbatch.kernels.runtime.parallel import num_threads, own_processors
 from dynbatch.nodes.operation import signature_type
-from dynbatch.reporting.rules import MUCH_WORK, Advice, Observed, a_batch, in_ms, total_seconds
+from dynbatch.reporting.rules import (
+    MUCH_WORK,
+    Advice,
+    Observed,
+    a_batch,
+    in_ms,
+    mistake,
+    total_seconds,
+)
 
 MOST_BUILDING = 0.3
 """A share of the run's time above which making nodes is worth a change."""
@@ -180,13 +188,11 @@ def _attention(record: RunRecord, observed: Observed) -> Iterator[Advice]:
                 signatures.add(plan.structure.signatures[node])
     rows = record.rows_with(signatures)
     if rows:
-        yield Advice(
-            0.0,
+        yield mistake(
             f"attention by hand: {sum([row.nodes for row in rows])} products read a softmax of "
             "products, each a node of its own, and all weights are stored",
             "F.attention(queries, keys, values), which stores one number a query; or @db.block "
             "around it",
-            stands_out=True,
         )
 
 
@@ -194,47 +200,39 @@ def _padding(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     steps = [row for row in record.rows if row.padded_rows]
     padded, rows = sum([row.padded_rows for row in steps]), sum([row.rows for row in steps])
     if padded > LEAST_PADDED * rows:
-        yield Advice(
-            0.0,
+        yield mistake(
             f"{padded} of {rows} rows of {steps[0].kind} look like padding: all sentences are of "
             "one length, and most end in equal rows",
             "give sentences as they are, each with its own length; nothing here needs padding",
-            stands_out=True,
         )
 
 
 def _converted(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     if observed.converted_bytes >= LEAST_CONVERTED:
-        yield Advice(
-            0.0,
+        yield mistake(
             f"inputs of {observed.converted_bytes:,} bytes were not of the graph's dtype (NumPy "
             "makes float64) and were converted in this graph",
             'array.astype("float32") once, when the data is read',
-            stands_out=True,
         )
 
 
 def _kept(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     nodes = record.statistics.nodes
     if observed.kept >= LEAST_KEPT and 2 * observed.kept >= nodes:
-        yield Advice(
-            0.0,
+        yield mistake(
             f"keep() holds {observed.kept} of {nodes} nodes that others read: their memory is not "
             "used again, and they are copied when the graph ends",
             "keep() only of what is read after backward; the loss is kept anyway",
-            stands_out=True,
         )
 
 
 def _reading(record: RunRecord, observed: Observed) -> Iterator[Advice]:
     if observed.reading > MOST_READING:
-        yield Advice(
-            0.0,
+        yield mistake(
             f"training waits for mini-batches {observed.reading:.0%} of its time: reading the data "
             "is slow",
             "read and prepare it beforehand, or in other processes: "
             "train.PreparedBatches(..., workers=2)",
-            stands_out=True,
         )
 
 

@@ -17,7 +17,7 @@ from dynbatch.train.digest import data_digest
 
 Example = TypeVar("Example")
 
-_WORD = (1 << 64) - 1  # a Philox key is two 64-bit words
+_WORD = (1 << 64) - 1
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Array:
@@ -38,8 +38,13 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> Array:
         >>> sorted(order.tolist()), bool((order == epoch_order(4, seed=0, epoch=1)).all())
         ([0, 1, 2, 3], True)
     """
-    key = np.array([int(seed) & _WORD, int(epoch) & _WORD], np.uint64)
-    return np.argsort(np.random.Philox(key=key).random_raw(num_examples), kind="stable")
+    stream = np.random.Philox(key=epoch_key(seed, epoch)).random_raw(num_examples)
+    return np.argsort(stream, kind="stable")
+
+
+def epoch_key(seed: int, epoch: int) -> Array:
+    """The key of an epoch's streams of NumPy's Philox: two 64-bit words."""
+    return np.array([int(seed) & _WORD, int(epoch) & _WORD], np.uint64)
 
 
 class ShuffledBatches(Generic[Example]):

@@ -19,13 +19,12 @@ import numpy as np
 from dynbatch.arguments import function, refused, shown, size, switch
 from dynbatch.backend import Array
 from dynbatch.names import NamesChecked
-from dynbatch.train.batching import SentenceBatches, TokenBatches
+from dynbatch.train.batching import SentenceBatches, TokenBatches, epoch_key
 
 Raw = TypeVar("Raw")
 Prepared = TypeVar("Prepared")
 Prepare = Callable[[Raw, np.random.Generator], Prepared]
 
-_WORD = (1 << 64) - 1  # a Philox counter and key are 64-bit words
 _STREAM = 0x70726570  # keeps an example's numbers apart from those of `epoch_order`
 
 
@@ -157,7 +156,7 @@ class PreparedEpoch(Generic[Prepared]):
 
     def _make(self) -> Generator[list[Prepared]]:
         owner, rest = self._owner, iter(self._batches[self._position :])
-        key = np.array([owner.batches.seed & _WORD, self._epoch & _WORD], np.uint64)
+        key = epoch_key(owner.batches.seed, self._epoch)
         if not owner.workers:
             for batch in rest:
                 yield _prepare_all(owner.prepare, key, *self._named(batch))

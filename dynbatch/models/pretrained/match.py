@@ -61,7 +61,7 @@ class Match:
         tied = {self._plain(k): self._plain(v) for k, v in model.tied().items()}
         self._aliases = {k: v for k, v in tied.items() if v not in self._replaced}
         self._replaced |= tied.keys() - self._aliases.keys()
-        self._found: dict[str, Tensor] = {}
+        self._tensors: dict[str, Tensor] = {}
         self._unexpected: list[str] = []
         self.left_out: list[str] = []
         self.num_tensors = 0
@@ -77,7 +77,7 @@ class Match:
         """The tensors of a parameter, each with the part of the parameter's array that it fills."""
         stored = self._stored[name]
         for one, part in zip(stored.names, stored.parts(array), strict=True):
-            yield self._found[self._plain(one)], part
+            yield self._tensors[self._plain(one)], part
 
     def require_all(self, folder: Path) -> None:
         """Raise an error unless the folder has every parameter that is looked for, and no other.
@@ -89,7 +89,7 @@ class Match:
             one
             for stored in self._stored.values()
             for one in stored.names
-            if self._plain(one) not in self._found
+            if self._plain(one) not in self._tensors
         ]
         untied = [f"{k!r} differs from {v!r}, to which it is tied" for k, v in self.untied.items()]
         wrong = [*self._shapes, *self._dtypes, *untied]
@@ -139,7 +139,7 @@ class Match:
         unfit = [
             name
             for name, stored in self._stored.items()
-            if not {self._plain(one) for one in stored.names} <= self._found.keys() - self._unfit
+            if not {self._plain(one) for one in stored.names} <= self._tensors.keys() - self._unfit
         ]
         patterns = list(dict.fromkeys(map(pattern_of, unfit)))
         if not 0 < len(patterns) <= _MOST_PATTERNS:
@@ -155,7 +155,7 @@ class Match:
                     raise damaged(file, f"it has {shorten(name)}, which {INDEX} does not say")
                 listed += 1
             plain = self._plain(name)
-            if plain in self._found:
+            if plain in self._tensors:
                 raise damaged(file, f"{shorten(name)} is there twice")
             if plain in self._wanted or plain in self._aliases:
                 self._take(name, plain, tensor)
@@ -170,7 +170,7 @@ class Match:
             raise damaged(file, f"tensors that {INDEX} lists are not there")
 
     def _take(self, name: str, plain: str, tensor: Tensor) -> None:
-        self._found[plain] = tensor
+        self._tensors[plain] = tensor
         name_here = self._aliases.get(plain, plain)
         shape = self._wanted[name_here]
         if tensor.shape != shape:
@@ -185,10 +185,10 @@ class Match:
     def _resolve_ties(self) -> None:
         """Give each tensor its name of the table; one with both names has to be the same."""
         for alias, name in self._aliases.items():
-            if alias not in self._found:
+            if alias not in self._tensors:
                 continue
-            other = self._found.pop(alias)
-            one = self._found.setdefault(name, other)
+            other = self._tensors.pop(alias)
+            one = self._tensors.setdefault(name, other)
             if matches(self._kind.spare, alias) and one is not other:
                 self.left_out.append(alias)
             elif self._shapes or self._dtypes or one is other:
