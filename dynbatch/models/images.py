@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import gcd
 from typing import Literal
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused, size, sizes, switch
 from dynbatch.kernels.images import Pair
-from dynbatch.models.initial import Rng, generator, uniform
+from dynbatch.models.initial import Rng, uniform_pair
 from dynbatch.models.module import Module
 from dynbatch.nodes.images.transposed_convolution import more_pixels
 from dynbatch.nodes.images.windows import Padding, padding_of, pair
@@ -55,9 +55,8 @@ class Conv2d(Module):
         front, _ = padding_of("Conv2d", padding, kernel, self.stride, self.dilation)
         self.padding: Padding = padding if isinstance(padding, str) else front
         inputs = in_channels // self.groups
-        rng, fan = generator(rng), inputs * prod(kernel)
-        self.weight = uniform(rng, (out_channels, inputs, *kernel), fan)
-        self.bias = uniform(rng, (out_channels,), fan) if bias else None
+        shape = out_channels, inputs, *kernel
+        self.weight, self.bias = uniform_pair(rng, shape, out_channels, bias)
 
     def __call__(self, x: Node) -> Node:
         return F.conv2d(
@@ -96,9 +95,8 @@ class Conv1d(Module):
         front, _ = padding_of("Conv1d", padding, kernel, step, apart, dims=1)
         self.padding = padding if isinstance(padding, str) else front[1]
         inputs = in_channels // self.groups
-        rng, fan = generator(rng), inputs * kernel_size
-        self.weight = uniform(rng, (out_channels, inputs, kernel_size), fan)
-        self.bias = uniform(rng, (out_channels,), fan) if bias else None
+        shape = out_channels, inputs, kernel_size
+        self.weight, self.bias = uniform_pair(rng, shape, out_channels, bias)
 
     def __call__(self, x: Node) -> Node:
         return F.conv1d(
@@ -142,9 +140,8 @@ class ConvTranspose2d(Module):
         self.dilation = pair(what, "dilation", dilation, 1)
         self.output_padding = more_pixels(what, output_padding, self.stride, self.dilation)
         outputs = out_channels // self.groups
-        rng, fan = generator(rng), outputs * prod(kernel)
-        self.weight = uniform(rng, (in_channels, outputs, *kernel), fan)
-        self.bias = uniform(rng, (out_channels,), fan) if bias else None
+        shape = in_channels, outputs, *kernel
+        self.weight, self.bias = uniform_pair(rng, shape, out_channels, bias)
 
     def __call__(self, x: Node) -> Node:
         return F.conv_transpose2d(

@@ -103,6 +103,14 @@ def uniform(rng: np.random.Generator, shape: tuple[int, ...], fan: int) -> Param
     return made(shape, lambda: rng.uniform(-bound, bound, shape).astype(np.float32))
 
 
+def uniform_pair(
+    rng: Rng, shape: tuple[int, ...], outputs: int, bias: bool
+) -> tuple[Parameter, Parameter | None]:
+    """A weight and, if there is one, a bias (outputs,), `uniform` by what stands behind axis 0."""
+    rng, fan = generator(rng), math.prod(shape[1:])
+    return uniform(rng, shape, fan), uniform(rng, (outputs,), fan) if bias else None
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float = 1.0) -> Parameter:
     """A float32 parameter from a normal distribution of mean 0 and deviation `scale`."""
     return made(shape, lambda: (scale * rng.standard_normal(shape)).astype(np.float32))

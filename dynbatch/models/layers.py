@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, shown, sizes, switch
 from dynbatch.errors import ShapeError
-from dynbatch.models.initial import Rng, generator, normal, ones, uniform, zeros
+from dynbatch.models.initial import Rng, generator, normal, ones, uniform_pair, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Parameter
@@ -174,9 +174,8 @@ class Linear(Module):
     ) -> None:
         sizes(self, in_features=in_features, out_features=out_features)
         switch(self, "bias", bias)
-        rng = generator(rng)
-        self.weight = uniform(rng, (out_features, in_features), in_features)
-        self.bias = uniform(rng, (out_features,), in_features) if bias else None
+        shape = out_features, in_features
+        self.weight, self.bias = uniform_pair(rng, shape, out_features, bias)
 
     @classmethod
     def of(cls, weight: Parameter, bias: Parameter | None = None) -> Linear:

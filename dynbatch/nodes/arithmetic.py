@@ -13,7 +13,7 @@ from dynbatch.kernels import binary as kernels
 from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.operation import Elementwise, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import parameter
 from dynbatch.nodes.unary.node_types import Negative, Power
@@ -21,17 +21,13 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class Scalar(Operation):
+class Scalar(Elementwise):
     """Base of functions of x and a number, which is not part of the signature.
 
     Batches with:  every other node of its type, whatever the shapes and numbers.
     """
 
     shape_rule = "x (…) -> (…)"
-    any_shape = True
-    rowwise = True
-    inplace_forward = True
-    inplace_backward = True
     number: float
     kernel: ClassVar[Pair]
     side: ClassVar[int] = 0
@@ -109,7 +105,7 @@ class RaiseNumber(WithNumber):
     side = 1
 
 
-class Binary(Operation):
+class Binary(Elementwise):
     """Base of y = f(a, b), elementwise. `expand` brings other shapes together first.
 
     Batches with:  every other node of its type, whatever the shapes.
@@ -117,11 +113,7 @@ class Binary(Operation):
 
     shape_rule = "a (…), b (…) -> (…)"
     shape_fix = "use F.expand, or the operators, which repeat a vector over the tokens"
-    any_shape = True
-    rowwise = True
     is_one_kernel = True
-    inplace_forward = True
-    inplace_backward = True
     kernel: ClassVar[Pair]
 
     def __init_subclass__(cls, **named: object) -> None:

@@ -10,11 +10,11 @@ from dynbatch.kernels import dropout as kernels
 from dynbatch.nodes.arguments import node_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.operation import Elementwise, Operation
 from dynbatch.ragged import Ragged
 
 
-class InvertedDropout(Operation):
+class InvertedDropout(Elementwise):
     """y = x / (1 - p) with probability 1 - p, else 0, for every element.
 
     The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
@@ -25,10 +25,6 @@ class InvertedDropout(Operation):
 
     stream_name = "Dropout"
     shape_rule = "x (…) -> (…)"
-    any_shape = True
-    rowwise = True
-    inplace_forward = True
-    inplace_backward = True
     draws = True
     p: float
     stream: int

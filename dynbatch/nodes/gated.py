@@ -9,7 +9,7 @@ from dynbatch.kernels.unary import FUNCTIONS, Argument, Function, activations
 from dynbatch.nodes.arguments import node_of, nodes_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.operation import Elementwise, Operation, Retain
 from dynbatch.nodes.shape.axes import FEATURES, axis
 from dynbatch.nodes.unary.activations import require_approximation
 from dynbatch.ragged import Ragged
@@ -29,7 +29,7 @@ class Gated(Operation):
         return FUNCTIONS[batch.first.function], batch.first.arguments
 
 
-class GatedUnit(Gated):
+class GatedUnit(Gated, Elementwise):
     """y = f(gate) ⊙ value, elementwise over equal shapes.
 
     Batches with:  every other one of its function, whatever the shapes.
@@ -38,10 +38,7 @@ class GatedUnit(Gated):
     static = ("function", "arguments")
     shape_rule = "gate (…), value (…) -> (…)"
     shape_fix = "make both by linear maps of one input to the same number of features"
-    any_shape = True
     is_one_kernel = True
-    inplace_forward = True
-    inplace_backward = True
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -401,6 +401,18 @@ class Operation(Recorded):
         """Add what the steps of a scan left in `batch.cache` to the gradients of the memory."""
 
 
+Node.base_of_types = Operation
+
+
+class Elementwise(Operation):
+    """Base of functions of single elements, those at one place in all inputs."""
+
+    any_shape = True
+    rowwise = True
+    inplace_forward = True
+    inplace_backward = True
+
+
 def signature_type(signature: int) -> type[Operation]:
     """The node type behind an interned signature."""
     node_type: type[Operation] = key_of(signature)[0]
@@ -411,6 +423,3 @@ def signature_parts(signature: int) -> list[tuple[str, Any]]:
     """The entries of a signature besides the type, by name: see `Operation.signature_names`."""
     node_type, *values = key_of(without_reach(signature))
     return list(zip(node_type.signature_names(values), values, strict=True))
-
-
-Node.base_of_types = Operation

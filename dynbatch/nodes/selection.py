@@ -17,7 +17,7 @@ from dynbatch.kernels.scalar.pair import Pair
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.operation import Elementwise, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import constant, input
 from dynbatch.ragged import Ragged
@@ -49,7 +49,7 @@ class MinimumWithNumber(WithNumber):
     kernel = kernels.minimum
 
 
-class Where(Operation):
+class Where(Elementwise):
     """y = a where the mask is not 0, else b.
 
     The gradient goes to the side that was chosen; the other one gets exactly 0, whatever it holds.
@@ -59,10 +59,6 @@ class Where(Operation):
 
     shape_rule = "mask (…), a (…), b (…) -> (…)"
     shape_fix = "use F.expand, or F.where, which repeats a vector over the tokens"
-    any_shape = True
-    rowwise = True
-    inplace_forward = True
-    inplace_backward = True
     retains = Retain(inputs=(0,))
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from dynbatch.arguments import refused
 from dynbatch.errors import ArgumentError, DataError
-from dynbatch.text.lines import bad_line, numbered_lines
+from dynbatch.text.lines import bad_line, numbered_lines, some
 
 State = TypeVar("State")
 Rows = list[tuple[str, str, int]]
@@ -179,10 +179,7 @@ def read_trees(path: str | Path) -> list[LabelledTree]:
         DataError: the file cannot be read or holds no tree, or a node is neither of these, or
             brackets do not match. Names file and line.
     """
-    trees = list(_trees(str(path), numbered_lines(path)))
-    if not trees:
-        raise DataError(f"{path}: no tree.\n  rule: {_RULE}")
-    return trees
+    return some("tree", path, list(_trees(str(path), numbered_lines(path))), _RULE)
 
 
 def _trees(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[LabelledTree]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, numbered_lines
+from dynbatch.text.lines import bad_line, numbered_lines, some
 from dynbatch.text.tagged import TaggedSentence
 
 _RULE = "CoNLL-U: ten columns with one tab between them, a blank line after each sentence"
@@ -75,9 +74,7 @@ def read_conllu(path: str | Path) -> list[ParsedSentence]:
         elif rows:
             sentences.append(_sentence(where, rows, comments))
             comments, rows = {}, []
-    if not sentences:
-        raise DataError(f"{path}: no sentence.\n  rule: {_RULE}")
-    return sentences
+    return some("sentence", path, sentences, _RULE)
 
 
 def _lines(path: str | Path) -> Iterator[tuple[str, str]]:

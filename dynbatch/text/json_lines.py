@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, numbered_lines
+from dynbatch.text.lines import bad_line, numbered_lines, some
 
 _FIX = "write each entry on a line of its own, without line ends inside"
 
@@ -42,9 +41,7 @@ def read_json_lines(path: str | Path, *fields: str) -> list[dict[str, Any]]:
             fix = f"give it, or leave the line out; its names are {', '.join(entry) or 'none'}"
             raise bad_line(where, f"no {' and no '.join(map(repr, missing))}", line, rule, fix)
         entries.append(entry)
-    if not entries:
-        raise DataError(f"{path}: no object.\n  rule: {rule}")
-    return entries
+    return some("object", path, entries, rule)
 
 
 def json_object(where: str, line: str, rule: str, fix: str) -> dict[str, Any]:

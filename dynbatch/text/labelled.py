@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dynbatch.errors import DataError
 from dynbatch.text.json_lines import json_object
-from dynbatch.text.lines import bad_line, num_columns, numbered_lines
+from dynbatch.text.lines import bad_line, num_columns, numbered_lines, some
 
 LABELS = frozenset(
     "label labels class category sentiment intent topic target stars rating score tag".split()
@@ -60,9 +60,7 @@ def read_labelled(path: str | Path) -> list[LabelledText]:
         texts = [_of_json(path, number, line) for number, line in lines if line.strip()]
     else:
         texts = _of_rows(path, rows_of(path, lines))
-    if not texts:
-        raise DataError(f"{path}: no text.\n  rule: {_RULE}")
-    return texts
+    return some("text", path, texts, _RULE)
 
 
 def is_json_lines(lines: Iterable[str]) -> bool:

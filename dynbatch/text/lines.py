@@ -6,8 +6,11 @@ import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from dynbatch.errors import DataError
+
+Entry = TypeVar("Entry")
 
 GZIP = b"\x1f\x8b"
 
@@ -40,9 +43,7 @@ def read_lines(path: str | Path) -> list[str]:
         ['The fox sleeps.', 'It snows.']
     """
     lines = [stripped for _, line in numbered_lines(path) if (stripped := line.strip())]
-    if not lines:
-        raise DataError(f"{path}: no line with text.\n  rule: one entry on each line")
-    return lines
+    return some("line with text", path, lines, "one entry on each line")
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -100,6 +101,17 @@ def utf8_text(where: str, line: bytes) -> str:
             "  fix:  convert the file, for example with iconv "
             f"-f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"
         ) from None
+
+
+def some(what: str, path: str | Path, entries: list[Entry], rule: str) -> list[Entry]:
+    """The entries of a file, of which there is one or more.
+
+    Raises:
+        DataError: there is none.
+    """
+    if not entries:
+        raise DataError(f"{path}: no {what}.\n  rule: {rule}")
+    return entries
 
 
 def bad_line(where: str, problem: str, line: str, rule: str, fix: str) -> DataError:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynbatch.arguments import refused
-from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, numbered_lines
+from dynbatch.text.lines import bad_line, numbered_lines, some
 
 _RULE = "source<TAB>target on each line: one tab, with text before and after it"
 
@@ -53,10 +52,9 @@ def read_pairs(path: str | Path) -> list[ParallelText]:
         ...     read_pairs(path)[1]
         ParallelText(source='cat', references=('Katze', 'Kater'))
     """
-    lines = [(number, line) for number, line in numbered_lines(path) if line.strip()]
-    if not lines:
-        raise DataError(f"{path}: no pair.\n  rule: {_RULE}")
-    return joined([_pair(f"{path}:{number}", line) for number, line in lines])
+    lines = numbered_lines(path)
+    pairs = [_pair(f"{path}:{number}", line) for number, line in lines if line.strip()]
+    return joined(some("pair", path, pairs, _RULE))
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> list[ParallelText]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynbatch.errors import DataError
-from dynbatch.text.lines import bad_line, num_columns, numbered_lines
+from dynbatch.text.lines import bad_line, num_columns, numbered_lines, some
 
 _RULE = "word<TAB>tag on each line and a blank line after each sentence; CoNLL-U; or word/TAG …"
 _WORD, _TAG, _COLUMNS = 1, 3, 10
@@ -50,9 +49,7 @@ def read_tagged(path: str | Path) -> list[TaggedSentence]:
     written = [(number, line) for number, line in lines if line.strip()]
     is_slashed = bool(written) and slashed(written[0][1]) is not None
     sentences = list(_of_slashes(path, written) if is_slashed else _of_columns(path, lines))
-    if not sentences:
-        raise DataError(f"{path}: no sentence.\n  rule: {_RULE}")
-    return sentences
+    return some("sentence", path, sentences, _RULE)
 
 
 def slashed(line: str) -> list[tuple[str, str]] | None:

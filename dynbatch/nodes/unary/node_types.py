@@ -7,22 +7,18 @@ from typing import ClassVar
 from dynbatch.kernels import elementwise, unary
 from dynbatch.kernels.unary import arithmetic
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.operation import Elementwise, Retain
 from dynbatch.ragged import Ragged
 
 
-class Unary(Operation):
+class Unary(Elementwise):
     """Base of y = f(x) for every element. Types name the kernel, and its static arguments.
 
     Batches with:  every other node of its type and arguments, whatever the shapes.
     """
 
     shape_rule = "x (…) -> (…)"
-    any_shape = True
-    rowwise = True
     is_one_kernel = True
-    inplace_forward = True
-    inplace_backward = True
     kernel: ClassVar[unary.Function]
 
     def __init_subclass__(cls, **named: object) -> None:
