@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import DataError
-from dynbatch.text.lines import numbered_lines
+from dynbatch.text.lines import bad_line, num_columns, numbered_lines, some
 
 MARKS = 3
 """Ids that are no word: 0 begins a sentence, 1 ends it, 2 stands for words not listed."""
 
 UNKNOWN = 2
 
-_WHAT = (
-    "  give: a UTF-8 file with source<TAB>target on each line, or with one sentence on each line;\n"
-    "        words are separated by spaces"
+_RULE = (
+    "source<TAB>target on each line, or one sentence on each line; words are separated by spaces"
 )
 
 
@@ -63,12 +61,11 @@ def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) ->
             continue
         rows.append(_columns(f"{path}:{number}", line, characters))
         if len(rows[-1]) != len(rows[0]):
-            raise DataError(
-                f"{path}:{number}: {len(rows[-1])} columns, the first line has {len(rows[0])}.\n"
-                f"  line: {_begin(line)}\n  rule: all lines have one tab, or none has"
-            )
-    if not rows:
-        raise DataError(f"{path}: no sentence in {blank} lines.\n{_WHAT}")
+            raise bad_line(
+                f"{path}:{number}", num_columns(len(rows[-1]), len(rows[0])), line, _RULE,
+                "give all lines one tab, or none",
+            )  # fmt: skip
+    some(f"sentence in {blank} lines", path, rows, _RULE)
     return numbered(list(zip(*rows, strict=True)), vocabulary, blank)
 
 
@@ -84,20 +81,12 @@ def numbered(
 def _columns(where: str, line: str, characters: bool) -> list[list[str]]:
     fields = [field.strip() for field in line.split("\t")]
     if len(fields) > 2:
-        raise DataError(
-            f"{where}: {len(fields)} columns.\n  line: {_begin(line)}\n{_WHAT}\n"
-            "  fix:  take two columns, for example with cut -f 1,2"
-        )
+        fix = "take two columns, for example with cut -f 1,2"
+        raise bad_line(where, f"{len(fields)} columns", line, _RULE, fix)
     if not all(fields):
-        raise DataError(
-            f"{where}: nothing on one side of the tab.\n  line: {_begin(line)}\n"
-            "  fix:  leave such lines out, for example with grep -P '\\S.*\\t.*\\S'"
-        )
+        fix = "leave such lines out, for example with grep -P '\\S.*\\t.*\\S'"
+        raise bad_line(where, "nothing on one side of the tab", line, _RULE, fix)
     return [list(field) if characters else field.split() for field in fields]
-
-
-def _begin(line: str) -> str:
-    return repr(line[:80])
 
 
 def _numbered(sentences: Sequence[Sequence[str]], most: int) -> tuple[list[Array], int]:

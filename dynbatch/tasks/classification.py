@@ -117,12 +117,8 @@ class Classification(TextLabelling):
         ids = [self.ids(text) for text in texts]
         return predict(self.model, self.model, ids, matmul=matmul)
 
-    def differences(self, other: Self) -> list[str]:
-        said = {
-            "words": self.vocabulary.difference(other.vocabulary),
-            "labels": Vocabulary(self.labels).difference(Vocabulary(other.labels)),
-        }
-        return [f"{name}: {difference}" for name, difference in said.items() if difference]
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        return {"words": self.vocabulary, **super().vocabularies()}
 
     def unknown(self, texts: Sequence[LabelledText]) -> float:
         """The share of words without a vector."""

@@ -31,7 +31,7 @@ from dynbatch.tasks.options import above_zero, option, passes, share
 from dynbatch.tasks.settings import TaskSettings
 from dynbatch.tasks.task import Parts, TextCoder, damaged_description
 from dynbatch.tasks.text_labelling import LabelledIds, TextLabelling, labels_of
-from dynbatch.text import LabelledText, Vocabulary
+from dynbatch.text import LabelledText
 from dynbatch.text.folder import copy_tokenizer, load_tokenizer
 from dynbatch.train import CheckpointInfo
 
@@ -149,10 +149,6 @@ class FineTuning(TextLabelling):
                     file=sys.stderr,
                 )
         return super().label(lines, matmul)
-
-    def differences(self, other: Self) -> list[str]:
-        difference = Vocabulary(self.labels).difference(Vocabulary(other.labels))
-        return [f"labels: {difference}"] if difference else []
 
     def description(self) -> dict[str, Any]:
         """Nothing: a checkpoint has the model's config.json, and the tokenizer lies beside it."""

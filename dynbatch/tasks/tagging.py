@@ -189,15 +189,9 @@ class Tagging(LabellingTask):
             lines.append(f"{name:24}  {accuracy(texts, tags, baseline)}")
         return "\n".join(lines)
 
-    def differences(self, other: Self) -> list[str]:
-        """Differences of words, characters and tags."""
-        mine, theirs = self.lexicon, other.lexicon
-        said = {
-            "words": mine.words.difference(theirs.words),
-            "characters": mine.characters.difference(theirs.characters),
-            "tags": Vocabulary(self.tags).difference(Vocabulary(other.tags)),
-        }
-        return [f"{name}: {difference}" for name, difference in said.items() if difference]
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        words, characters = self.lexicon.words, self.lexicon.characters
+        return {"words": words, "characters": characters, "tags": Vocabulary(self.tags)}
 
     def unknown(self, texts: Sequence[TaggedSentence]) -> float:
         """The share of words that are spelled."""

@@ -20,6 +20,7 @@ from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Adam, Optimizer
 from dynbatch.tasks.settings import TaskSettings
+from dynbatch.text import Vocabulary
 from dynbatch.train import CheckpointInfo, SentenceBatches, TokenBatches
 from dynbatch.train.checkpoint_file import Rule, wrong_field
 from dynbatch.train.run_folder import other_copy
@@ -180,9 +181,15 @@ class Task(ABC):
         """The share of tokens that the vocabularies lack."""
         return 0.0
 
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabularies that the model was made for, by what stands in them."""
+        return {}
+
     def differences(self, other: Self) -> list[str]:
         """Differences from the vocabularies of another task of this kind, a line each."""
-        return []
+        theirs = other.vocabularies()
+        said = {name: mine.difference(theirs[name]) for name, mine in self.vocabularies().items()}
+        return [f"{name}: {difference}" for name, difference in said.items() if difference]
 
     # Checkpoints ----------------------------------------------------------------------------------
 

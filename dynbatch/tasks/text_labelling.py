@@ -84,6 +84,9 @@ class TextLabelling(LabellingTask):
     def length(self, example: LabelledIds) -> int:
         return int(example.ids.size)
 
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        return {"labels": Vocabulary(self.labels)}
+
     def _best(self, texts: Sequence[LabelledText]) -> list[str]:
         return [self.labels[int(y.argmax())] for y in self.scores([text.text for text in texts])]
 

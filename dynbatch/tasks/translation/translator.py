@@ -239,12 +239,8 @@ class Translator(WritingTask):
         tokens = np.concatenate([*ids, np.zeros(0, np.int64)])
         return float(np.mean(tokens == Vocabulary.unknown)) if tokens.size else 0.0
 
-    def differences(self, other: Self) -> list[str]:
-        return [
-            f"{side} vocabulary: {difference}"
-            for side in ("source", "target")
-            if (difference := getattr(self, side).difference(getattr(other, side)))
-        ]
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        return {"source vocabulary": self.source, "target vocabulary": self.target}
 
     # Checkpoints, and text out of text ------------------------------------------------------------
 
