@@ -125,21 +125,12 @@ class Panel:
         for value in heights:
             at = self.y(value)
             drawing.line([(self.x.begin, at), (self.x.end, at)], GRID)
-            drawing.text(
-                self.x.begin - 6,
-                at + 4,
-                y_format(value),
-                colour=SOFT,
-                size=SMALL_SIZE,
-                anchor="end",
-            )
+            drawing.small(self.x.begin - 6, at + 4, y_format(value), "end")
         self._number_the_floor(floor, x_format)
         if x_title:
-            middle = (self.x.begin + self.x.end) / 2
-            drawing.text(
-                middle, floor + 2 * SMALL_SIZE + 12, x_title, colour=SOFT, size=SMALL_SIZE,
-                anchor="middle", within=self.x.end - self.x.begin,
-            )  # fmt: skip
+            begin, end = self.x.begin, self.x.end
+            y_title = floor + 2 * SMALL_SIZE + 12
+            drawing.small((begin + end) / 2, y_title, x_title, "middle", within=end - begin)
 
     def _number_the_floor(self, floor: float, x_format: Format) -> None:
         """Ticks of the x axis, as many as stand beside each other."""
@@ -151,9 +142,7 @@ class Panel:
             if at - half < free:
                 continue
             self.drawing.line([(at, floor), (at, floor + 4)], SOFT)
-            self.drawing.text(
-                at, floor + SMALL_SIZE + 6, text, colour=SOFT, size=SMALL_SIZE, anchor="middle"
-            )
+            self.drawing.small(at, floor + SMALL_SIZE + 6, text, "middle")
             free = at + half + 8
 
     def curve(

@@ -42,7 +42,7 @@ class Drawing:
         self.text(MARGIN, self.top - 2, title, size=TITLE_SIZE, bold=True, within=inside)
         for line in wrapped(note, SMALL_SIZE, inside):
             self.top += SMALL_SIZE + 5
-            self.text(MARGIN, self.top, line, colour=SOFT, size=SMALL_SIZE)
+            self.small(MARGIN, self.top, line)
         self.top += 12
 
     def rectangle(
@@ -139,23 +139,22 @@ class Drawing:
         self._reach(y + 0.3 * size)
         return width_of(text, size, bold)
 
+    def small(
+        self, x: float, y: float, text: str, anchor: str = "start", within: float | None = None
+    ) -> float:
+        """Text that stands back: small, in a soft colour."""
+        return self.text(x, y, text, colour=SOFT, size=SMALL_SIZE, anchor=anchor, within=within)
+
     def legend(
-        self,
-        x: float,
-        y: float,
-        entries: Sequence[Entry],
-        within: float,
-        *,
-        dash: str | None = None,
+        self, x: float, y: float, entries: Sequence[Entry], dash: str | None = None
     ) -> float:
         """Coloured squares with names, in as many lines as they need; returns the y below.
 
         Args:
-            y:      the top of the first line.
-            within: the width that the lines may have.
-            dash:   for pieces of lines instead of squares; "" for a whole line.
+            y:    the top of the first line.
+            dash: for pieces of lines instead of squares; "" for a whole line.
         """
-        left, step = x, SMALL_SIZE + 7
+        left, step, within = x, SMALL_SIZE + 7, self.width - MARGIN - x
         for colour, name in entries:
             room = min(width_of(clean(name), SMALL_SIZE), within - 18)
             if left > x and left + 18 + room > x + within:

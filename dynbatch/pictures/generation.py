@@ -9,7 +9,7 @@ from dynbatch.generation.engine import Engine
 from dynbatch.generation.recording import EngineStep, Recording
 from dynbatch.pictures.axes import Panel, count, size
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
-from dynbatch.pictures.palette import BLUE, GRID, ORANGE, SKY, SOFT, VERMILION
+from dynbatch.pictures.palette import BLUE, GRID, ORANGE, SKY, VERMILION
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.text import plural
 
@@ -66,7 +66,7 @@ def generation(engine: Engine) -> Picture:
     )  # fmt: skip
     used = [state for state in STATES if any([getattr(step, state) for step in steps])]
     entries = [(STATES[state], NAMES[state]) for state in used]
-    y = drawing.legend(MARGIN, drawing.top, entries, WIDTH - 2 * MARGIN) + 6
+    y = drawing.legend(MARGIN, drawing.top, entries) + 6
     shown = numbers[:MOST_LANES]
     lane = min(LANE, LANES_HEIGHT / len(shown))
     drawing.text(MARGIN, y + SMALL_SIZE, _heading(shown, numbers), bold=True)
@@ -116,10 +116,8 @@ def _draw_lanes(
         drawing.rectangles(boxes, colour)
     if lane >= LABELS_FROM:
         for row, number in enumerate(shown):
-            drawing.text(
-                panel.x.begin - 6, top + row * lane + SMALL_SIZE - 1, str(number), colour=SOFT,
-                size=SMALL_SIZE, anchor="end",
-            )  # fmt: skip
+            y = top + row * lane + SMALL_SIZE - 1
+            drawing.small(panel.x.begin - 6, y, str(number), "end")
 
 
 def _draw_cache(drawing: Drawing, top: float, recording: Recording) -> Panel:
@@ -127,7 +125,7 @@ def _draw_cache(drawing: Drawing, top: float, recording: Recording) -> Panel:
     steps = recording.steps
     entries = [(ORANGE, "pages reserved"), (BLUE, "rows in use")]
     drawing.text(MARGIN, top + SMALL_SIZE, "Cache", bold=True)
-    top = drawing.legend(MARGIN + 60, top, entries, WIDTH - 2 * MARGIN - 60) + 2
+    top = drawing.legend(MARGIN + 60, top, entries) + 2
     reserved = [float(step.memory.reserved) for step in steps]
     highest = max([*reserved, float(recording.limit or 0)])
     panel = Panel(

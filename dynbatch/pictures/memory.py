@@ -95,9 +95,9 @@ def memory(
     )
     inside = drawing.width - 2 * MARGIN
     causes = [cause for cause in COLOURS if any([cause in sizes for _, sizes in stages])]
-    top = drawing.legend(MARGIN, drawing.top, [(COLOURS[c], c) for c in causes], inside)
+    top = drawing.legend(MARGIN, drawing.top, [(COLOURS[c], c) for c in causes])
     lines: list[Entry] = [(c, f"{name}, {size(n)}") for c, name, n in levels if n is not None]
-    top = drawing.legend(MARGIN, top, lines, inside, dash=DASH) + 8
+    top = drawing.legend(MARGIN, top, lines, dash=DASH) + 8
     highest = max([n for _, _, n in levels if n is not None])
     panel = Panel(
         drawing, MARGIN, top + BAND, inside, HEIGHT, (0, len(stages)), (0, highest),
@@ -186,10 +186,7 @@ def _band(panel: Panel, top: float, labels: Sequence[str]) -> None:
             if width_of(name, SMALL_SIZE) + 6 <= right - x
         ]
         if fitting:
-            panel.drawing.text(
-                (x + right) / 2, top + SMALL_SIZE, fitting[0], colour=palette.SOFT,
-                size=SMALL_SIZE, anchor="middle",
-            )  # fmt: skip
+            panel.drawing.small((x + right) / 2, top + SMALL_SIZE, fitting[0], "middle")
         begin = end
 
 

@@ -13,7 +13,7 @@ from dynbatch.errors import EmptyBatchError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.nodes.stream import Sentences
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing
-from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT
+from dynbatch.pictures.palette import BLUE, GRID, SKY
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.text import plural
 
@@ -80,28 +80,28 @@ def padding(lengths: Sequence[int] | Graph) -> Picture:
         f"{plural(tokens, 'token')}, the longest of {longest:,}.",
     )
     shades = [(BLUE, "tokens"), (SKY, "tokens of the next sentence"), (GRID, "padding")]
-    top = drawing.legend(MARGIN, drawing.top, shades, drawing.width - 2 * MARGIN)
+    top = drawing.legend(MARGIN, drawing.top, shades)
     _draw(drawing, top + 6, forms, packed, lengths)
     lines = [f"{count} of {plural(tokens, 'token')}."]
     lines += [f"{name}: {text}." for name, text, _ in [*forms, ("Packed", packed, ())]]
     return drawing.finish("\n".join(lines))
 
 
-def _lengths(given: Any) -> list[int]:
-    if isinstance(given, Graph):
-        return _sentence_lengths(given)
+def _lengths(lengths: Any) -> list[int]:
+    if isinstance(lengths, Graph):
+        return _sentence_lengths(lengths)
     fix = "give the lengths of the sentences: db.pictures.padding([3, 41, 1, 12])"
-    if isinstance(given, str):
+    if isinstance(lengths, str):
         raise refused("padding", "lengths is text", "a list of numbers of tokens", fix)
-    lengths = [
+    counts = [
         size("padding", "a length", length, 0)
-        for length in listed("padding", "lengths", given, fix)
+        for length in listed("padding", "lengths", lengths, fix)
     ]
-    if not lengths:
+    if not counts:
         raise EmptyBatchError.at_caller(
             f"padding: there is no sentence.\n  rule: one length or more\n  fix:  {fix}"
         )
-    return lengths
+    return counts
 
 
 def _sentence_lengths(graph: Graph) -> list[int]:
@@ -166,12 +166,12 @@ def _titled(drawing: Drawing, left: float, y: float, room: float, name: str, tex
     taken = drawing.text(left, y, short, bold=True, within=room)
     if room > 400:
         rest, x = f"{more}: {text}" if more else text, left + taken + 10
-        drawing.text(x, y, rest, colour=SOFT, size=SMALL_SIZE, within=left + room - x)
+        drawing.small(x, y, rest, within=left + room - x)
         return y + 7
     lines = [*text.split(", "), more]
     for number, line in enumerate(lines):
         down = y + (number + 1) * (SMALL_SIZE + 4)
-        drawing.text(left, down, line, colour=SOFT, size=SMALL_SIZE, within=room)
+        drawing.small(left, down, line, within=room)
     return y + 3 * (SMALL_SIZE + 4) + 7
 
 

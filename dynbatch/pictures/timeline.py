@@ -84,8 +84,8 @@ def timeline(graph: Graph) -> Picture:
     known = {bar.what for bar in of_batches}
     entries = [(colour, what) for what, colour in COLOURS.items() if what in known]
     entries.append((palette.GREY, "host: planning, placing in memory"))
-    top = drawing.legend(MARGIN, drawing.top, entries, inside) + 6
-    drawing.text(MARGIN, top + SMALL_SIZE, "rows", colour=palette.SOFT, size=SMALL_SIZE)
+    top = drawing.legend(MARGIN, drawing.top, entries) + 6
+    drawing.small(MARGIN, top + SMALL_SIZE, "rows")
     standing = _standing(record, of_batches)
     most = max([base + record.rows[bar.step].rows for base, bar in standing], default=1)
     panel = Panel(
@@ -100,7 +100,7 @@ def timeline(graph: Graph) -> Picture:
         y = _lane(panel, record, y, f"{name}: {shares[name]}", members)
     if len(threads) > MOST_THREADS:
         text = f"… {len(threads) - MOST_THREADS} more threads"
-        drawing.text(panel.x.begin, y + SMALL_SIZE, text, colour=palette.SOFT, size=SMALL_SIZE)
+        drawing.small(panel.x.begin, y + SMALL_SIZE, text)
     picture = drawing.finish(_words(record, shares, end))
     return Picture(picture.title, picture.description, picture.svg, lambda: page(record))
 
@@ -168,10 +168,7 @@ def _planning(panel: Panel, record: RunRecord) -> None:
     panel.drawing.rectangles(bands, palette.PANEL)
     for left, right in edges:
         if width_of(PLANNING, SMALL_SIZE) + 8 <= right - left:
-            panel.drawing.text(
-                (left + right) / 2, top + tall / 2 + 4, PLANNING, colour=palette.SOFT,
-                size=SMALL_SIZE, anchor="middle",
-            )  # fmt: skip
+            panel.drawing.small((left + right) / 2, top + tall / 2 + 4, PLANNING, "middle")
 
 
 def _heights(panel: Panel, record: RunRecord, standing: Sequence[tuple[int, Bar]]) -> None:
@@ -200,16 +197,13 @@ def _low_ones(panel: Panel, record: RunRecord, standing: Sequence[tuple[int, Bar
         name = f"{len(members)} × {kind}" if len(members) > 1 else kind
         is_low = panel.y(0) - top < 18 and not any([base for base, _ in members])
         if is_low and width_of(name, SMALL_SIZE) + 8 <= right - x:
-            panel.drawing.text(
-                (x + right) / 2, top - 5, name, colour=palette.SOFT, size=SMALL_SIZE,
-                anchor="middle",
-            )  # fmt: skip
+            panel.drawing.small((x + right) / 2, top - 5, name, "middle")
 
 
 def _lane(panel: Panel, record: RunRecord, y: float, name: str, members: Sequence[Bar]) -> float:
     """A thread's time in one line; returns the y below."""
     drawing, left = panel.drawing, panel.x.begin
-    drawing.text(left, y + SMALL_SIZE, name, colour=palette.SOFT, size=SMALL_SIZE)
+    drawing.small(left, y + SMALL_SIZE, name)
     y += SMALL_SIZE + 5
     drawing.rectangle(left, y, panel.x.end - left, LANE, palette.PANEL)
     boxes: dict[str, list[tuple[float, float, float, float]]] = {}

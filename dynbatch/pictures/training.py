@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dynbatch.arguments import refused
 from dynbatch.pictures.axes import Format, Panel, count, size
 from dynbatch.pictures.drawing import MARGIN, SMALL_SIZE, Drawing, Point
-from dynbatch.pictures.palette import BLUE, GRID, SKY, SOFT, VERMILION, series
+from dynbatch.pictures.palette import BLUE, GRID, SKY, VERMILION, series
 from dynbatch.pictures.picture import Picture
 from dynbatch.pictures.run_curves import Curve, RunCurves, read_curves
 from dynbatch.pictures.text import plural
@@ -88,7 +88,7 @@ def _legend(drawing: Drawing, histories: Sequence[RunCurves]) -> float:
         entries = [(SKY, "each update"), (BLUE, "smoothed; memory as measured")]
         if histories[0].padded.steps:
             entries.append((VERMILION, "memory it would take padded"))
-    return drawing.legend(MARGIN, drawing.top, entries, WIDTH - 2 * MARGIN) + 6
+    return drawing.legend(MARGIN, drawing.top, entries) + 6
 
 
 def _draw_loss(drawing: Drawing, top: float, histories: Sequence[RunCurves]) -> float:
@@ -221,7 +221,7 @@ def _draw_updates(drawing: Drawing, top: float, history: RunCurves, is_named: bo
     entries = [
         (BLUE, "0.00001 or less"), (GRID, "0.001, as is usual"), (VERMILION, "0.1 or more"),
     ]  # fmt: skip
-    y = drawing.legend(MARGIN, top + SMALL_SIZE + 8, entries, WIDTH - 2 * MARGIN) + 2
+    y = drawing.legend(MARGIN, top + SMALL_SIZE + 8, entries) + 2
     rows = list(history.watched.items())
     left_out = len(rows) - MOST_ROWS
     if left_out > 0:
@@ -242,13 +242,11 @@ def _draw_updates(drawing: Drawing, top: float, history: RunCurves, is_named: bo
     for (colour, opacity), of_shade in boxes.items():
         drawing.rectangles(of_shade, colour, opacity)
     y += len(rows) * ROW + SMALL_SIZE + 2
-    drawing.text(begin, y, f"update {steps[0]:,}", colour=SOFT, size=SMALL_SIZE)
-    drawing.text(
-        WIDTH - MARGIN, y, f"update {steps[-1]:,}", colour=SOFT, size=SMALL_SIZE, anchor="end"
-    )
+    drawing.small(begin, y, f"update {steps[0]:,}")
+    drawing.small(WIDTH - MARGIN, y, f"update {steps[-1]:,}", "end")
     if left_out > 0:
         more = f"{len(rows)} of {len(history.watched):,} parameters"
-        drawing.text(MARGIN, y, more, colour=SOFT, size=SMALL_SIZE)
+        drawing.small(MARGIN, y, more)
     return y + GAP
 
 

@@ -15,7 +15,7 @@ def test_text_of_others_cannot_leave_its_place():
     drawing = Drawing(MALICIOUS, note=MALICIOUS)
     drawing.text(20, 80, MALICIOUS)
     drawing.rectangle(0, 100, 10, 10, BLUE, hint=MALICIOUS)
-    drawing.legend(20, 120, [(BLUE, MALICIOUS)], within=300)
+    drawing.legend(20, 120, [(BLUE, MALICIOUS)])
     picture = drawing.finish(MALICIOUS)
     root = root_of(picture)
     allowed = {f"{SVG}{tag}" for tag in ("svg", "title", "desc", "style", "rect", "text")}
@@ -58,7 +58,7 @@ def test_an_emoji_has_more_room_than_a_wide_character_and_an_accent_none():
 def test_a_legend_wraps_within_its_width():
     drawing = Drawing("legend", width=300)
     names = [f"series number {k}" for k in range(8)]
-    drawing.legend(16, 60, [(name, text) for name, text in zip(SERIES, names, strict=True)], 268)
+    drawing.legend(16, 60, [(name, text) for name, text in zip(SERIES, names, strict=True)])
     picture = drawing.finish("")
     assert texts_of(picture)[1:] == names
     require_clear_text(picture)
