@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def size(owner: object, name: str, value: Any, least: int = 1) -> int:
     Raises:
         ArgumentError: it is not an integer (2.0, "2", True), or smaller.
     """
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least:
+    if is_integer(value) and value >= least:
         return operator.index(value)
     fix = f"give {name} an integer, {least} or more"
     if _is_text_of_number(value):
@@ -111,7 +111,7 @@ def integer(owner: object, name: str, value: object) -> int:
     Raises:
         ArgumentError: it is not an integer (2.0, "2", True).
     """
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+    if is_integer(value):
         return operator.index(value)
     raise refused(_named(owner), f"{name} is {value!r}", "an integer", f"give {name} an integer")
 
@@ -312,6 +312,11 @@ def _fix(name: str, value: Any, within: NumberRange) -> str:
     if isinstance(value, bool):
         return f"give {name} by its name: a switch was given in its position"
     return f"give {name} such a number"
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer of Python or NumPy: neither 2.0 nor True."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_count(value: object) -> bool:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 import numpy as np
 
 from dynbatch import random
-from dynbatch.arguments import refused
+from dynbatch.arguments import is_integer, refused
 from dynbatch.backend import Array
 from dynbatch.parameter import Parameter
 
@@ -88,7 +88,7 @@ def generator(rng: Rng = None) -> np.random.Generator:
         return np.random.default_rng(random.next_seed())
     if isinstance(rng, np.random.Generator):
         return rng
-    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
+    if is_integer(rng) and rng >= 0:
         return np.random.default_rng(int(rng))
     raise refused(
         "rng", f"initial values cannot be drawn from {rng!r}",

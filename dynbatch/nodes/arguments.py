@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dynbatch.arguments import refused, shown
+from dynbatch.arguments import is_integer, refused, shown
 from dynbatch.backend import CPU, Array, DType
 from dynbatch.errors import ArgumentError, BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.nodes.node import Node, Owner
@@ -44,7 +44,7 @@ def _is_width(value: object) -> bool:
     """Whether a value may be the width of an initial state, or a tuple of widths."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_width, value))
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)
+    return is_integer(value) and bool(value > 0)
 
 
 def node_of(what: str, value: object) -> Node:

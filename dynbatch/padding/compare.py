@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 from tqdm import tqdm
 
 from dynbatch import optim
-from dynbatch.arguments import listed, shown
+from dynbatch.arguments import is_integer, listed, shown
 from dynbatch.backend import planned_device
 from dynbatch.data_set import DataSet, LazySequence, indexed
 from dynbatch.memory.sizes import parse_bytes
@@ -114,7 +113,7 @@ def compare_padding(
         ("num_batches", num_batches),
         *[("batch_sizes", size) for size in batch_sizes],
     ]:
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        if not is_integer(number) or number < 1:
             raise PaddingError(
                 f"compare_padding: {name} of {number!r}.\n  fix:  give a whole number, 1 or more"
             )

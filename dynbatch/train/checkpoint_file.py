@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from dynbatch.arguments import is_count
+from dynbatch.arguments import is_count, is_integer
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.train.digest import array_digest, text_digest
@@ -213,7 +213,7 @@ def _or_none(is_right: Rule) -> Rule:
 
 
 def _is_seed(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_integer(value) and value >= 0
 
 
 def _is_graph_random(value: object) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from dynbatch.arguments import is_integer
 from dynbatch.cells.calls.results import structure_of
 from dynbatch.compiler.trace import Trace
 from dynbatch.errors import ArgumentError, DtypeError, DynbatchError, ShapeError
@@ -164,7 +165,7 @@ def _is_part(part: object) -> bool:
         return len(part.shape) > 0
     if isinstance(part, Zeros):
         return True
-    return isinstance(part, int | np.integer) and not isinstance(part, bool) and bool(part > 0)
+    return is_integer(part) and bool(part > 0)
 
 
 @overload
@@ -233,9 +234,8 @@ def as_steps(recompute: object) -> int | str:
     """Steps of a chunk, "sqrt", or 0 to keep everything."""
     if recompute is None or recompute == "sqrt":
         return "sqrt" if recompute else 0
-    if isinstance(recompute, int | np.integer) and not isinstance(recompute, bool):
-        if recompute >= 0:
-            return int(recompute)
+    if is_integer(recompute) and recompute >= 0:
+        return int(recompute)
     raise ArgumentError.at_caller(
         f"scan: recompute={recompute!r}.\n"
         '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything'

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from dynbatch.arguments import refused
+from dynbatch.arguments import is_integer, refused
 from dynbatch.backend import Array
 from dynbatch.kernels.images import Pair, Patches, count_patches, window_patches
 from dynbatch.nodes.batch import Batch
@@ -97,7 +97,7 @@ def pair(what: str, name: str, value: Any, least: int, dims: int = 2) -> Pair:
         ArgumentError: it is neither, or a number is below `least`.
     """
     numbers = tuple(value) if isinstance(value, tuple | list) else (value,) * dims
-    are_numbers = all([isinstance(n, int | np.integer) and type(n) is not bool for n in numbers])
+    are_numbers = all(map(is_integer, numbers))
     if len(numbers) != dims or not are_numbers or min(numbers) < least:
         form = "an integer, or two: (height, width)" if dims == 2 else "an integer"
         raise refused(
