@@ -116,13 +116,13 @@ def integer(owner: object, name: str, value: object) -> int:
     raise refused(_named(owner), f"{name} is {value!r}", "an integer", f"give {name} an integer")
 
 
-def sizes(owner: object, **given: object) -> None:
+def sizes(owner: object, **values: object) -> None:
     """Check several arguments that are sizes, 1 or more each, by their names.
 
     Raises:
         ArgumentError: one is not an integer, or smaller than 1.
     """
-    for name, value in given.items():
+    for name, value in values.items():
         size(owner, name, value)
 
 
@@ -208,20 +208,20 @@ def state_of(owner: object, value: object) -> Mapping[str, Any]:
 
 
 def state_differences(
-    wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], owner: str
+    wanted: Mapping[str, tuple[int, ...]], saved: Mapping[str, tuple[int, ...]], owner: str
 ) -> str:
     """The differences between a state and its target, in lines; "" if names and shapes agree.
 
     Args:
         wanted: shapes by name that the owner has.
-        given:  shapes by name in the state.
+        saved:  shapes by name in the state.
         owner:  what the state is loaded into, such as "model".
     """
-    missing, unknown = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    missing, unknown = sorted(wanted.keys() - saved.keys()), sorted(saved.keys() - wanted.keys())
     shapes = [
-        f"{name}: {owner} {shape}, state {given[name]}"
+        f"{name}: {owner} {shape}, state {saved[name]}"
         for name, shape in sorted(wanted.items())
-        if name in given and given[name] != shape
+        if name in saved and saved[name] != shape
     ]
     if not missing and not unknown and not shapes:
         return ""

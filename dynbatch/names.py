@@ -79,14 +79,14 @@ def names_taken(cls: type) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_names(cls: type, given: Iterable[str]) -> None:
+def check_names(cls: type, names: Iterable[str]) -> None:
     """Check that a class of the library takes arguments of these names.
 
     Raises:
         ArgumentError: the class lacks an argument of that name; the message says what it is called.
     """
     taken = names_taken(cls)
-    unknown = [name for name in given if name not in taken]
+    unknown = [name for name in names if name not in taken]
     if taken and unknown:
         raise refused(
             cls.__name__, f"there is no argument {unknown[0]!r}",

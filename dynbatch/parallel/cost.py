@@ -272,9 +272,9 @@ def _read(path: Path) -> Cost:
         ) from error
 
 
-def _lengths(given: Any) -> Array:
+def _lengths(values: Any) -> Array:
     """(N, K) float64."""
-    lengths = np.asarray(given, np.float64)
+    lengths = np.asarray(values, np.float64)
     return lengths[:, None] if lengths.ndim == 1 else lengths
 
 

@@ -176,7 +176,7 @@ def _titled(drawing: Drawing, left: float, y: float, room: float, name: str, tex
 
 
 def _packed(
-    place: tuple[float, float], scale: tuple[float, float], lengths: Sequence[int], longest: int
+    corner: tuple[float, float], scale: tuple[float, float], lengths: Sequence[int], longest: int
 ) -> dict[str, list[Box]]:
     """All tokens, one sentence after another, in lines of `longest` cells."""
     boxes: dict[str, list[Box]] = {}
@@ -185,17 +185,17 @@ def _packed(
         while length:
             line, column = divmod(begin, longest)
             taken = min(length, longest - column)
-            at = (place[0], place[1] + line * scale[1])
+            at = (corner[0], corner[1] + line * scale[1])
             boxes.setdefault(_shade(sentence), []).extend(_cells(at, scale, column, column + taken))
             begin, length = begin + taken, length - taken
     return boxes
 
 
 def _cells(
-    place: tuple[float, float], scale: tuple[float, float], begin: int, end: int
+    corner: tuple[float, float], scale: tuple[float, float], begin: int, end: int
 ) -> list[Box]:
     """The cells of a row from one column to another: apart where there is room, else as one box."""
-    (left, y), (across, down) = place, scale
+    (left, y), (across, down) = corner, scale
     tall = down - 1.5 if down >= PARTED else down
     if across >= PARTED:
         return [(left + k * across, y, across - 1.5, tall) for k in range(begin, end)]

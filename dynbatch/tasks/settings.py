@@ -87,25 +87,25 @@ def kept(settings: TrainingSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def settings_of(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+def settings_of(kind: type[Settings], options: Mapping[str, Any]) -> Settings:
     """The settings of a run: the given ones, and for the others the usual ones, or those with which
     the run began where `resume` is given and there is one.
 
     Args:
-        given: of the command line, by name.
+        options: of the command line, by name.
 
     Raises:
         CheckpointError: the run has other settings than the given ones, or damaged ones.
     """
-    asked = kind(**{**kind.usual(given), **given})
+    asked = kind(**{**kind.usual(options), **options})
     if asked.data_changed and not asked.resume:
         raise CheckpointError("--data-changed is for runs that go on.\n  fix: give --resume, too.")
     if not asked.resume or asked.checkpoint is None or not asked.checkpoint.exists():
         return asked
     saved = saved_settings(kind, asked.checkpoint)
-    named = {name: value for name, value in kept(asked).items() if name in given}
+    named = {name: value for name, value in kept(asked).items() if name in options}
     refuse_other_settings(asked.checkpoint, kept(saved), named, asked.data_changed)
-    return replace(saved, **given)
+    return replace(saved, **options)
 
 
 def saved_settings(kind: type[Settings], checkpoint: Path) -> Settings:

@@ -198,18 +198,18 @@ def labelled(
     return rows
 
 
-def accuracy(wanted: Sequence[str], found: Sequence[str]) -> float:
+def accuracy(wanted: Sequence[str], answers: Sequence[str]) -> float:
     """The share of right labels."""
-    return sum([a == b for a, b in zip(wanted, found, strict=True)]) / max(1, len(wanted))
+    return sum([a == b for a, b in zip(wanted, answers, strict=True)]) / max(1, len(wanted))
 
 
-def macro_f1(wanted: Sequence[str], found: Sequence[str]) -> float:
-    """The mean over labels of 2 · right / (wanted + found).
+def macro_f1(wanted: Sequence[str], answers: Sequence[str]) -> float:
+    """The mean over labels of 2 · right / (wanted + answers).
 
     Example:
         >>> macro_f1(["a", "a", "b"], ["a", "b", "b"])      # 2/3 for each
         0.6666666666666666
     """
-    right = Counter([a for a, b in zip(wanted, found, strict=True) if a == b])
-    both = Counter(wanted) + Counter(found)
+    right = Counter([a for a, b in zip(wanted, answers, strict=True) if a == b])
+    both = Counter(wanted) + Counter(answers)
     return sum([2 * right[label] / count for label, count in both.items()]) / max(1, len(both))

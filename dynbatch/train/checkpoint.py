@@ -264,10 +264,10 @@ def _check_model(
         )
 
 
-def _check_kind(path: Path, what: str, saved: str | None, given: object | None) -> None:
-    if given is not None and saved != type(given).__name__:
+def _check_kind(path: Path, what: str, saved: str | None, loaded: object | None) -> None:
+    if loaded is not None and saved != type(loaded).__name__:
         raise CheckpointError(
-            f"{path}: saved with {saved or 'no ' + what}, given {type(given).__name__}; "
+            f"{path}: saved with {saved or 'no ' + what}, given {type(loaded).__name__}; "
             f"nothing was loaded.\n  fix: give the {what} it was saved with; or begin a new run "
             "from the model alone: train.load_checkpoint(path, model)"
         )

@@ -24,7 +24,7 @@ METRICS = "metrics"
 """What a line about a validation has beside its metric, where it has a name: metrics by name."""
 
 
-def validated(found: float | Mapping[str, float]) -> Record:
+def validated(measures: float | Mapping[str, float]) -> Record:
     """A validation's part of a line: the metric that decides which model is
     best; and by name, where there are names, all of them, of which the first one decides.
 
@@ -35,9 +35,9 @@ def validated(found: float | Mapping[str, float]) -> Record:
         >>> validated({"exact match": 0.5, "BLEU": 61.3})
         {'metric': 0.5, 'metrics': {'exact match': 0.5, 'BLEU': 61.3}}
     """
-    if not isinstance(found, Mapping):
-        return {"metric": float(found)}
-    named = {str(name): float(value) for name, value in found.items()}
+    if not isinstance(measures, Mapping):
+        return {"metric": float(measures)}
+    named = {str(name): float(value) for name, value in measures.items()}
     if not named:
         raise refused(
             "Trainer", "validate gave no metric", "the first of those by name tells the best model",

@@ -170,9 +170,9 @@ class Translator(WritingTask):
         translations = self.translate([text.source for text in texts], beam_size)
         return [best.tokens for best, *_ in translations]
 
-    def rates(self, texts: Sequence[ParallelText], found: Sequence[Tokens]) -> ErrorRates:
+    def rates(self, texts: Sequence[ParallelText], translations: Sequence[Tokens]) -> ErrorRates:
         return error_rates(
-            found,
+            translations,
             [[tokenize(each, self.target_units) for each in text.references] for text in texts],
         )
 
