@@ -19,6 +19,7 @@ from dynbatch.debugging.region_calls import (
     region_node,
     result_names,
 )
+from dynbatch.kernels.arrays import split
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape
 
@@ -64,10 +65,8 @@ class RegionGuard(StepGuard):
     def _look_at_results(
         self, when: str, what: str, flat: Array, number: int, row: int, call: ValueHandle
     ) -> None:
-        start = 0
-        for name, shape in zip(result_names(call), call.shapes, strict=True):
-            result = flat[start : start + int(np.prod(shape))].reshape(shape)
-            start += result.size
+        results = split(flat, call.shapes)
+        for name, result in zip(result_names(call), results, strict=True):
             if not np.isfinite(result).all():
                 self._refuse_call(when, what.format(name), result, number, row, call)
 

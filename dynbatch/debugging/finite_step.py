@@ -15,6 +15,7 @@ from dynbatch.debugging.difference import DUMP
 from dynbatch.debugging.reference import totals
 from dynbatch.debugging.region_calls import calls_of
 from dynbatch.errors import NumericError
+from dynbatch.kernels.arrays import split
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape, heading
 from dynbatch.parameter import Parameter
@@ -69,10 +70,9 @@ class StepGuard:
             flat = to_host(view.flat)
             if np.isfinite(flat).all():
                 continue
-            start = 0
-            for node, x in self.step.readers(position):
-                dx = flat[start : start + x.rows * x.width]
-                start += dx.size
+            readers = self.step.readers(position)
+            dxs = split(flat, [(x.rows * x.width,) for _, x in readers])
+            for (node, x), dx in zip(readers, dxs, strict=True):
                 if x._block.gradient is not None and not np.isfinite(dx).all():
                     self._refuse(when, f"its gradient for {x.label()}", dx, [node], [x.shape])
         if self.step.gradients is not None:
@@ -85,10 +85,7 @@ class StepGuard:
         self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
     ) -> None:
         """Raise NumericError for the first of the nodes whose numbers are not all finite."""
-        start = 0
-        for node, shape in zip(nodes, shapes, strict=True):
-            numbers = flat[start : start + int(np.prod(shape))].reshape(shape)
-            start += numbers.size
+        for node, numbers in zip(nodes, split(flat, shapes), strict=True):
             if np.isfinite(numbers).all():
                 continue
             name = type(node).__name__

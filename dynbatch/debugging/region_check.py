@@ -23,6 +23,7 @@ from dynbatch.debugging.region_calls import (
     result_names,
 )
 from dynbatch.debugging.step_check import ComparedArray, StepCheck
+from dynbatch.kernels.arrays import split
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node
 
@@ -113,11 +114,9 @@ class RegionCheck(StepCheck):
         for source, view in zip(self.step.sources, self.step.target_views(arena), strict=True):
             if view is None:
                 continue
-            flat, start = to_host(view.flat), 0
-            for x in source.nodes:
-                dx = flat[start : start + x.rows * x.width]
+            dxs = split(to_host(view.flat), [(x.rows * x.width,) for x in source.nodes])
+            for x, dx in zip(source.nodes, dxs, strict=True):
                 gradients[x] = gradients[x] + dx if x in gradients else dx
-                start += dx.size
         return [gradients.get(x) for x in self.node.inputs]
 
     def _batch_text(self) -> str:

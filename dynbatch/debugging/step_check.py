@@ -15,7 +15,7 @@ from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.debugging.difference import Checker, differing, largest, magnitude, rounding, scale_of
 from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError
-from dynbatch.kernels.arrays import download
+from dynbatch.kernels.arrays import download, split
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape, heading
 from dynbatch.nodes.operation import Operation
@@ -195,14 +195,14 @@ class StepCheck:
         for source, target in zip(self.step.sources, self.step.targets, strict=True):
             if target is None or target.scratch is None:
                 continue
-            packed, start = to_host(source.packed(arena, target.scratch).flat), 0
-            for x in source.nodes:
-                size, block = x.rows * x.width, x._block
+            packed = to_host(source.packed(arena, target.scratch).flat)
+            dxs = split(packed, [(x.rows * x.width,) for x in source.nodes])
+            for x, dx in zip(source.nodes, dxs, strict=True):
+                block = x._block
                 if block.gradient is not None:
                     sums = begin(block, False)
-                    sums[x._start : x._start + size] += packed[start : start + size]
+                    sums[x._start : x._start + dx.size] += dx
                     sums_of[block] = (sums, max(sums_of[block][1], magnitude(packed)))
-                start += size
         return sums_of
 
     # Comparing ------------------------------------------------------------------------------------
