@@ -50,6 +50,12 @@ def replacing(path: Path) -> Iterator[Path]:
     _flush_folder(path.parent)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Make a file hold this text, in UTF-8; see `replacing`."""
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def remove_leftover(path: Path) -> None:
     """Remove what a process that was killed while it saved `path` has left. Nobody saves it now."""
     _remove(_aside(path))

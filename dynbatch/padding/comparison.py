@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.arguments import refused
-from dynbatch.atomic import replacing
+from dynbatch.atomic import write_text
 from dynbatch.padding import picture
 from dynbatch.padding.forms import (
     PADDED_BUCKETED,
@@ -112,8 +112,7 @@ class Comparison:
         Raises:
             OSError: it cannot be written.
         """
-        with replacing(Path(path)) as temporary:
-            temporary.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(self.as_json(), indent=1) + "\n")
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draw bytes over a step and bytes against batch size, as PNG, SVG or PDF by the

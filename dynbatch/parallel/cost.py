@@ -14,7 +14,7 @@ import numpy as np
 
 from dynbatch import random
 from dynbatch.arguments import number, refused
-from dynbatch.atomic import replacing
+from dynbatch.atomic import write_text
 from dynbatch.backend import Array
 from dynbatch.data_set import DataSet, indexed
 from dynbatch.errors import DataError, problem_of
@@ -187,8 +187,7 @@ class Cost:
                 cost = _read(file)
             else:
                 cost = measure()
-                with replacing(file) as temporary:
-                    temporary.write_text(json.dumps(asdict(cost), indent=1), encoding="utf-8")
+                write_text(file, json.dumps(asdict(cost), indent=1))
         if communicator is not None:
             cost = communicator.broadcast_object(cost)
         assert cost is not None

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from dynbatch.arguments import refused
-from dynbatch.atomic import replacing
+from dynbatch.atomic import write_text
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -78,9 +78,7 @@ class Picture:
                 "Picture.save", f"{path.name!r} tells no format",
                 'the path ends in ".svg" or ".html"', f'save("{path.with_suffix(".svg").name}")',
             )  # fmt: skip
-        text = self.svg if suffix == ".svg" else self.html()
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, self.svg if suffix == ".svg" else self.html())
 
     def html(self) -> str:
         """The page that `save("x.html")` writes."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynbatch.atomic import replacing
+from dynbatch.atomic import write_text
 from dynbatch.backend import DType
 from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
 from dynbatch.batcher.planning.memory_use import MemoryUse
@@ -118,8 +118,7 @@ class Introspection:
         record = self._record()
         observed = self._observed()
         if html is not None:
-            with replacing(Path(html)) as temporary:
-                temporary.write_text(page(record), encoding="utf-8")
+            write_text(html, page(record))
         table = report(record, observed, full)
         if self._executor.is_observed:
             table += "\ncheck=True or guard=True: the kernels' time is that of the checks too"
@@ -199,8 +198,7 @@ backward=Flops(products=120, elementwise=15))
         Raises:
             OSError: the file cannot be written.
         """
-        with replacing(Path(path)) as temporary:
-            temporary.write_text(trace(self._record()), encoding="utf-8")
+        write_text(path, trace(self._record()))
 
     def to_dot(self, sentence: int | None = None) -> str:
         """The nodes of one sentence, or of all, as Graphviz text, each with the batch it ran in.
