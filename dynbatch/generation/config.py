@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.arguments import listed, number, refused, size, switch
-from dynbatch.models.pretrained.folder import CONFIG, read_json
 from dynbatch.names import NamesChecked
 
 FILE = "generation_config.json"
@@ -265,6 +264,8 @@ class GenerationConfig(NamesChecked):
             CheckpointError: the file is not a JSON object.
             ArgumentError:   as `from_dict`.
         """
+        from dynbatch.models.pretrained.folder import CONFIG, read_json  # loads trainers too
+
         path = Path(folder) / FILE
         if path.exists():
             return cls.from_dict(read_json(path), **changes)
