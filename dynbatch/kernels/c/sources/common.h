@@ -163,6 +163,9 @@ INLINE vector times_power(vector x, vector k) {
 
 // Rows that are added up before their sum joins others.
 #define TOGETHER 64
+// Vectors of columns whose rows are added up side by side, so that a row is read in stretches that the
+// processor fetches ahead.
+#define BESIDE 8
 
 // For each vector of n elements: `i`, and `part`, how many of its lanes are elements.
 #define EACH_VECTOR(i, part, n) \

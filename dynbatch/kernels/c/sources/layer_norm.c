@@ -86,6 +86,29 @@ EXPORT void layer_norm_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width
     }
 }
 
+// Adds dy n to dweight and dy to dbias, either of which may be NULL, in `vectors` vectors of columns
+// from i on, of n elements each; of the first rows it sets them.
+INLINE void add_columns(const int vectors, ptrdiff_t i, ptrdiff_t n, ptrdiff_t start, ptrdiff_t end,
+    int is_first, const Normals* of, const REAL* dy, ptrdiff_t dy_stride, REAL* dweight,
+    REAL* dbias) {
+    vector of_weight[BESIDE] = {{0}}, of_bias[BESIDE] = {{0}};
+    for (ptrdiff_t r = start; r < end; r++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) {
+            ptrdiff_t at = i + j * LANES;
+            vector g = get(dy + r * dy_stride + at, n);
+            if (dweight) of_weight[j] = multiply_add(g, normal(of, r, at, n), of_weight[j]);
+            of_bias[j] += g;
+        }
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) {
+        ptrdiff_t at = i + j * LANES;
+        if (dweight)
+            put(dweight + at, get_or(is_first ? NULL : dweight, at, n, 0) + of_weight[j], n);
+        if (dbias) put(dbias + at, get_or(is_first ? NULL : dbias, at, n, 0) + of_bias[j], n);
+    }
+}
+
 // dweight = sum of dy n and dbias = sum of dy over rows first ... last - 1, in order: TOGETHER rows at
 // a time, whose sums are then added, which rounds less than one long sum.
 EXPORT void sum_parameters(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const REAL* rows,
@@ -95,18 +118,13 @@ EXPORT void sum_parameters(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, con
     const Normals of = {rows, stride, shift, factor, of_rows, count, lost, values};
     for (ptrdiff_t start = first; start < last; start += TOGETHER) {
         ptrdiff_t end = least(start + TOGETHER, last);
-        EACH_VECTOR(i, n, width) {
-            vector of_weight = {0}, of_bias = {0};
-            for (ptrdiff_t r = start; r < end; r++) {
-                vector g = get(dy + r * dy_stride + i, n);
-                if (dweight) of_weight = multiply_add(g, normal(&of, r, i, n), of_weight);
-                of_bias += g;
-            }
-            const REAL *weight = start > first ? dweight : NULL,
-                       *bias = start > first ? dbias : NULL;
-            if (dweight) put(dweight + i, get_or(weight, i, n, 0) + of_weight, n);
-            if (dbias) put(dbias + i, get_or(bias, i, n, 0) + of_bias, n);
-        }
+        ptrdiff_t i = 0;
+        for (; width - i >= BESIDE * LANES; i += BESIDE * LANES)
+            add_columns(
+                BESIDE, i, LANES, start, end, start == first, &of, dy, dy_stride, dweight, dbias);
+        for (; i < width; i += LANES)
+            add_columns(1, i, least(width - i, LANES), start, end, start == first, &of, dy,
+                dy_stride, dweight, dbias);
         for (ptrdiff_t k = 0; dweight && k < count; k++) {
             REAL sum = 0;
             for (ptrdiff_t r = start; r < end; r++)
