@@ -16,7 +16,7 @@ PUBLIC = {
         Operation Parameter Policy Ragged Retain RowSparse backends block cell drive errors generate
         grad hvp initial_state log_prob memory models node_types nodes num_threads optim padding
         parallel pictures predict scan seed set_batch_invariant set_gc_threshold set_num_threads
-        stack testing total train
+        stack testing total train zeros
     """,
     "dynbatch.nodes": """
         abs acos acosh add additive_attention affine alibi argmax asin asinh atan atanh attention
@@ -24,12 +24,12 @@ PUBLIC = {
         conv2d conv_transpose2d cos cosh cosine_similarity crf cross_entropy cumsum detach divide
         dot dropout equal erf exp expand floor gated_delta_rule gather_rows geglu general_attention
         glu greater greater_equal huber_loss input kl_div kmax_pool l1_loss layer_norm less
-        less_equal linear log log_softmax logsumexp lookup matmul max max_pool max_pool2d maximum
-        mean mean_pool min minimum mse_loss multi_margin_loss multiply negative nll_loss normalize
-        not_equal parameter permute pick pointer_loss poisson_nll_loss positions pow reglu
-        relative_bias repeat reshape reverse rms_norm rotary round segment_mean segment_sum sign
-        sin sinh sinusoidal slice softmax sparsemax split sqrt squeeze stack std subtract sum
-        swiglu t5_bias tan topk transpose unsqueeze var viterbi where windows
+        less_equal linear log log_softmax logsumexp lookup matmul matvec max max_pool max_pool2d
+        maximum mean mean_pool min minimum mse_loss multi_margin_loss multiply negative nll_loss
+        normalize not_equal outer parameter permute pick pointer_loss poisson_nll_loss positions pow
+        reglu relative_bias repeat reshape reverse rms_norm rotary round segment_mean segment_sum
+        sign sin sinh sinusoidal slice softmax sparsemax split sqrt squeeze stack std subtract sum
+        swiglu t5_bias tan topk transpose unsqueeze var vecmat viterbi where windows
     """,
     "dynbatch.parallel": """
         Communicator Cost PipelineResult balanced connect pipeline spread sum_gradients
