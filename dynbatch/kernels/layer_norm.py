@@ -12,7 +12,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import HOST, ROWS, kernel
+from dynbatch.kernels.runtime.dispatch import ELEMENTS, HOST, ROWS, kernel
 from dynbatch.kernels.segment import blocks, share_blocks
 
 # n follows from y = n ⊙ weight + bias to a few roundings where |bias| is up to so many |weight|.
@@ -99,11 +99,21 @@ def normals_of_output(
 ) -> Normals:
     """n = (y - bias) / weight."""
     if lost is None:
-        return Normals(y, bias, None if weight is None else 1 / weight)
+        if weight is None:
+            return Normals(y, bias, None)
+        factor = np.empty_like(weight)
+        reciprocals(weight, factor)
+        return Normals(y, bias, factor)
     with np.errstate(divide="ignore"):
         factor = np.ones(y.shape[1], y.dtype) if weight is None else 1 / weight
     factor[lost[0]] = 0
     return Normals(y, bias, factor, lost)
+
+
+@kernel(c=ELEMENTS)
+def reciprocals(x: Array, out: Array) -> None:
+    """out = 1 / x."""
+    np.divide(1, x, out=out)
 
 
 def lost_columns(weight: Array | None, bias: Array | None, width: int) -> Array:

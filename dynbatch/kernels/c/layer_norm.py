@@ -28,7 +28,7 @@ def layer_norm_backward(
         return NotImplemented
     share_rows(
         functions.layer_norm_backward, *dy.shape, dy.shape[1], *arguments, address(weight),
-        address(rstd), is_centred, address(out), row_stride(out),
+        address(rstd), is_centred, address(out), row_stride(out), alive=_own(normals),
     )  # fmt: skip
     return None
 
@@ -45,7 +45,8 @@ def layer_norm_parameters(
     parts = [(part.start, part.stop) for part in blocks(*dy.shape)]
     if len(parts) == 1:
         places = address(dweight), address(dbias)
-        share(functions.sum_parameters, [(*parts[0], width, *arguments, *places)])
+        part = *parts[0], width, *arguments, *places
+        share(functions.sum_parameters, [part], _own(normals))
         return None
     sums = np.empty((len(parts), 2, width), dy.dtype)
     wanted = [(k, array) for k, array in enumerate((dweight, dbias)) if array is not None]
@@ -54,10 +55,17 @@ def layer_norm_parameters(
         for two, of_part in zip(addresses_of, sums, strict=True):
             two[k] = address(of_part[k])
     each = zip(parts, addresses_of, strict=True)
-    share(functions.sum_parameters, [(*part, width, *arguments, *two) for part, two in each])
-    for k, array in wanted:
-        np.add.reduce(sums[:, k], axis=0, out=array)
+    rows = [(*part, width, *arguments, *two) for part, two in each]
+    share(functions.sum_parameters, rows, [sums, *_own(normals)])
+    sizes = len(parts), 2 * width, width
+    totals = [(*sizes, address(sums[:, k]), address(array)) for k, array in wanted]
+    share(functions.add_rows, totals, [sums])
     return None
+
+
+def _own(normals: Normals) -> list[Array]:
+    """The arrays that are made for a call."""
+    return [array for array in (normals.factor, *(normals.lost or ())) if array is not None]
 
 
 def _arguments(normals: Normals, dy: Array) -> list[int | None] | None:

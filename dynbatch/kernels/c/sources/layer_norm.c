@@ -133,3 +133,17 @@ EXPORT void sum_parameters(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, con
         }
     }
 }
+
+// out = the sum of `count` rows, `stride` apart, in order.
+EXPORT void add_rows(
+    ptrdiff_t count, ptrdiff_t stride, ptrdiff_t width, const REAL* rows, REAL* out) {
+    EACH_VECTOR(i, n, width) {
+        vector sum = count ? get(rows + i, n) : (vector){0};
+        for (ptrdiff_t r = 1; r < count; r++) sum += get(rows + r * stride + i, n);
+        put(out + i, sum, n);
+    }
+}
+
+EXPORT void reciprocals(ptrdiff_t first, ptrdiff_t last, const REAL* x, REAL* out) {
+    EACH_VECTOR(i, n, last - first) put(out + first + i, 1 / get(x + first + i, n), n);
+}
