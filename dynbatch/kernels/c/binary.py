@@ -22,7 +22,9 @@ def combine(kernel: Pair, a: Array, b: Array, out: Array) -> Any:
 def combine_backward(
     kernel: Pair, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> Any:
-    if kernel is binary.add and not is_flat_within(dy, out):
+    if kernel.passes[side] and is_flat_within(dy, out):
+        return None
+    if kernel is binary.add:
         return share("copy", dy, out)
     name = GRADIENTS_OF_TWO[side].get(kernel)
     if name is None or a is None or b is None:

@@ -126,8 +126,8 @@ def kernel(
                 result = in_c[0](*args, **named)
                 if result is not NotImplemented:
                     return result
-                if only_c.wanted:
-                    raise NotInCError(label)
+            if only_c.wanted:
+                raise NotInCError(label)
             return function(*args, **named)
 
         vars(choose).update(at=at, c=c, cuda=cuda, most=most)

@@ -99,6 +99,6 @@ def kept(device: Device, actions: Iterable[tuple[Action, bool]]) -> list[Action]
         if calls is not None:
             tasks.extend(calls)
             continue
-        works += [*tasks.repeated(), action]
+        works += [tasks.repeated()] * bool(tasks) + [action]
         tasks = Tasks()
-    return works + tasks.repeated()
+    return works + [tasks.repeated()] * bool(tasks)

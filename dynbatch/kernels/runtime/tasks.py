@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
@@ -184,17 +185,47 @@ class Tasks:
         for function in functions:
             function()
 
-    def repeated(self) -> list[Callable[[], object]]:
-        """Calls that do all of it, any number of times; it is all in C."""
-        stages: list[list[Sequence[Any]]] = []
-        for is_shared, group in groupby(self._stages, self._is_shared):
-            of_group = [list(stage) for stage in group]
-            stages += of_group if is_shared else [[list(chain(*chain(*of_group)))]]
-        return [partial(share, team().run_tasks, *_calls_of(stage)) for stage in stages]
+    def __len__(self) -> int:
+        return len(self._stages)
 
-    @staticmethod
-    def _is_shared(stage: Sequence[Any]) -> bool:
-        return len(stage) > 1 and parallel.available() > 1
+    def repeated(self, is_held: Callable[[Array], bool] = lambda array: False) -> WrittenCalls:
+        """One call that does all of it, any number of times; it is all in C.
+
+        Args:
+            is_held: whether somebody else keeps an array alive that a call reads.
+        """
+        return WrittenCalls(self._stages, is_held)
+
+
+class WrittenCalls:
+    """Stages of calls of C, which threads do in one call, without Python in between.
+
+    Attributes:
+        times: when each stage ended the last time, in nanoseconds.
+    """
+
+    def __init__(
+        self, stages: Sequence[Sequence[Sequence[Any]]], is_held: Callable[[Array], bool]
+    ) -> None:
+        self._alive: list[Any] = []
+        rows: list[tuple[int, int | None]] = []
+        for stage in stages:
+            calls, (arguments, alive) = _calls_of(stage)
+            parts = np.array(calls, np.int64)
+            rows.append((len(parts), address(parts)))
+            used = [x for each in alive for x in each if x is not None and not is_held(x)]
+            self._alive += [arguments, parts, used]
+        self._table = np.array(rows, np.int64).reshape(-1, 2)
+        self._is_shared = bool((self._table[:, 0] > 1).any())
+        self.times = np.zeros(len(rows), np.int64)
+
+    def __call__(self) -> None:
+        threads_of_c, helpers = team(), parallel.available() - 1 if self._is_shared else 0
+        if helpers:
+            _wait_in(threads_of_c)
+            workers.start(helpers)
+        table, times = self._table, self.times
+        threads_of_c.run_stages(len(table), address(table), helpers, address(times))
 
 
 class TaskWriting(threading.local):

@@ -29,7 +29,7 @@ from dynbatch.kernels.c.attention.mask import FAR, mask_table
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.tasks import share
+from dynbatch.kernels.runtime.tasks import is_writing, share
 from dynbatch.ragged import offsets_of
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
@@ -63,7 +63,7 @@ def dot_attention(
     packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
 ) -> Any:
     functions = _library.functions(out.dtype)
-    if functions is None:
+    if functions is None or not _comes_again(packed, scoring):
         return NotImplemented
     lone = single_query.lone_sentences(packed, scoring, out, log_sums)
     if lone.size < len(scoring.masks):
@@ -80,7 +80,7 @@ def dot_attention_backward(
     wanted: AttentionGradients, scratch: Array,
 ) -> Any:  # fmt: skip
     functions = _library.functions(dout.dtype)
-    if functions is None:
+    if functions is None or not _comes_again(packed, scoring):
         return NotImplemented
     gradients = wanted.keys, wanted.values
     lone = single_query.lone_sentences(
@@ -108,6 +108,11 @@ def _run_backward(
     if dbias is not None and wanted.bias is not None and rule is not None:
         slopes = DistanceVector(dbias[:, None, ::-1], call.distances[::-1].index(0))
         table_gradient(rule, slopes, wanted.bias)
+
+
+def _comes_again(packed: PackedAttention, scoring: Scoring) -> bool:
+    """Whether a call may be written down, if it is to be: nothing is copied or computed for it."""
+    return not is_writing() or (scoring.bias is None and all(map(has_rows, packed[:3])))
 
 
 def dot_attention_of_pages(
@@ -270,7 +275,8 @@ class AttentionCall:
         table[-1:].view(np.float64)[0] = self.scoring.p
         room_of = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
         parts = zip(shares, room_of, strict=True)
-        share(function, [(*span, address(table), *room) for span, room in parts])
+        rows = [(*span, address(table), *room) for span, room in parts]
+        share(function, rows, [table, *self.masks, *[x for x in self.arrays if x is not None]])
 
 
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:

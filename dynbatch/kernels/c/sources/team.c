@@ -115,6 +115,22 @@ EXPORT void run_tasks(ptrdiff_t count, const int64_t* tasks) {
         ((part_function*)(intptr_t)tasks[0])(tasks + 2);
 }
 
+static void run_part(const void* part) {
+    const int64_t* of = part;
+    run_tasks(of[0], (const int64_t*)(intptr_t)of[1]);
+}
+
+// Run stages one after the other: for each, how many parts it has, and where the arguments of
+// `run_tasks` are for each of them. `times`, unless it is NULL: when each ended.
+EXPORT void run_stages(ptrdiff_t count, const int64_t* stages, int helpers, int64_t* times) {
+    for (ptrdiff_t k = 0; k < count; k++, stages += 2) {
+        const int64_t* parts = (const int64_t*)(intptr_t)stages[1];
+        if (stages[0] == 1) run_part(parts);
+        else share(run_part, parts, 2 * sizeof *parts, stages[0], helpers);
+        if (times) times[k] = now();
+    }
+}
+
 // Help with all jobs until Python has a task for its workers.
 EXPORT void serve(void) {
     static _Thread_local int seen_jobs, seen_calls;
