@@ -50,6 +50,12 @@ class FeatureNormalization(Operation):
         return batch.device.is_cuda or batch.cache is not None
 
     @classmethod
+    def comes_again(cls, batch: Batch) -> bool:
+        node = batch.first
+        lost = kernels.lost_columns(*cls.weight_and_bias(node), node.width)
+        return cls.is_built_in and not lost.size
+
+    @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         if not cls.keeps_input(batch):
             return {"rstd": (batch.rows, 1)}

@@ -55,6 +55,10 @@ class LinearMap(Operation):
         )  # fmt: skip
 
     @classmethod
+    def comes_again(cls, batch: Batch) -> bool:
+        return cls.is_built_in
+
+    @classmethod
     def outer_weight(cls, batch: Batch) -> Parameter:
         weight: Parameter = batch.first.weight
         return weight

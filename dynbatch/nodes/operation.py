@@ -157,11 +157,13 @@ class Operation(Recorded):
                 setattr(cls, f"{way}_batch", cls.__dict__[way])
                 delattr(cls, way)
             # What the kernels of a base bear, a forward or backward of its own may not.
-            has_own = f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__
-            if has_own and not cls.is_built_in:
+            has_own = f"{way}_batch" in cls.__dict__
+            if has_own and f"inplace_{way}" not in cls.__dict__ and not cls.is_built_in:
                 setattr(cls, f"inplace_{way}", False)
                 if way == "backward":
                     cls.passes, cls.adds_gradient = (), False
+            if has_own and "comes_again" not in cls.__dict__:
+                cls.comes_again = Operation.comes_again  # type: ignore[method-assign]
         if "forward_batch" in cls.__dict__ and "is_one_kernel" not in cls.__dict__:
             cls.is_one_kernel = False
         cls.reads_ports = cls._overrides("reads")
@@ -181,6 +183,14 @@ class Operation(Recorded):
         work row by row.
         """
         return self.is_built_in or self.rowwise
+
+    @classmethod
+    def comes_again(cls, batch: Batch) -> bool:
+        """Whether forward and backward are kernels alone that read packed arrays and parameters.
+
+        Their calls may be written down and made again, while arrays lie where they lie.
+        """
+        return False
 
     @classmethod
     def reads_values(cls) -> bool:

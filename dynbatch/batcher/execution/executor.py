@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from dynbatch.batcher.execution.record import (
     StepRecord,
     rows_of,
 )
+from dynbatch.batcher.execution.recorded_stages import RecordedStages
 from dynbatch.batcher.execution.repeated import RepeatedRun
 from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
 from dynbatch.batcher.execution.stage_runner import StageRunner, StepActions
@@ -34,7 +36,7 @@ from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
-from dynbatch.kernels.backends import settings
+from dynbatch.kernels.backends import reason, settings
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.compiling import seconds_compiling
 from dynbatch.kernels.runtime.precision import FULL, multiplying
@@ -95,6 +97,7 @@ class Executor:
         self._last: MemoryPlan | None = None
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._only: RestingRun | None = None  # the run, as long as it is the graph's only one
+        self._recording: RecordedStages | None = None  # of that run, when it is another graph's too
         self._ended: list[StepRecord] = []
         self._ending: list[StepRun] = []
         self._times: list[RunTimes] = []
@@ -192,8 +195,7 @@ class Executor:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
                 started = time.perf_counter()
-                for stage in stages:
-                    self._run_stage(stage, arena)
+                self._run_stages(stages, arena)
                 run.kernel_seconds = _seconds_since(started)
             self._differentiated = [
                 step for stage in stages for step in stage.steps if stage.is_backward or step.fused
@@ -295,7 +297,7 @@ class Executor:
 
     def _plan_or_resting(self, request: Request) -> RunPlan:
         """The plan of the run; of one that rests, where the graph's first is like it."""
-        self._only = None
+        self._only = self._recording = None
         is_first = not (self.steps or self.plans or self.is_observed or self._device.is_cuda)
         if request.loss is None or request.limit is not None or not is_first:
             return self._plan(request)
@@ -308,6 +310,10 @@ class Executor:
             self._only = None if key is None else RestingRun(key, plan)
             return plan
         plan = resting.of(part.nodes)
+        if self._threads is None and not reason():  # C runs, and nobody asks who does what
+            if resting.recording is None:
+                resting.recording = RecordedStages(self._device, resting.parameters)
+            self._recording = resting.recording
         self._run.preparation, self._only = plan.preparation, resting
         return plan
 
@@ -339,6 +345,14 @@ class Executor:
         return arena
 
     # The kernels ----------------------------------------------------------------------------------
+
+    def _run_stages(self, stages: Sequence[Stage], arena: Array) -> None:
+        work, scratch = partial(self._run_stage, arena=arena), self._run.scratch
+        if self._recording is None:
+            for stage in stages:
+                work(stage)
+        else:
+            self._recording.run(stages, work, [arena] if scratch is None else [arena, scratch])
 
     def _run_stage(self, stage: Stage, arena: Array) -> None:
         if stage.kind is StageKind.ACCUMULATE:

@@ -9,13 +9,13 @@ import numpy as np
 
 from dynbatch.backend import Array, Device
 from dynbatch.batcher.execution.record import GraphStatistics
+from dynbatch.batcher.execution.recorded_stages import surroundings
 from dynbatch.batcher.execution.run import Arenas, apply
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import move
-from dynbatch.kernels.backends import settings
 from dynbatch.kernels.packed import packed_weights
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.precision import multiplying
@@ -69,7 +69,7 @@ class RepeatedRun:
     def _run(self) -> None:
         if not self._each:
             self._place()
-        elif not (self._known and all(map(is_, self._known, self._given()))):
+        elif not (self._known and all(map(is_, self._known, self._surroundings()))):
             self._write()
         for step in self._steps:
             step.batch.begin(0)
@@ -81,11 +81,8 @@ class RepeatedRun:
         self._statistics.launches += len(self._each)
         stream.early.clear()  # which are among these
 
-    def _given(self) -> list[object]:
-        """Addresses, beside the arena, that recorded calls and launches depend on."""
-        packed, stream = packed_weights(), stream_of(self._device)
-        values = [parameter.value for parameter in self._parameters]
-        return [stream, *settings(), packed, packed and packed.version, *values]
+    def _surroundings(self) -> list[object]:
+        return surroundings(self._device, self._parameters)
 
     def _place(self) -> None:
         """Find out what all steps do, with all blocks in their places in a new arena."""
@@ -106,7 +103,7 @@ class RepeatedRun:
 
     def _write(self) -> None:
         """Write down what C does, as it would now, or what a GPU is given to do."""
-        addresses = self._given()
+        addresses = self._surroundings()
         if (packed := packed_weights()) is not None:
             packed.renew()
         self._actions = kept(self._device, self._each)

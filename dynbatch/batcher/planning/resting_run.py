@@ -72,6 +72,8 @@ class RestingRun:
         steps = plan.preparation.steps
         self._parameters = {p.uid: p for step in steps for p in _all_parameters(step)}
         self._frozen = self._states()
+        self.parameters = [*self._parameters.values()]
+        self.recording: Any = None  # what the executor remembers of it
 
     def _states(self) -> list[tuple[bool, bool]]:
         """Whether each parameter is frozen, and whether it has no gradient."""

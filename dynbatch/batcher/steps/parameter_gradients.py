@@ -38,6 +38,10 @@ class StepGradients:
         self.sparse: list[tuple[Parameter, RowSparse]] = []
         self.products: list[tuple[Parameter, Array, Array]] = []
 
+    def copy(self) -> StepGradients:
+        """A copy of its own, while nothing is left yet."""
+        return StepGradients({*self._owned}, self._deferred)
+
     def take_products(self) -> StepGradients:
         """The deferred products alone, which are then no longer here."""
         taken = StepGradients(set(), ())

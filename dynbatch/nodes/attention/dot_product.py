@@ -71,6 +71,11 @@ class DotProductAttention(AttentionBase):
         return int(first.heads)
 
     @classmethod
+    def comes_again(cls, batch: Batch) -> bool:
+        first = batch.first
+        return cls.is_built_in and first.heads > 1 and first.bias is None and not cls.draws
+
+    @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return {"log_sums": (sum(batch.input_rows(0)), batch.first.heads)}
 

@@ -73,6 +73,10 @@ class Structural(Operation):
         raise NotImplementedError(f"{cls.__name__}.rectangles")
 
     @classmethod
+    def comes_again(cls, batch: Batch) -> bool:
+        return cls.is_built_in
+
+    @classmethod
     def moves(cls, batch: Batch) -> Sequence[Rectangles]:
         """`rectangles`, made once a batch: planning, forward and backward read the same."""
         known: Sequence[Rectangles] | None = batch.memo.get("rectangles")

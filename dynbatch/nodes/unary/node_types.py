@@ -27,6 +27,10 @@ class Unary(Elementwise):
         if kernel is not None:
             cls.retains = Retain(inputs=kernel.reads == "input", output=kernel.reads == "output")
 
+    @classmethod
+    def comes_again(cls, batch: Batch) -> bool:
+        return cls.is_built_in
+
     def arguments(self) -> tuple[unary.Argument, ...]:
         """Static arguments of the kernel, in order."""
         return tuple([getattr(self, name) for name in self.static])

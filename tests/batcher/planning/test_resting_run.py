@@ -10,9 +10,12 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.execution import executor
+from dynbatch.batcher.execution.recorded_stages import RecordedStages
 from dynbatch.batcher.planning import resting_run
 from dynbatch.batcher.planning.resting_run import RestingRun
 from dynbatch.errors import NumericError
+from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
 
 TOKENS = 9
@@ -80,6 +83,47 @@ def test_steps_that_run_again_do_what_new_ones_do(runs, monkeypatch, dropout):
     assert runs == [3]  # the first is seen, the second is kept
     monkeypatch.setattr(executor, "key_of", never)
     assert again == trained(gpt(dropout), sentences)
+
+
+def another_array(number, model):
+    if number == 5:
+        weight = model.encoder.norm.weight
+        weight.value = weight.value[::-1].copy()
+
+
+def a_weight_of_zero(number, model):
+    """Normals do not follow from the output, from the fifth step on."""
+    if number >= 5:
+        model.encoder.norm.weight.value[:3] = 0
+
+
+def other_threads(number, model):
+    db.set_num_threads(2 if number == 5 else 1)
+
+
+def a_buffer_of_its_own(number, model):
+    if number == 5:
+        model.encoder.norm.weight.keep_gradient_in(None)
+
+
+def as_before(number, model):
+    model.encoder.norm.weight.value[0] = number
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [(as_before, 4), (another_array, 3), (a_weight_of_zero, 3), (other_threads, 3),
+     (a_buffer_of_its_own, 3)],
+)  # fmt: skip
+def test_calls_of_c_are_made_again_where_all_lies_as_it_lay(runs, monkeypatch, change, count):
+    again, recorded = [], RecordedStages._again
+    monkeypatch.setattr(RecordedStages, "_again", lambda *args: again.append(1) or recorded(*args))
+    sentences, threads = batches(7), parallel.num_threads()
+    result = trained(gpt(), sentences, change)
+    monkeypatch.setattr(executor, "key_of", never)
+    assert result == trained(gpt(), sentences, change)
+    db.set_num_threads(threads)
+    assert len(again) == (0 if library.reason() else count)
 
 
 def frozen(number, model):

@@ -112,7 +112,10 @@ def _run_backward(
 
 def _comes_again(packed: PackedAttention, scoring: Scoring) -> bool:
     """Whether a call may be written down, if it is to be: nothing is copied or computed for it."""
-    return not is_writing() or (scoring.bias is None and all(map(has_rows, packed[:3])))
+    if not is_writing():
+        return True
+    has_lone = bool((np.diff(packed.query_offsets) == 1).any())
+    return scoring.bias is None and not has_lone and all(map(has_rows, packed[:3]))
 
 
 def dot_attention_of_pages(
