@@ -166,7 +166,6 @@ def plan() -> Picture:
     drawing.legend(
         MARGIN, below,
         [(SKY, "leaf"), (ORANGE, "pair"), (GREEN, "classify the root"), (GREY, "computed before")],
-        728,
     )  # fmt: skip
     drawing.text(
         MARGIN, below + 36, "In step 3 the smaller tree's classifier is ready too. It "

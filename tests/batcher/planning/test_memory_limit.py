@@ -297,11 +297,11 @@ def test_an_interrupt_brings_gradients_of_before_back(monkeypatch, stage):
     before = [parameter.grad for parameter in model.parameters()]
     run_stage, stages = Executor._run_stage, []
 
-    def interrupted(self, *args):
+    def interrupted(self, *args, **named):
         stages.append(None)
         if len(stages) == stage + 1:
             raise KeyboardInterrupt
-        return run_stage(self, *args)
+        return run_stage(self, *args, **named)
 
     monkeypatch.setattr(Executor, "_run_stage", interrupted)
     with db.Graph(dtype="float64") as graph, pytest.raises(KeyboardInterrupt):
