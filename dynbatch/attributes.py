@@ -1,8 +1,7 @@
-"""Attributes of objects: those that are set, and slots for those that a class annotates."""
+"""`attributes_of`: the attributes of an object, in its `__dict__` and in slots."""
 
 from __future__ import annotations
 
-import sys
 from types import MemberDescriptorType
 from typing import Any
 
@@ -16,22 +15,3 @@ def attributes_of(value: object) -> dict[str, Any]:
                 if isinstance(slot, MemberDescriptorType) and hasattr(value, name):
                     attributes.setdefault(name, getattr(value, name))
     return attributes
-
-
-class SlotsOfAnnotations(type):
-    """The metaclass of nodes: types of our own have a slot for each attribute that they annotate.
-
-    Users' types say so themselves by `__slots__`; without it they take any attribute.
-    """
-
-    def __new__(
-        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **named: Any
-    ) -> SlotsOfAnnotations:
-        # A call of `type` leaves the module out, and `type` itself would take it from here.
-        body = {"__module__": sys._getframe(1).f_globals.get("__name__", ""), **body}
-        if body["__module__"].startswith("dynbatch.") and "__slots__" not in body:
-            annotated = body.get("__annotations__", {}).items()
-            body["__slots__"] = tuple(
-                [key for key, kind in annotated if key not in body and "ClassVar" not in str(kind)]
-            )
-        return super().__new__(cls, name, bases, body, **named)

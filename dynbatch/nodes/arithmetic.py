@@ -27,6 +27,7 @@ class Scalar(Elementwise):
     Batches with:  every other node of its type, whatever the shapes and numbers.
     """
 
+    __slots__ = ("number",)
     shape_rule = "x (…) -> (…)"
     number: float
     kernel: ClassVar[Pair]
@@ -40,6 +41,7 @@ class Scalar(Elementwise):
 class Scale(Scalar):
     """number · x."""
 
+    __slots__ = ()
     kernel = kernels.multiply
 
     @classmethod
@@ -55,6 +57,7 @@ class Scale(Scalar):
 class Shift(Scalar):
     """x + number."""
 
+    __slots__ = ()
     kernel = kernels.add
 
     @classmethod
@@ -69,6 +72,8 @@ class Shift(Scalar):
 
 class WithNumber(Scalar):
     """Base of functions of x and a number: f(x, number), or f(number, x) if `side` is 1."""
+
+    __slots__ = ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -86,12 +91,14 @@ class WithNumber(Scalar):
 class DivideByNumber(WithNumber):
     """x / number; the reciprocal of the number might overflow where the quotient does not."""
 
+    __slots__ = ()
     kernel = kernels.divide
 
 
 class DivideNumber(WithNumber):
     """number / x."""
 
+    __slots__ = ()
     retains = Retain(inputs=True)
     kernel = kernels.divide
     side = 1
@@ -100,6 +107,7 @@ class DivideNumber(WithNumber):
 class RaiseNumber(WithNumber):
     """number^x."""
 
+    __slots__ = ()
     retains = Retain(inputs=True)
     kernel = kernels.raise_to
     side = 1
@@ -111,6 +119,7 @@ class Binary(Elementwise):
     Batches with:  every other node of its type, whatever the shapes.
     """
 
+    __slots__ = ()
     shape_rule = "a (…), b (…) -> (…)"
     shape_fix = "use F.expand, or the operators, which repeat a vector over the tokens"
     is_one_kernel = True
@@ -142,6 +151,7 @@ class Binary(Elementwise):
 class Add(Binary):
     """a + b."""
 
+    __slots__ = ()
     passes = (0, 1)
     kernel = kernels.add
 
@@ -149,24 +159,28 @@ class Add(Binary):
 class Subtract(Binary):
     """a - b."""
 
+    __slots__ = ()
     kernel = kernels.subtract
 
 
 class Multiply(Binary):
     """a ⊙ b."""
 
+    __slots__ = ()
     kernel = kernels.multiply
 
 
 class Divide(Binary):
     """a ⊘ b."""
 
+    __slots__ = ()
     kernel = kernels.divide
 
 
 class RaiseTo(Binary):
     """a^b; the gradient of b is 0 where a is 0 and b is not negative, as in PyTorch."""
 
+    __slots__ = ()
     kernel = kernels.raise_to
 
 

@@ -24,6 +24,7 @@ class InvertedDropout(Elementwise):
     """
 
     stream_name = "Dropout"
+    __slots__ = ("p", "stream")
     shape_rule = "x (…) -> (…)"
     draws = True
     p: float
@@ -50,6 +51,7 @@ class Ones(Operation):
     Batches with:  every other one, whatever the shapes.
     """
 
+    __slots__ = ("columns",)
     shape_rule = "x (T, D)|(D,) -> (T, columns)|(columns,)"
     only_moves = True
     any_shape = True

@@ -30,6 +30,7 @@ class Folded(Operation):
         inputs:     the nodes that are read instead of its inputs.
     """
 
+    __slots__ = ("stands_for",)
     stands_for: Operation
 
     def __init__(self, stands_for: Operation, *inputs: Node, **attributes: Any) -> None:

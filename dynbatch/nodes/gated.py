@@ -18,6 +18,7 @@ from dynbatch.ragged import Ragged
 class Gated(Operation):
     """Base of both: y = f(gate) ⊙ value, with `function` and `arguments` naming f."""
 
+    __slots__ = ("arguments", "function")
     rowwise = True
     retains = Retain(inputs=True)
     function: str
@@ -35,6 +36,7 @@ class GatedUnit(Gated, Elementwise):
     Batches with:  every other one of its function, whatever the shapes.
     """
 
+    __slots__ = ()
     static = ("function", "arguments")
     shape_rule = "gate (…), value (…) -> (…)"
     shape_fix = "make both by linear maps of one input to the same number of features"
@@ -57,6 +59,7 @@ class GatedHalves(Gated):
     Batches with:  every other one of its width, function and order of the halves.
     """
 
+    __slots__ = ("value_first",)
     static = ("function", "arguments", "value_first")
     shape_rule = "x (…, 2 · D) -> (…, D)"
     shape_fix = "give an even number of features, or gate and value as two nodes"

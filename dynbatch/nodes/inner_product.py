@@ -27,6 +27,7 @@ class InnerProduct(Operation):
     Batches with:  every other node of its type.
     """
 
+    __slots__ = ("weights",)
     any_shape = True
     any_rank = True
     variadic = True
@@ -81,6 +82,7 @@ class LossSum(InnerProduct):
     Batches with:  nothing, since each backward has one.
     """
 
+    __slots__ = ()
     joins_sentences = True
 
 
@@ -92,6 +94,8 @@ class Seed(LossSum):
 
     Batches with:  nothing, since each backward has one.
     """
+
+    __slots__ = ()
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -29,6 +29,7 @@ class LinearMap(Operation):
     """
 
     stream_name = "Linear"
+    __slots__ = ("bias", "weight")
     static = ("weight", "bias")
     shape_rule = "x (…, I), weight (O, I), [bias (O,)] -> (…, O)"
     shape_fix: ClassVar[dict[str, str]] = {
@@ -105,6 +106,7 @@ class MatMul(Operation):
                    `weights @ v` the inner.
     """
 
+    __slots__ = ()
     shape_rule = "a (…, I)|(…, T, I), b (I, O)|(…, I, O) -> (…, O)|(…, T, O)"
     shape_fix: ClassVar[dict[str, str]] = {
         "…": "give both the dimensions before the last two, as F.expand(x, shape) does, or make b "

@@ -27,6 +27,7 @@ class LinearOfWindows(Convolves, Folded):
     Cost:  as `Convolution`'s: in C windows are unfolded into the cache, block by block.
     """
 
+    __slots__ = ("bias", "padding", "span", "stride", "weight")
     static = ("weight", "bias", "span", "stride", "padding")
     shape_rule = "x (T, D), weight (O, span · D), [bias (O,)] -> (T', O)"
     retains = Retain(inputs=True)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 from dynbatch import backend
-from dynbatch.attributes import SlotsOfAnnotations
 from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError, MissingAttributeError, ShapeError
 from dynbatch.kernels.runtime import dlpack as exchange
@@ -75,7 +74,7 @@ class Owner(Protocol):
     def sentence(self, node: Node) -> int | None: ...
 
 
-class Node(OperatorMethods["Node"], metaclass=SlotsOfAnnotations):
+class Node(OperatorMethods["Node"]):
     """A value: a matrix (T, D), a vector (D,) or a scalar (). A node never changes.
 
     It may have more dimensions, (T, A, D) or (H, W, C) say: then its rows are those of all

@@ -119,6 +119,8 @@ class Operation(Recorded):
         splits:        whether a part of a batch is a batch: not if `sources` is overridden.
     """
 
+    __slots__ = ()
+
     retains: ClassVar[Retain] = Retain()
     rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
@@ -416,6 +418,8 @@ Node.base_of_types = Operation
 
 class Elementwise(Operation):
     """Base of functions of single elements, those at one place in all inputs."""
+
+    __slots__ = ()
 
     any_shape = True
     rowwise = True

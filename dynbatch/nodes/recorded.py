@@ -53,6 +53,8 @@ class Traits:
 class Recorded(Node):
     """Base of `Operation`, which says what its attributes and hooks mean."""
 
+    __slots__ = ()
+
     shape_rule: ClassVar[str] = ""
     shape_fix: ClassVar[str | Mapping[str, str]] = ANY_FIX
     static: ClassVar[tuple[str, ...]] = ()

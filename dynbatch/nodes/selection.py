@@ -26,18 +26,21 @@ from dynbatch.ragged import Ragged
 class Maximum(Binary):
     """The greater of a and b, NaN if either is; equal ones get half of the gradient each."""
 
+    __slots__ = ()
     kernel = kernels.maximum
 
 
 class Minimum(Binary):
     """The smaller of a and b, NaN if either is; equal ones get half of the gradient each."""
 
+    __slots__ = ()
     kernel = kernels.minimum
 
 
 class MaximumWithNumber(WithNumber):
     """The greater of x and a number; the gradient is halved where they are equal."""
 
+    __slots__ = ()
     retains = Retain(inputs=True)
     kernel = kernels.maximum
 
@@ -45,6 +48,7 @@ class MaximumWithNumber(WithNumber):
 class MinimumWithNumber(WithNumber):
     """The smaller of x and a number; the gradient is halved where they are equal."""
 
+    __slots__ = ()
     retains = Retain(inputs=True)
     kernel = kernels.minimum
 
@@ -57,6 +61,7 @@ class Where(Elementwise):
     Batches with:  every other Where, whatever the shapes.
     """
 
+    __slots__ = ()
     shape_rule = "mask (…), a (…), b (…) -> (…)"
     shape_fix = "use F.expand, or F.where, which repeats a vector over the tokens"
     retains = Retain(inputs=(0,))

@@ -20,6 +20,7 @@ class Normalised(Along):
         be a length too.
     """
 
+    __slots__ = ()
     shape_rule = "x (…) -> (…)"
     any_length = True
     retains = Retain(output=True)
@@ -44,6 +45,7 @@ class Normalised(Along):
 class Softmax(Normalised):
     """y_i = exp(x_i) / Σ_j exp(x_j). dx = y ⊙ (dy - Σ_j dy_j y_j)."""
 
+    __slots__ = ()
     kernel = staticmethod(kernels.softmax)
     backward_kernel = staticmethod(kernels.softmax_backward)
 
@@ -51,6 +53,7 @@ class Softmax(Normalised):
 class LogSoftmax(Normalised):
     """y_i = x_i - log Σ_j exp(x_j). dx_i = dy_i - exp(y_i) Σ_j dy_j."""
 
+    __slots__ = ()
     kernel = staticmethod(kernels.log_softmax)
     backward_kernel = staticmethod(kernels.log_softmax_backward)
 
@@ -58,6 +61,7 @@ class LogSoftmax(Normalised):
 class Sparsemax(Normalised):
     """y_i = max(x_i - τ, 0) with Σ_i y_i = 1. dx = dy less its mean, where y is not 0."""
 
+    __slots__ = ()
     kernel = staticmethod(sparse.sparsemax)
     backward_kernel = staticmethod(sparse.sparsemax_backward)
 

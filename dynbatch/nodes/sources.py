@@ -35,6 +35,7 @@ class Input(Operation):
     Batches with:  every other Input.
     """
 
+    __slots__ = ("array",)
     shape_rule = "array (…) -> (…)"
     only_moves = True
     any_shape = True
@@ -71,6 +72,7 @@ class ParameterNode(Operation):
     Batches with:  every other use of the same parameter.
     """
 
+    __slots__ = ("parameter",)
     shape_rule = "parameter (…) -> (…)"
     only_moves = True
     static = ("parameter",)
@@ -99,6 +101,7 @@ class ParameterNode(Operation):
 class TableRows(Operation):
     """Base of types whose rows are rows of a table; `gradient_rows` says which."""
 
+    __slots__ = ("table",)
     only_moves = True
     static = ("table",)
     table: Parameter
@@ -128,6 +131,7 @@ class Lookup(TableRows):
     Batches with:  every lookup in the same table. Its gradient is row-sparse (`RowSparse`).
     """
 
+    __slots__ = ("ids",)
     shape_rule = "ids (T,), table (V, D) -> (T, D)"
     given_attributes = ("ids",)
     ids: Array

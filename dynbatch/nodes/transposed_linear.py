@@ -16,6 +16,7 @@ class TransposedLinearMap(Operation):
     Backward:  dx = dy Wᵀ;  dW = xᵀ dy.
     """
 
+    __slots__ = ("weight",)
     static = ("weight",)
     shape_rule = "x (…, O), weight (O, I) -> (…, I)"
     shape_fix = "give the gradient of F.linear(…, weight)"

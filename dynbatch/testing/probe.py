@@ -23,6 +23,7 @@ class Variable(Input):
     So dropout draws the same mask when one element of the input is varied.
     """
 
+    __slots__ = ("number",)
     number: int
 
     def content(self) -> bytes:
@@ -36,6 +37,8 @@ class Probe(InnerProduct):
 
     Batches with:  every other Probe.
     """
+
+    __slots__ = ()
 
 
 def probe(outputs: Sequence[Node], weights: Sequence[Array]) -> Node:

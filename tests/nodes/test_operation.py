@@ -1,3 +1,5 @@
+from abc import ABC, abstractmethod
+
 import numpy as np
 import pytest
 
@@ -110,6 +112,29 @@ def test_attributes_are_those_that_the_type_adds_to_a_node():
         assert node.attributes() == {"factor": 2.0}
         assert node.rebuild(x).factor == 2.0
         assert list((x * 2.0).attributes()) == ["number"]
+
+
+def test_a_type_of_ones_own_mixes_in_abstract_methods():
+    class Doubled(Operation, ABC):
+        shape_rule = "x (…) -> (…)"
+
+        @abstractmethod
+        def description(self):
+            pass
+
+    class Named(Doubled):
+        def description(self):
+            return "twice x"
+
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        assert Named(x).description() == "twice x"
+        with pytest.raises(TypeError, match="abstract method"):
+            Doubled(x)
+
+
+def test_node_types_have_no_metaclass_which_would_slow_down_isinstance():
+    assert type(Operation) is type
 
 
 def test_attributes_of_our_types_lie_in_slots():

@@ -30,6 +30,7 @@ class BahdanauAttention(AttentionBase):
     """
 
     stream_name = "AdditiveAttention"
+    __slots__ = ("vector",)
     static = ("vector",)
     shape_rule = "q (T, D)|(D,), k (S, D), v (S, E), vector (D,) -> (T, E)|(E,)"
     shape_fix = AttentionBase.shape_fix | {

@@ -48,6 +48,7 @@ class AttentionCache(ScanCache):
 class AttentionBase(Operation):
     """Base of attention nodes. `vector` is additive attention's parameter, else None."""
 
+    __slots__ = ("mask",)
     shape_fix: ClassVar[dict[str, str]] = {
         "heads · d": "choose a number of heads that divides the features",
         "kv_heads · d": "choose kv_heads among the divisors of heads",

@@ -24,6 +24,7 @@ class CachedAttention(DotProductAttention):
         past: keys and values of all sentences.
     """
 
+    __slots__ = ("past",)
     differentiable: ClassVar[bool] = False
     past: PagedRows
 
@@ -75,4 +76,5 @@ class MemoryAttention(CachedAttention):
     Batches with:  every other one of the same heads and widths.
     """
 
+    __slots__ = ()
     shape_rule = ""

@@ -36,6 +36,7 @@ class DotProductAttention(AttentionBase):
     """
 
     stream_name = "DotAttention"
+    __slots__ = ("bias", "heads", "kv_heads", "scale", "table")
     static: ClassVar[tuple[str, ...]] = ("heads", "kv_heads", "bias", "table")
     shape_rule = (
         "q (T, heads · d)|(heads · d,), k (S, kv_heads · d), v (S, kv_heads · e)"
@@ -152,6 +153,7 @@ class DropoutAttention(DotProductAttention):
     Batches with:  every other one that its base batches with, of the same p.
     """
 
+    __slots__ = ("p", "stream")
     static: ClassVar[tuple[str, ...]] = (*DotProductAttention.static, "p")
     draws = True
     p: float

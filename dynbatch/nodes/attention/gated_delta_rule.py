@@ -24,6 +24,7 @@ class GatedLinearAttention(Operation):
     Cost:  see `kernels.attention.gated_delta_rule`.
     """
 
+    __slots__ = ("heads",)
     static = ("heads",)
     shape_rule = (
         "q (T, heads · d)|(T, heads, d), k (T, heads · d)|(T, heads, d),"
@@ -117,6 +118,7 @@ class GatedDeltaRule(GatedLinearAttention):
     Cost:  see `kernels.attention.gated_delta_rule`.
     """
 
+    __slots__ = ()
     shape_rule = GatedLinearAttention.shape_rule.replace(" ->", ", b (T, heads) ->")
 
 

@@ -76,6 +76,7 @@ class Convolution(Convolves, Sliding):
         a group; on a GPU those of all groups are one call.
     """
 
+    __slots__ = ("behind", "bias", "dilation", "groups", "weight")
     static = ("weight", "bias", "stride", "padding", "behind", "dilation", "groups")
     shape_rule = (
         "weight (O, I, h, w)|(O, I, k), x (H, W, groups · I)|(T, groups · I), [bias (O,)]"

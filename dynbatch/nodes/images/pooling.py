@@ -20,6 +20,7 @@ class Pooling2d(Sliding):
         and W.
     """
 
+    __slots__ = ("dilation", "window")
     static = ("window", "stride", "padding", "dilation")
     shape_rule = "x (H, W, C) -> (H', W', C)"
     dilation: Pair
@@ -53,6 +54,8 @@ class MaxPooling2d(KeepsPlaces, Pooling2d):
     Keeps:  the position of each maximum, as large as the output; the input is free after forward.
     """
 
+    __slots__ = ()
+
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         places = cls.place(batch) if batch.keeps else None
@@ -68,6 +71,8 @@ class MaxPooling2d(KeepsPlaces, Pooling2d):
 
 class AvgPooling2d(Pooling2d):
     """The mean of each window; zeros of the padding count."""
+
+    __slots__ = ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

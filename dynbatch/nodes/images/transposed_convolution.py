@@ -36,6 +36,7 @@ class TransposedConvolution(Sliding):
     Cost:  as of `Convolution`.
     """
 
+    __slots__ = ("bias", "dilation", "groups", "output_padding", "weight")
     static = ("weight", "bias", "stride", "padding", "output_padding", "dilation", "groups")
     shape_rule = "x (H, W, I), weight (I, O, h, w), [bias (groups · O,)] -> (H', W', groups · O)"
     shape_fix = Sliding.shape_fix | {"": "make the bias of {weight[1] * self.groups} elements"}

@@ -24,6 +24,7 @@ class Sliding(Operation):
     1 or more. A sentence (T, C) is an image of one line.
     """
 
+    __slots__ = ("padding", "sides", "stride")
     shape_fix: ClassVar[dict[str, str]] = {
         "x": "F.permute(x, (1, 2, 0)) brings an image of PyTorch's, (C, H, W), to this order;"
         " F.stack makes a sentence (T, C) of vectors",

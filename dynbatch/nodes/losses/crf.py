@@ -20,6 +20,7 @@ from dynbatch.ragged import Ragged
 class ChainBase(Operation):
     """Base of `Crf` and `Viterbi`: scores of transitions, of the first tag and of the last."""
 
+    __slots__ = ("end", "start", "transitions")
     static = ("transitions", "start", "end")
     shape_fix: ClassVar[dict[str, str]] = {
         "x": "F.unsqueeze(x, 0) makes a vector one token",
@@ -55,6 +56,7 @@ class Crf(ChainBase):
     Cost:  see `kernels.losses.crf`; time is proportional to N · K².
     """
 
+    __slots__ = ("ids",)
     shape_rule = "x (T, K), ids (T,), transitions (K, K), start (K,), end (K,) -> ()"
     retains = Retain(inputs=True)
     given_attributes = ("ids",)
@@ -110,6 +112,7 @@ class Viterbi(ChainBase):
     Batches with:  every other one of the same parameters, whatever the lengths.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, K), transitions (K, K), start (K,), end (K,) -> (T, 1)"
     differentiable = False
 

@@ -29,6 +29,7 @@ class NllLoss(Operation):
     Batches with:  every other NllLoss of the same V. Its gradient needs no value.
     """
 
+    __slots__ = ("ids", "rule", "weights")
     shape_rule = "x (T, V)|(V,), ids (T,)|(1,) -> ()"
     given_attributes = ("ids", "weights")
     ids: Array
@@ -58,6 +59,7 @@ class ElementwiseLoss(Operation):
     Batches with:  every other one of its type, whatever the shapes and scales.
     """
 
+    __slots__ = ("scale",)
     shape_rule = "input (…), target (…) -> ()"
     shape_fix = "give the sentence's own target, unpadded; F.squeeze a column (T, 1)"
     any_shape = True
@@ -91,36 +93,42 @@ class ElementwiseLoss(Operation):
 class SquaredError(ElementwiseLoss):
     """f = (x - t)²."""
 
+    __slots__ = ()
     pair = kernels.squared_error
 
 
 class KlDivergence(ElementwiseLoss):
     """f = t (log t - x), 0 where t = 0; x holds log-probabilities."""
 
+    __slots__ = ()
     pair = kernels.divergence
 
 
 class LogKlDivergence(ElementwiseLoss):
     """f = exp(t) (t - x); both hold log-probabilities."""
 
+    __slots__ = ()
     pair = kernels.log_divergence
 
 
 class BinaryCrossEntropy(ElementwiseLoss):
     """f = log(1 + exp(x)) - t x, the cross-entropy of t and σ(x), in nats."""
 
+    __slots__ = ()
     pair = kernels.logistic
 
 
 class PoissonLoss(ElementwiseLoss):
     """f = exp(x) - t x; x holds logarithms of rates."""
 
+    __slots__ = ()
     pair = kernels.poisson
 
 
 class PoissonRateLoss(ElementwiseLoss):
     """f = x - t log(x + 1e-8); x holds rates."""
 
+    __slots__ = ()
     pair = kernels.poisson_rate
 
 

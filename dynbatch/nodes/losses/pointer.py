@@ -25,6 +25,7 @@ class PointerLoss(Operation):
     Keeps:  a probability for each pair of a query and a key.
     """
 
+    __slots__ = ("ids", "rule", "weights")
     shape_rule = "q (T, D), k (S, D), ids (T,) -> ()"
     shape_fix = "project both to one width; F.unsqueeze(x, 0) makes a row of a vector"
     retains = Retain(inputs=True)

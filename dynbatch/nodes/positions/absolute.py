@@ -27,6 +27,7 @@ class Sinusoids(Positioned):
     Batches with:  every other one of its width, layout and base, whatever lengths and offsets.
     """
 
+    __slots__ = ()
     static = ("layout", "angles", "has_positions")
     shape_rule = "x (T, D)|(D,) -> (T, D)|(D,)"
     shape_fix = "give the sentence whose positions these are"
@@ -45,6 +46,7 @@ class PositionRows(TableRows):
     Batches with:  every other one in the same table. Its gradient is row-sparse (`RowSparse`).
     """
 
+    __slots__ = ("offset",)
     shape_rule = "x (T, D)|(D,), table (V, E) -> (T, E)|(E,)"
     shape_fix: ClassVar[dict[str, str]] = {
         "x": "give the sentence whose positions these are",

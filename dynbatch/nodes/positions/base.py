@@ -25,6 +25,7 @@ class Positioned(Operation):
     `function` is the name of the function that makes nodes of the type.
     """
 
+    __slots__ = ("angles", "has_positions", "layout", "offset", "positions")
     given_attributes = ("positions",)
     function: ClassVar[str]
     angles: Angles

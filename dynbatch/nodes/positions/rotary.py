@@ -30,6 +30,7 @@ class Rotary(Positioned):
     Backward:  turns back. It reads nothing of forward.
     """
 
+    __slots__ = ("heads",)
     static = ("heads", "layout", "angles", "has_positions")
     shape_rule = "x (T, heads · d)|(heads · d,) -> (T, heads · d)|(heads · d,)"
     shape_fix = "give the number of heads that this matrix has; keys may have fewer than queries"

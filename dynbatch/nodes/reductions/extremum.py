@@ -23,6 +23,7 @@ class Extremum(Reduction):
     Keeps:  the position of each extremum, as large as the output; the input is free after forward.
     """
 
+    __slots__ = ()
     any_length = True
     needs_tokens = True
     largest: ClassVar[bool]
@@ -56,12 +57,14 @@ class Extremum(Reduction):
 class Max(Extremum):
     """y = max_i x_i."""
 
+    __slots__ = ()
     largest = True
 
 
 class Min(Extremum):
     """y = min_i x_i."""
 
+    __slots__ = ()
     largest = False
 
 
@@ -71,6 +74,7 @@ class ArgMax(Reduction):
     Exact below 2^24 elements in float32.
     """
 
+    __slots__ = ()
     any_length = True
     differentiable = False
     needs_tokens = True

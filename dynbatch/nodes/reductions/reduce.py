@@ -54,6 +54,7 @@ class Total(Operation):
     Batches with:  every other Total. Its gradient needs no value, so it is known before forward.
     """
 
+    __slots__ = ("number",)
     any_shape = True
     variadic = True
     number: float
@@ -98,6 +99,7 @@ class Reduction(Along):
         be a length too, if its type says so.
     """
 
+    __slots__ = ()
     any_rank = True
     needs_tokens: ClassVar[bool] = False
     kernel: ClassVar[staticmethod[..., None]]
@@ -145,6 +147,7 @@ class Reduction(Along):
 class Sum(Reduction):
     """y = Σ_i x_i. dx_i = dy."""
 
+    __slots__ = ()
     any_length = True
     kernel = staticmethod(sum_segments)
     backward_kernel = staticmethod(spread_segments)
@@ -153,6 +156,7 @@ class Sum(Reduction):
 class Mean(Reduction):
     """y = Σ_i x_i / n, 0 for n = 0. dx_i = dy / n."""
 
+    __slots__ = ()
     any_length = True
     kernel = staticmethod(kernels.mean_segments)
     backward_kernel = staticmethod(kernels.mean_segments_backward)
@@ -161,6 +165,7 @@ class Mean(Reduction):
 class LogSumExp(Reduction):
     """y = log Σ_i exp(x_i). dx_i = dy · exp(x_i - y)."""
 
+    __slots__ = ()
     any_length = True
     retains = Retain(inputs=True, output=True)
     kernel = staticmethod(kernels.logsumexp_segments)

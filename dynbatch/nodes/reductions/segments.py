@@ -22,6 +22,7 @@ class SegmentSum(ReadsRowNumbers):
     Batches with:  every other one of its type and width, whatever the counts.
     """
 
+    __slots__ = ("counts",)
     shape_rule = "x (M, D), counts (S,) -> (S, D)"
     shape_fix = "give a matrix (M, D); counts sum up to M"
     given_attributes = ("counts",)
@@ -61,6 +62,7 @@ class SegmentSum(ReadsRowNumbers):
 class SegmentMean(SegmentSum):
     """y_s = Σ x_m / n over the n rows of segment s, 0 where it has none. dx_m = dy_s / n."""
 
+    __slots__ = ()
     kernel = staticmethod(kernels.mean_segments)
     backward_kernel = staticmethod(kernels.mean_segments_backward)
 

@@ -35,6 +35,7 @@ class CumSum(Along):
         length too.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, D)|(D,) -> (T, D)|(D,)"
     any_length = True
     inplace_forward = True
@@ -60,6 +61,7 @@ class Spread(Reduction):
     and so does one element with the usual correction of 1.
     """
 
+    __slots__ = ("correction",)
     static = ("over", "correction")
     any_length = True
     retains = Retain(inputs=True)
@@ -124,6 +126,7 @@ class Variance(Spread):
         may be a length too.
     """
 
+    __slots__ = ()
     root = False
 
 
@@ -134,6 +137,7 @@ class StandardDeviation(Spread):
         may be a length too.
     """
 
+    __slots__ = ()
     retains = Retain(inputs=True, output=True)
     root = True
 

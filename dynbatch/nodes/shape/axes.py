@@ -99,6 +99,8 @@ def segment_bytes(batch: Batch, over: str) -> int:
 class Along(Operation):
     """Base of types that work along the tokens, along the features, or over all elements."""
 
+    __slots__ = ("over",)
+    __slots__ = ("over",)
     static: ClassVar[tuple[str, ...]] = ("over",)
     over: str
 

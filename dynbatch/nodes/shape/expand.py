@@ -27,6 +27,7 @@ class Repeated(Operation):
     Shape:  (D,) -> (…, D);  (…, 1) -> (…, D);  () or (1,) -> any. dx sums over what was repeated.
     """
 
+    __slots__ = ("target",)
     only_moves = True
     any_rank = True
     target: Shape
@@ -52,6 +53,7 @@ class Expand(Repeated):
     Batches with:  those of the same widths, whatever the lengths.
     """
 
+    __slots__ = ()
     rowwise = True
 
     def rebuild(self, *inputs: Node) -> Node:
@@ -83,6 +85,7 @@ class ExpandToLength(Repeated):
     Batches with:  every other one that also repeats rows, or also single numbers.
     """
 
+    __slots__ = ("over",)
     static = ("over",)
     any_shape = True
     over: str  # TOKENS: x is a row of the matrix; FEATURES: each number of x is repeated

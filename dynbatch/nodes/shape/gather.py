@@ -26,6 +26,7 @@ class ReadsRowNumbers(Operation):
     Widths may be lengths.
     """
 
+    __slots__ = ()
     function: ClassVar[str]
 
     def infer_ragged(self) -> int:
@@ -45,6 +46,7 @@ class GatherRows(ReadsRowNumbers):
     Backward:  dx_i = Σ dy_m over the m with ids_m = i.
     """
 
+    __slots__ = ("ids",)
     shape_rule = "x (T, D)|(D,), ids (M,) -> (M, D)"
     shape_fix = "F.stack scalars to a vector first"
     only_moves = True
@@ -94,6 +96,7 @@ class Transpose(Operation):
     Batches with:  every other Transpose.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, D) -> (D, T)"
     shape_fix = "F.unsqueeze a vector first"
     only_moves = True

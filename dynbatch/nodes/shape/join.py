@@ -28,6 +28,7 @@ class Concat(Structural):
         inputs: a multi-length concat is one launch.
     """
 
+    __slots__ = ("along",)
     static = ("along",)
     moves_all = True
     any_rank = True

@@ -18,6 +18,7 @@ class KMaxPool(KeepsPlaces, Operation):
     Keeps:  the position of each number, as large as the output.
     """
 
+    __slots__ = ("k",)
     static = ("k",)
     shape_rule = "x (T, D) -> (k, D)"
     shape_fix = "F.unsqueeze(x, 0) makes a row of a vector"

@@ -14,6 +14,7 @@ class LastRow(Operation):
     Batches with:  every other one of its width.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, D) -> (1, D)"
     only_moves = True
     differentiable = False

@@ -26,6 +26,7 @@ class Permute(Operation):
     Batches with:  every other one of its `inner`.
     """
 
+    __slots__ = ("groups", "inner", "is_length", "target")
     only_moves = True
     static = ("inner",)
     any_shape = True

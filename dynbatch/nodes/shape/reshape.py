@@ -21,6 +21,7 @@ class Reshape(Structural):
     Batches with:  every other Reshape.
     """
 
+    __slots__ = ("lengths", "target")
     moves_all = True
     any_rank = True
     target: Shape

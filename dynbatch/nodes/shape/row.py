@@ -15,6 +15,7 @@ class Row(Slice):
     `cells.calls.table` has its further attributes.
     """
 
+    __slots__ = ("form_id", "origin", "ready", "row", "source", "token")
     ndim = 1
     rows = 1
     first = 0

@@ -25,6 +25,7 @@ class ScatterRows(ReadsRowNumbers):
     Backward:  dx_m = dy_{ids_m}.
     """
 
+    __slots__ = ("count", "ids")
     shape_rule = "x (M, D)|(D,), ids (M,)|(1,) -> (count, D)"
     shape_fix = "give as many ids as x has rows"
     any_length = True

@@ -26,6 +26,7 @@ class Slice(Structural):
     Batches with:  every other Slice, whatever the shapes and keys.
     """
 
+    __slots__ = ("features", "taken", "tokens")
     tokens: Part
     features: Part
     taken: tuple[range, range]

@@ -63,6 +63,7 @@ class Rectangles(NamedTuple):
 class Structural(Operation):
     """Base of structural nodes. Subclasses give `rectangles`, injective on the inputs."""
 
+    __slots__ = ()
     only_moves = True
     any_shape = True
     variadic = True
@@ -111,6 +112,7 @@ class Port(Structural):
     Batches with:  every other Port.
     """
 
+    __slots__ = ("part",)
     moves_all = True
     part: int
 
@@ -144,6 +146,7 @@ class Reverse(Structural):
     Batches with:  every other Reverse.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, D) -> (T, D)"
     shape_fix = "F.stack vectors to rows first; a vector has one row"
     moves_all = True

@@ -28,6 +28,7 @@ class LargestOfRows(Operation):
     Batches with:  every other one of its type and k; the width may be a length.
     """
 
+    __slots__ = ("k",)
     static = ("k",)
     shape_rule = "x (…, D) -> (…, k)"
     shape_fix = "F.stack scalars to a vector first"
@@ -90,6 +91,8 @@ class TopK(LargestOfRows):
     Keeps:  the place and the rank of each element, each as large as the output.
     """
 
+    __slots__ = ()
+
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return dict.fromkeys(("place", "ranks"), (batch.rows, batch.first.k))
@@ -130,6 +133,7 @@ class TopKPlaces(LargestOfRows):
     Exact below 2^24 elements in float32.
     """
 
+    __slots__ = ()
     differentiable = False
 
     @classmethod

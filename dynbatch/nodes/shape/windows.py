@@ -16,6 +16,7 @@ class Windowed(Operation):
     T' = (T + 2 · padding - size) // stride + 1 windows; none where a sentence is too short.
     """
 
+    __slots__ = ("padding", "span", "stride")
     static = ("span", "stride", "padding")
     shape_fix = "F.stack vectors to rows first"
     span: int
@@ -47,6 +48,7 @@ class Windows(Windowed):
     Batches with:  every other one of its width, size, stride and padding, whatever the lengths.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, D) -> (T', span · D)"
     only_moves = True
 
@@ -68,6 +70,7 @@ class PoolWindows(Windowed):
     Batches with:  every other one of its type, width, size and stride, whatever the lengths.
     """
 
+    __slots__ = ()
     shape_rule = "x (T, D) -> (T', D)"
 
 
@@ -93,6 +96,8 @@ class MaxPool(KeepsPlaces, PoolWindows):
     Keeps:  the position of each maximum, as large as the output.
     """
 
+    __slots__ = ()
+
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         places = cls.place(batch) if batch.keeps else None
@@ -108,6 +113,8 @@ class MaxPool(KeepsPlaces, PoolWindows):
 
 class MeanPool(PoolWindows):
     """The mean of each window."""
+
+    __slots__ = ()
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

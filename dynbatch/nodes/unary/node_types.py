@@ -17,6 +17,7 @@ class Unary(Elementwise):
     Batches with:  every other node of its type and arguments, whatever the shapes.
     """
 
+    __slots__ = ()
     shape_rule = "x (…) -> (…)"
     is_one_kernel = True
     kernel: ClassVar[unary.Function]
@@ -52,6 +53,7 @@ class Unary(Elementwise):
 class Negative(Unary):
     """-x."""
 
+    __slots__ = ()
     kernel = arithmetic.negative
 
 
@@ -62,6 +64,7 @@ class Detach(Unary):
     its gradient is that of its readers.
     """
 
+    __slots__ = ()
     only_moves = True
     kernel = arithmetic.detached
     differentiable = False
@@ -71,20 +74,22 @@ class Detach(Unary):
 class Abs(Unary):
     """|x|; the derivative at 0 is 0."""
 
+    __slots__ = ()
     kernel = arithmetic.absolute
 
 
 class Power(Unary):
     """x^exponent for a constant exponent."""
 
+    __slots__ = ("exponent",)
     static = ("exponent",)
     kernel = arithmetic.power
-    exponent: float
 
 
 class Sign(Unary):
     """1 where x > 0, -1 where x < 0, else x; no gradient passes."""
 
+    __slots__ = ()
     differentiable = False
     kernel = arithmetic.sign
 
