@@ -71,9 +71,8 @@ def maker(
         "            return slowly(arguments)",
         "        depth = ready = 0",
     ]
-    for column, a in zip(columns, values, strict=True):
+    for a in values:
         lines += [
-            f"        {column}.append({a})",
             f"        origin = {a}.origin",
             "        if origin is table:",
             f"            if {a}.depth >= depth: depth = {a}.depth + 1",
@@ -85,6 +84,8 @@ def maker(
         "        call = Call()",  # which has no __init__: quicker than Call.__new__(Call)
         "        call.origin, call.form_id, call.depth = table, form_id, depth",
         "        call.ready, call.row, call.index = ready, len(calls), len(nodes)",
+        # From here on there are appends alone: see `CallTable.update`.
+        *[f"        {column}.append({a})" for column, a in zip(columns, values, strict=True)],
         "        phases.append(ready)",
         "        depths.append(depth)",
         "        nodes.append(call)",

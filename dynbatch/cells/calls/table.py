@@ -209,11 +209,22 @@ class CallTable:
         self._forget = forget
 
     def update(self) -> None:
-        """Bring the arrays up to date with the calls recorded so far."""
+        """Bring the arrays up to date with the calls recorded so far.
+
+        Raises:
+            GraphError: an interrupt came while a call was recorded.
+        """
         while self.runs and self.runs[-1].node._block is None:  # that run failed
             self.runs.pop()
             self.run_of[self.run_of == len(self.runs)] = NOT_RUN
         known, count = self.ready.size, len(self.calls)
+        if {count} != {*map(len, self.columns), len(self.phases), len(self.depths)}:
+            raise GraphError(
+                f"cell {self.cell.__name__!r}: an interrupt came in the middle of a call, whose"
+                " arguments stay among those of later ones.\n"
+                "  rule: a graph whose building was interrupted in a call cannot run\n"
+                "  fix:  close it, and build the mini-batch in another graph"
+            )
         if known == count:
             return
         fresh = np.full((4, count - known), NOT_RUN)

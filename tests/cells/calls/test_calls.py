@@ -24,6 +24,7 @@ from dynbatch.errors import (
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.interruptions import broken_off
 from tests.marks import exhaustive, quick
 from tests.poison import poisoned_memory
 
@@ -462,6 +463,30 @@ def test_errors_of_calls():
         leaf(x, p)
     with pytest.raises(GraphError, match="closed"):
         compose(state, state, p)
+
+
+def test_a_graph_whose_call_was_interrupted_has_the_right_values_or_refuses_to_run():
+    weight = db.Parameter(np.array([[0.5, -1.0], [2.0, 0.25]], np.float32))
+    step = db.cell(lambda a, b: F.tanh(F.linear(a - b, weight)))
+    results = []
+
+    def build():
+        with db.Graph() as graph:
+            a, b = F.input(graph, [1.0, 2.0]), F.input(graph, [-1.0, 0.5])
+            first = step(a, b)
+            try:
+                step(b, first)
+            except KeyboardInterrupt:
+                pass
+            other = step(a, first)
+            results.append(step(b, other).value.tolist())
+
+    build()
+    (right,) = results
+    raised = [error for _, error in broken_off(build, ("calls of 2 values",), callers=None)]
+    errors = [error for error in raised if isinstance(error, GraphError)]
+    assert errors and all("in the middle of a call" in str(error) for error in errors)
+    assert all(result == right for result in results)
 
 
 def test_zeros_of_width_0_are_an_error_where_scalars_are_known_too():
