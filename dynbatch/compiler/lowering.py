@@ -215,7 +215,7 @@ class LoopProgram(Program):
 
     def _next(self, part: int, node: Node, taken: set[int]) -> Value:
         """A part of the state after a step: the state itself where no step changes it."""
-        is_kept = self.states[part : part + 1] == [self._read(node)]
+        is_kept = self.states[part : part + 1] == [self._read_flat(node)]
         if is_kept and node.index in self._can_hold:
             return self.states[part]
         return self._leaving(node, taken)
@@ -237,7 +237,7 @@ class LoopProgram(Program):
 
     def _leaving(self, node: Node, taken: set[int]) -> Value:
         """A separate value for one that leaves the step as a view, a linear map, or twice."""
-        value = self._read(node)
+        value = self._read_flat(node)
         is_own = any([op.output is value and not op.is_linear for op in self.ops])
         if not is_own or id(value) in taken:
             copy = self.value(value.width)

@@ -290,6 +290,10 @@ def _another_width(
     else:
         left = f"shape {leaves.shape}"
         fix = f"return a vector of {entered.width} features as the next state"
+        if leaves.ndim > 1 and len(before) == 1:
+            fix = f"init=db.zeros{leaves.shape} for a state of that shape"
+        elif leaves.ndim > 1:
+            fix = f"db.zeros{leaves.shape} as part {part} of `init`, for a state of that shape"
     return ShapeError.at_caller(
         f"cell {name!r}: {which} has width {entered.width}, the cell's next state {left}.\n"
         f"  rule: a state keeps its width from step to step\n  fix:  {fix}"

@@ -56,7 +56,8 @@ def zeros(*shape: int) -> Zeros:
     sizes = [type(size) is int or isinstance(size, np.integer) for size in shape]
     if not shape or not all(sizes) or min(shape) < 1:
         raise ShapeError.at_caller(
-            f"zeros{shape}: there is no such state.\n  rule: sizes of 1 or more\n"
+            f"zeros({', '.join(map(repr, shape))}): there is no such state.\n"
+            "  rule: sizes of 1 or more\n"
             "  fix:  db.zeros(64), db.zeros(64, 64), db.zeros(4, 64, 64)"
         )
     return Zeros(tuple([int(size) for size in shape]))
@@ -238,7 +239,8 @@ def as_steps(recompute: object) -> int | str:
         return int(recompute)
     raise ArgumentError.at_caller(
         f"scan: recompute={recompute!r}.\n"
-        '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything'
+        '  rule: a number of steps, 1 or more; 0 to keep everything; "sqrt"; or None, which keeps\n'
+        "        everything but states that are matrices"
     )
 
 

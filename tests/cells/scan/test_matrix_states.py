@@ -151,6 +151,29 @@ def test_gradients_of_every_operation_on_a_matrix(runs_it):
 
 
 @db.cell
+def leaves_what_no_step_makes(x, states, p, memory):
+    S, *_ = states
+    return x @ S, (F.transpose(memory), p["matrix"] * S, F.tanh(p["heads"]), F.tanh(p["heads"]))
+
+
+def test_a_matrix_that_no_step_makes_is_a_next_state(runs_it):
+    rng = np.random.default_rng(0)
+    p = {
+        "matrix": db.Parameter(rng.standard_normal((3, 3))),
+        "heads": db.Parameter(rng.standard_normal((2, 1, 2))),
+    }
+    init = (db.zeros(3, 3), db.zeros(3, 3), db.zeros(2, 1, 2), db.zeros(2, 1, 2))
+
+    def build(graph, xs, memory):
+        ys, last = db.scan(leaves_what_no_step_makes, xs, init, p, memory)
+        return [ys, *last]
+
+    check_gradient(build, shapes=[(2, 3), (3, 3)], parameters=[*p.values()])
+    shapes = [[(n, 3), (3, 3)] for n in (2, 0, 3)]
+    check_batching(build, shapes=shapes, parameters=[*p.values()])
+
+
+@db.cell
 def joined(x, left, right):
     """A node of a tree, whose vector is a matrix inside."""
     S = F.reshape(F.maximum(left, right), (3, 4)) * 0.5
@@ -218,6 +241,13 @@ def test_what_a_step_cannot_have_is_told_with_its_shapes(cell, told):
         db.scan(cell, F.input(graph, np.ones((2, 3))), db.zeros(3, 3))
 
 
+def test_a_vector_that_becomes_a_matrix_is_told_the_right_first_state():
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 3)))
+        with pytest.raises(ShapeError, match=r"width 3, .*\n.*\n.*init=db.zeros\(6, 3\)"):
+            db.scan(changes_its_shape, x, 3)
+
+
 def test_products_of_other_shapes_are_told():
     with db.Graph() as graph:
         a, b, matrix = [F.constant(graph, 1.0, shape) for shape in ((2, 3), (3, 3), (2, 3, 4))]
@@ -229,7 +259,7 @@ def test_products_of_other_shapes_are_told():
 
 @pytest.mark.parametrize("sizes", [(), (3, 0), (2.0,), (True, 2)])
 def test_zeros_without_a_shape_are_told(sizes):
-    with pytest.raises(ShapeError, match="zeros"):
+    with pytest.raises(ShapeError, match=r"zeros\(([^,]|, \d)*\): there is no"):
         db.zeros(*sizes)
 
 
