@@ -37,7 +37,7 @@ from dynbatch.testing import batching, check_gradient
 from dynbatch.testing import device as check_device
 from tests.changed import Changed
 from tests.cuda import devices
-from tests.marks import Case, covering, covering_cases, dealt, exhaustive, is_exhaustive
+from tests.marks import Case, covering, covering_cases, dealt, exhaustive, is_exhaustive, is_named
 from tests.poison import poisoned_memory
 from tests.suites import (
     ON_GPU,
@@ -134,8 +134,8 @@ def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, Any, None]:
     """Make no test of the sets of parameters that this run leaves out in any case.
 
-    Making one takes as long as running a short one. A set stays where no other does: pytest would
-    take the test for one without parameters.
+    Making one takes as long as running a short one. A set stays that the command line names, and
+    where no other does: pytest would take the test for one without parameters.
     """
     yield
     config, test = metafunc.config, metafunc.definition
@@ -147,6 +147,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, Any, Non
     marks = list(test.iter_markers("parametrize"))
     cases = [Case(f"{test.nodeid}[{call.id}]", call.params, marks) for call in plain]
     chosen = set(covering_cases(cases))
+    chosen |= {case.node_id for case in cases if is_named(case.node_id, config.args)}
     kept = [call for call, case in zip(plain, cases, strict=True) if case.node_id in chosen]
     metafunc._calls[:] = kept or metafunc._calls[:1]
 

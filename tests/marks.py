@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -79,6 +80,13 @@ def dealt(items: Sequence[pytest.Item], number: int, count: int) -> list[pytest.
     deck = sorted(items, key=lambda item: (_function(item), _shuffled(item.nodeid)))
     chosen = {item.nodeid for item in deck[number - 1 :: count]}
     return [item for item in items if item.nodeid in chosen]
+
+
+def is_named(node_id: str, arguments: Iterable[str]) -> bool:
+    """Whether a command line names this very case, from whichever folder its path begins."""
+    file, _, case = node_id.partition("::")
+    named = [path.partition("::") for path in arguments]
+    return any(one == case and PurePath(path).name == PurePath(file).name for path, _, one in named)
 
 
 def _function(item: pytest.Item) -> str:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import pytest_generate_tests
 from tests.marks import covering, dealt
 
 
@@ -84,3 +85,30 @@ def test_a_part_keeps_the_order_and_does_not_depend_on_it():
     assert {item.nodeid for item in dealt(items[::-1], 2, 3)} == {item.nodeid for item in part}
     steps = {int(b.nodeid[2:-1]) - int(a.nodeid[2:-1]) for a, b in pairwise(part)}
     assert len(steps) > 1  # not each third case, which may all have one parameter
+
+
+def test_a_case_that_the_command_line_names_is_made_though_others_show_its_values():
+    items = items_of("tests/test_a.py::test_a", ("x", range(5)), ("y", range(4)))
+    named = next(item.nodeid for item in items if item.nodeid not in covering(items))
+    for arguments, more in ([], set()), ([named.removeprefix("tests/")], {named}):
+        metafunc = SimpleNamespace(
+            config=SimpleNamespace(
+                args=arguments,
+                getoption=lambda name: None,
+                pluginmanager=SimpleNamespace(has_plugin=lambda name: False),
+            ),
+            definition=SimpleNamespace(
+                nodeid="tests/test_a.py::test_a",
+                get_closest_marker=lambda name: None,
+                iter_markers=items[0].iter_markers,
+            ),
+            _calls=[
+                SimpleNamespace(
+                    id=item.nodeid.partition("[")[2][:-1], params=item.callspec.params, marks=[]
+                )
+                for item in items
+            ],
+        )
+        assert list(pytest_generate_tests(metafunc)) == [None]
+        made = {f"tests/test_a.py::test_a[{call.id}]" for call in metafunc._calls}
+        assert made == covering(items) | more
