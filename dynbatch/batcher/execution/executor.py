@@ -279,7 +279,7 @@ class Executor:
         self._run.claim.release()
         # In one statement: after an interrupt below, a second call reads no forgotten step.
         self._ended, self._ending, self.steps = self.rows(), [*self._ending, *self.steps], []
-        rested, self._only = self._only, None
+        rested, self._only, self._recording = self._only, None, None
         if rested is None:
             for step in self._ending:
                 forget(step)
@@ -377,7 +377,7 @@ class Executor:
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :], self._numbers[run.plans :]
         self._differentiated = []
-        self._only = None
+        self._only = self._recording = None
         run.put_gradients_back()
         self._arenas.give_after(run.arenas)
 

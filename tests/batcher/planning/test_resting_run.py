@@ -220,6 +220,24 @@ def test_nothing_of_a_closed_graph_is_kept_alive(runs):
     assert runs == [2]
 
 
+def test_a_closed_graph_keeps_no_recorded_calls_alive(runs, monkeypatch):
+    recordings, make = [], RecordedStages.__init__
+
+    def noted(self, *args):
+        recordings.append(weakref.ref(self))
+        make(self, *args)
+
+    monkeypatch.setattr(RecordedStages, "__init__", noted)
+    model, graphs = gpt(), []
+    for batch in batches(4):
+        with db.Graph() as graph:
+            graph.backward(loss_of(model, graph, batch))
+        graphs.append(graph)
+    call_of(model, batch[0]).resting.clear()
+    gc.collect()
+    assert [one() for one in recordings] == [None] * (not library.reason())
+
+
 def test_a_program_keeps_few_runs(runs):
     model = gpt()
     for length in range(3, 9):
