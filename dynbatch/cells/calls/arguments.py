@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,13 +13,20 @@ from dynbatch.cells.calls.forms import NO_FORM, Form, MatrixForm, leaves
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.table import CallGraph, CallTable, Several, ValueHandle
 from dynbatch.nodes.arguments import refuse_dimensions
-from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.shape.row import Row
 from dynbatch.nodes.sources import constant
 from dynbatch.parameter import Parameter
 
 Argument: TypeAlias = "ValueHandle | TuplePart | Row | NodeArgument | TupleArgument | SumArgument"
 """An argument as a table records it, with the attributes of a `ValueHandle`."""
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """The shape of a part of a scan's first state, which is zeros; a call refuses it."""
+
+    shape: Shape
 
 
 class NodeArgument:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import form_given, graphs_of, is_value
+from dynbatch.cells.calls.arguments import Zeros, form_given, graphs_of, is_value
 from dynbatch.cells.calls.call import TuplePart
 from dynbatch.cells.calls.compiled_step import trace_step
 from dynbatch.cells.calls.forms import CellFunction, Form, leaves
@@ -37,7 +37,8 @@ class Roles:
         """The parameters' position or None, the arguments with values as nodes, and the graph.
 
         Raises:
-            DtypeError: several arguments could be the parameters, or there is no node.
+            DtypeError: several arguments could be the parameters, there is no node, or one is
+                `zeros`.
             GraphError: the nodes belong to different graphs.
             ShapeError: a width is not positive.
         """
@@ -45,6 +46,7 @@ class Roles:
         only = [k for k in others if not may_be_value(arguments[k])]
         for k in others:
             self._check_no_nodes(arguments[k])
+            self._check_no_zeros(arguments[k])
         if len(only) > 1 or (not only and len(others) > 1):
             raise self._several([arguments[k] for k in only or others])
         at: int | None = next(iter(only or others), None)
@@ -104,6 +106,17 @@ class Roles:
                 f"  fix:  (h, c) in place of the {container}; db.stack makes rows of many results, "
                 "db.total their sum"
             )
+
+    def _check_no_zeros(self, argument: object) -> None:
+        parts = argument if isinstance(argument, tuple) else (argument,)
+        for part in parts:
+            if isinstance(part, Zeros):
+                shape = ", ".join(map(str, part.shape))
+                raise DtypeError.at_caller(
+                    f"cell {self._name!r}: db.zeros({shape}) in a call.\n"
+                    "  rule: a call is given nodes, or a width for a vector of zeros\n"
+                    f"  fix:  db.initial_state(graph, db.zeros({shape})) is a node"
+                )
 
     def _graph(self, values: Sequence[object]) -> CallGraph:
         graphs = list(dict.fromkeys(graphs_of(values)))

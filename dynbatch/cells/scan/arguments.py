@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from dynbatch.arguments import is_integer
+from dynbatch.cells.calls.arguments import Zeros
 from dynbatch.cells.calls.results import structure_of
 from dynbatch.compiler.trace import Trace
 from dynbatch.errors import ArgumentError, DtypeError, DynbatchError, ShapeError
@@ -22,13 +22,6 @@ from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
-
-
-@dataclass(frozen=True)
-class Zeros:
-    """The shape of a part of the first state, which is zeros; see `zeros`."""
-
-    shape: Shape
 
 
 def zeros(*shape: int) -> Zeros:

@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.compiler.c import by_sentence, native
-from dynbatch.errors import GraphError, ShapeError
+from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.kernels.c.runtime import library
 from dynbatch.testing import check_batching, check_gradient
 from tests.cells.matrix_cells import MATRIX_CASES, E, H
@@ -188,6 +188,14 @@ def test_a_call_on_nodes_has_matrices_inside(runs_it):
 
     check_gradient(build, shapes=[(3, 7)])
     check_batching(build, shapes=[[(3, 7)]] * 3)
+
+
+@pytest.mark.parametrize("wrap", [lambda zeros: zeros, lambda zeros: (2, zeros)])
+def test_zeros_in_a_call_are_told_how_to_be_a_node(wrap):
+    with db.Graph() as graph:
+        x = F.constant(graph, 1.0, (7,))
+        with pytest.raises(DtypeError, match=r"initial_state\(graph, db.zeros\(3, 4\)\)"):
+            joined(x, 12, wrap(db.zeros(3, 4)))
 
 
 @pytest.mark.parametrize("counts", [(1,), (2, 2), (9, 1, 4, 4, 3)])
