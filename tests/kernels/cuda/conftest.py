@@ -17,17 +17,17 @@ from tests.cuda import devices
 QUICK = {"checked": np.float32, "shuffled": np.float64}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        given = getattr(getattr(item, "callspec", None), "params", {})
-        way = given.get("cupy", "gpu")
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for call in metafunc._calls:
+        way = call.params.get("cupy", "gpu")
         if way == "gpu":
             continue
-        case = re.sub("checked|backward|shuffled|float32|float64", "", item.nodeid)
+        case = f"{metafunc.definition.nodeid}[{call.id}]"
+        case = re.sub("checked|backward|shuffled|float32|float64", "", case)
         chosen = ("checked", "shuffled")[crc32(case.encode()) % 2]
-        if way != chosen or given.get("dtype", QUICK[way]) is not QUICK[way]:
-            item.add_marker(pytest.mark.exhaustive)
+        if way != chosen or call.params.get("dtype", QUICK[way]) is not QUICK[way]:
+            call.marks.append(pytest.mark.exhaustive.mark)
 
 
 @pytest.fixture(params=devices.ways())
