@@ -93,11 +93,12 @@ class RepeatedRun:
             scratch = self._arenas.take(memory.scratch_elements)
         apply(memory, arena, scratch)
         steps = [step for stage in memory.stages for step in stage.steps]
-        self._each = [pair for step in steps for pair in _actions_of(step, arena)]
-        self._actions = [action for action, _ in self._each]
         kernels = [step.batch.first for step in steps if step.node_type.is_one_kernel]
         read = [parameter for node in kernels for parameter in node.all_parameters()]
         self._parameters = list(dict.fromkeys(read))
+        each = [pair for step in steps for pair in _actions_of(step, arena)]
+        self._actions = [action for action, _ in each]
+        self._each = each  # last: after an interrupt before it the next run begins here again
         if not isinstance(arena, np.ndarray):
             self._write()
 
