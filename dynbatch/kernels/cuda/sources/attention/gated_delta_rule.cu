@@ -194,8 +194,7 @@ extern "C" __global__ void gated_delta_rule_backward(const REAL* q, const REAL* 
             });
             REAL inner = 0;
             if (state && !is_last) each(d * e, [&](int p) { inner += dstate[p] * state[p]; });
-            inner = before[n - 1] * block_reduce<Add>(inner, partial);
-            __syncthreads();
+            inner = before[n - 1] * block_reduce<Add>(inner, partial);  // with a barrier at its end
             each(n, [&](int i) {
                 const REAL *query = q + x.key(i), *key = k + x.key(i);
                 of_before[i] = dot(to_q + i * d, query, d) + dot(to_k + i * d, key, d);
