@@ -27,6 +27,17 @@ def test_times_of_threads_that_overlap_count_once(times):
     assert seconds_compiling(9.0, 10.0) == seconds_compiling(5.0, 8.0) == 0.0
 
 
+def test_another_thread_may_compile_while_the_times_are_added_up(times):
+    class Begin(float):
+        def __ge__(self, last):  # asked of each time: another thread has compiled once meanwhile
+            if len(times) == 3:
+                times.append((9.5, 9.75))
+            return super().__ge__(last)
+
+    times += [(1.0, 3.0), (2.0, 4.0), (8.0, 9.0)]
+    assert seconds_compiling(Begin(0.0), 10.0) == 4.0
+
+
 def test_an_inner_block_is_part_of_the_outer_one(times):
     with compiling.compiling():
         with compiling.compiling():

@@ -32,10 +32,15 @@ def compiling() -> Iterator[None]:
 def seconds_compiling(begin: float, end: float) -> float:
     """Seconds between two times, by perf_counter, in which some thread compiled."""
     parts: list[tuple[float, float]] = []
-    for first, last in reversed(_times):
+    # An index, not an iterator: another thread's append would end an iterator with an error, and
+    # makes an index read a time twice, which counts once below.
+    back = 1
+    while back <= len(_times):
+        first, last = _times[-back]
         if last <= begin:
             break
         parts.append((max(first, begin), min(last, end)))
+        back += 1
     seconds = 0.0
     for first, last in sorted(parts):
         first = max(first, begin)
