@@ -189,25 +189,24 @@ class GroupRun:
             table = results.values(y, leaf), whole, [columns_of(self.arrays, columns)]
             tasks.call(_gather(table, self.group.calls))
 
-    def finish(self, tasks: Tasks) -> WeightGradients:
+    def finish(self, tasks: Tasks) -> None:
+        """Write down the gradients of weights, and of what was known ahead."""
         cell, arrays, count = self.cell, self.arrays, self.group.calls
         gradients = self._batch.parameter_gradients()
         if self._generic:
-            tasks.run()
-        for step in self._generic.values():
-            step.finish()
-        self._sink.pass_on(gradients)
+            tasks.then([step.finish for step in self._generic.values()])
+            tasks.at_last(partial(self._sink.pass_on, gradients))
         outs, spans = {k: arrays[f"dX{k}"] for k in cell.reached}, parallel.shards(count, ROWS)
         tasks.then(*[stream_gradients(cell, arrays, outs, None, span) for span in spans])
         weights = WeightGradients(cell, gradients, partial(write_products, tasks))
         for numbers in cell.map_groups:
             xs = [columns_of(arrays, cell.map_inputs[number]) for number in numbers]
             weights.add(numbers, xs, columns_of(arrays, cell.of_maps[numbers[0]]))
+        tasks.at_last(weights.finish)
         for dx, table, sources in self._returns_ahead:
             tasks.call(partial(give_back, dx, table, 0, count, sources))
         around = len(cell.stream_maps) + len(self._returns_ahead)
         self._batch.launches += len(cell.maps) + around
-        return weights
 
     # Batches --------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from dynbatch.cells.calls.table import CallRun, ValueHandle
 from dynbatch.cells.flops import backward_flops, forward_flops
 from dynbatch.compiler.arrays import Scratch, columns_of, elements_of
 from dynbatch.kernels.batches import BatchPass
-from dynbatch.kernels.runtime.tasks import Tasks
+from dynbatch.kernels.runtime.tasks import Tasks, Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node
@@ -42,6 +42,7 @@ class RegionNode(Operation):
     __slots__ = ("region",)
     retains = Retain(inputs=True)
     joins_sentences = True
+    writes_tasks = True
     region: CallRegion
 
     def __init__(self, *inputs: Node, graph: Any, region: CallRegion) -> None:
@@ -165,21 +166,21 @@ class RegionNode(Operation):
         return sum([elements_of(rooms(region, k, batch, backward)) for k in groups])
 
     @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> Written:
         run = _runner(batch)(batch, batch.first.region)
         batch.memo["run"] = run
-        run.forward(y.flat, xs)
+        return run.forward(y.flat, xs)
 
     @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Written:
         run: RegionRun | DeviceRegionRun = batch.memo["run"]
-        run.backward(dy.flat, dxs)
+        return run.backward(dy.flat, dxs)
 
 
 class RegionRun:
     """One region: its groups, from forward to backward.
 
-    What runs in C is written down as tasks, a whole pass if there is nothing else.
+    A pass is written down as tasks.
     """
 
     def __init__(self, batch: Batch, region: CallRegion) -> None:
@@ -187,7 +188,7 @@ class RegionRun:
         self.region = region
         self.groups = [GroupRun(region, number, batch) for number in range(len(region.groups))]
 
-    def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
+    def forward(self, y: Array, xs: Sequence[Ragged]) -> Tasks:
         """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch, tasks = Scratch(self.batch.scratch), Tasks()
         for group in self.groups:
@@ -199,9 +200,9 @@ class RegionRun:
         self._run(False, tasks)
         for group in self.groups:
             group.write_outputs(y, tasks)
-        tasks.run()
+        return tasks
 
-    def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
+    def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> Tasks:
         """Run the batches in reverse; then the gradients of weights and outside values."""
         xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
         scratch, tasks = Scratch(self.batch.scratch), Tasks()
@@ -216,10 +217,9 @@ class RegionRun:
             group.bind(values, gradients)
             group.ahead(tasks, maps=False)
         self._run(True, tasks)
-        weights = [group.finish(tasks) for group in self.groups]
-        tasks.run()
-        for each in weights:
-            each.finish()
+        for group in self.groups:
+            group.finish(tasks)
+        return tasks
 
     def _run(self, is_backward: bool, tasks: Tasks) -> None:
         """Run all batches, in reverse for backward; in C consecutive ones are one task."""

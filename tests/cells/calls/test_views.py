@@ -27,8 +27,9 @@ def written(monkeypatch):
     found, backward = [], RegionRun.backward
 
     def noted(self, *args):
-        backward(self, *args)
+        tasks = backward(self, *args)
         found.append([[*group.written] for group in self.groups])
+        return tasks
 
     monkeypatch.setattr(RegionRun, "backward", noted)
     return found

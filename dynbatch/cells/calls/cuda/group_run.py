@@ -179,16 +179,14 @@ class DeviceGroupRun:
 
     # Around the batches ---------------------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Gradients of weights, and of what was known ahead."""
+    def finish(self, works: Works) -> None:
+        """Write down the gradients of weights, and of what was known ahead."""
         gradients = self._batch.parameter_gradients()
-        self._generic.finish()
-        self._sink.pass_on(gradients)
-        works = Works()
+        works.call(self._generic.finish)
+        works.call(partial(self._sink.pass_on, gradients))
         write = partial(write_products, self.rows.queue, works, gradients.later)
         weights = WeightGradients(self.cell, gradients, write)
         LoopGradients(self.rows, self.group.calls).parameters(self.cell, weights, works)
-        works.run()
 
     def argument(self, stream: int) -> Array:
         """The rows of a stream."""

@@ -8,6 +8,7 @@ the tables of forward read the other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -43,53 +44,56 @@ class DeviceRegionRun:
         self.groups = [DeviceGroupRun(region, k, batch) for k in range(len(region.groups))]
         self._tables: dict[tuple[int, ...], GatherTable] = {}
 
-    def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
+    def forward(self, y: Array, xs: Sequence[Ragged]) -> Works:
         """Gather known values, run batch after batch, then write the outputs side by side."""
-        scratch, gathers = Scratch(self.batch.scratch), RowGathers(queue(), self.batch.dtype)
-        for group in self.groups:
-            group.begin(scratch, gathers, xs)
-        gathers.run()
-        places = self._places(xs)
-        self._sum([each for group in self.groups for each in group.gathers(places, ahead=True)])
-        for group in self.groups:
-            works = Works()
-            group.rows.maps_ahead(group.group.calls, works)
-            works.run()
-            group.bind(0, [*group.gathers(places, ahead=False)])
-        self._run(range(len(self.region.batches)))
-        self._sum([each for group in self.groups for each in group.outputs(y)])
-
-    def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
-        """Run the batches in reverse; then the gradients of weights and outside values."""
-        xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
+        works, gathers = Works(), RowGathers(queue(), self.batch.dtype)
         scratch = Scratch(self.batch.scratch)
         for group in self.groups:
+            group.begin(scratch, gathers, xs)
+        works.then(gathers)
+        places = self._places(xs)
+        ahead = [each for group in self.groups for each in group.gathers(places, ahead=True)]
+        self._sum(works, ahead)
+        for group in self.groups:
+            group.rows.maps_ahead(group.group.calls, works)
+            group.bind(0, [*group.gathers(places, ahead=False)])
+        self._run(works, range(len(self.region.batches)))
+        self._sum(works, [each for group in self.groups for each in group.outputs(y)])
+        return works
+
+    def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> Works:
+        """Run the batches in reverse; then the gradients of weights and outside values."""
+        xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
+        scratch, works = Scratch(self.batch.scratch), Works()
+        for group in self.groups:
             group.begin_backward(scratch, dy, xs, dxs)
-        outside = [*self._outside(dxs)]
+        outside = [*self._outside(dxs, works)]
         places = self._places(xs)
         self._sum(
+            works,
             [
                 each
                 for group in self.groups
                 for ahead in (True, False)
                 for each in group.gathers(places, ahead)
-            ]
+            ],
         )
         for number, group in enumerate(self.groups):
             group.bind(1, [*self._inside(number)])
-        self._run(range(len(self.region.batches))[::-1])
+        self._run(works, range(len(self.region.batches))[::-1])
         for group in self.groups:
-            group.finish()
-        self._sum(outside)
+            group.finish(works)
+        self._sum(works, outside)
+        return works
 
-    def _run(self, order: Sequence[int]) -> None:
+    def _run(self, works: Works, order: Sequence[int]) -> None:
         """Run batches, of which those of one group that follow each other are one item."""
         is_apart = any([group.flushes for group in self.groups])
         for number, some in groupby(order, lambda t: self.region.batches[t].group):
-            self.groups[number].run(np.array([*some]), is_apart)
+            works.call(partial(self.groups[number].run, np.array([*some]), is_apart))
 
-    def _sum(self, sums: Sequence[RowSums]) -> None:
-        SumLaunches(queue(), self.batch.dtype, sums).launch()
+    def _sum(self, works: Works, sums: Sequence[RowSums]) -> None:
+        works.call(SumLaunches(queue(), self.batch.dtype, sums).launch)
 
     def _places(self, xs: Sequence[Ragged]) -> list[Place]:
         return [
@@ -128,8 +132,8 @@ class DeviceRegionRun:
                     out = group.result_gradient(space.leaf)
                     yield RowSums(out, width, rows, self._table(rows, tables), places, adds=True)
 
-    def _outside(self, dxs: Sequence[Ragged | None]) -> Iterator[RowSums]:
-        """Sums that make the gradients of what the region read; what they add to is filled here."""
+    def _outside(self, dxs: Sequence[Ragged | None], works: Works) -> Iterator[RowSums]:
+        """Sums that make the gradients of what the region read; what they add to is filled."""
         region = self.region
         filled = {source for group in region.groups for source in group.memories}
         sums: dict[int, list[RowSums]] = {k: [] for k in range(len(dxs))}
@@ -148,5 +152,5 @@ class DeviceRegionRun:
         for source, dx in enumerate(dxs):
             adds = source in filled or len(sums[source]) != 1
             if dx is not None and adds:
-                arrays.fill(dx.values, 0)
+                works.call(partial(arrays.fill, dx.values, 0))
             yield from [each._replace(adds=adds) for each in sums[source]]
