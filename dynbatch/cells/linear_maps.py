@@ -91,12 +91,10 @@ def stream_gradients(
     for stream, out in outs.items():
         gradient = arrays[f"dX{stream}"] if stream in cell.backward_program.of_streams else None
         products: list[tuple[Array, Array, int]] = []
-        for number, op in cell.stream_maps.items():
-            (x,) = op.inputs
-            if x.number != stream or number not in cell.of_maps:
-                continue
+        for number, op in cell.reached[stream].items():
+            column = op.inputs[0].column
             dy = columns_of(arrays, cell.of_maps[number])[rows]
-            products += [(dy[:, piece.columns], piece.rows, x.column) for piece in op.pieces]
+            products += [(dy[:, piece.columns], piece.rows, column) for piece in op.pieces]
         is_there = gradient is out
         if products or not is_there:
             start = None if is_there or gradient is None else gradient[rows]

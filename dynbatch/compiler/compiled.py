@@ -47,7 +47,8 @@ class CompiledLoop:
         state_maps: numbers of the maps that read the state as their step finds it.
         of_maps: where backward leaves the gradient of each wide map's output, by number.
         map_groups: numbers of the maps that share this gradient and whose weights cut it alike.
-        reached: streams that backward gives a gradient.
+        reached: streams that backward gives a gradient: what its steps leave, if they are among
+            `backward_program.of_streams`, and of these maps ahead of the loop, by number, products.
         parameters: all that the loop uses, once each.
         generic: operators that run by their node type's own kernels, by number.
         read_before: parts of the state that backward reads packed, as every step found them.
@@ -147,9 +148,10 @@ class CompiledLoop:
             groups.setdefault((columns, *cuts), []).append(number)
         self.map_groups = [tuple(group) for group in groups.values()]
         self.map_inputs = {k: self._place_read(op.inputs[0]) for k, op in with_gradient.items()}
-        self.reached = {*backward.of_streams} | {
-            op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
-        }
+        self.reached: dict[int, dict[int, Op]] = {k: {} for k in backward.of_streams}
+        for number in filter(backward.of_maps.__contains__, self.stream_maps):
+            op = self.maps[number]
+            self.reached.setdefault(op.inputs[0].number, {})[number] = op
         self.read_before = backward.found_states()
         width = sum([value.width for value in program.exports])
         self.backward_rows = [

@@ -249,7 +249,7 @@ class CompiledStep(CompiledLoop):
         self.tokens = tokens
         self.parts = split_step(trace, tokens)
         super().__init__(StepProgram(trace, self.parts))
-        reached = sorted(self.reached.difference(self.backward_program.of_streams))
+        reached = sorted(self.reached.keys() - self.backward_program.of_streams)
         streams = self.program.streams
         self.backward_rows += [token_rows(Role.STREAM_GRADIENT, k, streams[k]) for k in reached]
         ends = np.cumsum([value.width for value in self.program.exports]).tolist()

@@ -141,9 +141,7 @@ class GroupRun:
         if self.at_once:
             self._ahead, self._gathers = [], [*self._ahead, *self._gathers]
         if gradients is not None:
-            returned = sorted(
-                reached.intersection(range(len(self.group.streams))) - {*self.written}
-            )
+            returned = sorted(reached.keys() - self.written)
             self._returns_ahead, self._returns = self._tables("dX", returned, gradients)
         if not self.is_in_c:
             self._run = self._loop.bind(gradients is not None, self.arrays)

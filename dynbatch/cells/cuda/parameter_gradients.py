@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from dynbatch.cells.cuda.linear_maps import MultipliedRows
@@ -20,22 +21,22 @@ class LoopGradients:
         count: rows of all steps together.
     """
 
-    def __init__(self, rows: LoopRows, count: int) -> None:
+    def __init__(self, cell: CompiledLoop, rows: LoopRows, count: int) -> None:
+        self.cell = cell
         self.rows = rows
         self.loop = rows.loop
         self.count = count
-        self._written = {*self.loop.backward_program.of_streams}
 
-    def parameters(self, cell: CompiledLoop, weights: WeightGradients, works: Works) -> None:
+    def parameters(self, weights: WeightGradients, works: Works) -> None:
         """Write down the gradients of linear maps: weights, biases, the tokens they multiplied."""
-        rows, maps = self.rows, self.loop.program.linear_maps
+        rows, cell = self.rows, self.cell
         of_maps = self.loop.backward_program.of_maps
         for group in cell.map_groups:
-            xs = [self._multiplied_rows(maps[number]) for number in group]
+            xs = [self._multiplied_rows(cell.maps[number]) for number in group]
             weights.add(group, xs, rows.whole(of_maps[group[0]]))
-        for number in sorted(of_maps):
-            if number in cell.stream_maps:
-                self._stream_gradient(maps[number], rows.whole(of_maps[number]), works)
+        for stream in cell.reached:
+            if rows.matrices[f"dX{stream}"] is not None:
+                self._stream_gradient(cell.reached[stream], stream, works)
 
     def _multiplied_rows(self, op: Op) -> MultipliedRows:
         zeros, x = self._zero_rows(op), self._multiplied(op)
@@ -48,19 +49,16 @@ class LoopGradients:
         (value,) = op.inputs
         return self.rows.whole(value)
 
-    def _stream_gradient(self, op: Op, dy: DeviceMatrix, works: Works) -> None:
-        """dx (+)= dy W for all rows."""
-        (x,) = op.inputs
-        rows, number = self.rows, x.base.number
-        stream = rows.matrices[f"dX{number}"]
-        if stream is None:
-            return
-        if number not in self._written and not x.is_whole():
-            works.call(partial(arrays.fill, stream.array, 0))
-            self._written.add(number)
-        weight = rows.matrix(f"V{self.loop.maps[id(op)]}")
-        shape, adds = (self.count, weight.width, op.output.width), number in self._written
-        out = stream.part(0, x.column, x.width)
-        product = MatrixProduct(rows.queue, (False, False), shape, dy, weight, int(adds), out)
-        works.then(product)
-        self._written.add(number)
+    def _stream_gradient(self, maps: Mapping[int, Op], stream: int, works: Works) -> None:
+        """dx (+)= dy W of each map, for all rows."""
+        rows, backward = self.rows, self.loop.backward_program
+        dx, adds = rows.matrix(f"dX{stream}"), stream in backward.of_streams
+        for number, op in maps.items():
+            (x,) = op.inputs
+            if not adds and not x.is_whole():
+                works.call(partial(arrays.fill, dx.array, 0))
+                adds = True
+            dy, weight = rows.whole(backward.of_maps[number]), rows.matrix(f"V{number}")
+            shape, out = (self.count, x.width, op.output.width), dx.part(0, x.column, x.width)
+            works.then(MatrixProduct(rows.queue, (False, False), shape, dy, weight, adds, out))
+            adds = True

@@ -186,7 +186,7 @@ class DeviceGroupRun:
         works.call(partial(self._sink.pass_on, gradients))
         write = partial(write_products, self.rows.queue, works, gradients.later)
         weights = WeightGradients(self.cell, gradients, write)
-        LoopGradients(self.rows, self.group.calls).parameters(self.cell, weights, works)
+        LoopGradients(self.cell, self.rows, self.group.calls).parameters(weights, works)
 
     def argument(self, stream: int) -> Array:
         """The rows of a stream."""

@@ -10,6 +10,7 @@ from dynbatch.cells.cuda.parameter_gradients import LoopGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.run import Sorted
 from dynbatch.compiler.arrays import memory_rows
+from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, Works, matrix_of
@@ -26,8 +27,8 @@ class ScanGradients(LoopGradients):
 
     rows: ScanRows
 
-    def __init__(self, rows: ScanRows, gathers: RowGathers) -> None:
-        super().__init__(rows, rows.tokens)
+    def __init__(self, cell: CompiledLoop, rows: ScanRows, gathers: RowGathers) -> None:
+        super().__init__(cell, rows, rows.tokens)
         self._found_states(gathers)
 
     def _zero_rows(self, op: Op) -> int:
@@ -61,7 +62,7 @@ class ScanGradients(LoopGradients):
         gathers = RowGathers(rows.queue, rows.dtype)
         of_streams, of_inits, of_memories = dxs
         for k, dx in enumerate(of_streams):
-            if dx is not None and k in self._written:
+            if dx is not None and k in self.cell.reached:
                 gathers.put(rows.matrix(f"dX{k}"), rows.shard.order, matrix_of(dx.values))
             elif dx is not None and not rows.shard.first:
                 works.call(partial(arrays.fill, dx.values, 0))

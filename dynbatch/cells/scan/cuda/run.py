@@ -189,7 +189,7 @@ class DeviceScanRun:
             rows, generic = self.rows, self._generic
             rows.matrices |= carried
             self._start_backward(gathers, dy, dxs)
-            scan_gradients = ScanGradients(rows, gathers)
+            scan_gradients = ScanGradients(batch.first.cell, rows, gathers)
             if generic and not memory_gradients:
                 memory_gradients = rows.sorted_memories(gathers, rooms, zeros=True)
             works.then(gathers)
@@ -198,7 +198,7 @@ class DeviceScanRun:
             works.call(generic.finish)
             if not chunk.first:
                 works.call(partial(sink.pass_on, gradients))
-            scan_gradients.parameters(batch.first.cell, weights, works)
+            scan_gradients.parameters(weights, works)
             works.then(scan_gradients.inputs(sorted_inputs(batch, dxs), memory_gradients, works))
             gathers = RowGathers(self.queue, batch.dtype)
             if len(chunk.steps) % 2:  # what its first step left lies in the other array
