@@ -139,12 +139,17 @@ def launch_of(kernel: Callable[..., None], walk: Walk) -> Callable[..., None]:
     """The launch of the CUDA kernel that has the name and parameters of a NumPy kernel.
 
     It takes its arguments by position. CUDA has arrays first, then what `over_segments`, or
-    `over_elements`, tells, then numbers. A kernel by rows has them in any order: see `_over_rows`.
+    `over_elements`, tells, then numbers. A kernel by rows has them in any order: see `_over_rows`;
+    one of elements without segments has the arrays, and `count`.
     """
     name, parameters = kernel.__name__, list(signature(kernel).parameters)
-    of_cuda = [each.name for each in source.home(name).kernels[name]]
+    declared = source.home(name).kernels[name]
+    of_cuda = [each.name for each in declared]
     if walk is ROWS:
         return wraps(kernel)(partial(_over_rows, name, parameters, of_cuda))
+    if of_cuda == [*parameters, "count"]:
+        real = [each.type for each in declared].index("REAL")
+        return wraps(kernel)(partial(_over_arrays, name, real))
     first, last = ("out", "total") if walk is ELEMENTS else ("offsets", "width")
     before, after = of_cuda[: of_cuda.index(first)], of_cuda[of_cuda.index(last) + 1 :]
     arrays, numbers = [[parameters.index(each) for each in names] for names in (before, after)]
@@ -159,6 +164,12 @@ def launch_of(kernel: Callable[..., None], walk: Walk) -> Callable[..., None]:
             over_segments(name, arguments, values[offsets], values[out].shape[1], *more)
 
     return launch_by_name
+
+
+def _over_arrays(name: str, real: int, *arrays: Array) -> None:
+    """Launch a kernel made of `map_elements` of arrays of one size, of which one is of REAL."""
+    like = arrays[real]
+    launch(like, name, (-(-like.size // TILE),), (THREADS,), (*arrays, like.size))
 
 
 def _over_rows(name: str, parameters: list[str], of_cuda: list[str], *values: Any) -> None:

@@ -24,6 +24,9 @@ SHORT = "bfloat16"
 MANTISSA_BITS = {FULL: 23, "tf32": 10, SHORT: 7}
 """Bits of a factor's mantissa by the precision's name, without the one that is always 1."""
 
+QUIET = np.uint32(0x400000)
+"""The bit of a NaN's mantissa that bfloat16 keeps, so that it does not become infinity."""
+
 LEAST_CAPABILITY = 80
 
 _of_products = ContextVar("precision of products", default=FULL)
@@ -46,7 +49,8 @@ def rounded(x: Array) -> Array:
     """A float32 array as factors of products are rounded; `x` itself where they are not.
 
     bfloat16 goes to the nearest, of two the even one, as the instruction `cvt.rn.bf16.f32`; TF32 to
-    the nearest, of two the one further from 0, as `cvt.rna.tf32.f32`. NaN and infinity stay.
+    the nearest, of two the one further from 0, as `cvt.rna.tf32.f32`. Infinity stays, and NaN, of
+    which bfloat16 keeps the upper bits, and sets the one that makes it quiet.
 
     Example:
         >>> import numpy as np
@@ -68,14 +72,19 @@ def round_to(x: Array, precision: str) -> Array:
     """A float32 array rounded to "tf32" or "bfloat16"; see `rounded`."""
     dropped = MANTISSA_BITS[FULL] - MANTISSA_BITS[precision]
     bits = np.ascontiguousarray(x).view(np.uint32)
-    half = np.uint32(1 << (dropped - 1))
-    if precision == "bfloat16":
+    half, kept = np.uint32(1 << (dropped - 1)), np.uint32((1 << 32) - (1 << dropped))
+    if precision == SHORT:
         nearest = bits + (half - np.uint32(1)) + ((bits >> np.uint32(dropped)) & np.uint32(1))
-    else:
-        nearest = bits + half
-    result: Array = (nearest & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)).view(np.float32)
+        np.bitwise_or(bits, QUIET, out=nearest, where=np.isnan(x))
+        return (nearest & kept).view(np.float32)
+    result: Array = ((bits + half) & kept).view(np.float32)
     np.copyto(result, x, where=~np.isfinite(x))
     return result
+
+
+def upper_halves(x: Array) -> Array:
+    """The bits of rounded float32 numbers in bfloat16, as uint16."""
+    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
 def checked(precision: object, dtype: DType, device: Device) -> str:

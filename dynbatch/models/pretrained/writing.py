@@ -15,6 +15,7 @@ from dynbatch.arguments import refused
 from dynbatch.atomic import replacing
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
+from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS
@@ -150,9 +151,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 def _converted(values: Array, dtype: str) -> Array:
     """float32 values in the dtype of a file; bfloat16 as the upper halves, rounded to even."""
     values = values.astype("<f4", copy=False)
-    if dtype != "bfloat16":
+    if dtype != SHORT:
         with np.errstate(over="ignore"):
             return values.astype(f"<f{DTYPES[dtype][1]}", copy=False)
-    bits = values.view("<u4")
-    halves = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
-    return np.where(np.isnan(values), np.uint16(0x7FC0), halves)
+    return upper_halves(round_to(values, SHORT)).astype("<u2", copy=False)

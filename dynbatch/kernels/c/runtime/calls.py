@@ -29,7 +29,7 @@ from dynbatch.kernels.runtime.dispatch import ELEMENTS, ROWS, SEGMENTS, Walk
 from dynbatch.kernels.runtime.tasks import WORTH_A_THREAD, share_rows, writing
 
 ARRAYS = "REAL", "whole"
-TABLES = {"int64_t": "i8", "uint32_t": "u4", "double": "f8"}
+TABLES = {"int64_t": "i8", "uint32_t": "u4", "uint16_t": "u2", "double": "f8"}
 """The dtypes of tables, by the types of their elements in C."""
 
 COUNTS = {ELEMENTS: "{like}.size", ROWS: "len({rows})", SEGMENTS: "len(offsets) - 1"}

@@ -5,7 +5,7 @@
 // term is filled up with zero. A factor goes to the nearest number with 8 bits, of two the even one,
 // and subnormal numbers count as 0: factors, sums and results. Without the instruction, or with
 // EMULATED defined, plain arithmetic gives the same bits.
-#include "common.h"
+#include "bfloat16.h"
 
 #if defined(REAL_IS_FLOAT) && FACTOR_BITS == 7
 #define TERMS 2
@@ -25,7 +25,6 @@
 #endif
 
 #define LANE_COUNT (VECTOR_BYTES / REAL_BYTES)
-typedef uint32_t bit_vector __attribute__((vector_size(VECTOR_BYTES)));
 
 // word: one in all lanes.
 // factor: what vectors of words bring to a step.
@@ -43,10 +42,10 @@ INLINE vector add_product(vector a, vector b, vector sum) { return multiply_add(
 // further from 0. NaN and infinity stay. See `kernels/runtime/precision.py`.
 #if defined(FACTOR_BITS) && defined(REAL_IS_FLOAT)
 INLINE vector factor(vector x, int step) {
-    const uint32_t dropped = 23 - FACTOR_BITS, infinity = 0x7f800000;
+    const uint32_t dropped = 23 - FACTOR_BITS;
     bit_vector bits = (bit_vector)x, half = (bit_vector){0} + (1u << (dropped - 1));
     bit_vector nearest = (bits + half) >> dropped << dropped;
-    return choose((mask)((bits & infinity) != infinity), (vector)nearest, x);
+    return choose((mask)((bits & INFINITE) != INFINITE), (vector)nearest, x);
 }
 #else
 INLINE vector factor(vector x, int step) { return x; }
@@ -88,14 +87,10 @@ INLINE vector add_product(vector a, vector b, vector sum) {
     return multiply_add(a, b, sum);
 #endif
 }
-// Rounded, in the upper halves.
+// Rounded, in the upper halves; what is subnormal is 0.
 INLINE bit_vector nearest(vector x) {
-    const uint32_t infinity = 0x7f800000, sign = 0x80000000, quiet = 0x400000;
-    bit_vector bits = (bit_vector)x, rounded = bits + 0x7fff + (bits >> 16 & 1);
-    bit_vector is_nan = (bit_vector)((bits & ~sign) > infinity);
-    bit_vector is_small = (bit_vector)((bits & infinity) == 0);
-    rounded = (is_nan & (bits | quiet)) | (~is_nan & rounded);
-    return ((is_small & bits & sign) | (~is_small & rounded)) >> 16 << 16;
+    bit_vector bits = (bit_vector)x, is_small = (bit_vector)((bits & INFINITE) == 0);
+    return (is_small & bits & SIGN) | (~is_small & nearest_bfloat16(bits));
 }
 INLINE vector two_rows(vector first, vector second) {
     return (vector)(nearest(first) >> 16 | nearest(second));

@@ -23,6 +23,7 @@ SCALARS: dict[str, type[np.generic]] = {
     "bool": np.bool_,
     "int": np.int32,
     "unsigned": np.uint32,
+    "unsigned short": np.uint16,
     "unsigned int": np.uint32,
     "long long": np.int64,
     "unsigned long long": np.uint64,
