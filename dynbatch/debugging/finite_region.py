@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
-from dynbatch.cells.calls.region_node import RegionRun
+from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
 from dynbatch.debugging.region_calls import (
@@ -32,8 +32,8 @@ class RegionGuard(StepGuard):
         self.node = region_node(step)
 
     @property
-    def _run(self) -> RegionRun | DeviceRegionRun:
-        run: RegionRun | DeviceRegionRun = self.step.batch.memo["run"]
+    def _run(self) -> RegionRun[Any]:
+        run: RegionRun[Any] = self.step.batch.memo["run"]
         return run
 
     def _refuse(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
-from dynbatch.cells.calls.region_node import RegionRun
+from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import Checker, scale_of
@@ -80,7 +80,7 @@ class RegionCheck(StepCheck):
 
     def _compare_calls(self, scale: Callable[[], float]) -> None:
         """Compare gradients of results and of arguments, the last call first."""
-        run: RegionRun | DeviceRegionRun = self.step.batch.memo["run"]
+        run: RegionRun[Any] = self.step.batch.memo["run"]
         of_groups = [group.gradients() for group in run.groups]
         for number, row, call in reversed(self.calls):
             results, arguments = of_groups[number]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array, DType
-from dynbatch.kernels.c.gathers import BoundTable as BoundTable
 from dynbatch.kernels.c.gathers import GatherTables as GatherTables
 from dynbatch.kernels.c.gathers import library
 from dynbatch.kernels.c.runtime.arrays import address

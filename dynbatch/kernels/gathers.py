@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,21 @@ class GatherTable(NamedTuple):
             return None
         first, end = int(rows[0]), int(rows[0]) + rows.size
         return slice(first, end) if (rows == np.arange(first, end)).all() else None
+
+
+class BoundTable(NamedTuple):
+    """Rows of an array as sums of rows of others; or given back to these.
+
+    array:   (N, D).
+    table:   a `GatherTable` with the terms of each row; None for the same row of the one source.
+    sources: (·, D) each; None where nobody asks for a gradient.
+    adds:    whether sums are added to what is there, which a GPU alone does.
+    """
+
+    array: Array
+    table: Any
+    sources: Sequence[Any]
+    adds: bool = False
 
 
 @kernel(4, c=HOST, cuda=HOST)

@@ -10,7 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.batcher.schedule.call_gathers import Gathers
 from dynbatch.cells.calls import group_run
 from dynbatch.cells.calls import stack as stack_calls
-from dynbatch.cells.calls.group_run import GroupRun
+from dynbatch.cells.calls.group_run import HostGroupRun
 from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.debugging import difference
 from dynbatch.debugging.difference import magnitude
@@ -142,7 +142,7 @@ def test_a_gradient_that_comes_to_the_wrong_call(monkeypatch):
 
 
 def test_a_gradient_of_an_argument(monkeypatch):
-    finish = GroupRun.finish
+    finish = HostGroupRun.finish
 
     def wrong(self, tasks):
         def change():
@@ -152,7 +152,7 @@ def test_a_gradient_of_an_argument(monkeypatch):
         if self.group.calls == 3:
             tasks.at_last(change)
 
-    monkeypatch.setattr(GroupRun, "finish", wrong)
+    monkeypatch.setattr(HostGroupRun, "finish", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, tree_parameters())
         caught(

@@ -1,24 +1,19 @@
-"""`RegionNode`: the node that carries out a region, with `RegionRun`, batch by batch."""
+"""`RegionNode`: the node that carries out a region."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array
-from dynbatch.cells.calls.cuda.group_run import DeviceGroupRun
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
-from dynbatch.cells.calls.group_run import GroupRun
-from dynbatch.cells.calls.region import CallGroup, CallRegion, Inner
+from dynbatch.cells.calls.region import CallGroup, CallRegion
+from dynbatch.cells.calls.region_run import HostRegionRun
 from dynbatch.cells.calls.table import CallRun, ValueHandle
 from dynbatch.cells.flops import backward_flops, forward_flops
-from dynbatch.compiler.arrays import Scratch, columns_of, elements_of
-from dynbatch.kernels.batches import BatchPass
-from dynbatch.kernels.runtime.tasks import Tasks, Written
+from dynbatch.compiler.arrays import elements_of
+from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import NO_FLOPS, BatchSizes, Flops
 from dynbatch.nodes.node import ROWS, Node
@@ -109,9 +104,9 @@ class RegionNode(Operation):
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         """The values that forward leaves for backward."""
-        region, run = batch.first.region, _group_run(batch)
+        region, saved = batch.first.region, _runner(batch).group_run.saved
         groups = range(len(region.groups))
-        return {f"{k}:{x}": room for k in groups for x, room in run.saved(region, k).items()}
+        return {f"{k}:{x}": room for k in groups for x, room in saved(region, k).items()}
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
@@ -161,7 +156,7 @@ class RegionNode(Operation):
     def _elements(batch: Batch, backward: bool) -> int:
         """Scratch elements of one pass, over all groups."""
         region = batch.first.region
-        rooms = _group_run(batch).rooms
+        rooms = _runner(batch).group_run.rooms
         groups = range(len(region.groups))
         return sum([elements_of(rooms(region, k, batch, backward)) for k in groups])
 
@@ -173,90 +168,9 @@ class RegionNode(Operation):
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Written:
-        run: RegionRun | DeviceRegionRun = batch.memo["run"]
+        run: HostRegionRun | DeviceRegionRun = batch.memo["run"]
         return run.backward(dy.flat, dxs)
 
 
-class RegionRun:
-    """One region: its groups, from forward to backward.
-
-    A pass is written down as tasks.
-    """
-
-    def __init__(self, batch: Batch, region: CallRegion) -> None:
-        self.batch = batch
-        self.region = region
-        self.groups = [GroupRun(region, number, batch) for number in range(len(region.groups))]
-
-    def forward(self, y: Array, xs: Sequence[Ragged]) -> Tasks:
-        """Gather known values, run batch after batch, then write the outputs side by side."""
-        scratch, tasks = Scratch(self.batch.scratch), Tasks()
-        for group in self.groups:
-            group.begin(scratch, tasks, y, xs)
-        values = list(self._values(xs))
-        for group in self.groups:
-            group.bind(values)
-            group.ahead(tasks, maps=True)
-        self._run(False, tasks)
-        for group in self.groups:
-            group.write_outputs(y, tasks)
-        return tasks
-
-    def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> Tasks:
-        """Run the batches in reverse; then the gradients of weights and outside values."""
-        xs = [self.batch.input(k) for k in range(len(self.batch.inputs))]
-        scratch, tasks = Scratch(self.batch.scratch), Tasks()
-        for group in self.groups:
-            group.begin_backward(scratch, tasks, dy, xs, dxs)
-        written = {source for group in self.groups for source in group.written.values()}
-        for source, dx in enumerate(dxs):
-            if dx is not None and source not in written:
-                dx.values[...] = 0
-        values, gradients = list(self._values(xs)), list(self._gradients(dy, dxs))
-        for group in self.groups:
-            group.bind(values, gradients)
-            group.ahead(tasks, maps=False)
-        self._run(True, tasks)
-        for group in self.groups:
-            group.finish(tasks)
-        return tasks
-
-    def _run(self, is_backward: bool, tasks: Tasks) -> None:
-        """Run all batches, in reverse for backward; in C consecutive ones are one task."""
-        groups, batches = self.groups, [*enumerate(self.region.batches)]
-        in_c = BatchPass([g.in_c(is_backward) if g.is_in_c else None for g in groups])
-        ordered = batches[::-1] if is_backward else batches
-        for is_in_c, some in groupby(ordered, lambda each: groups[each[1].group].is_in_c):
-            if is_in_c:
-                of_threads = in_c.tasks([batch for _, batch in some], self.batch.dtype)
-                tasks.then(*[[task] for task in of_threads])
-                continue
-            for t, (number, first, end) in some:
-                tasks.then([partial(groups[number].batch, t, first, end)])
-        for batch in self.region.batches:
-            self.batch.launches += groups[batch.group].launches(is_backward)
-
-    def _values(self, xs: Sequence[Ragged]) -> Iterator[Array]:
-        for space in self.region.spaces:
-            if isinstance(space, Inner):
-                group = self.groups[space.group]
-                yield columns_of(group.arrays, group.cell.exports[space.leaf])
-            else:
-                yield space.of(xs[space.source])
-
-    def _gradients(self, dy: Array, dxs: Sequence[Ragged | None]) -> Iterator[Array | None]:
-        """The gradients' arrays behind the region's spaces; None for unwanted ones."""
-        for space in self.region.spaces:
-            if isinstance(space, Inner):
-                yield self.region.groups[space.group].results.values(dy, space.leaf)
-                continue
-            dx = dxs[space.source]
-            yield None if dx is None else space.of(dx)
-
-
-def _group_run(batch: Batch) -> type[GroupRun] | type[DeviceGroupRun]:
-    return DeviceGroupRun if batch.device.is_cuda else GroupRun
-
-
-def _runner(batch: Batch) -> type[RegionRun] | type[DeviceRegionRun]:
-    return DeviceRegionRun if batch.device.is_cuda else RegionRun
+def _runner(batch: Batch) -> type[HostRegionRun] | type[DeviceRegionRun]:
+    return DeviceRegionRun if batch.device.is_cuda else HostRegionRun

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.gathers import GatherTable
+from dynbatch.kernels.gathers import BoundTable, GatherTable
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.tasks import WORTH_A_THREAD, share
 
@@ -20,7 +20,7 @@ library = Library("gathers.c")
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> Any:
     spans = parallel.shards(end - first, -(-WORTH_A_THREAD // max(1, out.shape[1])))
     rows = [(first + low, first + high) for low, high in spans]
-    return _run("gather", rows, (out, table, sources))
+    return _run("gather", rows, BoundTable(out, table, sources))
 
 
 def give_back(
@@ -29,22 +29,17 @@ def give_back(
     """Give rows back, each thread the columns of its own."""
     parts = len(parallel.shards(dy.shape[1], -(-WORTH_A_THREAD // max(1, end - first))))
     columns = [(first, end, part, parts) for part in range(parts)]
-    return _run("give_back", columns, (dy, table, gradients))
+    return _run("give_back", columns, BoundTable(dy, table, gradients))
 
 
 def _run(name: str, parts: Sequence[tuple[int, ...]], bound: BoundTable) -> Any:
     """Run each part, its numbers before the table."""
-    array, _, sources = bound
-    functions = library.functions(array.dtype)
-    if functions is None or not has_rows(array, *sources):
+    functions = library.functions(bound.array.dtype)
+    if functions is None or not has_rows(bound.array, *bound.sources):
         return NotImplemented
     tables = GatherTables([bound])
     share(getattr(functions, name), [(*part, tables.address) for part in parts], [tables])
     return None
-
-
-BoundTable = tuple[Array, GatherTable, Sequence[Any]]
-"""The array that a table fills, or whose rows it gives back; the table; its sources, or None."""
 
 
 class GatherTables:
@@ -57,7 +52,7 @@ class GatherTables:
     def __init__(self, each: Sequence[BoundTable]) -> None:
         self._alive: list[Array | None] = []
         numbers: list[int] = []
-        for array, table, sources in each:
+        for array, table, sources, _ in each:
             places = np.array(
                 [(0, 0) if x is None else (address(x), row_stride(x)) for x in sources], np.int64
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,7 +14,7 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
-from dynbatch.kernels.gathers import GatherTable, readers_table
+from dynbatch.kernels.gathers import BoundTable, GatherTable, readers_table
 
 FIELDS, ROWS_OF_BLOCK, THREADS = 10, 8, 256  # as in gathers.cu
 TILE = 32  # columns of a warp
@@ -23,50 +23,35 @@ Place = tuple[int, int]
 """The address of a row, and the elements from it to the next."""
 
 
-class RowSums(NamedTuple):
-    """An array whose rows are sums of rows of others.
-
-    out:     its place; it has `height` rows of `width` columns.
-    table:   the terms of each row; None for the same row of the one source.
-    sources: the places of the arrays that terms come from.
-    adds:    whether sums are added to what is there.
-    """
-
-    out: Place
-    width: int
-    height: int
-    table: GatherTable | None
-    sources: Sequence[Place]
-    adds: bool = False
-
-
 class SumLaunches:
     """Launches of `sum_terms` for several arrays at once.
 
     Args:
-        sums: the arrays; their addresses must stay valid until the queue is flushed.
+        sums: their addresses must stay valid until the queue is flushed.
     """
 
-    def __init__(self, queue: Queue, dtype: DTypeLike, sums: Sequence[RowSums]) -> None:
+    def __init__(self, queue: Queue, dtype: DTypeLike, sums: Sequence[BoundTable]) -> None:
         self._queue = queue
         self._dtype = np.dtype(dtype)
         self._terms: list[Array] = [np.zeros(1, np.int64)]  # a table has an element at least
         self._used = 1
         self._known: dict[int, int] = {}
-        sums = [each for each in sums if each.width and each.height]
-        base = sums[0].out[0] if sums else 0
+        sums = [each for each in sums if each.array.size]
+        base = place_of(sums[0].array)[0] if sums else 0
         numbers: list[int] = []
         places: list[int] = []
         self._tiles = 0
-        for out, width, height, table, sources, adds in sums:
+        for array, table, sources, adds in sums:
+            (height, width), (start, stride) = array.shape, place_of(array)
             rows, of, starts = table or (None, None, None)
-            numbers += [self._tiles, width, self._distance(out[0], base), out[1], height]
+            numbers += [self._tiles, width, self._distance(start, base), stride, height]
             numbers += [self._enter(rows), self._enter(of), self._enter(starts)]
             numbers += [len(sums) * FIELDS + len(places), adds]
-            for address, stride in sources:
-                places += [self._distance(address, base), stride]
+            for source in sources:
+                start, stride = place_of(source)
+                places += [self._distance(start, base), stride]
             self._tiles += -(-width // TILE)
-        self._rows = max([each.height for each in sums], default=0)
+        self._rows = max([len(each.array) for each in sums], default=0)
         tables = np.array([*numbers, *places], np.int64)
         self._args = base, tables, np.concatenate(self._terms)
         self._count = len(sums)
@@ -111,9 +96,7 @@ class SumLaunches:
 
 def gather(sources: Sequence[Array], table: GatherTable, first: int, end: int, out: Array) -> None:
     """out[n] = the sum of the terms of row n, in their order, for first <= n < end."""
-    part = out[first:end]
-    places = [place_of(x) for x in sources]
-    _sum(out, [RowSums(place_of(part), out.shape[1], end - first, _cut(table, first, end), places)])
+    _sum(out, [BoundTable(out[first:end], _cut(table, first, end), sources)])
     queue().keep(out, *sources)
 
 
@@ -121,17 +104,17 @@ def give_back(
     dy: Array, table: GatherTable, first: int, end: int, gradients: Sequence[Array | None]
 ) -> None:
     """Add dy[n] to the gradient of each term of row n, for n = first, …, end - 1 in this order."""
-    part, gradient = _cut(table, first, end), place_of(dy[first:end])
+    part = _cut(table, first, end)
     sums = [
-        RowSums(place_of(dx), dx.shape[1], len(dx), readers_table(len(dx), [(part, k)]), [gradient],
-                adds=True)
-        for k, dx in enumerate(gradients) if dx is not None
-    ]  # fmt: skip
+        BoundTable(dx, readers_table(len(dx), [(part, k)]), [dy[first:end]], adds=True)
+        for k, dx in enumerate(gradients)
+        if dx is not None
+    ]
     _sum(dy, sums)
     queue().keep(dy, *[dx for dx in gradients if dx is not None])
 
 
-def _sum(like: Array, sums: Sequence[RowSums]) -> None:
+def _sum(like: Array, sums: Sequence[BoundTable]) -> None:
     SumLaunches(queue(), like.dtype, sums).launch()
 
 

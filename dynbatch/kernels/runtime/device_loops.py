@@ -1,14 +1,11 @@
 """The work of which loops of cells are made on a GPU, to be written on its stream.
 
-`RowGathers` copy rows by index, `RowSums` add up rows of several arrays, a `MatrixProduct` lies
+`RowGathers` copy rows by index, `SumLaunches` add up rows of several arrays, a `MatrixProduct` lies
 before or after a loop, and a `PreparedLoop` holds its steps.
 """
 
 from dynbatch.kernels.cuda.attention.additive_steps import AdditiveSteps as AdditiveSteps
-from dynbatch.kernels.cuda.gathers import Place as Place
-from dynbatch.kernels.cuda.gathers import RowSums as RowSums
 from dynbatch.kernels.cuda.gathers import SumLaunches as SumLaunches
-from dynbatch.kernels.cuda.gathers import place_of as place_of
 from dynbatch.kernels.cuda.row_gathers import RowGathers as RowGathers
 from dynbatch.kernels.cuda.runtime.joined import Works as Works
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop as PreparedLoop

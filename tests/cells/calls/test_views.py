@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.cells.calls.region_node import RegionRun
+from dynbatch.cells.calls.region_run import RegionRun
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.cuda.gathers import RowSums, SumLaunches
+from dynbatch.kernels.cuda.gathers import SumLaunches
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.gathers import GatherTable, gather, give_back
+from dynbatch.kernels.gathers import BoundTable, GatherTable, gather, give_back
 from tests.kernels.cuda.compare import launches
 
 # Terms of each row: none, one, some, and more than a warp sums alone.
@@ -77,11 +77,10 @@ def test_several_arrays_step_by_step(cupy, dtype):
     x = rng.standard_normal((6, 40)).astype(dtype)
     given, a, b = cupy.asarray(x), cupy.asarray(x[:, :33] * 0), cupy.asarray(x[:4, :2])
     rows = np.array([5, 0, 0, 2, 1, 3])
-    place = given.data.ptr, 40
     sums = [
-        RowSums((a.data.ptr, 33), 33, 6, GatherTable(rows), [place]),
-        RowSums((b.data.ptr, 2), 2, 4, None, [place], adds=True),
-        RowSums((b.data.ptr, 2), 0, 4, None, [place]),
+        BoundTable(a, GatherTable(rows), [given]),
+        BoundTable(b, None, [given], adds=True),
+        BoundTable(b[:, :0], None, [given]),
     ]
     each = SumLaunches(queue(), dtype, sums)
     steps = np.array([[0, 1, -1], [3, 3, -1]])

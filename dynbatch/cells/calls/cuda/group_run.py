@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.cells.calls.cuda.steps import CallSteps
+from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
@@ -17,11 +18,9 @@ from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.linear_maps import WeightGradients
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Rooms, Scratch
+from dynbatch.kernels.gathers import BoundTable
 from dynbatch.kernels.runtime.device_loops import (
-    DeviceMatrix,
-    Place,
     RowGathers,
-    RowSums,
     SumLaunches,
     Works,
     matrix_of,
@@ -30,28 +29,23 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
 
-class DeviceGroupRun:
-    """The loop of one group.
+class DeviceGroupRun(GroupRun):
+    """The loop of one group on a GPU.
 
     Attributes:
-        rows:    where its values lie; a step is a batch of the region, by its number there.
-        results: in backward, gradients of what the calls returned, (count, width).
+        rows: where its values lie; a step is a batch of the region, by its number there.
     """
 
     def __init__(self, region: CallRegion, number: int, batch: Batch) -> None:
-        self.group = region.groups[number]
-        self.cell = self.group.cell
+        super().__init__(region, number, batch)
         self._device = self.cell.on_device
         self._loop = self._device.loop
-        self._region = region
-        self._number = number
-        self._batch = batch
         steps = [(first, end, end - first, -1) for _, first, end in region.batches]
         self.rows = LoopRows(self._loop, batch.dtype, steps)
         self.rows.queue.kernels(batch.dtype).add(self._device.source)
 
     @staticmethod
-    def saved(region: CallRegion, number: int) -> dict[str, tuple[int, int]]:
+    def saved(region: CallRegion, number: int) -> Rooms:
         """The values that forward leaves: all packed ones, and weights that it gathered."""
         group = region.groups[number]
         loop = group.cell.on_device.loop
@@ -71,24 +65,23 @@ class DeviceGroupRun:
         rooms |= {b.name: (group.calls, b.width) for b in loop.gradients.packed}
         return rooms | {b.name: (most, b.width) for b in loop.gradients.temporary}
 
-    def begin(self, scratch: Scratch, gathers: RowGathers, xs: Sequence[Ragged]) -> None:
-        """Set the arrays of forward.
-
-        Args:
-            gathers: bring wide weights together.
-        """
-        kept = self._take(scratch, backward=False)
-        self.rows.add_weights(kept, gathers)
+    def begin(self, scratch: Scratch, work: Works, y: Array, xs: Sequence[Ragged]) -> None:
+        """Set the arrays of forward."""
+        batch, gathers = self._batch, work.last
+        if not isinstance(gathers, RowGathers):
+            gathers = RowGathers(self.rows.queue, batch.dtype)
+            work.then(gathers)
+        self.rows.add_weights(self._take(scratch, backward=False), gathers)
         memories = [xs[source] for source in self.group.memories]
         chosen = self._region.chosen_memories(self._number) if memories else {}
-        batch = self._batch
         self._generic = DeviceGenericSteps(
             self.rows, batch, memories, self._most, batch.keeps, chosen
         )
 
     def begin_backward(
-        self, scratch: Scratch, dy: Array, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
-    ) -> None:
+        self, scratch: Scratch, work: Works, dy: Array, xs: Sequence[Ragged],
+        dxs: Sequence[Ragged | None],
+    ) -> None:  # fmt: skip
         """Set the arrays of backward, and where generic operators' gradients go."""
         rows = self.rows
         kept, self.results = self._take(scratch, backward=True), self.group.results.of(dy)
@@ -100,10 +93,6 @@ class DeviceGroupRun:
             [dxs[source] for source in sources], self._sink, [xs[source] for source in sources]
         )
 
-    @property
-    def _most(self) -> int:
-        return self._region.most(self._number)
-
     def _take(self, scratch: Scratch, backward: bool) -> dict[str, Array]:
         """Take the arrays of a pass, and give those that forward leaves for backward."""
         arrays = scratch.take_all(self.rooms(self._region, self._number, self._batch, backward))
@@ -113,46 +102,18 @@ class DeviceGroupRun:
             name: arrays[name] if name in arrays else saved[f"{self._number}:{name}"]
             for name in names
         }
-        self.rows.add(arrays)
-        self.rows.add({b.name: kept[b.name] for b in self._loop.storage.packed})
+        self.arrays = arrays | {b.name: kept[b.name] for b in self._loop.storage.packed}
+        self.rows.add(self.arrays)
         return kept
 
-    # Where rows come from and go to ---------------------------------------------------------------
+    def maps_ahead(self, work: Works) -> None:
+        """Write down the maps of what is known before the first batch."""
+        self.rows.maps_ahead(self.group.calls, work)
 
-    def export(self, leaf: int) -> Place:
-        """The place of value number `leaf` of the calls."""
-        return _place(self.rows.whole(self._loop.program.exports[leaf]))
+    def export(self, leaf: int) -> Array:
+        return self.rows.whole(self._loop.program.exports[leaf]).view(self.group.calls)
 
-    def result_gradient(self, leaf: int) -> Place:
-        """The place of the gradient of value number `leaf` of the calls."""
-        rows = self.rows.matrix("dY")
-        return _place(rows.part(0, self.cell.columns[leaf], 0))
-
-    def argument_gradient(self, stream: int) -> Place:
-        """The place of the gradient of a stream's rows."""
-        return _place(self.rows.matrix(f"dX{stream}"))
-
-    def gathers(self, places: Sequence[Place], ahead: bool) -> Iterator[RowSums]:
-        """Sums that make the streams which are known ahead, or the others.
-
-        Args:
-            places: of the region's spaces.
-        """
-        for k, (stream, value) in enumerate(
-            zip(self.group.streams, self._loop.program.streams, strict=True)
-        ):
-            if stream.ahead is ahead:
-                out, sources = _place(self.rows.matrix(f"X{k}")), [places[s] for s in stream.spaces]
-                yield RowSums(out, value.width, self.group.calls, stream.table, sources)
-
-    def outputs(self, y: Array) -> Iterator[RowSums]:
-        """Sums of one term that write what the calls returned into the region's value."""
-        rows = matrix_of(self.group.results.of(y))
-        for leaf, value in enumerate(self._loop.program.exports):
-            out = _place(rows.part(0, self.cell.columns[leaf], value.width))
-            yield RowSums(out, value.width, self.group.calls, None, [self.export(leaf)])
-
-    def bind(self, way: int, sums: Sequence[RowSums]) -> None:
+    def bind(self, way: int, sums: Sequence[BoundTable]) -> None:
         """Look up what the batches of forward (0) or backward (1) do.
 
         Args:
@@ -187,18 +148,3 @@ class DeviceGroupRun:
         write = partial(write_products, self.rows.queue, works, gradients.later)
         weights = WeightGradients(self.cell, gradients, write)
         LoopGradients(self.cell, self.rows, self.group.calls).parameters(weights, works)
-
-    def argument(self, stream: int) -> Array:
-        """The rows of a stream."""
-        return self.rows.matrix(f"X{stream}").array
-
-    def gradients(self) -> tuple[Array, dict[int, Array]]:
-        """Gradients after backward: of the calls' results, side by side (count, width), and
-        of what they were given, (count, width of it) by stream.
-        """
-        reached = [k for k in self.cell.reached if k < self.cell.program.num_given]
-        return self.results, {k: self.rows.matrix(f"dX{k}").array for k in reached}
-
-
-def _place(matrix: DeviceMatrix) -> Place:
-    return matrix.address, matrix.stride

@@ -30,6 +30,11 @@ class Works:
     def __init__(self) -> None:
         self._items: list[Joinable | Callable[[], object]] = []
 
+    @property
+    def last(self) -> object:
+        """The work that was added last, which may take more; None if there is none."""
+        return self._items[-1] if self._items else None
+
     def then(self, *works: Joinable) -> None:
         """Add work that may be joined."""
         self._items += works

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.cells.calls.cuda import region_run
+from dynbatch.cells.calls import region_run
 from dynbatch.cells.calls.cuda.region_run import DeviceRegionRun
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda import fused_product
@@ -283,8 +283,8 @@ def test_a_user_s_own_type_in_a_cell(cuda, other):
 def test_check_names_the_call_whose_gradient_is_wrong(cuda, monkeypatch):
     inside = DeviceRegionRun._inside
 
-    def without_the_last_reader(self, number):
-        for each in inside(self, number):
+    def without_the_last_reader(self, *args):
+        for each in inside(self, *args):
             table = each.table
             starts = np.minimum(table.starts, table.rows.size - 1)
             yield each._replace(table=table._replace(starts=starts))
