@@ -67,7 +67,6 @@ class CallsOfStages:
     """Stages that follow one another, all in C."""
 
     def __init__(self, tasks: WrittenCalls, traces: Sequence[StageTrace]) -> None:
-        self.steps = [trace.step for trace in traces]
         self._tasks = tasks
         self._traces = traces
 
@@ -92,6 +91,7 @@ class StageWriter:
 
     def __init__(self, work: RunStage, arenas: Sequence[Array]) -> None:
         self.turns: list[CallsOfStages | Stage] = []
+        self.steps: dict[StepRun, None] = {}  # those that were written down, once each
         self._work = work
         self._arenas = arenas
         self._tasks = Tasks()
@@ -135,6 +135,7 @@ class StageWriter:
         self._tasks.extend(tasks)
         tasks.run()
         step.spans[spans:] = [(what, begin, time.perf_counter())]
+        self.steps[step] = None
         left = step.gradients.dense if stage.is_backward and step.gradients else []
         self._traces.append(
             StageTrace(
@@ -170,6 +171,7 @@ class RecordedStages:
         self._parameters = parameters
         self._left = MOST
         self._turns: Sequence[CallsOfStages | Stage] = ()
+        self._steps: Iterable[StepRun] = ()
         self._known: list[object] = []
         self._places: list[tuple[int, int]] = []
 
@@ -188,7 +190,8 @@ class RecordedStages:
             self._left, self._turns = self._left - 1, ()
             writer = StageWriter(work, arenas)
             writer.run(stages)
-            self._known, self._places, self._turns = self._surroundings(), places, writer.turns
+            self._known, self._places = self._surroundings(), places
+            self._steps, self._turns = writer.steps, writer.turns
         else:
             for stage in stages:
                 work(stage)
@@ -203,13 +206,7 @@ class RecordedStages:
             return False
         if not all(map(is_, self._known, self._surroundings())):
             return False
-        steps = {
-            step: None
-            for turn in self._turns
-            if isinstance(turn, CallsOfStages)
-            for step in turn.steps
-        }
-        return all([step.node_type.comes_again(step.batch) for step in steps])
+        return all([step.node_type.comes_again(step.batch) for step in self._steps])
 
     def _again(self, work: RunStage, arena: Array) -> None:
         for turn in self._turns:
