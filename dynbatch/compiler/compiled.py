@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from dynbatch.backend import DType
 from dynbatch.compiler.buffers import (
     Columns,
     ProgramBuffer,
@@ -16,7 +17,9 @@ from dynbatch.compiler.buffers import (
 )
 from dynbatch.compiler.c.expressions import has_steps
 from dynbatch.compiler.c.native import NativeLoop
+from dynbatch.compiler.cuda.by_sentence import SentenceCell, SentenceLoop
 from dynbatch.compiler.cuda.cell import DeviceCell
+from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.flops import LoopFlops
 from dynbatch.compiler.fusion import fuse
@@ -112,19 +115,32 @@ class CompiledLoop:
     def flops(self) -> LoopFlops:
         return LoopFlops(self.backward_program, self.reached)
 
-    def require_device(self) -> None:
-        """Raise `GraphError` if the loop cannot run on a GPU."""
-        if self.program.has_matrices:
-            raise GraphError.at_caller(
-                "cell: it makes or reads matrices, on a GPU.\n"
-                "  rule: matrices in a cell run on the CPU for now\n"
-                '  fix:  db.Graph(device="cpu"); F.gated_delta_rule runs on a GPU'
-            )
+    def require_device(self, name: str, dtype: DType) -> None:
+        """Raise `GraphError` if the loop of a cell of that name cannot run on this GPU."""
+        self._require_kernels(name)
+        if isinstance(self.on_device, SentenceCell):
+            self.on_device.require_room(name, dtype)
+
+    def _require_kernels(self, name: str) -> None:
+        program = self.program
+        if not program.has_matrices or program.is_by_sentence:
+            return
+        others = sorted({type(op.node).__name__ for op in program.ops if op.shares_rows})
+        raise GraphError.at_caller(
+            f"{name}: it makes or reads matrices, on a GPU, with {', '.join(others) or 'no state'}"
+            " in a step.\n"
+            "  rule: beside matrices a step has elementwise functions, sums and products with "
+            "matrices;\n        weights multiply tokens, not what follows from the state\n"
+            '  fix:  db.Graph(device="cpu"); F.gated_delta_rule runs on a GPU'
+        )
 
     @cached_property
     def on_device(self) -> DeviceCell:
-        self.require_device()
-        return DeviceCell(self.backward_program, self.overwrites)
+        self._require_kernels("cell")
+        if self.program.is_by_sentence:
+            loop = SentenceLoop(self.backward_program, self.storage, self.gradients)
+            return SentenceCell(loop)
+        return DeviceCell(Loop(self.backward_program, self.overwrites))
 
     def _place_values(self) -> None:
         """Look up the values' places, once for all mini-batches."""

@@ -261,6 +261,11 @@ class Op:
         return self.opcode is OpCode.LINEAR
 
     @property
+    def shares_rows(self) -> bool:
+        """Whether it is done for the rows of many sentences at once, as products of weights are."""
+        return self.opcode in (OpCode.LINEAR, OpCode.GENERIC)
+
+    @property
     def is_add(self) -> bool:
         return self.opcode is OpCode.BINARY and self.kernel is binary.add
 

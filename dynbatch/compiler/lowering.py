@@ -89,7 +89,7 @@ class LoopProgram(Program):
     @property
     def is_by_sentence(self) -> bool:
         """Whether C runs all steps of a sentence before those of the next: see `c.by_sentence`."""
-        shares = any([op.opcode in (OpCode.LINEAR, OpCode.GENERIC) for op in self.ops])
+        shares = any([op.shares_rows for op in self.ops])
         return bool(self.states) and self.has_matrices and not shares
 
     @property

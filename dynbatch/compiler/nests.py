@@ -7,12 +7,14 @@ one pass over S. A sum over an axis is complete behind the nest, so what reads i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import prod
+from typing import NamedTuple
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
+from dynbatch.compiler.places import Pointer
 from dynbatch.compiler.program import Program
 
 Strides = tuple[int, ...]
@@ -83,6 +85,59 @@ class NestGroup:
 def is_sum(sizes: Strides, strides: Strides) -> bool:
     """Whether an output with these strides is a sum over an axis of the nest."""
     return any([not step and size > 1 for size, step in zip(sizes, strides, strict=True)])
+
+
+class Access(NamedTuple):
+    """A value that a nest reads or writes in memory.
+
+    name: of the pointer to it.
+    op:   which operator makes it; None for what is read.
+    """
+
+    name: str
+    value: Value
+    strides: Strides
+    op: Op | None = None
+
+
+def accesses(
+    group: NestGroup, is_kept: Callable[[Value], bool]
+) -> tuple[list[Access], list[Access], list[list[str]]]:
+    """Values that a nest reads, and writes, and the names of each operator's operands."""
+    reads: list[Access] = []
+    writes: list[Access] = []
+    operands: list[list[str]] = []
+    made: dict[int, str] = {}
+    known: dict[tuple[int, int, int, Strides], str] = {}
+    for number, (op, strides) in enumerate(zip(group.ops, group.strides, strict=True)):
+        names = []
+        for x, steps in zip(op.inputs, strides, strict=False):
+            key = (id(x.base), x.column, x.width, steps)
+            if id(x.base) not in made and key not in known:
+                known[key] = f"x{len(reads)}"
+                reads.append(Access(known[key], x, steps))
+            names.append(made.get(id(x.base)) or known[key])
+        operands.append(names)
+        made[id(op.output)] = f"v{number}"
+        if is_sum(group.sizes, strides[-1]) or is_kept(op.output):
+            writes.append(Access(f"y{len(writes)}", op.output, strides[-1], op))
+    return reads, writes, operands
+
+
+def is_safe(
+    group: NestGroup, place: Callable[[Value], Pointer], is_kept: Callable[[Value], bool]
+) -> bool:
+    """Whether nothing is written over that is still to be read: places that meet are the same."""
+    reads, writes, _ = accesses(group, is_kept)
+    places = [(each, place(each.value)) for each in (*reads, *writes)]
+    for write, at in places[len(reads) :]:
+        for other, lies in places:
+            if other is write or not at.overlaps(lies):
+                continue
+            sums = [is_sum(group.sizes, x.strides) for x in (write, other) if x.op is not None]
+            if any(sums) or at[1:3] != lies[1:3] or write.strides != other.strides:
+                return False
+    return True
 
 
 def cheap_makers(ops: Sequence[Op]) -> dict[int, Op]:

@@ -249,8 +249,8 @@ def scan(
         ShapeError: `xs` is not a matrix, or several of different lengths; a part of `init` is
             none; or the cell breaks its rules (see `cell`).
         DtypeError: `cell` is not a cell, or `xs` or `memory` is not a node.
-        GraphError: the cell reads a value, sets a parameter, or uses a node from outside it; or it
-            has matrices, on a GPU.
+        GraphError: the cell reads a value, sets a parameter, or uses a node from outside it; or on
+            a GPU it has matrices beside weights of its step, or too large for a block.
         ValueError: `recompute` is none of these.
 
     Source: Chen et al. 2016, arXiv:1604.06174, of keeping one state in √T.
@@ -278,7 +278,7 @@ def scan(
         states = form_of(parts)
         compiled = cell.compiled(graph, ScanForm(widths, states, single), memories, params)
         if graph.device is not None and graph.device.is_cuda:
-            compiled.require_device()
+            compiled.require_device(cell.__name__, graph.dtype)
         held = [True] * len(compiled.program.held_nodes)
         are_given = tuple([*[isinstance(p, Node) for p in parts], *held])
         sig = intern_signature((Scan, compiled.uid, bool(reverse), are_given, steps))

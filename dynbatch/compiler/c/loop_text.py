@@ -8,8 +8,8 @@ from textwrap import indent
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.by_sentence import COLUMNS
 from dynbatch.compiler.c.expressions import expression
-from dynbatch.compiler.c.groups import items
 from dynbatch.compiler.c.nest_text import NestText
+from dynbatch.compiler.groups import items
 from dynbatch.compiler.ir import OWN_KERNELS, Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram

@@ -8,11 +8,10 @@ that of its elements, whatever the rows of a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.ir import Op, OpCode, Value
-from dynbatch.compiler.nests import NestGroup, Strides, is_sum
+from dynbatch.compiler.nests import Access, NestGroup, accesses, is_sum
 from dynbatch.compiler.places import Pointer
 
 # Rows at a time where columns are summed.
@@ -29,19 +28,6 @@ INLINE void put_every(REAL* p, ptrdiff_t step, vector x, ptrdiff_t m) {
     for (ptrdiff_t i = 0; i < m; i++) p[i * step] = x[i];
 }
 """
-
-
-class Access(NamedTuple):
-    """A value that a nest reads or writes in memory.
-
-    name: of the pointer to it.
-    op:   which operator makes it; None for what is read.
-    """
-
-    name: str
-    value: Value
-    strides: Strides
-    op: Op | None = None
 
 
 class NestText:
@@ -189,46 +175,6 @@ class NestText:
         for axis in range(len(outer), -1, -1):
             lines.append("    " * axis + "}")
         return lines
-
-
-def accesses(
-    group: NestGroup, is_kept: Callable[[Value], bool]
-) -> tuple[list[Access], list[Access], list[list[str]]]:
-    """Values that a nest reads, and writes, and the names of each operator's operands."""
-    reads: list[Access] = []
-    writes: list[Access] = []
-    operands: list[list[str]] = []
-    made: dict[int, str] = {}
-    known: dict[tuple[int, int, int, Strides], str] = {}
-    for number, (op, strides) in enumerate(zip(group.ops, group.strides, strict=True)):
-        names = []
-        for x, steps in zip(op.inputs, strides, strict=False):
-            key = (id(x.base), x.column, x.width, steps)
-            if id(x.base) not in made and key not in known:
-                known[key] = f"x{len(reads)}"
-                reads.append(Access(known[key], x, steps))
-            names.append(made.get(id(x.base)) or known[key])
-        operands.append(names)
-        made[id(op.output)] = f"v{number}"
-        if is_sum(group.sizes, strides[-1]) or is_kept(op.output):
-            writes.append(Access(f"y{len(writes)}", op.output, strides[-1], op))
-    return reads, writes, operands
-
-
-def is_safe(
-    group: NestGroup, place: Callable[[Value], Pointer], is_kept: Callable[[Value], bool]
-) -> bool:
-    """Whether nothing is written over that is still to be read: places that meet are the same."""
-    reads, writes, _ = accesses(group, is_kept)
-    places = [(each, place(each.value)) for each in (*reads, *writes)]
-    for write, at in places[len(reads) :]:
-        for other, lies in places:
-            if other is write or not at.overlaps(lies):
-                continue
-            sums = [is_sum(group.sizes, x.strides) for x in (write, other) if x.op is not None]
-            if any(sums) or at[1:3] != lies[1:3] or write.strides != other.strides:
-                return False
-    return True
 
 
 def _made(op: Op, xs: Sequence[str]) -> str:

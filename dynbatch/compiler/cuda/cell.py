@@ -11,8 +11,7 @@ from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.fused_product import FusedProduct, fused_products
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
-from dynbatch.compiler.cuda.persistent import PRODUCTS, Tail
-from dynbatch.compiler.differentiate import BackwardProgram
+from dynbatch.compiler.cuda.persistent import LastSteps, Tail
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels.printed import CudaSource, join
@@ -77,20 +76,14 @@ class DeviceCell:
         loop:   what a step runs, and where everything lives.
         forward, backward: both passes.
         tails:  the kernels for a scan's last steps, forward and back; none for a cell with
-                operators that have their own kernels, or without a state.
-
-    Args:
-        overwrites: see `Loop`.
+                operators that have their own kernels, or without a state. Of matrices, all steps.
     """
 
-    def __init__(self, backward: BackwardProgram, overwrites: bool = True) -> None:
-        self.loop = loop = Loop(backward, overwrites)
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
         self.forward = PassOnDevice(loop, loop.forward, "forward")
         self.backward = PassOnDevice(loop, loop.backward, "backward")
-        self.tails: list[Tail] = []
-        if loop.program.states and not loop.program.generic:
-            passes = ((loop.forward, self.forward), (loop.backward, self.backward))
-            self.tails = [Tail(loop, step, each.groups) for step, each in passes]
+        self.tails = self._tails()
         self._sources: dict[str, CudaSource] = {}
 
     @property
@@ -114,13 +107,21 @@ class DeviceCell:
         weight_bytes = self.loop.weights * itemsize
         return rows <= fused_product.FEW_ROWS and weight_bytes <= fused_product.WEIGHT_BYTES
 
+    def _tails(self) -> Sequence[LastSteps]:
+        loop = self.loop
+        if not loop.program.states or loop.program.generic:
+            return []
+        passes = ((loop.forward, self.forward), (loop.backward, self.backward))
+        return [Tail(loop, step, each.groups) for step, each in passes]
+
     def _text(self, name: str, precision: str) -> str:
         passes = (self.forward, self.backward)
-        kernels: list[Kernel | Tail] = [k for each in passes for k in each.groups.values()]
+        kernels: list[Kernel] = [k for each in passes for k in each.groups.values()]
         kernels += [kernel for each in passes for kernel in each.fused]
         kernels += filter(None, [self.backward.across])
         bits = MANTISSA_BITS[precision]
         heads = [] if precision == FULL else [f"#define FACTOR_BITS {bits}\n"]
         heads += ['#include "tile_product.cuh"\n'] if self.forward.fused else []
-        heads += [PRODUCTS] if self.tails else []
-        return "\n\n".join([*heads, *[kernel.text(name) for kernel in [*kernels, *self.tails]]])
+        heads += [tail.ahead for tail in self.tails[:1]]
+        tails = [tail.text(name) for tail in self.tails]
+        return "\n\n".join([*heads, *[kernel.text(name) for kernel in kernels], *tails])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbatch.compiler.buffers import Role, array_name, read_after
+from dynbatch.compiler.buffers import Role, Storage, array_name, read_after
 from dynbatch.compiler.cuda.buffers import DeviceStorage, gradient_storage_of
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.differentiate import BackwardProgram
@@ -18,6 +18,7 @@ class Loop:
     Attributes:
         program, backward_program: the passes, and `forward`, `backward` in a GPU's order.
         storage, gradients: their buffers; `places` has those of both.
+        temporary, temporary_gradients: those that have an array while a pass runs.
         width:       of all exports together.
         maps:        numbers of linear maps, by identity.
         inline_maps: those whose bias a group adds when it reads them, by their output.
@@ -35,11 +36,9 @@ class Loop:
     def __init__(self, backward: BackwardProgram, overwrites: bool = True) -> None:
         program = backward.forward
         self.program, self.backward_program = program, backward
-        kept = [*read_after(program, backward), *backward.saved()]
-        self.forward = DevicePass(program, kept)
-        self.storage = DeviceStorage(self.forward, kept)
-        self.backward = DevicePass(backward, backward.results())
-        self.gradients = gradient_storage_of(self.backward, backward, self.storage, overwrites)
+        self._store(overwrites)
+        self.temporary = self.storage.temporary
+        self.temporary_gradients = self.gradients.temporary
         self.places = Pointers(self.gradients, self.storage)
         self.width = sum([v.width for v in program.exports])
         self.maps = numbered(program.linear_maps)
@@ -49,9 +48,21 @@ class Loop:
         maps = [op for op in program.ops if op.is_linear]
         self.weights = sum([op.output.width * op.inputs[0].width for op in maps])
         self.carried = [
-            (array_name(Role.LEFT_GRADIENT, k), array_name(Role.FOUND_GRADIENT, k))
+            (array_name(Role.LEFT_GRADIENT, k), array_name(self.found_gradient, k))
             for k in range(len(program.states))
         ]
+
+    def _store(self, overwrites: bool) -> None:
+        """Put the passes in order, and choose the buffers of their values."""
+        program, backward = self.program, self.backward_program
+        kept = [*read_after(program, backward), *backward.saved()]
+        self.found_gradient = Role.FOUND_GRADIENT
+        self.forward = DevicePass(program, kept)
+        self.storage: Storage = DeviceStorage(self.forward, kept)
+        self.backward = DevicePass(backward, backward.results())
+        self.gradients: Storage = gradient_storage_of(
+            self.backward, backward, self.storage, overwrites
+        )
         self.read_again = {
             k for k, value in backward.of_streams.items() if self.backward.reads(value)
         }

@@ -19,6 +19,8 @@ until it has been measured. Both limits are calculated, not measured (`benchmark
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.cuda.emit import STEP, Arrays, Kernel
 from dynbatch.compiler.cuda.loop import Loop
@@ -31,18 +33,43 @@ TAIL_BYTES = 256 << 10
 THREADS = 512
 
 
-class Tail:
-    """The text of the tail kernel of one pass.
+class LastSteps(Protocol):
+    """The text of a kernel that runs the last steps of a pass.
 
     Attributes:
-        name:   of the kernel within its cell.
-        arrays: what it takes.
+        name:    of the kernel within its cell.
+        arrays:  what it takes.
+        ahead:   the text of what such kernels share.
+        threads: of a block.
+        blocks:  for a sentence.
+        shared:  elements of dynamic shared memory of a block.
+    """
+
+    name: str
+    arrays: Arrays
+    ahead: str
+    threads: int
+    blocks: int
+    shared: int
+
+    def text(self, prefix: str) -> str:
+        """The whole kernel; its name follows the prefix."""
+
+    def most_rows(self, itemsize: int) -> float:
+        """The sentences from which on it runs all steps that are left."""
+
+
+class Tail:
+    """The text of the tail kernel of one pass: see `LastSteps`.
 
     Args:
         kernels: of the pass's groups, by the number of the item.
     """
 
+    threads, blocks, shared = THREADS, 1, 0
+
     def __init__(self, loop: Loop, step: DevicePass, kernels: dict[int, Kernel]) -> None:
+        self.ahead = PRODUCTS
         self.loop = loop
         self.is_backward = step is loop.backward
         self.name = "tail_backward" if self.is_backward else "tail"
@@ -56,8 +83,10 @@ class Tail:
             elif number in kernels:
                 self._lines += [*self._group(kernels[number]), "__syncthreads();"]
 
+    def most_rows(self, itemsize: int) -> float:
+        return TAIL_ROWS if self.loop.weights * itemsize <= TAIL_BYTES else 0
+
     def text(self, prefix: str) -> str:
-        """The whole kernel; its name follows the prefix."""
         steps, shared = "for (int t = first; t < last; ++t) {", ""
         name_of = {name: name for name in self.arrays.names}
         turns: list[str] = []

@@ -86,13 +86,13 @@ class DeviceScanRun:
         rooms = {f"X{k}": room for k, room in streams.items()}
         rooms |= {f"I{k}": (sentences, v.width) for k, v in enumerate(program.states)}
         buffers = [*loop.storage.packed] if batch.recompute else []
-        buffers += loop.storage.temporary if batch.recompute or not backward else []
+        buffers += loop.temporary if batch.recompute or not backward else []
         if backward:
             rooms |= {f"dX{k}": room for k, room in streams.items()}
             rooms["dY"] = tokens, loop.width
             parts = loop.backward_program.found_states()
             rooms |= {f"H{part}": (tokens, program.following[part].width) for part in parts}
-            buffers += [*loop.gradients.packed, *loop.gradients.temporary]
+            buffers += [*loop.gradients.packed, *loop.temporary_gradients]
         return rooms | {b.name: (tokens if b.packed else sentences, b.width) for b in buffers}
 
     # Forward --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class DeviceScanRun:
         sentences, carried = self.chunks[0].sentences, {}
         for names, state in zip(self.loop.carried, self.loop.program.states, strict=True):
             gradient = matrix_of(self.batch.port_gradients[state.number].values)
-            for name in names:
+            for name in dict.fromkeys(names):
                 carried[name] = matrix_of(arrays[name])
                 gathers.pick(gradient, sentences, carried[name])
         return carried

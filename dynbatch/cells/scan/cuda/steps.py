@@ -13,7 +13,6 @@ from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.lock_step import arguments
 from dynbatch.cells.cuda.steps import LoopSteps
 from dynbatch.cells.scan.cuda.rows import ScanRows
-from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell, Items
 from dynbatch.compiler.cuda.emit import Kernel
 
@@ -91,9 +90,9 @@ class ScanSteps(LoopSteps):
     def _first_of_tail(self) -> int:
         """The step from which on one launch does the rest; the number of steps without a tail."""
         running, itemsize = self.rows.table[:, 1], self.rows.dtype.itemsize
-        if not self._cell.tails or self._cell.loop.weights * itemsize > tail.TAIL_BYTES:
-            return int(running.size)
-        return int((running > tail.TAIL_ROWS).sum())
+        tails = self._cell.tails
+        most = tails[self._way].most_rows(itemsize) if tails else 0
+        return int((running > most).sum())
 
     def _tail(self, everyone: Sequence[Self], first: int) -> None:
         rows, steps = self.rows, len(self.rows.steps)
@@ -101,6 +100,6 @@ class ScanSteps(LoopSteps):
             kernel = self._cell.tails[self._way]
             runs = [each.rows for each in everyone]
             args = [*arguments(kernel.arrays, runs), rows.table, first, steps]
-            grid = int(rows.table[first, 1]), len(runs)
-            name = f"{self._cell.name}_{kernel.name}"
-            rows.queue.launch(rows.dtype, name, grid, (tail.THREADS,), args)
+            grid = int(rows.table[first, 1]) * kernel.blocks, len(runs)
+            name, shared = f"{self._cell.name}_{kernel.name}", kernel.shared * rows.dtype.itemsize
+            rows.queue.launch(rows.dtype, name, grid, (kernel.threads,), args, shared)

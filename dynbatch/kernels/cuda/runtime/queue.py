@@ -111,6 +111,11 @@ class Queue:
         """Device memory that cuBLAS keeps for this queue's products."""
         return self._handles.workspace_bytes
 
+    @property
+    def most_shared_bytes(self) -> int:
+        """Shared memory that a block can have on the current device."""
+        return int(self.cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+
     def launch(
         self,
         dtype: DTypeLike,

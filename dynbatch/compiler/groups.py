@@ -1,4 +1,4 @@
-"""The items of a step in C: linear maps, and groups of elementwise operators between them.
+"""The items of a step in C, and of matrices in CUDA: linear maps, and groups between them.
 
 A group is printed lane after lane, all rows of one before the next; within a lane an element's
 operands are loaded before its results are stored. Values share memory: what one lane stores must
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dynbatch.compiler.c.nest_text import is_safe
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import (
     FUSED,
@@ -21,7 +20,7 @@ from dynbatch.compiler.lanes import (
     lanes_of,
     loaded,
 )
-from dynbatch.compiler.nests import NestGroup, Strides, sizes_in_nests
+from dynbatch.compiler.nests import NestGroup, Strides, is_safe, sizes_in_nests
 from dynbatch.compiler.places import Pointer, Pointers
 
 IsKept = Callable[[ColumnRange, Sequence[Op]], bool]

@@ -1,0 +1,346 @@
+"""Prints nests and lanes as passes of one block of threads, and finds the barriers between these.
+
+A pass is a loop in which each thread makes elements of its own. A nest of `compiler/nests` is one
+pass where it has no sum, and one for each set of axes that it sums over: the element of a sum is
+made by a thread, which goes along these axes in order; or by a warp, whose lanes go along the last
+axis and then add up in pairs, where that axis is summed. So the order of a sum is that of its
+elements, whatever else runs. What is made element by element goes along with the last sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from dynbatch.compiler.cuda.scalars import statement
+from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.lanes import ColumnRange, Lane, names_of
+from dynbatch.compiler.nests import Access, NestGroup, Strides, accesses, is_sum
+
+WARP = 32
+
+
+class BlockPlace(NamedTuple):
+    """The place of some columns of a value in the row of a block.
+
+    pointer: to the first of them, of the heads of all blocks if it is in memory.
+    space:   what tells memory that may be the same apart; None for what a pass only reads.
+    column:  the first column there.
+    is_part: whether it has the columns of the block's head alone: it is in shared memory.
+    line:    declares the pointer; each pass has its own, so that few registers hold pointers.
+    guard:   must be true where it is read, or zeros are; or where it is written, or nothing is.
+    """
+
+    pointer: str
+    space: str | None
+    column: int
+    is_part: bool = False
+    line: str = ""
+    guard: str = ""
+
+
+class Touch(NamedTuple):
+    """Columns of a space that a pass reads or writes.
+
+    flat: the column that element 0 has, where element e, of thread e, has column flat + e.
+    """
+
+    space: str
+    first: int
+    end: int
+    flat: int | None
+    writes: bool
+
+    def meets(self, other: Touch) -> bool:
+        """Whether a thread touches what another one writes, if no barrier is in between."""
+        is_apart = self.end <= other.first or other.end <= self.first
+        same_thread = self.flat is not None and self.flat == other.flat
+        return self.space == other.space and not (is_apart or same_thread) and (
+            self.writes or other.writes
+        )  # fmt: skip
+
+
+class BlockPass(NamedTuple):
+    """The lines of a pass, and what it touches."""
+
+    lines: list[str]
+    touches: list[Touch]
+
+    @classmethod
+    def of(cls, loop: list[str], elements: Sequence[_Element]) -> BlockPass:
+        declared = dict.fromkeys([each.place.line for each in elements if each.place.line])
+        touches = [touch for each in elements for touch in each.touches]
+        return cls(["{", *_inside([*declared, *loop]), "}"] if declared else loop, touches)
+
+
+class BlockPlaces(NamedTuple):
+    """Functions that find places.
+
+    reads:    of a value that a pass reads.
+    writes:   of a value that it makes: none, one or two.
+    is_kept:  whether anything but some operators reads a segment that one of them made.
+    heads:    a block does one of so many equal parts of each pass.
+    """
+
+    reads: Callable[[Value], BlockPlace]
+    writes: Callable[[Value], Sequence[BlockPlace]]
+    is_kept: Callable[[ColumnRange, Sequence[Op]], bool]
+    heads: int = 1
+
+
+def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass | None:
+    """The pass of a lane; None if nothing reads what it makes."""
+    names = names_of(lane, lambda segment: places.is_kept(segment, ops))
+    elements: list[_Element] = []
+
+    def element(segment: ColumnRange, at: BlockPlace, writes: bool) -> _Element:
+        elements.append(
+            _Element(places.heads, at, (lane.width,), (1,), segment.width, True, writes)
+        )
+        return elements[-1]
+
+    lines = []
+    for name, segment in names.loads:
+        x = element(segment, places.reads(Value.columns(*segment)), False)
+        lines.append(f"const REAL {name} = {x.load(['j'])};")
+    lines += [statement(scalar.op, name, xs) for name, scalar, xs in names.makes]
+    for name, segment in names.stores:
+        for at in places.writes(Value.columns(*segment)):
+            lines.append(element(segment, at, True).store(["j"], name))
+    if not names.stores:
+        return None
+    return BlockPass.of([_each("j", lane.width // places.heads), *_inside(lines), "}"], elements)
+
+
+def nest_passes(group: NestGroup, places: BlockPlaces) -> list[BlockPass]:
+    """The passes of a nest, in order."""
+
+    def is_kept(value: Value) -> bool:
+        return places.is_kept(ColumnRange(value, 0, value.width), group.ops)
+
+    reads, writes, operands = accesses(group, is_kept)
+    by_axes: dict[tuple[int, ...], list[Access]] = {}
+    for write in writes:
+        axes = zip(group.sizes, write.strides, strict=True)
+        summed = tuple([k for k, (size, step) in enumerate(axes) if size > 1 and not step])
+        by_axes.setdefault(summed, []).append(write)
+    by_element = by_axes.pop((), [])
+    if by_element:  # behind all sums, which read what may be written over
+        last = [*by_axes][-1] if by_axes else ()
+        by_axes.setdefault(last, []).extend(by_element)
+    nest = _Nest(group, reads, operands, places)
+    return [nest.make(summed, each) for summed, each in by_axes.items()]
+
+
+class _Element(NamedTuple):
+    """An element of a place, by the indices of a nest.
+
+    sizes, strides: of the nest, and of the place along its axes.
+    width:   columns that are met.
+    is_flat: whether element e is that of thread e; `writes`, whether it is written.
+    """
+
+    heads: int
+    place: BlockPlace
+    sizes: Strides
+    strides: Strides
+    width: int
+    is_flat: bool
+    writes: bool
+
+    @property
+    def touches(self) -> list[Touch]:
+        space, first = self.place.space, self.place.column
+        if space is None:
+            return []
+        flat = first if self.is_flat else None
+        return [Touch(space, first, first + self.width, flat, self.writes)]
+
+    def at(self, indices: Sequence[str]) -> str:
+        steps = [
+            index if step == 1 else f"{index} * {step}"
+            for index, step in zip(indices, self.strides, strict=True)
+            if step
+        ]
+        away = self.sizes[0] // self.heads * self.strides[0]
+        if self.heads > 1 and away and not self.place.is_part:
+            steps.append("head" if away == 1 else f"head * {away}")
+        return f"{self.place.pointer}[{' + '.join(steps) or '0'}]"
+
+    def load(self, indices: Sequence[str]) -> str:
+        value, guard = self.at(indices), self.place.guard
+        return f"({guard} ? {value} : (REAL)0)" if guard else value
+
+    def store(self, indices: Sequence[str], value: str) -> str:
+        line = f"{self.at(indices)} = {value};"
+        return f"if ({self.place.guard}) {line}" if self.place.guard else line
+
+
+class _Nest:
+    """A nest, whose passes are printed from it."""
+
+    def __init__(
+        self, group: NestGroup, reads: Sequence[Access], operands: Sequence[Sequence[str]],
+        places: BlockPlaces,
+    ) -> None:  # fmt: skip
+        self._group = group
+        self._sizes = (group.sizes[0] // places.heads, *group.sizes[1:])
+        self._reads = {each.name: each for each in reads}
+        self._operands = operands
+        self._places = places
+
+    def make(self, summed: Sequence[int], outs: Sequence[Access]) -> BlockPass:
+        """The pass that makes some of what the nest writes, with the sums over some axes."""
+        sizes = self._sizes
+        kept = [k for k in range(len(sizes)) if k not in summed]
+        by_warp = len(sizes) - 1 in summed
+        count = prod([sizes[k] for k in kept])
+        needed = self._needed(outs)
+        self._elements: list[_Element] = []
+        self._flat_axes = [] if by_warp else kept
+        if by_warp and count == 1 and len(summed) == 1 and sizes[-1] <= WARP:
+            self._flat_axes = [*summed]  # the first warp alone, each lane with one element
+        ahead = self._index(kept)
+        inside: list[str] = []
+        behind: list[str] = []
+        for read in [self._reads[name] for name in self._reads if name in needed]:
+            element = self._element(read, self._places.reads(read.value), False)
+            line = f"const REAL {read.name} = {element.load(self._indices)};"
+            varies = any([read.strides[k] for k in summed])
+            (inside if varies else ahead).append(line)
+        for number, op in enumerate(self._group.ops):
+            if f"v{number}" in needed:
+                inside.append(_made(op, f"v{number}", self._operands[number]))
+        for out in outs:
+            self._add_out(out, ahead, inside, behind, by_warp)
+        lines = [*ahead, *self._along(summed, inside, by_warp), *behind]
+        head = _each("o", count, by_warp)
+        return BlockPass.of([head, *_inside(lines), "}"], self._elements)
+
+    def _add_out(
+        self, out: Access, ahead: list[str], inside: list[str], behind: list[str], by_warp: bool
+    ) -> None:
+        number = next(k for k, op in enumerate(self._group.ops) if op is out.op)
+        elements = [self._element(out, at, True) for at in self._places.writes(out.value)]
+        if not is_sum(self._group.sizes, out.strides):
+            inside += [each.store(self._indices, f"v{number}") for each in elements]
+            return
+        ahead.append(f"REAL {out.name} = 0;")
+        inside.append(f"{out.name} += {' * '.join(self._operands[number])};")
+        if by_warp:
+            behind.append(f"{out.name} = warp_reduce<Add>({out.name});")
+        stores = [each.store(self._indices, out.name) for each in elements]
+        if by_warp:
+            stores = ["if (threadIdx.x % WARP == 0) {", *_inside(stores), "}"]
+        behind += stores
+
+    def _needed(self, outs: Sequence[Access]) -> set[str]:
+        """The names of all that some writes are made of."""
+        names: set[str] = set()
+        ops = self._group.ops
+        waiting = [k for k, op in enumerate(ops) if any([out.op is op for out in outs])]
+        sums = {id(out.op) for out in outs if is_sum(self._group.sizes, out.strides)}
+        while waiting:
+            number = waiting.pop()
+            if id(ops[number]) not in sums:  # a sum has a register of its own
+                names.add(f"v{number}")
+            for name in self._operands[number]:
+                if name in names:
+                    continue
+                names.add(name)
+                if name.startswith("v"):
+                    waiting.append(int(name[1:]))
+        return names
+
+    @property
+    def _indices(self) -> list[str]:
+        return [f"k{axis}" for axis in range(len(self._sizes))]
+
+    def _index(self, kept: Sequence[int]) -> list[str]:
+        """The index along each axis that is kept, of element `o`."""
+        lines, inner = [], 1
+        for axis in reversed(kept):
+            at = f"o / {inner}" if inner > 1 else "o"
+            is_first = axis == kept[0]
+            lines.append(
+                f"const int k{axis} = {at}{'' if is_first else f' % {self._sizes[axis]}'};"
+            )
+            inner *= self._sizes[axis]
+        return lines
+
+    def _along(self, summed: Sequence[int], inside: list[str], by_warp: bool) -> list[str]:
+        """The loops along the axes that are summed."""
+        lines = inside
+        for axis in reversed(summed):
+            k, size = f"k{axis}", self._sizes[axis]
+            first, step = f"int {k} = 0", f"++{k}"
+            if by_warp and axis == len(self._sizes) - 1:
+                first, step = f"int {k} = threadIdx.x % WARP", f"{k} += WARP"
+            lines = [f"for ({first}; {k} < {size}; {step}) {{", *_inside(lines), "}"]
+        return lines
+
+    def _element(self, access: Access, at: BlockPlace, writes: bool) -> _Element:
+        sizes, strides = self._sizes, access.strides
+        dense = {axis: prod([sizes[k] for k in self._flat_axes if k > axis])
+                 for axis in self._flat_axes}  # fmt: skip
+        is_flat = bool(dense) and all(
+            [step == dense.get(k, 0) or sizes[k] == 1 for k, step in enumerate(strides)]
+        )
+        heads, width = self._places.heads, access.value.width
+        is_flat |= writes and width == heads  # one element, which the first thread writes
+        element = _Element(heads, at, self._group.sizes, strides, width, is_flat, writes)
+        self._elements.append(element)
+        return element
+
+
+def barriers(before: Sequence[BlockPass], step: Sequence[BlockPass], behind: Sequence[BlockPass],
+             turns: Callable[[str, int], str]) -> list[int]:  # fmt: skip
+    """The fewest passes that a barrier must come before, by their numbers in order.
+
+    Args:
+        before, step, behind: what runs once, in each step of a loop, and once.
+        turns: (space, number of the step) -> the space, if it is another one in each step.
+    """
+    run: list[tuple[int, list[Touch]]] = []
+    passes = [*enumerate(before), *[p for _ in range(3) for p in enumerate(step, len(before))],
+              *enumerate(behind, len(before) + len(step))]  # fmt: skip
+    at = 0
+    for count, (number, each) in enumerate(passes):
+        at = max(0, count - len(before)) // max(1, len(step))
+        run.append((number, [t._replace(space=turns(t.space, at)) for t in each.touches]))
+    chosen = {number for number, _ in run}
+    for number in sorted(chosen):
+        if not _races(run, chosen - {number}):
+            chosen.remove(number)
+    return sorted(chosen)
+
+
+def _races(run: Iterable[tuple[int, Sequence[Touch]]], chosen: set[int]) -> bool:
+    """Whether a thread may touch what another one writes, with barriers before these passes."""
+    since: dict[str, list[Touch]] = {}
+    for number, touches in run:
+        if number in chosen:
+            since = {}
+        for touch in touches:
+            if any([touch.meets(other) for other in since.get(touch.space, ())]):
+                return True
+        for touch in touches:
+            since.setdefault(touch.space, []).append(touch)
+    return False
+
+
+def _made(op: Op, name: str, xs: Sequence[str]) -> str:
+    if op.opcode is OpCode.CONTRACT:
+        return f"const REAL {name} = {' * '.join(xs)};"
+    return statement(op, name, xs)
+
+
+def _each(index: str, count: int, by_warp: bool = False) -> str:
+    """The head of a loop in which each thread, or each warp, takes elements in turn."""
+    first, step = ("threadIdx.x / WARP", "WARPS") if by_warp else ("threadIdx.x", "THREADS")
+    return f"for (int {index} = {first}; {index} < {count}; {index} += {step}) {{"
+
+
+def _inside(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

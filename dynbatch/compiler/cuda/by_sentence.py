@@ -1,0 +1,336 @@
+"""Runs all steps of a scan whose states are matrices in one launch: a block for each sentence.
+
+The nests and groups of a step are those that C runs (`compiler/groups`), on buffers that hold the
+same values; `block_passes` prints them for the threads of a block. What a step makes and reads
+again lies in shared memory, as does the state, which has two rooms there: the one that the step
+finds and the one that it leaves. Only what is read after the step is written to memory. Where the
+heads of a cell do not meet, each has a block of its own, with a part of every value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import gcd, inf, prod
+
+from dynbatch.backend import DType
+from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, array_name
+from dynbatch.compiler.cuda.block_passes import (
+    BlockPass,
+    BlockPlace,
+    BlockPlaces,
+    Touch,
+    barriers,
+    lane_pass,
+    nest_passes,
+)
+from dynbatch.compiler.cuda.cell import DeviceCell
+from dynbatch.compiler.cuda.emit import STEP, Arrays
+from dynbatch.compiler.cuda.loop import Loop
+from dynbatch.compiler.cuda.order import DevicePass
+from dynbatch.compiler.differentiate import BackwardProgram
+from dynbatch.compiler.groups import items
+from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup
+from dynbatch.compiler.nests import NestGroup, is_sum
+from dynbatch.compiler.places import Pointers
+from dynbatch.compiler.program import Program
+from dynbatch.errors import GraphError
+from dynbatch.kernels.runtime.device_loops import queue
+
+THREADS = 256
+# Elements of a matrix below which a head gets no block of its own.
+LEAST_ELEMENTS = 1024
+BEFORE = "_before"  # the room of a state as the step finds it
+
+
+class SentenceLoop(Loop):
+    """A loop whose buffers are those of C, where gradients of states stay in one array."""
+
+    def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
+        self.storage, self.gradients = storage, gradients
+        super().__init__(backward)
+        self.temporary = self.temporary_gradients = []  # these lie in shared memory
+
+    def _store(self, overwrites: bool) -> None:
+        self.forward = self.backward = DevicePass(Program(), [])  # no step is a launch of its own
+        self.found_gradient = Role.LEFT_GRADIENT
+        self.read_again = set()
+
+    def _bias_in_kernel(self, op: Op) -> bool:
+        return False
+
+
+class SentenceKernel:
+    """The text of the kernel of one pass, all steps of it: see `LastSteps`."""
+
+    threads = THREADS
+
+    def __init__(self, loop: Loop, is_backward: bool) -> None:
+        self.ahead = f"constexpr int THREADS = {THREADS}, WARPS = THREADS / WARP;"
+        self.loop = loop
+        self.is_backward = is_backward
+        self.name = "sentences_backward" if is_backward else "sentences"
+        self.arrays = Arrays(loop)
+        program = loop.backward_program if is_backward else loop.program
+        storages = [loop.gradients, loop.storage] if is_backward else [loop.storage]
+        self._ops = program.ops
+        self._kept = program.results() if is_backward else loop.storage.kept
+        self._places = Pointers(*storages)
+        self._made = {id(op.output) for op in self._ops}
+        self._rooms: dict[str, ProgramBuffer] = {}
+        self._states = program.following
+        step = items(self._ops, self._places, self._is_kept)
+        self._read_again = {
+            id(x.base) for k, ops in enumerate(map(_ops_of, step))
+            for x in [x for op in self._ops if op not in ops for x in op.inputs]
+            if any([op.output is x.base for op in ops])
+        }  # fmt: skip
+        self.blocks = self._heads(step)
+        self._print(step)
+
+    def most_rows(self, itemsize: int) -> float:
+        return inf
+
+    def shared_bytes(self, itemsize: int) -> int:
+        """Shared memory of a block, addresses of arrays included."""
+        return self.shared * itemsize + 8 * len(self.arrays.names)
+
+    def text(self, prefix: str) -> str:
+        body = [
+            *self._room_lines,
+            *self._before,
+            self._each_step,
+            f"    {STEP}",
+            "    if (row >= n) " + ("continue;" if self.is_backward else "break;"),
+            *[f"    {line}" for line in self._step],
+            "}",
+            *self._behind,
+        ]
+        heads = f"const int head = blockIdx.x % {self.blocks};" if self.blocks > 1 else ""
+        row = f"const long long row = blockIdx.x{f' / {self.blocks}' if self.blocks > 1 else ''};"
+        lines = [
+            f'extern "C" __global__ void __launch_bounds__({THREADS}, 2) {prefix}_{self.name}'
+            f"({self.arrays.parameters()}const int* steps, int first, int last) {{",
+            "    extern __shared__ REAL rooms[];",
+            f"    {row}",
+            f"    {heads}" if heads else "",
+            *[f"    {line}" for line in self.arrays.in_shared(body)],
+            "}",
+        ]
+        return "\n".join(filter(None, lines))
+
+    # Heads ----------------------------------------------------------------------------------------
+
+    def _heads(self, step: Sequence[Item | NestGroup]) -> int:
+        """The blocks of a sentence, no two of which touch the same element; 1 if they might."""
+        sizes, largest = [], 1
+        for item in step:
+            if isinstance(item, NestGroup):
+                sizes.append(item.sizes[0])
+                largest = max(largest, prod(item.sizes))
+            elif isinstance(item, KernelGroup):
+                sizes += [lane.width for lane in item.lanes]
+        count = gcd(*sizes) if sizes else 1
+        while count > 1 and (count * LEAST_ELEMENTS > largest or largest % count):
+            count -= 1
+        count = gcd(count, *sizes)
+        return count if all([self._is_apart(item) for item in step]) else 1
+
+    def _is_apart(self, item: Item | NestGroup) -> bool:
+        """Whether a head finds what it reads among what it makes."""
+        if isinstance(item, KernelGroup):
+            segments = [x for lane in item.lanes for s in lane.ops for x in (*s.inputs, s.output)]
+            return all([x.width == x.base.width or not self._in_room(x.base) for x in segments])
+        if not isinstance(item, NestGroup):
+            return False
+        for op, strides in zip(item.ops, item.strides, strict=True):
+            if not strides[-1][0] and is_sum(item.sizes, strides[-1]):
+                return False
+            for x, steps in zip((*op.inputs, op.output), strides, strict=True):
+                is_cut = x.is_whole() and steps[0] * item.sizes[0] == x.width
+                if self._in_room(x.base) and not is_cut:
+                    return False
+        return True
+
+    def _in_room(self, base: Value) -> bool:
+        """Whether a value lies in shared memory."""
+        if base.origin is Origin.STATE:
+            return not self.is_backward and self.loop.program.following[base.number] is not base
+        return base.origin is Origin.LEFT_GRADIENT or id(base) in self._read_again or any(
+            [base is value for value in self._states]
+        )  # fmt: skip
+
+    # Places ---------------------------------------------------------------------------------------
+
+    def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
+        value = Value.columns(*segment)
+        others = [x for op in self._ops if op not in group for x in op.inputs]
+        return any([value.overlaps(x) for x in (*self._kept, *others)])
+
+    def _reads(self, value: Value) -> BlockPlace:
+        base, column = value.base, value.column
+        if base.origin is Origin.STATE:
+            return self._state(base, column)
+        buffer, first = self._places.buffer_of(base)
+        if id(base) in self._made or base.origin is Origin.LEFT_GRADIENT:
+            return self._room(buffer, first + column)
+        return self._memory(buffer, first + column)
+
+    def _writes(self, value: Value) -> list[BlockPlace]:
+        base = value.base
+        buffer, first = self._places.buffer_of(base)
+        places = [self._room(buffer, first + value.column)] if self._in_room(base) else []
+        is_kept = any([value.overlaps(other) for other in self._kept])
+        if is_kept and buffer.packed:
+            memory = self._memory(buffer, first + value.column)
+            can_miss = buffer.role is Role.STREAM_GRADIENT
+            places.append(memory._replace(guard=buffer.name if can_miss else ""))
+        return places
+
+    def _state(self, base: Value, column: int) -> BlockPlace:
+        """A state as the step finds it: in a room of the step before, in backward in memory."""
+        name = array_name(Role.INITIAL_STATE, base.number)
+        columns = self.loop.storage.left_by_step(self.loop.program)[base.number]
+        pointer, initial = f"h{base.number}", f"{self.arrays.take(name)} + row * {base.width}"
+        if columns is None:
+            row = f"{name} ? {initial} : nullptr"
+        elif not self.is_backward:
+            return self._room(columns.buffer, columns.column + column, BEFORE)
+        else:
+            left = self.arrays.take(columns.buffer.name)
+            row = f"{left} + (p + row) * {columns.buffer.width} + {columns.column}"
+            row = f"p >= 0 ? {row} : {name} ? {initial} : nullptr"
+        line = f"const REAL* const {pointer} = {row};"
+        return BlockPlace(_at(pointer, column), None, column, line=line, guard=pointer)
+
+    def _room(self, buffer: ProgramBuffer, column: int, turn: str = "") -> BlockPlace:
+        name, part = f"{buffer.name.lower()}_room", column // self.blocks
+        self._rooms[name] = buffer
+        return BlockPlace(_at(name + turn, part), name + turn, part, is_part=True)
+
+    def _memory(self, buffer: ProgramBuffer, column: int) -> BlockPlace:
+        name = self.arrays.take(buffer.name)
+        row = "(s + row)" if buffer.packed else "row"
+        pointer = f"{name}_row"
+        line = f"REAL* const {pointer} = {name} + {row} * {buffer.width};"
+        return BlockPlace(_at(pointer, column), name, column, line=line)
+
+    # Text -----------------------------------------------------------------------------------------
+
+    def _print(self, of_step: Sequence[Item | NestGroup]) -> None:
+        places = BlockPlaces(self._reads, self._writes, self._is_kept, self.blocks)
+        step: list[BlockPass] = []
+        for item in of_step:
+            if isinstance(item, NestGroup):
+                step += nest_passes(item, places)
+            elif isinstance(item, KernelGroup):
+                step += filter(None, [lane_pass(lane, item.ops, places) for lane in item.lanes])
+            else:
+                raise AssertionError(f"no kernel by sentences has {item.opcode}")
+        before, behind = self._carried(places)
+        chosen = barriers(before, step, behind, self._in_turn)
+        printed = [
+            [*(["__syncthreads();"] if number in chosen else []), *each.lines]
+            for number, each in enumerate((*before, *step, *behind))
+        ]
+        ends = len(before), len(before) + len(step)
+        self._before = [line for each in printed[: ends[0]] for line in each]
+        self._step = [line for each in printed[ends[0] : ends[1]] for line in each]
+        self._behind = [line for each in printed[ends[1] :] for line in each]
+        self._add_rooms()
+
+    @cached_property
+    def _each_step(self) -> str:
+        if self.is_backward:
+            return "for (int t = last - 1; t >= first; --t) {"
+        return "for (int t = first; t < last; ++t) {"
+
+    def _in_turn(self, space: str, step: int) -> str:
+        """A space, which may be another one in each step: a row of memory, a state's room."""
+        name = space.removesuffix(BEFORE)
+        if name not in self._rooms:
+            return f"{space} {step}"
+        turn = (step + (name != space)) % 2 if self._rooms[name].name in self._two_rooms else 0
+        return f"{name} {turn}"
+
+    @cached_property
+    def _two_rooms(self) -> set[str]:
+        """The buffers of states, of which a step finds one room and leaves another."""
+        if self.is_backward:
+            return set()
+        left = self.loop.storage.left_by_step(self.loop.program)
+        return {columns.buffer.name for columns in left if columns is not None}
+
+    def _carried(self, places: BlockPlaces) -> tuple[list[BlockPass], list[BlockPass]]:
+        """Passes that bring the state, or its gradient, to its room; and back to memory."""
+        before: list[BlockPass] = []
+        behind: list[BlockPass] = []
+        heads = self.blocks
+        for state in self.loop.program.states:
+            if self.loop.program.following[state.number] is state and not self.is_backward:
+                continue
+            role = Role.LEFT_GRADIENT if self.is_backward else Role.INITIAL_STATE
+            name = self.arrays.take(array_name(role, state.number))
+            part = state.width // heads
+            memory = f"{name}[row * {state.width}{f' + head * {part}' if heads > 1 else ''} + j]"
+            each = f"for (int j = threadIdx.x; j < {part}; j += THREADS)"
+            if self.is_backward:
+                room = self._room(ProgramBuffer(role, state.number, state.width, False), 0)
+                behind.append(
+                    self._copy(room, part, f"{each} {memory} = {room.pointer}[j];", False)
+                )
+                value = memory
+            else:
+                room, value = self._state(state, 0), f"{name} ? {memory} : (REAL)0"
+            before.append(self._copy(room, part, f"{each} {room.pointer}[j] = {value};", True))
+        return before, behind
+
+    def _copy(self, room: BlockPlace, width: int, line: str, writes: bool) -> BlockPass:
+        touch = Touch(room.space or "", room.column, room.column + width, room.column, writes)
+        return BlockPass([line], [touch])
+
+    def _add_rooms(self) -> None:
+        """Cut shared memory into rooms; those of a state change places after each step."""
+        self._room_lines: list[str] = []
+        self.shared = 0
+        for name, buffer in self._rooms.items():
+            turns = buffer.name in self._two_rooms
+            for each in (name, name + BEFORE)[: 1 + turns]:
+                const = "" if turns else "const "
+                self._room_lines.append(f"REAL* {const}{each} = rooms + {self.shared};")
+                self.shared += buffer.width // self.blocks
+            if turns:
+                self._step += [f"REAL* const {name}_left = {name};",
+                               f"{name} = {name}{BEFORE};",
+                               f"{name}{BEFORE} = {name}_left;"]  # fmt: skip
+
+
+class SentenceCell(DeviceCell):
+    """The loop of a cell whose states are matrices: each pass is one launch."""
+
+    tails: list[SentenceKernel]
+
+    def require_room(self, name: str, dtype: DType) -> None:
+        """Raise `GraphError` if a block has too little shared memory on this device."""
+        size = max([kernel.shared_bytes(dtype.itemsize) for kernel in self.tails])
+        most = queue().most_shared_bytes
+        if size > most:
+            raise GraphError.at_caller(
+                f"{name}: a step with matrices, on a GPU, of which a block has {most:,} bytes of "
+                f"shared memory; it needs {size:,}.\n"
+                "  rule: a block holds the state before and after a step, of one head where heads "
+                "do not meet, else of all\n"
+                '  fix:  smaller matrices, heads that do not meet, float32, or db.Graph("cpu")'
+            )
+
+    def _tails(self) -> list[SentenceKernel]:
+        return [SentenceKernel(self.loop, is_backward) for is_backward in (False, True)]
+
+
+def _ops_of(item: Item | NestGroup) -> Sequence[Op]:
+    return item.ops if isinstance(item, NestGroup | KernelGroup) else (item,)
+
+
+def _at(pointer: str, column: int) -> str:
+    return f"({pointer} + {column})" if column else pointer
