@@ -189,6 +189,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
+def young_heap() -> None:
+    """Garbage is looked for in what the test makes, not in all that those before it left."""
+    gc.freeze()
+
+
+@pytest.fixture
 def dead_memory_is_nan() -> Iterator[None]:
     """Whatever of an arena is not alive holds NaN during the test."""
     with poisoned_memory():

@@ -59,6 +59,7 @@ def test_it_can_be_left_alone():
         db.set_gc_threshold(0)
 
 
+@pytest.mark.usefixtures("young_heap")
 @pytest.mark.parametrize("threshold", [(0, 10, 10), (500_000, 5, 5)])
 def test_a_disabled_or_rarer_collector_stays_so(threshold):
     gc.set_threshold(*threshold)
@@ -98,7 +99,7 @@ def test_a_closed_graph_leaves_nothing_to_collect(loss):
 
     for _ in range(3):
         build()
-    while gc.collect():  # what earlier tests left takes more than one round, as types of ctypes do
+    while gc.collect():  # what was left by then takes more than one round, as types of ctypes do
         pass
     gc.disable()
     try:

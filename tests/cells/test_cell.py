@@ -5,6 +5,7 @@ import weakref
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
@@ -131,6 +132,7 @@ def test_two_models_take_turns_without_new_programs():
     assert len(calls) == 2
 
 
+@pytest.mark.usefixtures("young_heap")
 def test_old_programs_and_their_parameters_are_let_go():
     cell, _ = counting_cell()
     first = parameters()

@@ -76,6 +76,7 @@ def test_a_pool_is_whole_after_an_interrupt_at_any_line(name):
     assert pool.reserved_bytes == 0 and not source.given
 
 
+@pytest.mark.usefixtures("young_heap")
 def test_an_array_that_is_gone_without_give_is_no_longer_on_loan():
     pool = Pool()
     array = pool.take(1000, np.float32, "a table")

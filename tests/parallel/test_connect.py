@@ -121,6 +121,7 @@ def test_a_port_that_is_taken_is_one_error_and_a_line_for_each_other_rank():
     assert second == f"error: rank 1 ends: {told}\n"
 
 
+@pytest.mark.usefixtures("young_heap")
 def test_a_closed_communicator_is_not_kept_until_the_process_ends(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     communicator = Communicator()

@@ -16,7 +16,10 @@ from dynbatch.parameter import Parameter
 from tests.forks import in_child
 from tests.parallel.ranks import count_messages, on_ranks
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux alone has it")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux alone has it"),
+    pytest.mark.usefixtures("young_heap"),
+]
 
 SHAPES = {"wide": (300, 80), "odd": (7, 3), "double": (200, 101), "long": (20_001,)}
 

@@ -158,6 +158,7 @@ def pair_of_models(make, form, dtype):
     return plain, mixed
 
 
+@pytest.mark.usefixtures("young_heap")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("form", [BatchedClassifier, PackedClassifier, NestedClassifier])
 @pytest.mark.parametrize("make", [of_torch, of_dynbatch])

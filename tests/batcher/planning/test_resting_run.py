@@ -206,6 +206,7 @@ def test_values_read_after_backward_and_a_second_backward_need_no_rest(runs):
     assert runs == [0]
 
 
+@pytest.mark.usefixtures("young_heap")
 def test_nothing_of_a_closed_graph_is_kept_alive(runs):
     model, pool = gpt(), Pool()
     for batch in batches(4):
@@ -220,6 +221,7 @@ def test_nothing_of_a_closed_graph_is_kept_alive(runs):
     assert runs == [2]
 
 
+@pytest.mark.usefixtures("young_heap")
 def test_a_closed_graph_keeps_no_recorded_calls_alive(runs, monkeypatch):
     recordings, make = [], RecordedStages.__init__
 
