@@ -31,6 +31,7 @@ from _pytest.runner import runtestprotocol
 
 import dynbatch as db
 import dynbatch.pictures  # else pytest puts a file of it, imported for doctests, over its function
+from dynbatch.batcher.planning import recompute_search
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels import segment
 from dynbatch.testing import batching, check_gradient
@@ -205,6 +206,12 @@ def dead_memory_is_nan() -> Iterator[None]:
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy kernels that work in blocks make several of a few numbers, and then one of all."""
     monkeypatch.setattr(segment, "BLOCK", request.param)
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is the least is looked for by few plans: where any low limit does, not the very least."""
+    monkeypatch.setattr(recompute_search, "STEPS_PLANNED", 400)
 
 
 @pytest.fixture

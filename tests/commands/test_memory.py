@@ -250,6 +250,7 @@ def test_files_that_cannot_be_written_are_told_at_once(
     assert Path(pairs).read_bytes() == before
 
 
+@pytest.mark.usefixtures("short_search")
 def test_a_memory_limit_is_planned(sentences: str, capsys: Any) -> None:
     assert memory([sentences, *SMALL, "--memory-limit", "3 kB"]) == 0
     out = capsys.readouterr().out

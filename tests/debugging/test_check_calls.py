@@ -31,6 +31,7 @@ every_tree = pytest.mark.parametrize("make", [binary, branching])
 
 
 @every_tree
+@pytest.mark.usefixtures("short_search")
 @pytest.mark.parametrize("stacked", [True, False])
 def test_trees_pass_and_compute_the_same(make, stacked):
     checked, plain = [trees(make, stacked=stacked, check=check) for check in (True, False)]

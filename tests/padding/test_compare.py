@@ -149,6 +149,7 @@ def test_batches_by_tokens_hold_no_more_than_so_many_sentences_on_average() -> N
     assert PADDED_BY_TOKENS in found().as_json()["saved"]  # type: ignore[operator]
 
 
+@pytest.mark.usefixtures("short_search")
 def test_a_memory_limit_tells_what_fits_and_what_the_rest_costs() -> None:
     model = LanguageModel(WORDS, 8, 16, rng=0)
     lines = [words for words, _ in pairs(32)]

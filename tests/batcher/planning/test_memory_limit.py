@@ -23,6 +23,8 @@ from tests.poison import poisoned_memory
 from tests.random_examples import examples
 from tests.reference_models import sentences
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 
 class Stack(models.Module):
     """A deep network of sentence-grain nodes: what a step of training holds grows with depth."""
