@@ -54,6 +54,7 @@ try:
 except ImportError:  # then only the files that need hypothesis cannot run
     pass
 
+PACKAGE = Path(db.__file__).parent
 FEW_ELEMENTS = 16
 """Elements of an array whose gradient is compared with differences; with --all the usual 100."""
 
@@ -67,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if find_spec("torch") is None:
         bridge = config.rootpath / "dynbatch" / "torch"
         config.option.ignore = [*(config.option.ignore or []), str(bridge)]
+    config.pluginmanager.register(Doctests())
     if (base := config.getoption("--changed")) is not None:
         config.pluginmanager.register(Changed(config, base))
     config.option.suite = wanted_suite(config)  # and so that of xdist's workers
@@ -112,6 +114,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         file = collection_path.relative_to(config.rootpath)
         return suite_of_file(file) not in (None, config.getoption("--suite")) or None
     return None
+
+
+class Doctests:
+    """Opens no module without doctests where all are run: four of five have none.
+
+    It is no part of this file, whose hooks are asked about files of tests alone.
+    """
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        is_module = collection_path.suffix == ".py" and PACKAGE in collection_path.parents
+        if not is_module or any(collection_path.name in one for one in config.args):
+            return None
+        return b">>> " not in collection_path.read_bytes() or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -185,7 +200,6 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave thousands of tests out of every later garbage collection."""
-    gc.collect()
     gc.freeze()
 
 
@@ -210,7 +224,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is the least is looked for by few plans: where any low limit does, not the very least."""
+    """The least is looked for by few plans: where any low limit does, not the very least."""
     monkeypatch.setattr(recompute_search, "STEPS_PLANNED", 400)
 
 
