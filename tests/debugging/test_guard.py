@@ -9,8 +9,9 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError
 from dynbatch.testing.probe import backward, outputs_of, probe, random_like
+from tests.marks import quick
 from tests.messages import raised
-from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
+from tests.nodes.test_contract import CASES, as_nodes, over, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
 
 
@@ -36,7 +37,7 @@ def test_a_healthy_graph_gives_the_same(device):
         assert np.array_equal(found, expected)
 
 
-@every_case
+@over(quick(CASES[::3], CASES))
 def test_every_node_type_passes(case):
     with db.Graph(dtype="float64", guard=True, seed=0) as graph:
         outputs = []
