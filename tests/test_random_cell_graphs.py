@@ -12,7 +12,7 @@ AMONG_CELLS = ("tanh", "linear", "multiply", "append", "sum_product", "cross_ent
 MOSTLY_CELLS = (*AMONG_CELLS, *[*CELL_OPERATIONS] * 3)
 
 
-@examples(12)
+@examples(8)
 @given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=4))
 def test_cells_equal_their_functions_under_every_policy(random_graph):
     check_policies(random_graph, inlined=True)
@@ -25,7 +25,7 @@ def test_no_sentence_changes_another(random_graph):
     check_sentences(random_graph)
 
 
-@examples(8)
+@examples(5)
 @given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=3))
 def test_check_and_guard_find_nothing_in_them(random_graph):
     for way in ("check", "guard"):

@@ -24,14 +24,14 @@ from tests.torch_nodes import WITH_RULE, outcome_by_torch
 WITHOUT_DROPOUT = [name for name in OPERATIONS if name != "dropout"]
 
 
-@examples(20)
+@examples(12)
 @given(strategies.random_graphs(most_instructions=9))
 def test_every_policy_equals_one_by_one(random_graph):
     with poisoned_memory():
         check_policies(random_graph)
 
 
-@examples(8)
+@examples(5)
 @given(strategies.random_graphs(operations=WITHOUT_DROPOUT, most_instructions=8))
 def test_no_sentence_changes_another(random_graph):
     check_sentences(random_graph)

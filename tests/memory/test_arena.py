@@ -160,7 +160,7 @@ def test_until_the_spread_is_known_a_little_more_than_the_most_is_expected():
 
 def test_what_48_steps_tell_is_enough_for_a_thousand():
     rng = np.random.default_rng(0)
-    lengths = np.clip(np.rint(rng.lognormal(2.9, 0.59, (200, 1000, 64))), 3, 80).sum(axis=2)
+    lengths = np.clip(np.rint(rng.lognormal(2.9, 0.59, (50, 1000, 64))), 3, 80).sum(axis=2)
     expected = [seen(steps[:LEARNED].tolist(), 1 / 4).expected() for steps in lengths]
     assert (lengths.max(axis=1) <= expected).all()
     assert np.mean(expected / lengths.max(axis=1)) < 1.16

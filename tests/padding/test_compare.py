@@ -31,7 +31,7 @@ WORDS = 30
 
 def pairs(count: int = 48) -> list[Any]:
     rng = np.random.default_rng(0)
-    lengths = rng.geometric(0.1, size=(count, 2))
+    lengths = rng.geometric(0.2, size=(count, 2))
     return [(rng.integers(WORDS, size=n), rng.integers(WORDS, size=m)) for n, m in lengths]
 
 

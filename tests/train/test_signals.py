@@ -23,7 +23,7 @@ def told(process, seconds=30):
 
 
 @pytest.mark.parametrize(
-    ("count", "seed"), [(40, 0), *[exhaustive(500, seed) for seed in range(1, 6)]]
+    ("count", "seed"), [(20, 0), *[exhaustive(500, seed) for seed in range(1, 6)]]
 )
 @pytest.mark.parametrize("kind", ["loop", "fit"])
 def test_no_signal_is_swallowed(tmp_path, kind, count, seed):

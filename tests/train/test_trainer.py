@@ -339,7 +339,7 @@ def test_a_run_leaves_nothing_of_the_saves_in_which_one_before_it_was_killed(tmp
     assert left == {"run.safetensors", "metrics.jsonl"}
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGKILL", exhaustive("SIGINT"), "SIGTERM"])
 def test_process_ended_by_a_signal_is_resumed_exactly(tmp_path, undisturbed, name):
     here = Path(__file__).parent
     command = [sys.executable, "-c", SCRIPT, str(here), str(tmp_path), name]
