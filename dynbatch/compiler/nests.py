@@ -81,6 +81,19 @@ class NestGroup:
                     return None
         return group
 
+    def cut(self, count: int) -> NestGroup | None:
+        """The nest with so many heads as its first axis; None if it has no such axis."""
+        width, rest = divmod(prod(self.sizes), count)
+        finer = None if rest else _common(self.sizes, (count, width))
+        if finer is None or count == 1:
+            return None if finer is None else self
+        if finer == (count,):
+            finer = (count, 1)
+        if finer[0] != count:
+            return None
+        strides = [[_finer(self.sizes, each, finer) for each in of_op] for of_op in self.strides]
+        return NestGroup(finer, [*self.ops], strides)
+
 
 def is_sum(sizes: Strides, strides: Strides) -> bool:
     """Whether an output with these strides is a sum over an axis of the nest."""

@@ -35,12 +35,10 @@ class Pointers:
 
     Args:
         storages: where values may have memory.
-        packed_row: the first row of what a step makes in packed rows, if it is not `s`.
     """
 
-    def __init__(self, *storages: Storage, packed_row: str = "s") -> None:
+    def __init__(self, *storages: Storage) -> None:
         self._storages = storages
-        self._packed_row = packed_row
         self._known: dict[int, tuple[ProgramBuffer, int]] = {}
 
     def of(self, base: Value, column: int, width: int) -> Pointer:
@@ -48,14 +46,7 @@ class Pointers:
             name = f"h{base.number}"
             return Pointer(name, column, width, f"{name} + {column}", f"{name}_row")
         buffer, first = self.buffer_of(base)
-        return place_in(buffer, first + column, width, self.row_of(buffer))
-
-    def row_of(self, buffer: ProgramBuffer) -> str:
-        """The first row of a step in a buffer."""
-        is_made = buffer.role is Role.PACKED and not any(
-            [each.is_ahead(buffer) for each in self._storages]
-        )
-        return self._packed_row if is_made else "s"
+        return place_in(buffer, first + column, width, "s")
 
     def whole(self, value: Value) -> Pointer:
         return self.of(value.base, value.column, value.width)

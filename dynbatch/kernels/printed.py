@@ -77,10 +77,10 @@ class LoopFunctions:
 
         return run
 
-    def run_again(self, places: Sequence[Array], rows: Array, finds_state: bool) -> None:
-        """Run steps forward and back, of a text that has `again`."""
-        at = [address(each) for each in places]
-        self._again(len(rows), address(rows), finds_state, *at, self._product)
+    def again(self, places: Sequence[Array], rows: Array) -> NativeTask:
+        """The task that runs steps forward and back, of a text that has `again`."""
+        arguments = len(rows), address(rows), *[address(each) for each in places]
+        return task(self._again, arguments, *places, rows)
 
     def entry(self, way: int) -> tuple[int, int]:
         """The address of forward or backward, and that of the function that it multiplies with."""

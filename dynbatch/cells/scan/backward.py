@@ -156,9 +156,6 @@ class ScanBackward:
     ) -> list[Task]:
         run = self._run
         span = (0, shard.rows)
-        if run.recomputes and run.native is not None and run.native.is_by_sentence:
-            again: list[Task] = [partial(run.run_again, shard, arrays)]
-            return again + stream_gradients(run.cell, arrays, self._wanted, shard.order, span)
         tasks = run.forward_tasks(number, shard, arrays, is_first) if run.recomputes else []
         tasks += run.begin_generic(GenericStep.begin_backward, number, shard, is_first)
         if run.native is not None and run.is_in_c:

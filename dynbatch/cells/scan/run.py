@@ -64,10 +64,14 @@ class ScanRun:
         runs_whole_steps = not self.cell.generic or self.cell.in_c.attends
         self.is_in_c = self.native is not None and not self.recomputes and runs_whole_steps
         lengths = np.asarray(y.lengths, np.int64)
-        threads = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
+        threads = self.threads(lengths.size)
         self.shards = prefix_layout(lengths, y.offsets, node.reverse, threads)
         self.generic: list[dict[str, GenericStep]] = [{} for _ in self.shards]
         self.read(xs)
+
+    def threads(self, sentences: int) -> int:
+        """The number of shards."""
+        return most_threads(sentences)
 
     def read(self, xs: Sequence[Ragged]) -> None:
         """Sort the inputs, which are packed again for backward."""
@@ -138,13 +142,6 @@ class ScanRun:
                 end = first + columns.width
                 arrays[OUTPUTS][shard.order, first:end] = columns_of(arrays, columns)
                 first = end
-
-    def run_again(self, shard: Shard, arrays: Arrays) -> None:
-        """Both passes, sentence by sentence, each of which takes the same room."""
-        assert self.native is not None
-        take_streams(self.cell, arrays)
-        self.cell.numpy.ahead(arrays)
-        self.native.run_again(arrays, shard.steps)
 
     # Arrays and states ----------------------------------------------------------------------------
 
@@ -298,6 +295,10 @@ class ScanRun:
         for k, (count, value) in enumerate(zip(memories, cell.program.memories, strict=True)):
             rooms[f"M{k}"] = count, value.width
         return rooms
+
+
+def most_threads(sentences: int) -> int:
+    return min(parallel.available(), max(1, sentences // LEAST_SENTENCES))
 
 
 def sorted_inputs(batch: Batch, xs: Sequence[T]) -> Sorted[T]:

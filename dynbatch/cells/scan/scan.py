@@ -22,6 +22,7 @@ from dynbatch.cells.scan.arguments import (
     steps_of_matrices,
 )
 from dynbatch.cells.scan.backward import ScanBackward
+from dynbatch.cells.scan.by_sentence import SentenceRun
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.plain import plain_scan
 from dynbatch.cells.scan.prefix import choices, sqrt_steps
@@ -154,13 +155,15 @@ class Scan(Operation):
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> Written:
         run: ScanRun | DeviceScanRun = batch.memo["run"]
-        if isinstance(run, ScanRun):
-            return ScanBackward(run, batch, dy, dxs).run()
-        return run.backward(batch, dy, dxs)
+        if isinstance(run, SentenceRun | DeviceScanRun):
+            return run.backward(batch, dy, dxs)
+        return ScanBackward(run, batch, dy, dxs).run()
 
 
 def _runner(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:
-    return DeviceScanRun if batch.device.is_cuda else ScanRun
+    if batch.device.is_cuda:
+        return DeviceScanRun
+    return SentenceRun if SentenceRun.runs(batch.first.cell, batch.dtype) else ScanRun
 
 
 @dataclass(slots=True)

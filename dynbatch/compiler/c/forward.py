@@ -11,8 +11,7 @@ array of `slots`: its address, and the elements from one of its rows to the next
 that is called in C, the addresses of its function and of what this gets first. `product` is the
 function of `kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
 
-Where states are matrices that no weight multiplies, all steps of a sentence run before the next's,
-one row each, so that its matrices stay in the cache: see `c.by_sentence`.
+Where states are matrices that no weight multiplies, `c.by_sentence` prints both passes.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ class ForwardText(LoopText):
         self.slots += [f"{letter}{number}" for number in self.maps.values() for letter in "Wb"]
         self.slots += [OUTPUTS]
         each = "for (ptrdiff_t t = 0; t < count; t++)"
-        is_by_sentence = program.is_by_sentence
-        first = [] if is_by_sentence else self._ahead(program)
-        ahead = self._all_ahead(program) if is_by_sentence else []
-        outputs = self._outputs(program)
-        self.text = self.print(program.ops, each, first, outputs, ahead)
+        self.text = self.print(program.ops, each, self._ahead(program), self._outputs(program))
 
     def products(self, op: Op) -> list[str]:
         if op.opcode is OpCode.GENERIC:
@@ -68,17 +63,6 @@ class ForwardText(LoopText):
             "}",
         ]
 
-    def _all_ahead(self, program: LoopProgram) -> list[str]:
-        """Streams and their maps, of all rows, where steps are not in the order of rows."""
-        return [
-            "if (ahead) {",
-            "    const ptrdiff_t s = 0, rows = ahead;",
-            *[f"    {line}" for line in self.gather_streams("rows")],
-            *[f"    {line}" for op in program.ahead for line in self._products(op, "rows")],
-            "    (void)s, (void)rows;",
-            "}",
-        ]
-
     def _outputs(self, program: LoopProgram) -> list[str]:
         lines, first = [], 0
         for value in program.exports:
@@ -94,8 +78,7 @@ class ForwardText(LoopText):
         buffer, first = self.places.buffer_of(op.output)
         lines, panels = [], f"W{number}"
         for piece in op.pieces:
-            row = self.places.row_of(buffer)
-            width, out = piece.width, place_in(buffer, first + piece.column, piece.width, row)
+            width, out = piece.width, place_in(buffer, first + piece.column, piece.width, "s")
             base = f"b{number} + {piece.column}" if op.has_bias else "NULL"
             line = (
                 f"product({rows}, {x.width}, {width}, {x.pointer}, {x.stride}, {panels}, "

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from textwrap import indent
 
 from dynbatch.compiler.buffers import Storage
-from dynbatch.compiler.c.by_sentence import COLUMNS
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.nest_text import NestText
 from dynbatch.compiler.groups import items
+from dynbatch.compiler.heads import ONE_HEAD, Heads
 from dynbatch.compiler.ir import OWN_KERNELS, Op, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane, names_of
 from dynbatch.compiler.lowering import LoopProgram
@@ -83,7 +83,10 @@ class LoopText:
     ) -> None:  # fmt: skip
         self.between: list[Op] = []
         self.maps = numbered(program.linear_maps)
-        self.places = Pointers(*storages, packed_row="r" if program.is_by_sentence else "s")
+        self.places = self._places(storages)
+        self._heads: Heads = ONE_HEAD
+        self._program = program
+        self._storages = storages
         self._generic = numbered(program.generic)
         self._attends = attends
         self._name = name
@@ -91,7 +94,6 @@ class LoopText:
         self._following = storages[-1].left_by_step(program)
         self._ops: Sequence[Op] = ()
         self._lanes: list[str] = []
-        self._is_by_sentence = program.is_by_sentence
         self._streams = program.streams
         self.outside = [rows_of_stream(k) for k in range(len(program.streams))]
         buffers = [b for each in storages for b in (*each.packed, *each.temporary)]
@@ -99,23 +101,26 @@ class LoopText:
         self.slots += [f"I{k}" for k in range(len(program.states))]
         self.slots += [*[f"G{k}" for k in self._generic.values()], ORDER, *self.outside]
 
+    def _places(self, storages: Sequence[Storage]) -> Pointers:
+        return Pointers(*storages)
+
+    def items(self) -> list[Item | NestGroup]:
+        """The items of a step."""
+        return items(self._ops, self.places, self._is_kept)
+
     def products(self, op: Op) -> list[str]:
         """The lines of an operator that is not elementwise."""
         raise NotImplementedError
 
-    def print(
-        self, ops: Sequence[Op], each: str, first: Sequence[str], last: Sequence[str],
-        ahead: Sequence[str] = (),
-    ) -> str:  # fmt: skip
+    def print(self, ops: Sequence[Op], each: str, first: Sequence[str], last: Sequence[str]) -> str:
         """The source of the function, and of those that it calls.
 
         Args:
             each:        the head of the loop over steps t.
-            ahead:       lines before it.
             first, last: lines that begin and end a step.
         """
         self._ops = ops
-        parts = self._parts(items(ops, self.places, self._is_kept))
+        parts = self._parts(self.items())
         body = [*self._states(), "if (part == 0) {", *first, *parts, *last, "}"]
         lines = [
             f"EXPORT void {self._name}(ptrdiff_t count, const int64_t* steps, int given,",
@@ -123,7 +128,6 @@ class LoopText:
             "    product_function* const product = (product_function*)panel_product;",
             "    ptrdiff_t done = count ? steps[0] : 0;",
             *[f"    {line}" for line in self._arrays()],
-            *[f"    {line}" for line in ahead],
             f"    {each} {{",
             *[f"        {line}" for line in self._step()],
             indent("\n".join(body), " " * 8),
@@ -173,35 +177,24 @@ class LoopText:
         lines = []
         for number, name in enumerate(self.slots):
             kind = "int64_t" if name == ORDER else "REAL"
-            held = f"{name}_all" if self._is_by_sentence and name[0] in "IC" else name
-            lines.append(f"{kind}* const {held} = ({kind}*)(intptr_t)at[{2 * number}];")
+            lines.append(f"{kind}* const {name} = ({kind}*)(intptr_t)at[{2 * number}];")
             lines.append(f"const ptrdiff_t {name}_step = at[{2 * number + 1}];")
         return lines
 
     def _step(self) -> list[str]:
-        """The rows of a step; in a loop by sentences those of states too, and their gradients'."""
-        zero = "const int zero = p < 0 && !given;"
-        if not self._is_by_sentence:
-            head = "const int64_t* step = steps + 4 * t;"
-            return [head, "const ptrdiff_t s = step[0], n = step[2], p = step[3];", zero]
-        lines = [
-            f"const int64_t* step = steps + {COLUMNS} * t;",
-            "const ptrdiff_t s = step[0], n = 1, first = step[1], r = step[2];",
-            "const ptrdiff_t p = step[3], q = step[4];",
-            zero,
-            "(void)zero, (void)r, (void)q;",
+        """The rows of a step."""
+        return [
+            "const int64_t* step = steps + 4 * t;",
+            "const ptrdiff_t s = step[0], n = step[2], p = step[3];",
+            "const int zero = p < 0 && !given;",
         ]
-        for name in [name for name in self.slots if name[0] in "IC"]:
-            lines.append(f"REAL* const {name} = {name}_all + first * {name}_step;")
-        return lines
 
     def _states(self) -> list[str]:
         lines = []
         for k, columns in enumerate(self._following):
             pointer, stride = f"I{k}", f"I{k}_step"
             if columns is not None:
-                before = "q" if self.places.row_of(columns.buffer) == "r" else "p"
-                left = place_in(*columns, before)
+                left = place_in(*columns, "p")
                 pointer = f"p < 0 ? {pointer} : {left.pointer}"
                 stride = f"p < 0 ? {stride} : {left.stride}"
             lines.append(f"const REAL* const h{k} = {pointer};")
@@ -220,7 +213,7 @@ class LoopText:
             return self._is_kept(ColumnRange(value, 0, value.width), nest.ops)
 
         name = f"{self._name}_nest_{len(self._lanes)}"
-        text = NestText(nest, name, self.places.whole, is_kept)
+        text = NestText(self._heads.group(nest), name, self.places.whole, is_kept, self._heads)
         if not text.writes:
             return []
         self._lanes.append(text.function)
@@ -241,11 +234,11 @@ class LoopText:
             body.append(f"const vector {v} = {expression(scalar.op, operands)};")
         body += [f"put(y{k} + j, {v}, m);" for k, (v, _) in enumerate(names.stores)]
         self._lanes.append("\n".join([head, *[f"    {line}" for line in body], "}", ""]))
-        lines = ["for (ptrdiff_t i = 0; i < n; i++) {"]
+        lines, width = ["for (ptrdiff_t i = 0; i < n; i++) {"], lane.width // self._heads.count
         for kind, name, segment in pointers:
-            columns = self.places.of(*segment)
-            lines.append(f"    {kind} {name} = {columns.pointer} + i * {columns.stride};")
-        width, arguments = lane.width, ", ".join([name for _, name, _ in pointers])
+            columns, of_head = self.places.of(*segment), self._heads.offset(segment.base, width)
+            lines.append(f"    {kind} {name} = {columns.pointer}{of_head} + i * {columns.stride};")
+        arguments = ", ".join([name for _, name, _ in pointers])
         return [
             *lines,
             "    ptrdiff_t j = 0;",

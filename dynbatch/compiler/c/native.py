@@ -12,7 +12,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.compiler.arrays import Arrays, Step, panel_elements
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.backward import BackwardText
-from dynbatch.compiler.c.by_sentence import AGAIN, Keeps, by_sentence
+from dynbatch.compiler.c.by_sentence import SentenceText, SentenceTexts
 from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
@@ -42,7 +42,6 @@ class NativeLoop:
     ) -> None:  # fmt: skip
         self.attends = attends
         self.numpy = numpy
-        self.is_by_sentence = backward.forward.is_by_sentence
         self._storage = storage
         self._backward = backward
         self._gradients = gradients
@@ -64,7 +63,16 @@ class NativeLoop:
         return None if functions is None else NativeFunctions(self, functions)
 
     @cached_property
-    def texts(self) -> tuple[ForwardText, BackwardText]:
+    def by_sentence(self) -> SentenceTexts | None:
+        """The passes of a loop that runs sentence by sentence; None of another."""
+        if not self._backward.forward.is_by_sentence:
+            return None
+        return SentenceTexts(self._backward, self._storage, self._gradients)
+
+    @cached_property
+    def texts(self) -> tuple[ForwardText | SentenceText, BackwardText | SentenceText]:
+        if self.by_sentence is not None:
+            return self.by_sentence.passes
         back = BackwardText(self._backward, self._storage, self._gradients, self.attends)
         return ForwardText(self._backward.forward, self._storage, self.attends), back
 
@@ -72,8 +80,8 @@ class NativeLoop:
     def source(self) -> str:
         texts = [each.text for each in self.texts]
         has_nests = self._backward.forward.has_matrices
-        again = [AGAIN] * self.is_by_sentence
-        return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, *texts, *again])
+        head, *rest = self.by_sentence.around if self.by_sentence else ("",)
+        return "\n".join([HEAD, *[HEAD_OF_NESTS] * has_nests, head, *texts, *rest])
 
     @cached_property
     def _text(self) -> PrintedLoop:
@@ -87,7 +95,6 @@ class NativeFunctions:
     def __init__(self, loop: NativeLoop, functions: LoopFunctions) -> None:
         self._loop = loop
         self._functions = functions
-        self.is_by_sentence = loop.is_by_sentence
 
     def pack(self, op: Op, panels: Array) -> Iterator[NativeTask]:
         """Tasks that pack the weights of a wide map into panels (N,), for products with rows."""
@@ -108,8 +115,19 @@ class NativeFunctions:
         """The task that runs steps forward (0), with the maps of streams, or back (1)."""
         ahead = 0 if way else _end(steps)
         places, finds_state = self._places(way, arrays), bool(arrays.get("given"))
-        rows = self._rows_of(steps, Keeps.ALL)
+        rows = np.array(steps, np.int64)
         return self._functions.steps(way, places, rows, finds_state, ahead)
+
+    def by_table(self, arrays: Arrays, table: Array, ways: Sequence[int]) -> NativeTask:
+        """The task that runs the steps of a loop by sentences: see `c.by_sentence`.
+
+        Args:
+            ways: forward (0), back (1), or both for each stretch of steps.
+        """
+        places = [self._places(way, arrays) for way in ways]
+        if len(places) > 1:
+            return self._functions.again(places, table)
+        return self._functions.steps(ways[0], places[0], table, False, 0)
 
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""
@@ -141,17 +159,6 @@ class NativeFunctions:
         run, product = self._functions.entry(way)
         return run, self._places(way, arrays), product
 
-    def run_again(self, arrays: Arrays, steps: Sequence[Step]) -> None:
-        """Run the steps of each sentence forward and back, of a loop that is by sentences."""
-        rows, places = by_sentence(steps, Keeps.NONE), [self._places(k, arrays) for k in (0, 1)]
-        self._functions.run_again(places, rows, bool(arrays.get("given")))
-
-    def _rows_of(self, steps: Sequence[Step], keeps: Keeps) -> Array:
-        """The table of steps for C."""
-        if self.is_by_sentence:
-            return by_sentence(steps, keeps)
-        return np.array(steps, np.int64)
-
     def _places(self, way: int, arrays: Arrays) -> Array:
         """The numbers by which forward (0) or backward (1) finds its arrays."""
         table: list[int] = []
@@ -170,7 +177,7 @@ class NativeFunctions:
         run_rows = self._functions.bind(way, self._places(way, arrays), bool(arrays.get("given")))
 
         def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
-            run_rows(self._rows_of(steps, Keeps.LAST), _end(steps) if ahead else 0, part)
+            run_rows(np.array(steps, np.int64), _end(steps) if ahead else 0, part)
 
         return run
 

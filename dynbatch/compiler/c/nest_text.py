@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dynbatch.compiler.c.expressions import expression
+from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.nests import Access, NestGroup, accesses, is_sum
 from dynbatch.compiler.places import Pointer
@@ -34,6 +35,7 @@ class NestText:
     """A nest's text.
 
     Args:
+        group:   with the heads as its first axis, if there are several.
         is_kept: whether a value is read by anything but the nest.
 
     Attributes:
@@ -43,9 +45,10 @@ class NestText:
 
     def __init__(
         self, group: NestGroup, name: str, place: Callable[[Value], Pointer],
-        is_kept: Callable[[Value], bool],
+        is_kept: Callable[[Value], bool], heads: Heads,
     ) -> None:  # fmt: skip
         self._group = group
+        self._heads = heads
         self._sizes = group.sizes
         self.reads, self.writes, self._operands = accesses(group, is_kept)
         self._of_rows = [w for w in self.writes if self._is_sum(w) and not w.strides[-1]]
@@ -147,16 +150,20 @@ class NestText:
             at, kind = place(each.value), "const REAL*" if each.op is None else "REAL*"
             lines.append(f"    {kind} {each.name}_row = {at.pointer} + i * {at.stride};")
             if self._is_sum(each) and each.op is not None:
-                lines.append(f"    memset({each.name}_row, 0, {each.value.width} * sizeof(REAL));")
+                width = each.value.width // self._heads.count
+                lines.append(f"    memset({each.name}_row, 0, {width} * sizeof(REAL));")
         pad = "    "
         for axis, count in enumerate(outer):
             step = self._rows if axis == len(outer) - 1 else 1
             at_k = f"k{axis} = 0; k{axis} < {count}; k{axis} += {step}"
-            lines.append(f"{pad}for (ptrdiff_t {at_k}) {{")
+            is_head = not axis and self._heads.count > 1
+            lines.append(f"{pad}{{" if is_head else f"{pad}for (ptrdiff_t {at_k}) {{")
             pad += "    "
         for each in (*self.reads, *self.writes):
             kind = "const REAL*" if each.op is None else "REAL*"
             steps = [f" + k{axis} * {s}" for axis, s in enumerate(each.strides[:-1]) if s]
+            if self._heads.count > 1 and each.strides[0]:
+                steps[0] = self._heads.offset(each.value.base, each.strides[0])
             lines.append(f"{pad}{kind} {each.name} = {each.name}_row{''.join(steps)};")
         num_sums = max(1, self._rows * len(self._of_rows))
         splats = self._splats()

@@ -7,9 +7,11 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.cells.scan.by_sentence import states_between
 from dynbatch.compiler.c import by_sentence, native
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.runtime import parallel
 from dynbatch.testing import check_batching, check_gradient
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.matrix_cells import MATRIX_CASES, E, H
@@ -175,6 +177,32 @@ def test_a_matrix_that_no_step_makes_is_a_next_state(runs_it):
 
 
 @db.cell
+def projected(x, state, p):
+    """Streams of which all, a part and the product with a weight are read."""
+    q, k, v = [F.reshape(p[name] @ x, (2, -1)) for name in "qkv"]
+    state = F.reshape(F.sigmoid(x[:2]), (2, 1, 1)) * state + F.outer(k, v)
+    return F.concat([F.reshape(F.vecmat(q, state), (-1,)), x]), state
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_streams_are_multiplied_ahead_of_all_steps(recompute, runs_it, monkeypatch):
+    rng = np.random.default_rng(0)
+    p = {
+        k: db.Parameter(rng.standard_normal((2 * n, 4)))
+        for k, n in zip("qkv", (2, 2, 3), strict=True)
+    }
+
+    def build(graph, xs, init):
+        ys, last = db.scan(projected, xs, init, p, recompute=recompute)
+        return [ys, last]
+
+    monkeypatch.setattr(parallel, "available", lambda: 2)
+    check_gradient(build, shapes=[(3, 4), (2, 2, 3)], parameters=[*p.values()])
+    shapes = [[(n, 4), (2, 2, 3)] for n in (3, 0, 1, 4, 2, 5, 1, 3)]
+    check_batching(build, shapes=shapes, parameters=[*p.values()])
+
+
+@db.cell
 def joined(x, left, right):
     """A node of a tree, whose vector is a matrix inside."""
     S = F.reshape(F.maximum(left, right), (3, 4)) * 0.5
@@ -200,24 +228,30 @@ def test_zeros_in_a_call_are_told_how_to_be_a_node(wrap):
 
 
 @pytest.mark.parametrize("counts", [(1,), (2, 2), (9, 1, 4, 4, 3)])
-@pytest.mark.parametrize("keeps", by_sentence.Keeps)
-def test_steps_by_sentence_read_what_the_step_before_has_left(counts, keeps):
+@pytest.mark.parametrize(
+    ("chunk", "rows", "again"),
+    [(0, 0, False), (0, 2, False), (2, 2, False), (2, 2, True), (1, 1, True)],
+)
+def test_steps_by_sentence_read_what_the_step_before_has_left(counts, chunk, rows, again):
     running = [sum(n > t for n in counts) for t in range(max(counts))]
     starts = np.cumsum([0, *running]).tolist()
-    before = [-1, *starts]
-    steps = [(starts[t], starts[t + 1], n, before[t]) for t, n in enumerate(running)]
-    left, ends = {}, {}
-    for s, sentence, r, p, q in by_sentence.by_sentence(steps, keeps).tolist():
+    steps = [(starts[t], starts[t + 1], n, -1) for t, n in enumerate(running)]
+    order = np.random.default_rng(0).permutation(starts[-1])
+    left, ends, kept_rows = {}, {}, []
+    for o, s, sentence, r, q, kept in by_sentence.table(
+        order, steps, chunk, rows, 5, again
+    ).tolist():
         t = sum(s >= start for start in starts[1:])
-        assert s == starts[t] + sentence and p == (starts[t - 1] + sentence if t else -1)
-        assert (q == -1) == (t == 0) and (t == 0 or left[q] == (sentence, t - 1))
+        assert s == starts[t] + sentence and o == order[s]
+        begins = t == 0 or (again and t % chunk == 0)
+        assert (q == -1) == begins and (begins or left[q] == (sentence, t - 1))
+        assert (kept >= 0) == bool(chunk and t and t % chunk == 0)
+        kept_rows += [kept] if kept >= 0 else []
+        assert r == s if not rows else r < rows
         left[r] = sentence, t
-        ends[sentence] = s, t
-    assert {sentence: t + 1 for sentence, (_, t) in ends.items()} == dict(
-        enumerate(sorted(counts, reverse=True))
-    )
-    if keeps is not by_sentence.Keeps.NONE:
-        assert all(left[s] == (sentence, t) for sentence, (s, t) in ends.items())
+        ends[sentence] = t
+    assert ends == {k: n - 1 for k, n in enumerate(sorted(counts, reverse=True))}
+    assert kept_rows == [*range(5, 5 + states_between(np.array(counts), chunk))]
 
 
 @db.cell

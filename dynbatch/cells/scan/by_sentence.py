@@ -1,0 +1,220 @@
+"""`SentenceRun`: runs a batch of scans sentence by sentence, where states are matrices.
+
+Each shard's pass is one task in C (see `compiler.c.by_sentence`). With `batch.recompute` forward
+leaves each sentence's state once in so many steps, and backward makes what is between again, both
+passes at once; else forward leaves all that backward reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from dynbatch.backend import Array, DType
+from dynbatch.cells.linear_maps import (
+    WeightGradients,
+    packed_weights,
+    stream_gradients,
+    write_products,
+)
+from dynbatch.cells.scan.run import (
+    ScanRun,
+    States,
+    lengths_of,
+    most_threads,
+    sorted_inputs,
+    take_rows,
+)
+from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, columns_of, elements_of
+from dynbatch.compiler.buffers import Role, array_name
+from dynbatch.compiler.c.by_sentence import table
+from dynbatch.compiler.c.loop_text import ORDER, OUTPUT_GRADIENTS, OUTPUTS, rows_of_stream
+from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.kernels.runtime.tasks import Task, Tasks
+from dynbatch.nodes.batch import Batch
+from dynbatch.ragged import Ragged
+
+# Rows that steps take turns with where nothing reads them later: a step finds what the last left.
+IN_TURN = 2
+
+
+class SentenceRun(ScanRun):
+    """One batch of scans whose steps run sentence by sentence, in C."""
+
+    @staticmethod
+    def runs(cell: CompiledCell, dtype: DType) -> bool:
+        """Whether scans of a cell run so."""
+        return cell.program.is_by_sentence and cell.in_c.functions(dtype) is not None
+
+    def threads(self, sentences: int) -> int:
+        """The number of shards that the plan has room for."""
+        most = most_threads(sentences)
+        needs = [elements_of(_rooms(self.batch, False, count)) for count in range(1, most + 1)]
+        return max(1, sum([need <= self.batch.scratch.size for need in needs]))
+
+    def take(self, backward: bool) -> Arrays:
+        rooms = _rooms(self.batch, backward, len(self.shards))
+        return Scratch(self.batch.scratch).take_all(rooms)
+
+    def forward(self, y: Ragged) -> Tasks:
+        tasks, rooms = Tasks(), self.take(backward=False)
+        states, rows = self.initial_states(rooms), _rows_in_turn(self.batch, False)
+        chunk = self.batch.recompute if self.batch.keeps else 0
+        parts, first = [], 0
+        for number, shard in enumerate(self.shards):
+            arrays = self._of_shard(number, rooms, states, rows) | {OUTPUTS: y.values}
+            steps = table(shard.order, shard.steps, chunk, rows, first)
+            first += states_between(shard.lengths, chunk)
+            parts.append([*self._ahead(arrays, True), self._by_table(arrays, steps, (0,))])
+        tasks.then(*parts)
+        tasks.at_last(partial(self._write_states, states))
+        self.count_forward(1)
+        return tasks
+
+    def backward(self, batch: Batch, dy: Ragged, dxs: Sequence[Ragged | None]) -> Tasks:
+        """Write down backward: gradients of streams, weights and initial states."""
+        self.read([batch.input(k) for k in range(len(batch.inputs))])
+        tasks, rooms, cell = Tasks(), self.take(backward=True), self.cell
+        of_streams, of_inits, _ = sorted_inputs(batch, dxs)
+        states = self.initial_states(rooms)
+        carried = self.by_shard(batch.port_gradients, rooms, "C")
+        wanted: dict[int, Array] = {}
+        for k, dx in enumerate(of_streams):
+            if dx is not None and k in cell.reached:
+                wanted[k] = dx.values
+            elif dx is not None:
+                dx.values[...] = 0
+        chunk, rows = batch.recompute, _rows_in_turn(batch, True)
+        nowhere = {f"dX{k}": rooms[f"dX{k}"] for k in cell.backward_program.of_streams}
+        parts, first = [], 0
+        for number, shard in enumerate(self.shards):
+            arrays = self._of_shard(number, rooms, states, rows)
+            arrays |= {f"C{k}": rows for k, rows in enumerate(carried[number])}
+            arrays |= {"dY": rooms["dY"][number:], OUTPUT_GRADIENTS: dy.values}
+            for name, each in nowhere.items():
+                arrays[name] = np.broadcast_to(each[number], (len(dy.values), each.shape[1]))
+            arrays |= {f"dX{k}": dx for k, dx in wanted.items()}
+            steps = table(shard.order, shard.steps, chunk, chunk, first, again=chunk > 0)
+            first += states_between(shard.lengths, chunk)
+            span = (0, shard.rows)
+            parts.append(
+                [
+                    *self._ahead(arrays, rows > 0),
+                    self._by_table(arrays, steps, (0, 1) if chunk else (1,)),
+                    *stream_gradients(cell, arrays, wanted, shard.order, span),
+                ]
+            )
+        tasks.then(*parts)
+        weights = WeightGradients(cell, batch.parameter_gradients(), partial(write_products, tasks))
+        for group in cell.map_groups:
+            xs = [columns_of(rooms | batch.saved, cell.map_inputs[number]) for number in group]
+            weights.add(group, xs, columns_of(rooms, cell.of_maps[group[0]]))
+        tasks.at_last(weights.finish)
+        tasks.at_last(partial(self._write_gradients, of_inits, carried))
+        around = 1 + 2 * len(self.streams) + len(cell.stream_maps)
+        self.count(cell.launches_backward, len(cell.state_maps), around)
+        if chunk:
+            self.count_forward(1)
+        batch.launches += len(cell.maps)
+        return tasks
+
+    def _write_gradients(self, of_inits: Sequence[Ragged | None], carried: States) -> None:
+        for shard, parts in zip(self.shards, carried, strict=True):
+            for dx, rows in zip(of_inits, parts, strict=True):
+                if dx is not None:
+                    dx.values[shard.sentences] = rows
+
+    def _by_table(self, arrays: Arrays, steps: Array, ways: Sequence[int]) -> Task:
+        assert self.native is not None
+        return self.native.by_table(arrays, steps, ways)
+
+    # Arrays ---------------------------------------------------------------------------------------
+
+    def _of_shard(self, number: int, rooms: Arrays, states: States, rows: int) -> Arrays:
+        """Everything that generated code reads of a shard, by name.
+
+        Args:
+            rows: that its steps take turns with; 0 where each has its own, which are kept.
+        """
+        cell, span = self.cell, self.shards[number].span
+        saved = {} if rows else {name: array[span] for name, array in self.batch.saved.items()}
+        arrays: Arrays = packed_weights(cell, 0, rooms, Tasks()) | self.batch.saved | saved
+        in_turn = {b.name for b in cell.storage.packed if not cell.storage.is_ahead(b)}
+        of_steps = {b.name for b in (*cell.storage.temporary, *cell.gradients.temporary)}
+        for name, room in rooms.items():
+            if name in in_turn:
+                arrays[name] = room[number * rows : (number + 1) * rows]
+            elif name not in arrays:
+                arrays[name] = room[number:] if name in of_steps else room[span]
+        arrays |= {f"I{k}": part for k, part in enumerate(states[number])}
+        arrays |= {rows_of_stream(k): x.values for k, x in enumerate(self.streams)}
+        return arrays | {ORDER: self.shards[number].order}
+
+    def _ahead(self, arrays: Arrays, makes_maps: bool) -> list[Task]:
+        """Tasks that bring streams into the loop's order, and multiply them."""
+        if not self.cell.stream_maps:
+            return []
+        return [partial(self._run_ahead, arrays, makes_maps)]
+
+    def _run_ahead(self, arrays: Arrays, makes_maps: bool) -> None:
+        for k in _mapped(self.cell):
+            take_rows(arrays[rows_of_stream(k)], arrays[ORDER], arrays[f"X{k}"])
+        if makes_maps:
+            self.cell.numpy.ahead(arrays)
+
+    # Sizes ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def saved(batch: Batch) -> Rooms:
+        if not batch.recompute:
+            return ScanRun.saved(batch)
+        between = states_between(lengths_of(batch), batch.recompute)
+        changed = batch.first.cell.program.changed_states() if between else {}
+        return {f"S{k}": (between, state.width) for k, state in changed.items()}
+
+    @staticmethod
+    def rooms(batch: Batch, backward: bool) -> Rooms:
+        return _rooms(batch, backward, most_threads(len(batch.nodes)))
+
+
+def states_between(lengths: Array, chunk: int) -> int:
+    """The states that are left of sentences: one after every `chunk` steps but the last ones."""
+    return int(np.maximum(0, -(-lengths // chunk) - 1).sum()) if chunk else 0
+
+
+def _rows_in_turn(batch: Batch, backward: bool) -> int:
+    """The rows of each shard that steps take turns with; 0 where what they make is kept."""
+    if batch.recompute and backward:
+        return min(batch.recompute, int(lengths_of(batch).max(initial=1)))
+    return IN_TURN if batch.recompute or not (batch.keeps or backward) else 0
+
+
+def _mapped(cell: CompiledCell) -> list[int]:
+    """The streams that are multiplied ahead of the loop."""
+    return sorted({op.inputs[0].number for op in cell.stream_maps.values()})
+
+
+def _rooms(batch: Batch, backward: bool, threads: int) -> Rooms:
+    """The arrays of a pass for so many shards: see `ScanRun.rooms`."""
+    cell: CompiledCell = batch.first.cell
+    assert cell.in_c.by_sentence is not None
+    heads, program = cell.in_c.by_sentence.heads.count, cell.program
+    rows, in_turn = int(lengths_of(batch).sum()), _rows_in_turn(batch, backward)
+    rooms = {array_name(Role.STREAM, k): (rows, program.streams[k].width) for k in _mapped(cell)}
+    for b in cell.storage.packed if in_turn else ():
+        is_ahead = cell.storage.is_ahead(b)
+        rooms[b.name] = (rows, b.width) if is_ahead else (threads * in_turn, b.width // heads)
+    temporary = [] if backward and not in_turn else cell.storage.temporary
+    temporary = [*temporary, *cell.gradients.temporary] if backward else temporary
+    rooms |= {b.name: (threads, b.width // heads) for b in temporary}
+    if backward:
+        rooms["dY"] = threads, sum([value.width for value in program.exports]) // heads
+        for k, value in cell.backward_program.of_streams.items():
+            rooms[f"dX{k}"] = threads, value.width
+        rooms |= {b.name: (rows, b.width) for b in cell.gradients.packed}
+    for letter in "IC" if backward else "I":
+        for k, state in enumerate(program.states):
+            rooms[f"{letter}{k}"] = len(batch.nodes), state.width
+    return rooms
