@@ -3,8 +3,10 @@
 A pass is a loop in which each thread makes elements of its own. A nest of `compiler/nests` is one
 pass where it has no sum, and one for each set of axes that it sums over: the element of a sum is
 made by a thread, which goes along these axes in order; or by a warp, whose lanes go along the last
-axis and then add up in pairs, where that axis is summed. So the order of a sum is that of its
-elements, whatever else runs. What is made element by element goes along with the last sums.
+axis and then add up in pairs, where that axis is summed. Where there are fewer sums than threads,
+teams of threads take every so many terms of each, and a second pass adds their sums in order. So
+the order of a sum follows from its axes alone, whatever else runs. What is made element by element
+goes along with the last sums.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from dynbatch.compiler.lanes import ColumnRange, Lane, names_of
 from dynbatch.compiler.nests import Access, NestGroup, Strides, accesses, is_sum
 
 WARP = 32
+THREADS = 256
+LEAST_TERMS = 4  # of a sum that each team of threads makes
+SUMS = "sums_room"  # where teams leave theirs
 
 
 class BlockPlace(NamedTuple):
@@ -43,7 +48,9 @@ class BlockPlace(NamedTuple):
 class Touch(NamedTuple):
     """Columns of a space that a pass reads or writes.
 
-    flat: the column that element 0 has, where element e, of thread e, has column flat + e.
+    flat:    the column that element 0 has, where element e, of thread e, has column flat + e.
+    strides: along the axes of a nest: of two touches with equal ones each index has one element.
+    threads: what an index decides which thread by; None if several threads may touch an element.
     """
 
     space: str
@@ -51,11 +58,18 @@ class Touch(NamedTuple):
     end: int
     flat: int | None
     writes: bool
+    strides: Strides
+    threads: object
+
+    @property
+    def index(self) -> tuple[object, ...]:
+        return self.first, self.strides, self.threads
 
     def meets(self, other: Touch) -> bool:
         """Whether a thread touches what another one writes, if no barrier is in between."""
         is_apart = self.end <= other.first or other.end <= self.first
         same_thread = self.flat is not None and self.flat == other.flat
+        same_thread |= self.threads is not None and self.index == other.index
         return self.space == other.space and not (is_apart or same_thread) and (
             self.writes or other.writes
         )  # fmt: skip
@@ -68,10 +82,13 @@ class BlockPass(NamedTuple):
     touches: list[Touch]
 
     @classmethod
-    def of(cls, loop: list[str], elements: Sequence[_Element]) -> BlockPass:
+    def of(
+        cls, loop: list[str], elements: Sequence[_Element], touches: Sequence[Touch] = ()
+    ) -> BlockPass:
+        """A loop that reads and writes some elements, and touches what else is said."""
         declared = dict.fromkeys([each.place.line for each in elements if each.place.line])
-        touches = [touch for each in elements for touch in each.touches]
-        return cls(["{", *_inside([*declared, *loop]), "}"] if declared else loop, touches)
+        lines = ["{", *_inside([*declared, *loop]), "}"] if declared else loop
+        return cls(lines, [*touches, *[touch for each in elements for touch in each.touches]])
 
 
 class BlockPlaces(NamedTuple):
@@ -130,7 +147,7 @@ def nest_passes(group: NestGroup, places: BlockPlaces) -> list[BlockPass]:
         last = [*by_axes][-1] if by_axes else ()
         by_axes.setdefault(last, []).extend(by_element)
     nest = _Nest(group, reads, operands, places)
-    return [nest.make(summed, each) for summed, each in by_axes.items()]
+    return [one for summed, each in by_axes.items() for one in nest.make(summed, each)]
 
 
 class _Element(NamedTuple):
@@ -139,6 +156,7 @@ class _Element(NamedTuple):
     sizes, strides: of the nest, and of the place along its axes.
     width:   columns that are met.
     is_flat: whether element e is that of thread e; `writes`, whether it is written.
+    threads: see `Touch`.
     """
 
     heads: int
@@ -148,6 +166,7 @@ class _Element(NamedTuple):
     width: int
     is_flat: bool
     writes: bool
+    threads: object = None
 
     @property
     def touches(self) -> list[Touch]:
@@ -155,7 +174,8 @@ class _Element(NamedTuple):
         if space is None:
             return []
         flat = first if self.is_flat else None
-        return [Touch(space, first, first + self.width, flat, self.writes)]
+        end, strides = first + self.width, self.strides
+        return [Touch(space, first, end, flat, self.writes, strides, self.threads)]
 
     def at(self, indices: Sequence[str]) -> str:
         steps = [
@@ -190,15 +210,19 @@ class _Nest:
         self._operands = operands
         self._places = places
 
-    def make(self, summed: Sequence[int], outs: Sequence[Access]) -> BlockPass:
-        """The pass that makes some of what the nest writes, with the sums over some axes."""
+    def make(self, summed: Sequence[int], outs: Sequence[Access]) -> list[BlockPass]:
+        """The passes that make some of what the nest writes, with the sums over some axes."""
         sizes = self._sizes
         kept = [k for k in range(len(sizes)) if k not in summed]
         by_warp = len(sizes) - 1 in summed
         count = prod([sizes[k] for k in kept])
+        teams = 1
+        if summed and not by_warp:
+            teams = max(1, min(THREADS // count, sizes[summed[0]] // LEAST_TERMS))
         needed = self._needed(outs)
         self._elements: list[_Element] = []
-        self._flat_axes = [] if by_warp else kept
+        self._threads = sizes, tuple(kept), by_warp, teams
+        self._flat_axes = [] if by_warp or teams > 1 else kept
         if by_warp and count == 1 and len(summed) == 1 and sizes[-1] <= WARP:
             self._flat_axes = [*summed]  # the first warp alone, each lane with one element
         ahead = self._index(kept)
@@ -213,27 +237,55 @@ class _Nest:
             if f"v{number}" in needed:
                 inside.append(_made(op, f"v{number}", self._operands[number]))
         for out in outs:
-            self._add_out(out, ahead, inside, behind, by_warp)
+            self._add_out(out, ahead, inside)
+        sums = [out for out in outs if is_sum(self._group.sizes, out.strides)]
+        if teams > 1:
+            loops = [*ahead, *self._along(summed, inside, False, teams)]
+            return self._by_teams(teams, count, kept, sums, loops)
+        for out in sums:
+            behind += self._store_sum(out, by_warp)
         lines = [*ahead, *self._along(summed, inside, by_warp), *behind]
-        head = _each("o", count, by_warp)
-        return BlockPass.of([head, *_inside(lines), "}"], self._elements)
+        return [BlockPass.of([_each("o", count, by_warp), *_inside(lines), "}"], self._elements)]
 
-    def _add_out(
-        self, out: Access, ahead: list[str], inside: list[str], behind: list[str], by_warp: bool
-    ) -> None:
+    def _by_teams(
+        self, teams: int, count: int, kept: Sequence[int], sums: Sequence[Access],
+        loops: Sequence[str],
+    ) -> list[BlockPass]:  # fmt: skip
+        """A pass in which each team makes a part of each sum, and one that adds these."""
+        room = count * teams
+        parts = [f"const int o = member % {count}, team = member / {count};", *loops]
+        parts += [f"{SUMS}[{k * room} + member] = {out.name};" for k, out in enumerate(sums)]
+        whole = Touch(SUMS, 0, room * len(sums), None, True, (), None)
+        lines = [_each("member", room), *_inside(parts), "}"]
+        first = BlockPass.of(lines, self._elements, [whole])
+        self._elements, self._flat_axes = [], kept
+        self._threads = self._sizes, tuple(kept), False, 1
+        lines = self._index(kept)
+        for k, out in enumerate(sums):
+            part = f"{SUMS}[{k * room} + team * {count} + o]"
+            lines.append(f"REAL {out.name} = 0;")
+            lines.append(f"for (int team = 0; team < {teams}; ++team) {out.name} += {part};")
+            lines += self._store_sum(out, False)
+        lines = [_each("o", count), *_inside(lines), "}"]
+        return [first, BlockPass.of(lines, self._elements, [whole._replace(writes=False)])]
+
+    def _add_out(self, out: Access, ahead: list[str], inside: list[str]) -> None:
+        """Add a term to a sum, or store what is made element by element."""
         number = next(k for k, op in enumerate(self._group.ops) if op is out.op)
-        elements = [self._element(out, at, True) for at in self._places.writes(out.value)]
         if not is_sum(self._group.sizes, out.strides):
+            elements = [self._element(out, at, True) for at in self._places.writes(out.value)]
             inside += [each.store(self._indices, f"v{number}") for each in elements]
             return
         ahead.append(f"REAL {out.name} = 0;")
         inside.append(f"{out.name} += {' * '.join(self._operands[number])};")
-        if by_warp:
-            behind.append(f"{out.name} = warp_reduce<Add>({out.name});")
+
+    def _store_sum(self, out: Access, by_warp: bool) -> list[str]:
+        elements = [self._element(out, at, True) for at in self._places.writes(out.value)]
         stores = [each.store(self._indices, out.name) for each in elements]
-        if by_warp:
-            stores = ["if (threadIdx.x % WARP == 0) {", *_inside(stores), "}"]
-        behind += stores
+        if not by_warp:
+            return stores
+        total = f"{out.name} = warp_reduce<Add>({out.name});"
+        return [total, "if (threadIdx.x % WARP == 0) {", *_inside(stores), "}"]
 
     def _needed(self, outs: Sequence[Access]) -> set[str]:
         """The names of all that some writes are made of."""
@@ -269,15 +321,20 @@ class _Nest:
             inner *= self._sizes[axis]
         return lines
 
-    def _along(self, summed: Sequence[int], inside: list[str], by_warp: bool) -> list[str]:
-        """The loops along the axes that are summed."""
+    def _along(
+        self, summed: Sequence[int], inside: list[str], by_warp: bool, teams: int = 1
+    ) -> list[str]:
+        """The loops along the axes that are summed; teams take turns along the first."""
         lines = inside
         for axis in reversed(summed):
             k, size = f"k{axis}", self._sizes[axis]
-            first, step = f"int {k} = 0", f"++{k}"
+            first, step = "0", f"++{k}"
             if by_warp and axis == len(self._sizes) - 1:
-                first, step = f"int {k} = threadIdx.x % WARP", f"{k} += WARP"
-            lines = [f"for ({first}; {k} < {size}; {step}) {{", *_inside(lines), "}"]
+                first, step = "threadIdx.x % WARP", f"{k} += WARP"
+            elif teams > 1 and axis == summed[0]:
+                first, step = "team", f"{k} += {teams}"
+            head = f"for (int {k} = {first}; {k} < {size}; {step}) {{"
+            lines = [head, *_inside(lines), "}"]
         return lines
 
     def _element(self, access: Access, at: BlockPlace, writes: bool) -> _Element:
@@ -289,7 +346,9 @@ class _Nest:
         )
         heads, width = self._places.heads, access.value.width
         is_flat |= writes and width == heads  # one element, which the first thread writes
-        element = _Element(heads, at, self._group.sizes, strides, width, is_flat, writes)
+        by_warp = self._threads[2]
+        threads = None if by_warp and not strides[-1] else self._threads  # the first lane, or all
+        element = _Element(heads, at, self._group.sizes, strides, width, is_flat, writes, threads)
         self._elements.append(element)
         return element
 

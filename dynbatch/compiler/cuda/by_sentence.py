@@ -16,6 +16,8 @@ from math import gcd, inf, prod
 from dynbatch.backend import DType
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, array_name
 from dynbatch.compiler.cuda.block_passes import (
+    SUMS,
+    THREADS,
     BlockPass,
     BlockPlace,
     BlockPlaces,
@@ -38,7 +40,6 @@ from dynbatch.compiler.program import Program
 from dynbatch.errors import GraphError
 from dynbatch.kernels.runtime.device_loops import queue
 
-THREADS = 256
 # Elements of a matrix below which a head gets no block of its own.
 LEAST_ELEMENTS = 1024
 BEFORE = "_before"  # the room of a state as the step finds it
@@ -205,7 +206,7 @@ class SentenceKernel:
         return BlockPlace(_at(pointer, column), None, column, line=line, guard=pointer)
 
     def _room(self, buffer: ProgramBuffer, column: int, turn: str = "") -> BlockPlace:
-        name, part = f"{buffer.name.lower()}_room", column // self.blocks
+        name, part = _room_name(buffer), column // self.blocks
         self._rooms[name] = buffer
         return BlockPlace(_at(name + turn, part), name + turn, part, is_part=True)
 
@@ -229,6 +230,7 @@ class SentenceKernel:
             else:
                 raise AssertionError(f"no kernel by sentences has {item.opcode}")
         before, behind = self._carried(places)
+        self._in_place = self._find_in_place(step)
         chosen = barriers(before, step, behind, self._in_turn)
         printed = [
             [*(["__syncthreads();"] if number in chosen else []), *each.lines]
@@ -238,7 +240,9 @@ class SentenceKernel:
         self._before = [line for each in printed[: ends[0]] for line in each]
         self._step = [line for each in printed[ends[0] : ends[1]] for line in each]
         self._behind = [line for each in printed[ends[1] :] for line in each]
-        self._add_rooms()
+        self._add_rooms(
+            max([t.end for each in step for t in each.touches if t.space == SUMS] or [0])
+        )
 
     @cached_property
     def _each_step(self) -> str:
@@ -249,18 +253,33 @@ class SentenceKernel:
     def _in_turn(self, space: str, step: int) -> str:
         """A space, which may be another one in each step: a row of memory, a state's room."""
         name = space.removesuffix(BEFORE)
-        if name not in self._rooms:
-            return f"{space} {step}"
-        turn = (step + (name != space)) % 2 if self._rooms[name].name in self._two_rooms else 0
-        return f"{name} {turn}"
+        if name in self._two_rooms and name not in self._in_place:
+            return f"{name} {(step + (name != space)) % 2}"
+        return name if name in self._rooms or name == SUMS else f"{space} {step}"
+
+    def _find_in_place(self, step: Sequence[BlockPass]) -> set[str]:
+        """The rooms of states that a step may write over as soon as it has read each element."""
+        in_place: set[str] = set()
+        for name in self._two_rooms:
+            reads = [(k, t) for k, each in enumerate(step) for t in each.touches
+                     if t.space == name + BEFORE]  # fmt: skip
+            writes = [(k, t) for k, each in enumerate(step) for t in each.touches
+                      if t.space == name and t.writes]  # fmt: skip
+            meets = [
+                (k, m) for k, x in reads for m, y in writes
+                if m < k or (m == k and (x.first, x.strides) != (y.first, y.strides))
+            ]  # fmt: skip
+            if not meets:
+                in_place.add(name)
+        return in_place
 
     @cached_property
     def _two_rooms(self) -> set[str]:
-        """The buffers of states, of which a step finds one room and leaves another."""
+        """The rooms of states, of which a step finds one and leaves another."""
         if self.is_backward:
             return set()
         left = self.loop.storage.left_by_step(self.loop.program)
-        return {columns.buffer.name for columns in left if columns is not None}
+        return {_room_name(columns.buffer) for columns in left if columns is not None}
 
     def _carried(self, places: BlockPlaces) -> tuple[list[BlockPass], list[BlockPass]]:
         """Passes that bring the state, or its gradient, to its room; and back to memory."""
@@ -287,15 +306,15 @@ class SentenceKernel:
         return before, behind
 
     def _copy(self, room: BlockPlace, width: int, line: str, writes: bool) -> BlockPass:
-        touch = Touch(room.space or "", room.column, room.column + width, room.column, writes)
-        return BlockPass([line], [touch])
+        first, end = room.column, room.column + width
+        return BlockPass([line], [Touch(room.space or "", first, end, first, writes, (1,), None)])
 
-    def _add_rooms(self) -> None:
-        """Cut shared memory into rooms; those of a state change places after each step."""
-        self._room_lines: list[str] = []
-        self.shared = 0
+    def _add_rooms(self, sums: int) -> None:
+        """Cut shared memory into rooms; two of a state change places after each step."""
+        self._room_lines = [f"REAL* const {SUMS} = rooms;"] if sums else []
+        self.shared = sums
         for name, buffer in self._rooms.items():
-            turns = buffer.name in self._two_rooms
+            turns = name in self._two_rooms and name not in self._in_place
             for each in (name, name + BEFORE)[: 1 + turns]:
                 const = "" if turns else "const "
                 self._room_lines.append(f"REAL* {const}{each} = rooms + {self.shared};")
@@ -304,6 +323,8 @@ class SentenceKernel:
                 self._step += [f"REAL* const {name}_left = {name};",
                                f"{name} = {name}{BEFORE};",
                                f"{name}{BEFORE} = {name}_left;"]  # fmt: skip
+            elif name in self._in_place:
+                self._room_lines.append(f"REAL* const {name}{BEFORE} = {name};")
 
 
 class SentenceCell(DeviceCell):
@@ -319,8 +340,7 @@ class SentenceCell(DeviceCell):
             raise GraphError.at_caller(
                 f"{name}: a step with matrices, on a GPU, of which a block has {most:,} bytes of "
                 f"shared memory; it needs {size:,}.\n"
-                "  rule: a block holds the state before and after a step, of one head where heads "
-                "do not meet, else of all\n"
+                "  rule: a block holds the state of a head, or of all where heads meet\n"
                 '  fix:  smaller matrices, heads that do not meet, float32, or db.Graph("cpu")'
             )
 
@@ -330,6 +350,10 @@ class SentenceCell(DeviceCell):
 
 def _ops_of(item: Item | NestGroup) -> Sequence[Op]:
     return item.ops if isinstance(item, NestGroup | KernelGroup) else (item,)
+
+
+def _room_name(buffer: ProgramBuffer) -> str:
+    return f"{buffer.name.lower()}_room"
 
 
 def _at(pointer: str, column: int) -> str:
