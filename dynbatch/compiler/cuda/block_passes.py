@@ -62,14 +62,14 @@ class Touch(NamedTuple):
     threads: object
 
     @property
-    def index(self) -> tuple[object, ...]:
+    def element(self) -> tuple[object, ...]:
         return self.first, self.strides, self.threads
 
     def meets(self, other: Touch) -> bool:
         """Whether a thread touches what another one writes, if no barrier is in between."""
         is_apart = self.end <= other.first or other.end <= self.first
         same_thread = self.flat is not None and self.flat == other.flat
-        same_thread |= self.threads is not None and self.index == other.index
+        same_thread |= self.threads is not None and self.element == other.element
         return self.space == other.space and not (is_apart or same_thread) and (
             self.writes or other.writes
         )  # fmt: skip
@@ -222,7 +222,7 @@ class _Nest:
         needed = self._needed(outs)
         self._elements: list[_Element] = []
         self._threads = sizes, tuple(kept), by_warp, teams
-        self._flat_axes = [] if by_warp or teams > 1 else kept
+        self._flat_axes: Sequence[int] = [] if by_warp or teams > 1 else kept
         if by_warp and count == 1 and len(summed) == 1 and sizes[-1] <= WARP:
             self._flat_axes = [*summed]  # the first warp alone, each lane with one element
         ahead = self._index(kept)
