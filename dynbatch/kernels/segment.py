@@ -151,6 +151,9 @@ def reduce_made(
     empty: float,
 ) -> None:  # fmt: skip
     """`reduce_segments` of rows that `make(rows)` computes for a few segments at a time."""
+    if 0 < int(offsets[-1]) * width <= BLOCK:  # cutting would take as long as small sums
+        reduce_segments(ufunc, make(slice(0, int(offsets[-1]))), offsets, out, empty)
+        return
     for segments, rows in groups(offsets, width):
         within = offsets[segments.start : segments.stop + 1] - rows.start
         reduce_segments(ufunc, make(rows), within, out[segments], empty)

@@ -6,6 +6,8 @@ see `kernels.scalar`. The node sums the losses of its elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dynbatch.backend import Array
@@ -19,17 +21,29 @@ from dynbatch.kernels.scalar.expressions import (
     sigmoid_below,
     where,
 )
-from dynbatch.kernels.scalar.pair import Pair, pair
+from dynbatch.kernels.scalar.pair import Body, Pair
 from dynbatch.kernels.segment import BLOCK, blocks, reduce_made, rows_of, sum_segments
 from dynbatch.kernels.unary.arithmetic import absolute, exp, log
 
 LOSSES: dict[str, Pair] = {}
 """The losses f(x, t) of an input and a target, by name."""
 
+
+class PairLoss(Pair):
+    """A loss of an input and a target. The dy of its elements is an array of its own."""
+
+    over_dy = False
+
+
+def loss(**slopes: Body) -> Callable[[Body], Pair]:
+    """Define the loss that the decorated function is: see `Pair`."""
+    return lambda body: LOSSES.setdefault(body.__name__, PairLoss(body, slopes))
+
+
 LEAST_RATE = 1e-8
 
 
-@pair(LOSSES, x=lambda x, t: 2 * (x - t), t=lambda x, t: 2 * (t - x))
+@loss(x=lambda x, t: 2 * (x - t), t=lambda x, t: 2 * (t - x))
 def squared_error(x: Expression, t: Expression) -> Expression:
     """(x - t)²."""
     return (x - t) * (x - t)
@@ -41,13 +55,13 @@ def _log_or_zero(t: Expression) -> Expression:
 
 
 # By t at 0 the slope is -inf; a finite one lets a target underflow in training.
-@pair(LOSSES, x=lambda x, t: -t, t=lambda x, t: _log_or_zero(t) - x + 1)
+@loss(x=lambda x, t: -t, t=lambda x, t: _log_or_zero(t) - x + 1)
 def divergence(x: Expression, t: Expression) -> Expression:
     """t (log t - x), 0 where t = 0, also where x = -inf: a class of probability 0 has no part."""
     return where(equal(t, 0), 0, (_log_or_zero(t) - x) * t)
 
 
-@pair(LOSSES, t=lambda x, t: (t - x + 1) * exp(t))
+@loss(t=lambda x, t: (t - x + 1) * exp(t))
 def log_divergence(x: Expression, t: Expression) -> Expression:
     """exp(t) (t - x)."""
     return (t - x) * exp(t)
@@ -58,7 +72,7 @@ def _logistic_by_x(x: Expression, t: Expression) -> Expression:
     return where(x > 0, 1 - t - sigmoid_above(x), sigmoid_below(x) - t)
 
 
-@pair(LOSSES, x=_logistic_by_x, t=lambda x, t: -x)
+@loss(x=_logistic_by_x, t=lambda x, t: -x)
 def logistic(x: Expression, t: Expression) -> Expression:
     """log(1 + exp(x)) - t x: |x| times the probability of the other class, and log(1 + exp(-|x|)).
 
@@ -67,13 +81,13 @@ def logistic(x: Expression, t: Expression) -> Expression:
     return absolute(x) * where(x > 0, 1 - t, t) + log1p(exp(-absolute(x)))
 
 
-@pair(LOSSES)
+@loss()
 def poisson(x: Expression, t: Expression) -> Expression:
     """exp(x) - t x."""
     return exp(x) - t * x
 
 
-@pair(LOSSES)
+@loss()
 def poisson_rate(x: Expression, t: Expression) -> Expression:
     """x - t log(x + 1e-8)."""
     return x - t * log(x + LEAST_RATE)
@@ -84,8 +98,9 @@ def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> Non
     """out[k] = Σ f(x_i, t_i) over the elements of segment k."""
 
     def each(part: slice) -> Array:
-        losses = np.empty_like(x[part])
-        binary.combine(pair, x[part], t[part], losses)
+        xs = x[part]
+        losses = np.empty_like(xs)
+        binary.combine(pair, xs, t[part], losses)
         return losses[:, None]
 
     reduce_made(np.add, each, 1, offsets, out[:, None], 0)
@@ -98,7 +113,7 @@ def pair_loss_backward(
     """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
     side = int(of_target)
     if x.size <= BLOCK:  # cutting small arrays would take as long as the arithmetic
-        above = rows_of(dy, offsets, slice(0, x.size))
+        above = dy.repeat(offsets[1:] - offsets[:-1])
         binary.combine_backward(pair, above, x, t, out, side)
         return
     for part in blocks(x.size, 1):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.scalar.constants import Constants
 
 ROOT_2 = math.sqrt(2)
 TWO_OVER_ROOT_PI = 2 / math.sqrt(math.pi)
@@ -55,6 +56,8 @@ _LEADING = {
     "float32": (np.int32, np.int32(-(1 << 12))),
     "float64": (np.int64, np.int64(-(1 << 27))),
 }
+
+_UNITS = Constants((1, -1))
 
 
 def tail(x: Array) -> tuple[Array, Array]:
@@ -124,12 +127,13 @@ def _erf_near_0(x: Array) -> Array:
 
 def sigmoids(x: Array, are_both: bool = True) -> tuple[Array, Array]:
     """σ(x) and σ(-x), which is exact where σ(x) is near 1; without `are_both` σ(x) twice."""
-    below = np.multiply(x, -1)
+    one, minus_one = _UNITS[x.dtype]
+    below = np.multiply(x, minus_one)
     above = x.copy() if are_both else below
     for y in (below, above)[: 1 + are_both]:
-        np.exp(y, out=y)
-        np.add(y, 1, out=y)
-        np.divide(1, y, out=y)
+        np.exp(y, y)
+        np.add(y, one, y)
+        np.divide(one, y, y)
     return below, above
 
 

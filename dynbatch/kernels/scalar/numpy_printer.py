@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.scalar import normal
+from dynbatch.kernels.scalar.constants import Constants
 from dynbatch.kernels.scalar.expressions import (
     MASKS,
     TWINS,
@@ -29,15 +30,18 @@ Roots = Mapping[str, Expression]
 
 CALLS = {
     # Not np.negative: NumPy 2.4's is wrong for columns of rows that are 16 or 64 bytes apart.
-    "negative": "np.multiply({0}, -1)",
-    "reciprocal": "np.divide(1, {0})",  # np.reciprocal is slower
-    "pow": "np.power({0}, {1})", "hypot1": "np.hypot({0}, 1)",
+    "negative": "np.multiply({0}, {1})",
+    "reciprocal": "np.divide({1}, {0})",  # np.reciprocal is slower
+    "pow": "np.power({0}, {1})", "hypot1": "np.hypot({0}, {1})",
     "gauss": "normal.gauss({0})", "erf": "normal.erf({0})",
     "masked": "np.multiply({0}, {1})", "both": "np.logical_and({0}, {1})",
     "asin": "np.arcsin({0})", "acos": "np.arccos({0})", "atan": "np.arctan({0})",
     "asinh": "np.arcsinh({0})", "acosh": "np.arccosh({0})", "atanh": "np.arctanh({0})",
 }  # fmt: skip
 """Primitives that NumPy calls by another name."""
+
+NUMBERS = {"negative": -1, "reciprocal": 1, "hypot1": 1}
+"""The numbers that such a call takes besides."""
 
 TWIN_CALLS = {"normal_below": "normal.distribution", "sigmoid_below": "normal.sigmoids"}
 
@@ -54,11 +58,13 @@ class Printer:
     Attributes:
         lines:   the statements.
         scratch: with the arrays that they make.
+        numbers: the names of constants, c0, c1, …, by their texts.
     """
 
     def __init__(self, roots: Roots, shared: set[str], scratch: Sequence[str] = ()) -> None:
         self.lines: list[str] = []
         self.scratch = list(scratch)
+        self.numbers: dict[str, str] = {}
         (self._like, *_) = roots
         printed = map(_mask_of, rebuild(tuple(roots.values()), _masked))
         self._outputs = dict(zip(printed, roots, strict=True))
@@ -80,13 +86,25 @@ class Printer:
                 test = "" if root.is_uniform else f"if {name} is not {text}: "
                 self.lines.append(f"{test}np.copyto({name}, {text})")
 
+    def text(self, name: str, parameters: Sequence[str]) -> str:
+        """The Python text of the function that computes the roots."""
+        lines = self.lines
+        if self.numbers:
+            names, values = ", ".join(self.numbers.values()), ", ".join(self.numbers)
+            lines = [f"[{names}] = numbers[{self._like}.dtype]  # {values}", *lines]
+        return "\n    ".join([f"def {name}({', '.join(parameters)}):", *lines, ""])
+
     def _text(self, part: Expression) -> str:
+        if part.op == "number":
+            return self._number(part.value)
         if part.is_uniform:
             return uniform_text(part)
         return str(part.value) if part.op == "variable" else self._registers[part]
 
     def _add(self, part: Expression, k: int) -> None:
         xs = [self._text(x) for x in part.operands]
+        if part.op in NUMBERS:
+            xs.append(self._number(NUMBERS[part.op]))
         if part.op in TWINS:
             self._add_twins(part, xs[0])
             return
@@ -101,15 +119,19 @@ class Printer:
         text = self._call(part, xs)
         if is_new:
             self.lines.append(f"{register} = {text}")
+        elif part.op == "where" and register == xs[2]:
+            self.lines.append(f"np.copyto({register}, {xs[1]}, where={xs[0]})")
         elif part.op == "where":
             self.lines.append(f"np.copyto({register}, {text})")
         else:
-            self.lines.append(f"{text[:-1]}, out={register})")
+            keyword = "out=" if part.op in ("maximum", "minimum") else ""  # by position: a warning
+            self.lines.append(f"{text[:-1]}, {keyword}{register})")
 
     def _call(self, part: Expression, xs: list[str]) -> str:
         if part.op == "call":
             return str(part.value.by_hand["numpy"]).format(*xs)
-        if part.op == "where" and part.operands[1].is_uniform and part.operands[2].is_uniform:
+        choices = part.operands[1:] if part.op == "where" else ()
+        if choices and all([x.is_uniform and x.op != "number" for x in choices]):
             xs[1] = f"{self._like}.dtype.type({xs[1]})"  # two numbers would make float64
         return CALLS[part.op].format(*xs) if part.op in CALLS else f"np.{part.op}({', '.join(xs)})"
 
@@ -127,7 +149,9 @@ class Printer:
         if part.op in MASKS:
             return dying[0] if dying else ""
         if part.op == "where":  # np.where makes an array
-            return ""
+            mask, _, other = part.operands
+            # Equality is rare: writing a few elements is less than an array.
+            return known[other] if mask.op == "equal" and known.get(other) in dying else ""
         if len(self._outputs) > 1:  # an output that holds something else has no room for its own
             free = [x for x in free if x in dying and self._ends[part] <= self._made(x)]
             dying = [x for x in dying if x in [*free, *self.scratch]]
@@ -139,6 +163,9 @@ class Printer:
         """The step that computes an output."""
         (root,) = [root for root, name in self._outputs.items() if name == output]
         return self._steps.index(root) if root in self._steps else -1
+
+    def _number(self, value: float) -> str:
+        return self.numbers.setdefault(repr(value), f"c{len(self.numbers)}")
 
     def _new(self) -> str:
         self.scratch.append(f"t{len(self.scratch)}")
@@ -172,20 +199,14 @@ def _masked(part: Expression, xs: list[Expression]) -> Expression | None:
     return None
 
 
-def text(
-    name: str, parameters: Sequence[str], roots: Roots, shared: set[str],
-    scratch: Sequence[str] = (),
-) -> str:  # fmt: skip
-    """The Python text of a function that computes roots into arrays of their names."""
-    lines = Printer(roots, shared, scratch).lines
-    return "\n    ".join([f"def {name}({', '.join(parameters)}):", *lines, ""])
-
-
-def gradient(parameters: Sequence[str], root: Expression) -> tuple[Callable[..., None], bool]:
-    """The code that computes a gradient into `out`, and whether that may be dy."""
+def gradient(
+    parameters: Sequence[str], root: Expression, over_dy: bool = True
+) -> tuple[Callable[..., None], bool]:
+    """The code that computes a gradient into `out`, and whether that may be dy, if it is to be."""
     roots = {"out": root}
     # Written after dy has been read, unless that would take the only array of its own.
-    is_safe = bool(Printer(roots, set()).scratch) or not Printer(roots, {"dy"}).scratch
+    scratch = Printer(roots, {"dy"}).scratch
+    is_safe = not scratch or (over_dy and bool(Printer(roots, set()).scratch))
     return function("backward", parameters, roots, {"dy"} if is_safe else set()), is_safe
 
 
@@ -217,14 +238,14 @@ def function(
     name: str, parameters: Sequence[str], roots: Roots, shared: set[str] | None = None,
     scratch: Sequence[str] = (),
 ) -> Callable[..., None]:  # fmt: skip
-    """Compile `text`: once for each outcome of what it asks about the arguments, when it is met.
+    """Compile roots: once for each outcome of what they ask about the arguments, when it is met.
 
     Where no element meets a rare case, such as an exponent of 0, none of its passes is made.
     """
     rare = list(_rare(*roots.values()))
     tests = [*conditions(*roots.values()), *rare]
     if not tests:
-        return _compiled(name, text(name, parameters, roots, shared or set(), scratch))
+        return _printed(name, parameters, roots, shared or set(), scratch)
     outcome = question(parameters, tests)
     known: dict[tuple[bool, ...], Callable[..., None]] = {}
 
@@ -234,14 +255,21 @@ def function(
             truth = dict(zip(tests, key, strict=True))
             truth = {test: holds for test, holds in truth.items() if test not in rare or not holds}
             chosen = {out: decide(root, truth) for out, root in roots.items()}
-            known[key] = _compiled(name, text(name, parameters, chosen, shared or set(), scratch))
+            known[key] = _printed(name, parameters, chosen, shared or set(), scratch)
         known[key](*given)
 
     return run
 
 
-def _compiled(name: str, text: str) -> Callable[..., Any]:
-    scope: dict[str, Any] = {"np": np, "normal": normal}
+def _printed(
+    name: str, parameters: Sequence[str], roots: Roots, shared: set[str], scratch: Sequence[str]
+) -> Callable[..., None]:
+    printer = Printer(roots, shared, scratch)
+    return _compiled(name, printer.text(name, parameters), Constants(map(float, printer.numbers)))
+
+
+def _compiled(name: str, text: str, numbers: Constants | None = None) -> Callable[..., Any]:
+    scope: dict[str, Any] = {"np": np, "normal": normal, "numbers": numbers}
     exec(compile(text, f"<{name} printed by dynbatch>", "exec"), scope)
     result: Callable[..., Any] = scope[name]
     return result

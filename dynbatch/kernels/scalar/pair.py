@@ -31,10 +31,12 @@ class Pair(Definition):
                 see `Function`.
 
     Attributes:
-        names: of the values.
+        names:   of the values.
+        over_dy: whether gradients are to be written over dy, where NumPy needs arrays of its own.
     """
 
     names_of_arguments: tuple[str, ...] = ()
+    over_dy = True
 
     def __init__(self, body: Body, slopes: Mapping[str, Body]) -> None:
         super().__init__(body)
@@ -105,7 +107,7 @@ class Pair(Definition):
     def _backward(self, with_number: bool = False) -> list[tuple[Callable[..., None], bool]]:
         parameters = ("dy", *self.names, "out")
         roots = self.gradients("numpy", with_number)
-        return [numpy_printer.gradient(parameters, root) for root in roots]
+        return [numpy_printer.gradient(parameters, root, self.over_dy) for root in roots]
 
 
 def pair(table: dict[str, Pair], **slopes: Body) -> Callable[[Body], Pair]:

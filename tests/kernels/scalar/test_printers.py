@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import binary
+from dynbatch.kernels.losses.elementwise import divergence
 from dynbatch.kernels.scalar import numpy_printer
 from dynbatch.kernels.scalar.c_printer import CPrinter, CudaPrinter, literal
 from dynbatch.kernels.scalar.calculus import differentiate
@@ -119,36 +120,48 @@ __device__ __forceinline__ REAL greater_of(REAL a, REAL b) {
 
 NUMPY = """\
 def silu(dy, x, out):
-    t0 = np.multiply(x, -1)
-    np.exp(t0, out=t0)
-    np.add(1, t0, out=t0)
-    np.divide(1, t0, out=t0)
+    [c0, c1] = numbers[out.dtype]  # -1, 1
+    t0 = np.multiply(x, c0)
+    np.exp(t0, t0)
+    np.add(c1, t0, t0)
+    np.divide(c1, t0, t0)
     t1 = np.multiply(x, t0)
-    t2 = np.subtract(1, t0)
-    np.multiply(t1, t2, out=t1)
-    np.add(t0, t1, out=t0)
-    np.multiply(dy, t0, out=out)
+    t2 = np.subtract(c1, t0)
+    np.multiply(t1, t2, t1)
+    np.add(t0, t1, t0)
+    np.multiply(dy, t0, out)
 def softplus(dy, x, out):
-    np.multiply(x, -1, out=out)
-    np.exp(out, out=out)
-    np.add(1, out, out=out)
-    np.divide(1, out, out=out)
-    np.multiply(dy, out, out=out)
+    [c0, c1] = numbers[out.dtype]  # -1, 1
+    np.multiply(x, c0, out)
+    np.exp(out, out)
+    np.add(c1, out, out)
+    np.divide(c1, out, out)
+    np.multiply(dy, out, out)
 def gelu(dy, x, out):
+    [c0] = numbers[out.dtype]  # 2.5066282746310002
     t0, t1 = normal.distribution(x)
-    np.divide(t1, 2.5066282746310002, out=t1)
-    np.multiply(x, t1, out=t1)
-    np.add(t0, t1, out=t0)
-    np.multiply(dy, t0, out=out)
+    np.divide(t1, c0, t1)
+    np.multiply(x, t1, t1)
+    np.add(t0, t1, t0)
+    np.multiply(dy, t0, out)
 def leaky_relu(dy, x, out, slope):
-    m1 = np.greater(x, 0)
-    t0 = np.where(m1, out.dtype.type(1), slope)
-    np.multiply(dy, t0, out=out)
+    [c0, c1] = numbers[out.dtype]  # 0, 1
+    m1 = np.greater(x, c0)
+    t0 = np.where(m1, c1, slope)
+    np.multiply(dy, t0, out)
 def clip(dy, x, out, low, high):
     m1 = np.greater_equal(x, low)
     m2 = np.less_equal(x, high)
-    np.logical_and(m1, m2, out=m1)
-    np.multiply(dy, m1, out=out)
+    np.logical_and(m1, m2, m1)
+    np.multiply(dy, m1, out)
+def divergence(x, t, out):
+    [c0, c1] = numbers[out.dtype]  # 0, 1
+    m1 = np.equal(t, c0)
+    t0 = np.where(m1, c1, t)
+    np.log(t0, t0)
+    np.subtract(t0, x, t0)
+    np.multiply(t0, t, out)
+    np.copyto(out, c0, where=m1)
 """
 
 COMPILED = (
@@ -170,15 +183,18 @@ def test_numpys_gradients_write_over_dy_only_after_its_last_use():
     texts = []
     for f in IN_NUMPY:
         parameters, kept = ("dy", "x", "out", *f.names_of_arguments), {"dy"} if f.inplace else set()
-        texts.append(numpy_printer.text(f.name, parameters, {"out": f.gradient("numpy")}, kept))
+        printer = numpy_printer.Printer({"out": f.gradient("numpy")}, kept)
+        texts.append(printer.text(f.name, parameters))
+    loss = numpy_printer.Printer({"out": divergence.value("numpy")}, {"x", "t"})
+    texts.append(loss.text("divergence", ("x", "t", "out")))
     assert "".join([text.rstrip(" ") for text in texts]) == NUMPY
     assert [f.name for f in IN_NUMPY if not f.inplace] == ["softplus"]
 
 
 def test_a_comparison_is_one_pass_of_numpys():
     roots = {"out": binary.greater.value("numpy")}
-    text = numpy_printer.text("greater", ("a", "b", "out"), roots, {"a", "b"})
-    assert text.strip() == "def greater(a, b, out):\n    np.greater(a, b, out=out)"
+    text = numpy_printer.Printer(roots, {"a", "b"}).text("greater", ("a", "b", "out"))
+    assert text.strip() == "def greater(a, b, out):\n    np.greater(a, b, out)"
 
 
 def test_what_a_derivative_reads_is_found():
