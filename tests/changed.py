@@ -9,6 +9,7 @@ always run. Of tests with a parameter from `tests/node_cases.py`, cases run that
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import subprocess
@@ -23,7 +24,7 @@ import pytest
 
 from tests.uses import Repository, module_of, subject_of, without_ending
 
-BUDGET = 60
+BUDGET = 50
 """Seconds of processors, as the table has them, for tests and their collection."""
 FAR = 5
 """A distance from which on no test runs."""
@@ -179,7 +180,11 @@ class Changed:
         if hasattr(config, "workerinput"):
             config.args[:], self.cases = config.workerinput["changed"]
         else:
-            config.args[:] = self.choose(config, base)
+            gc.disable()  # trees of syntax, and of all node cases, make no garbage
+            try:
+                config.args[:] = self.choose(config, base)
+            finally:
+                gc.enable()
         self.args = config.args
         config.args_source = config.ArgsSource.ARGS
 
@@ -187,12 +192,15 @@ class Changed:
         """The files that pytest is to run."""
         root, ignored = config.rootpath, tuple(config.option.ignore or ())
         every = git(root, "ls-files", "--cached", "--others", "--exclude-standard")
-        repository = Repository(root, [file for file in every if (root / file).is_file()])
+        cache = getattr(config, "cache", None)
+        store = cache and cache.mkdir("uses")
+        repository = Repository(root, [file for file in every if (root / file).is_file()], store)
         changed = [file for file in changed_since(root, base) if file in repository.files]
         if not changed:
             pytest.exit("nothing has changed", 0)
         near, seconds = distances(changed, repository.users), seconds_of(root)
-        if of_cases := repository.users[NODE_CASES] & near.keys():
+        users = repository.users[NODE_CASES] & near.keys()
+        if of_cases := [file for file in users if NODE_CASES in repository.homes(file)]:
             self.cases, count = nearest_cases(near, root)
             for file in of_cases:
                 seconds[file] = seconds.get(file, USUAL) * len(self.cases) / count

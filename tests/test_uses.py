@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.changed import distances, files_with_tests
-from tests.uses import Repository
+from tests.uses import Repository, Text
 
 ROOT = Path(__file__).parent.parent
 
@@ -88,3 +88,14 @@ def test_no_file_of_the_package_is_more_than_two_uses_away_from_a_test():
         if file.startswith("dynbatch/") and file.endswith((".py", ".c", ".h", ".cu", ".cuh")):
             near = distances([file], repository.users)
             assert min(near.get(test, 9) for test in tests) <= 2, file
+
+
+def test_only_texts_that_are_new_are_read_anew(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr("tests.uses.Text", lambda text: read.append(text) or Text(text))
+    for one in ("import a", "import a", "import c"):
+        (tmp_path / "a.py").write_text("x = 1")
+        (tmp_path / "b.py").write_text(one)
+        found = Repository(tmp_path, ["a.py", "b.py"], tmp_path).uses("b.py")
+        assert found == ({"a.py"} if one == "import a" else set())
+    assert read == ["x = 1", "import a", "import c"]

@@ -9,11 +9,15 @@ file those that its strings and includes name.
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
+import pickle
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import Any
 
 C = (".c", ".h", ".cu", ".cuh")
 DOTTED = re.compile(r"\w+(?:\.\w+)+")
@@ -51,37 +55,60 @@ class Text:
         self.stars: set[str] = set()
         self.strings: set[str] = set()
         docstrings: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
+        names: list[Name] = []
+        nodes: list[Any] = [tree]
+        while nodes:
+            node, attributes = nodes.pop(), ()
+            while type(node) is ast.Attribute:
+                node, attributes = node.value, (node.attr, *attributes)
+            kind = type(node)
+            if kind is ast.Name:
+                names.append((node.id, attributes))
+                continue
+            if kind is ast.Import:
                 for name, new in [(alias.name, alias.asname) for alias in node.names]:
                     self.imported.add(name)
                     first = name.partition(".")[0]
                     self.bound[new or first] = (name if new else first, ())
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            elif kind is ast.ImportFrom and node.module and not node.level:
                 for name, new in [(alias.name, alias.asname) for alias in node.names]:
                     self.imported.add(f"{node.module}.{name}")
                     self.bound[new or name] = (node.module, (name,))
                     if name == "*":
                         self.stars.add(node.module)
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            elif kind is ast.Expr and type(node.value) is ast.Constant:
                 docstrings.add(str(node.value.value))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            elif kind is ast.Constant and type(node.value) is str:
                 self.strings.add(node.value)
+            for value in vars(node).values():  # as `ast.walk` does, which takes longer
+                if type(value) is list:
+                    nodes += [each for each in value if isinstance(each, ast.AST)]
+                elif isinstance(value, ast.AST):
+                    nodes.append(value)
         # Docstrings of functions give examples; that of a module may name its sources.
         self.strings -= docstrings - {ast.get_docstring(tree, clean=False)}
         self.has_doctests = any(">>> " in text for text in docstrings)
-        self.used = set(self._used(tree))
+        self.used = {
+            (module, first + attributes)
+            for name, attributes in set(names)
+            if name in self.bound
+            for module, first in [self.bound[name]]
+        }
 
-    def _used(self, tree: ast.AST) -> Iterator[Name]:
-        nodes = [tree]
-        while nodes:
-            node, attributes = nodes.pop(), ()
-            while isinstance(node, ast.Attribute):
-                node, attributes = node.value, (node.attr, *attributes)
-            if isinstance(node, ast.Name) and node.id in self.bound:
-                module, first = self.bound[node.id]
-                yield module, first + attributes
-            nodes.extend(ast.iter_child_nodes(node))
+
+def texts_of(sources: Mapping[str, str], store: Path | None) -> dict[str, Text]:
+    """Parsed texts by the names of their modules; where there is a `store`, only new ones anew."""
+    digests = {name: hashlib.blake2b(source.encode()).digest() for name, source in sources.items()}
+    kept: dict[bytes, Text] = {}
+    if store and store.exists():
+        kept = pickle.loads(store.read_bytes())
+    texts = {name: kept.get(digests[name]) or Text(source) for name, source in sources.items()}
+    new = {digests[name]: text for name, text in texts.items()}
+    if store and new.keys() != kept.keys():
+        unfinished = store.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(pickle.dumps(new))
+        unfinished.replace(store)
+    return texts
 
 
 class Repository:
@@ -90,13 +117,16 @@ class Repository:
     Args:
         root:  the folder.
         files: paths below it.
+        store: a folder for what was read, so that the next time only changes are.
     """
 
-    def __init__(self, root: Path, files: Iterable[str]) -> None:
+    def __init__(self, root: Path, files: Iterable[str], store: Path | None = None) -> None:
         self.root = root
         self.files = frozenset(files)
         self.modules = {module_of(file): file for file in self.files if file.endswith(".py")}
-        self.texts = {name: Text(self._text(file)) for name, file in self.modules.items()}
+        sources = {name: self._text(file) for name, file in self.modules.items()}
+        version = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8).hexdigest()
+        self.texts = texts_of(sources, store and store / f"{version}.pickle")
         for text in self.texts.values():
             for module in text.stars & self.modules.keys():
                 names = self.texts[module].defined
@@ -127,12 +157,17 @@ class Repository:
         if not file.endswith(".py"):
             return set()
         text = self.texts[module_of(file)]
-        homes = {self.modules[home] for home in map(self.home, text.used) if home}
+        homes = self.homes(file)
         # Modules may be imported for what they do; other names that are not used are handed on.
         homes |= {self.modules[module] for module in text.imported & self.modules.keys()}
         reads = file.startswith(("tests/", "docs/"))
         named = [self.named_in(string, reads) for string in text.strings]
         return homes.union(self._by_path(file), *named)
+
+    def homes(self, file: str) -> set[str]:
+        """The files that define the names which a module speaks of."""
+        used = self.texts[module_of(file)].used
+        return {self.modules[home] for home in map(self.home, used) if home}
 
     def home(self, name: Name) -> str | None:
         """The module that defines a name, through those that hand it on; None: another project."""
