@@ -22,7 +22,7 @@ from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard, PlacedNodes
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.graph_runs import Runs
-from dynbatch.kernels.runtime import precision
+from dynbatch.kernels.runtime import precision as precisions
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
@@ -60,7 +60,13 @@ class Graph(Runs, Introspection, NamesChecked):
             stay float32, and nothing else is rounded: no loss, norm, softmax, attention, product
             of two nodes (`F.matmul`) or optimizer. Other processors round as well, more slowly
             than they multiply otherwise, so that the numbers can be tried there; where C kernels
-            run, those of bfloat16 have the same bits on all.
+            run, those of bfloat16 have the same bits on all. By default as `precision`.
+        precision: what values are rounded to, "float32" (not at all) or "bfloat16": each value
+            when its kernel, which computes in float32, has written it. Backward reads what forward
+            left in half the memory. float32 stay: parameters and their gradients, the state of
+            optimizers, losses, numbers (values without dimensions), statistics, sums inside of
+            kernels, the running state of a cell, and gradients of values. No bit depends on
+            `memory_limit`, or on the sentences beside one.
         guard:  True looks for NaN and infinity after each batch. The first one, in a value or in a
             gradient, ends the run with a NumericError that names the node that made it, its line,
             its sentence, and what it read (see `dynbatch.debugging.guard`). With `check=True` too,
@@ -71,8 +77,8 @@ class Graph(Runs, Introspection, NamesChecked):
     Raises:
         BackendError:  the device is not available, or has no tensor cores for `matmul`.
         DtypeError:    another dtype.
-        ArgumentError: unknown policy or `matmul`, another argument's name or type, or `matmul` in
-            a graph of float64.
+        ArgumentError: unknown policy, `matmul` or `precision`, another argument's name or type, or
+            one of the two in a graph of float64.
 
     Example:
         >>> import dynbatch as db
@@ -96,8 +102,9 @@ class Graph(Runs, Introspection, NamesChecked):
         pool: Pool | None = None,
         check: bool = False,
         guard: bool = False,
-        matmul: str = FULL,
+        matmul: str | None = None,
         profile: bool = False,
+        precision: str = FULL,
     ) -> None:
         check, guard = switch(self, "check", check), switch(self, "guard", guard)
         super().__init__(
@@ -107,7 +114,9 @@ class Graph(Runs, Introspection, NamesChecked):
             grad=switch(self, "grad", grad),
             seed=random.next_seed() if seed is None else integer(self, "seed", seed) & 0xFFFFFFFF,
         )
-        self.matmul = precision.checked(matmul, self.dtype, self.device)
+        self.precision = precisions.of_values(precision, self.dtype)
+        matmul = self.precision if matmul is None else matmul
+        self.matmul = precisions.checked(matmul, self.dtype, self.device)
         pool = pool_of(self.device) if pool is None else pool
         if not isinstance(pool, Pool):
             fix = "leave it out, or give a dynbatch.memory.Pool"
@@ -119,7 +128,7 @@ class Graph(Runs, Introspection, NamesChecked):
             observers.append(partial(Guard, places=places))
         self._executor = Executor(
             self.device, self.dtype, self.policy, pool, grad, observers, self.matmul,
-            switch(self, "profile", profile),
+            switch(self, "profile", profile), self.precision,
         )  # fmt: skip
 
     def __enter__(self) -> Self:

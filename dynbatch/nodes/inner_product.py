@@ -28,6 +28,7 @@ class InnerProduct(Operation):
     """
 
     __slots__ = ("weights",)
+    exact = True
     any_shape = True
     any_rank = True
     variadic = True

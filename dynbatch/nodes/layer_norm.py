@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from dynbatch.backend import Array
@@ -62,6 +63,10 @@ class FeatureNormalization(Operation):
         return dict.fromkeys(cls.statistics, (batch.rows, 1)) | {
             "input": (batch.rows, batch.first.width)
         }
+
+    @classmethod
+    def narrow_saved(cls, batch: Batch) -> Collection[str]:
+        return [name for name in cls.saved(batch) if name == "input"]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

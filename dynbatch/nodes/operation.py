@@ -8,7 +8,7 @@ the batch. Batching itself is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -96,6 +96,7 @@ class Operation(Recorded):
         moves_all: True if every element of every input is moved exactly once, so that its gradient
             is written rather than added to; for `Structural` types.
         only_moves: True if values are copied, taken apart or joined, and nothing is computed.
+        exact:     True if values stay float32 in a graph of precision "bfloat16": losses, sums.
         multiplies_values: True if its matrix products are of two values, whose factors
             `Graph(matmul=...)` leaves in float32.
         given_attributes: attributes that follow from one array of the sentence, and from nothing
@@ -136,6 +137,7 @@ class Operation(Recorded):
     is_alias: ClassVar[bool] = False
     moves_all: ClassVar[bool] = False
     only_moves: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
     multiplies_values: ClassVar[bool] = False
     cache_type: ClassVar[type[ScanCache]] = ScanCache
     accumulates: ClassVar[tuple[int, ...]] = ()
@@ -322,6 +324,11 @@ class Operation(Recorded):
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         """Arrays (rows, width) that forward leaves for backward beyond inputs and output."""
         return {}
+
+    @classmethod
+    def narrow_saved(cls, batch: Batch) -> Collection[str]:
+        """The names of `saved` that precision "bfloat16" rounds: values, no sums or positions."""
+        return ()
 
     @classmethod
     def recompute_of(cls, nodes: Sequence[Any]) -> int:

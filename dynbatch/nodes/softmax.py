@@ -54,6 +54,7 @@ class LogSoftmax(Normalised):
     """y_i = x_i - log Σ_j exp(x_j). dx_i = dy_i - exp(y_i) Σ_j dy_j."""
 
     __slots__ = ()
+    exact = True
     kernel = staticmethod(kernels.log_softmax)
     backward_kernel = staticmethod(kernels.log_softmax_backward)
 

@@ -211,7 +211,7 @@ def test_a_sentence_has_the_same_bits_alone_and_in_a_company_of_thirty(case, mat
 @every_case
 def test_each_batch_in_bfloat16_is_its_nodes_one_by_one(case):
     parameters = parameters_of(case, "float32")
-    with db.Graph(seed=0, matmul="bfloat16", check=True) as graph:
+    with db.Graph(seed=0, precision="bfloat16", check=True) as graph:
         nodes = [as_nodes(graph, arguments) for arguments in sentences_of(case, FEW)]
         outputs = [y for each in nodes for y in outputs_of(case.build, graph, [*each, *parameters])]
         backward(graph, probe(outputs, random_like(outputs, 3)))

@@ -57,7 +57,7 @@ class Executor:
         trains: whether a backward may follow a run.
         observers: who look at each step, from the innermost to the outermost. Then no value is
             written over an input, and steps run one after the other.
-        matmul: the precision of products with weights.
+        matmul: the precision of products with weights; `values`, what values are rounded to.
         profile: whether to record what each thread does.
     """
 
@@ -71,6 +71,7 @@ class Executor:
         observers: Sequence[Wrap] = (),
         matmul: str = FULL,
         profile: bool = False,
+        values: str = FULL,
     ) -> None:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
@@ -79,13 +80,14 @@ class Executor:
         self._device = device
         self._dtype = dtype
         self._matmul = matmul
+        self._values = values
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
         self._policy = policy
         self._maker = StepMaker(dtype, device, policy)
         self.is_observed = bool(observers)
         self._trains = trains
-        self._planner = RunPlanner(trains, itemsize, not observers)
+        self._planner = RunPlanner(trains, itemsize, not observers, values != FULL)
         self._actions = StepActions(device, self.statistics)
         for wrap in observers:
             self._actions = wrap(self._actions)
@@ -319,7 +321,8 @@ class Executor:
 
     def _settings(self) -> Hashable:
         """The settings of graph and kernels that plans follow from."""
-        return self._policy, self._dtype.char, self._matmul, self._trains, settings()
+        precisions = self._dtype.char, self._matmul, self._values
+        return self._policy, precisions, self._trains, settings()
 
     def _plan(self, request: Request, device: Device | None = None) -> RunPlan:
         kept = {node.index for node in request.kept}
@@ -359,10 +362,19 @@ class Executor:
             self._commits.add(stage.steps)
         elif stage.kind is StageKind.MULTIPLY:
             self._commits.add_products(stage.steps)
+        elif stage.kind is StageKind.WIDEN:
+            assert self._run.memory is not None
+            for step in stage.steps:
+                step.widen(self._run.memory.starts(step), arena)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
             self._stages.run(stage, arena)
+            if self._values != FULL and not stage.is_backward:
+                assert self._run.memory is not None
+                rounded = self._run.memory.graph.rounded
+                for step in stage.steps:
+                    step.round(rounded.get(step, ()), arena)
 
     # After ----------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from operator import is_
 
@@ -12,6 +13,7 @@ from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.execution.recorded_stages import surroundings
 from dynbatch.batcher.execution.run import Arenas, apply
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.narrowing import Ranges
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.places import packings, value_moves
 from dynbatch.batcher.steps.step_run import StepRun
@@ -96,7 +98,8 @@ class RepeatedRun:
         kernels = [step.batch.first for step in steps if step.node_type.is_one_kernel]
         read = [parameter for node in kernels for parameter in node.all_parameters()]
         self._parameters = list(dict.fromkeys(read))
-        each = [pair for step in steps for pair in _actions_of(step, arena)]
+        rounded = memory.graph.rounded
+        each = [pair for step in steps for pair in _actions_of(step, arena, rounded.get(step, ()))]
         self._actions = [action for action, _ in each]
         self._each = each  # last: after an interrupt before it the next run begins here again
         if not isinstance(arena, np.ndarray):
@@ -121,8 +124,21 @@ class RepeatedRun:
         self._arenas.give_after(0)
 
 
-def _actions_of(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
-    """The work of `StepRun.forward`, for `kept`; its arrays stay at their addresses."""
+def _actions_of(
+    step: StepRun, arena: Array, rounded: Sequence[Ranges]
+) -> list[tuple[Action, bool]]:
+    """The work of `StepRun.forward`, for `kept`; its arrays stay at their addresses.
+
+    Args:
+        rounded: the elements of each block that are rounded after it.
+    """
+    actions = _forward_actions(step, arena)
+    if rounded:
+        actions.append((partial(step.round, rounded, arena), True))
+    return actions
+
+
+def _forward_actions(step: StepRun, arena: Array) -> list[tuple[Action, bool]]:
     kind, batch = step.node_type, step.batch
     if isinstance(step, AliasStep):
         return []

@@ -6,10 +6,11 @@ of a table, and the walk hands out their numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dynbatch.batcher.planning.block_table import BlockTable
 from dynbatch.batcher.planning.in_place import InPlace
+from dynbatch.batcher.planning.narrowing import LEAST_NARROWED
 from dynbatch.batcher.planning.stage_order import StageOrder
 from dynbatch.batcher.planning.stages import (
     MemorySaving,
@@ -21,13 +22,15 @@ from dynbatch.batcher.planning.stages import (
 from dynbatch.batcher.planning.whole_gradients import moves_all, tiled
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
-from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.batcher.steps.step_run import StepRun, halves_size
 
 END = 1 << 60
 """The last stage of a block that outlives its run."""
 SCRATCH_ALIGNMENT = 16
 NOBODY: frozenset[int] = frozenset()
 DIRECT = GradientTarget(direct=True)
+VALUES = "activations"
+KEPT = "kept for backward"
 
 
 class LifetimeWalk:
@@ -44,6 +47,7 @@ class LifetimeWalk:
         stages:     the stages.
         placements: of each step's forward; `recomputed`, of its second forward.
         backward:   of each step's backward.
+        widened:    rows of float32 values that were made of 16 bits.
         gradients:  row of each block's gradient.
         pairs:      blocks that may take the place of others; None where none may. Then no kernel
             adds to a gradient either, so that whoever looks at a step sees what it makes.
@@ -60,6 +64,7 @@ class LifetimeWalk:
         self.recomputed: dict[StepRun, Placement] = {}
         self.backward: dict[StepRun, BackwardPlacement] = {}
         self.gradients: dict[Block, int] = {}
+        self.widened: dict[StepRun, Sequence[int | None]] = {}
         self.pairs = InPlace() if in_place and graph.loss is not None else None
         self._graph = graph
         self._saving = saving
@@ -88,6 +93,9 @@ class LifetimeWalk:
                 for block in step.blocks:
                     self._ensure_gradient(block, time)
                 self._walk_backward(step, time)
+        elif kind is StageKind.WIDEN:
+            for step in steps:
+                self._walk_widen(step, time)
         elif kind in (StageKind.FORWARD, StageKind.RECOMPUTE):
             for step in steps:
                 self._walk_forward(step, time, kind is StageKind.RECOMPUTE)
@@ -101,7 +109,7 @@ class LifetimeWalk:
         rows = []
         for block in step.blocks:
             last = END if stays and (graph.trains or not step.is_inside(block)) else time
-            values[block] = row = add(block.size, time, last, block.width, "activations", owner)
+            values[block] = row = add(block.size, time, last, block.width, VALUES, owner)
             rows.append(row)
         packings = self._read_inputs(step, time, time, None)
         fused = step in graph.fused
@@ -113,7 +121,7 @@ class LifetimeWalk:
         recompute = self._saving.segments.get(step, step.batch.recompute)
         asked = step.needs(keeps, recompute)
         saved = {
-            name: (add(n * width, time, last, width, "kept for backward", owner), n, width)
+            name: (add(n * width, time, last, width, KEPT, owner), n, width)
             for name, (n, width) in asked.saved.items()
         }
         workspace = None
@@ -121,12 +129,54 @@ class LifetimeWalk:
             table = self.table if differentiates else self.scratch
             row = table.add(asked.workspace, time, time, SCRATCH_ALIGNMENT, "workspace", owner)
             workspace = row, asked.workspace
-        placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute)
+        narrow: tuple[int | None, ...] = ()
+        narrow_saved: Mapping[str, int] = {}
+        if not again and step not in self._saving.recomputed and not fused:
+            narrow, narrow_saved = self._narrow(step, time, saved)
+        placement = Placement(
+            tuple(rows), packings, saved, workspace, keeps, recompute, narrow, narrow_saved
+        )
         (self.recomputed if again else self.placements)[step] = placement
         if self.pairs is not None:
             self.pairs.forward(step, time, values, placement)
         if fused:
             self._fused_backward(step, time)
+
+    def _narrow(
+        self, step: StepRun, time: int, saved: Mapping[str, tuple[int, int, int]]
+    ) -> tuple[tuple[int | None, ...], dict[str, int]]:
+        """Rows of what a step leaves in 16 bits: of its blocks, and by name."""
+        graph, owner = self._graph, step.node_type.__name__
+
+        def add(elements: int, cause: str) -> int:
+            size = halves_size(elements)
+            return self.table.add(size, time, time, SCRATCH_ALIGNMENT, cause, owner)
+
+        if graph.loss is None or not graph.rounds:
+            return (), {}
+        wide = self._saving.wide
+        narrowed = [b in graph.narrowed and b not in wide for b in step.blocks]
+        blocks = [
+            add(block.size, VALUES) if is_narrowed else None
+            for block, is_narrowed in zip(step.blocks, narrowed, strict=True)
+        ]
+        sizes = {name: rows * width for name, (_, rows, width) in saved.items()}
+        narrow = step.node_type.narrow_saved(step.batch) if saved and step not in wide else ()
+        large = [name for name in narrow if sizes[name] >= LEAST_NARROWED]
+        return tuple(blocks), {name: add(sizes[name], KEPT) for name in large}
+
+    def _walk_widen(self, step: StepRun, time: int) -> None:
+        lasts, owner = self.table.lasts, step.node_type.__name__
+        rows: list[int | None] = []
+        for block, narrow in zip(step.blocks, self.placements[step].narrow, strict=True):
+            if narrow is None:
+                rows.append(None)
+                continue
+            lasts[narrow] = time
+            row = self.table.add(block.size, time, time, block.width, VALUES, owner)
+            self._values[block] = row
+            rows.append(row)
+        self.widened[step] = rows
 
     def _read_inputs(
         self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None
@@ -179,12 +229,19 @@ class LifetimeWalk:
         output = retains.output or (is_kept and node_type.uses_output(step.batch))
         if output:
             self._read([step.block], until)
+        widened: dict[str, int] = {}
         placement = self.recomputed.get(step) or self.placements.get(step)
         if placement is None:
             if step.parameters or node_type.reads_values():
                 self._order.require_written(step.block)
         else:
-            for row, _, _ in placement.saved.values():
+            for name, (row, rows, width) in placement.saved.items():
+                narrow = placement.narrow_saved.get(name)
+                if narrow is not None:
+                    lasts[narrow] = max(lasts[narrow], time)
+                    row = widened[name] = self.table.add(
+                        rows * width, time, time, width, KEPT, node_type.__name__
+                    )
                 lasts[row] = max(lasts[row], until)
         for block in step.blocks:
             row = self.gradients[block]
@@ -197,7 +254,7 @@ class LifetimeWalk:
                 elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
             )
             workspace = row, elements
-        self._add_backward(step, time, packings, workspace, output)
+        self._add_backward(step, time, packings, workspace, output, widened)
         if self.pairs is not None:
             self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
 
@@ -206,7 +263,7 @@ class LifetimeWalk:
         row = self.gradients.get(step.block)
         if row is not None:
             self.table.lasts[row] = max(self.table.lasts[row], time)
-        self._add_backward(step, time, (), None, False)
+        self._add_backward(step, time, (), None, False, {})
 
     def _add_backward(
         self,
@@ -215,6 +272,7 @@ class LifetimeWalk:
         packings: tuple[int | None, ...],
         workspace: tuple[int, int] | None,
         output: bool,
+        widened: Mapping[str, int],
     ) -> None:
         owned = NOBODY
         if step.parameters:
@@ -227,7 +285,7 @@ class LifetimeWalk:
         targets = tuple([self._target(step, source, time, begun) for source in step.sources])
         deferred = self._graph.deferred.get(step, NOBODY)
         self.backward[step] = BackwardPlacement(
-            packings, targets, workspace, owned, deferred, output
+            packings, targets, workspace, owned, deferred, output, widened
         )
 
     def _target(

@@ -53,15 +53,24 @@ class LiveProfile:
         self._inputs: list[list[int]] = [[] for _ in steps]
         self._readers: list[list[int]] = [[] for _ in steps]
         self._walk()
-        sizes, lasts = plan.blocks.sizes, plan.blocks.lasts
+        sizes, lasts, firsts = plan.blocks.sizes, plan.blocks.lasts, plan.blocks.firsts
         placements = plan.placements.values()
-        self._sizes = np.array([sum([sizes[row] for row in p.blocks]) for p in placements])
-        self._saved = np.array([sum([n * k for _, n, k in p.saved.values()]) for p in placements])
-        self._size = self._sizes.tolist()
+        self._size = [sum([sizes[row] for row in p.blocks]) for p in placements]
+        # Between forward and backward, where some of it lies in 16 bits.
+        self._sizes = np.array(
+            [sum([sizes[row] for row in p.resting_blocks()]) for p in placements]
+        )
+        self._saved = np.array([sum([sizes[row] for row in p.resting_saved()]) for p in placements])
         self._saved_last = [
             2 * max([lasts[row] for row, _, _ in p.saved.values()], default=0) for p in placements
         ]
-        self._last = [2 * max([lasts[row] for row in p.blocks]) for p in placements]
+        wide = [[row for row in plan.widened.get(step, ()) if row is not None] for step in steps]
+        self._last = [
+            2 * max([lasts[row] for row in [*p.blocks, *again]])
+            for p, again in zip(placements, wide, strict=True)
+        ]
+        # The entry from which values that lie in 16 bits are float32 again.
+        self._wide = [2 * min([firsts[row] for row in again], default=0) for again in wide]
         self._slot: dict[int, int] = {}  # of each recomputed step, the entry at which it runs again
         self._segments = [p.recompute for p in placements]
         self._work: dict[int, int] = {}  # the most that a step works with when it runs again
@@ -97,6 +106,8 @@ class LiveProfile:
         for what, a, b, value in reversed(self._journal[mark:]):
             if what == "alive":
                 self.alive[a:b] -= value
+            elif what == "wide":
+                self._wide[a] = value
             elif what == "last":
                 self._last[a] = value
             elif what == "segments":
@@ -189,8 +200,12 @@ class LiveProfile:
             self._journal.append(("alive", first, end, elements))
 
     def _extend(self, number: int, entry: int) -> None:
-        last = self._last[number]
-        if last < entry:
+        last, wide = self._last[number], self._wide[number]
+        if entry < wide:
+            self._change(entry, wide, self._size[number])
+            self._journal.append(("wide", number, 0, wide))
+            self._wide[number] = entry
+        elif last < entry:
             self._change(last + 1, entry + 1, self._size[number])
             self._journal.append(("last", number, 0, last))
             self._last[number] = entry
@@ -204,7 +219,7 @@ class LiveProfile:
         self._slot[number] = slot
         self._waiting[number] = False
         if slot is not NEVER:
-            self._change(int(self._read[number]) + 1, slot, -self._size[number])
+            self._change(int(self._read[number]) + 1, slot, -int(self._sizes[number]))
             self._change(int(self._made[number]), slot, -int(self._saved[number]))
             self._work_at(number, slot)
             self._read_inputs(number, slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,8 @@ class MemoryPlan:
         graph:      the steps of the run.
         stages:     what runs, in order.
         placements: where each new step's forward has its arrays; `recomputed`, its second forward;
-            `backward`, each step's backward. Places are rows of `blocks`.
+            `backward`, each step's backward; `widened`, values that lay in 16 bits. Places are rows
+            of `blocks`.
         gradients:  row of each block's gradient.
         blocks:     all blocks of the arena.
         scratch:    workspaces of a run without a loss. All its values stay, and with them their
@@ -45,6 +47,7 @@ class MemoryPlan:
     placements: Mapping[StepRun, Placement]
     recomputed: Mapping[StepRun, Placement]
     backward: Mapping[StepRun, BackwardPlacement]
+    widened: Mapping[StepRun, Sequence[int | None]]
     gradients: Mapping[Block, int]
     blocks: BlockTable
     scratch: BlockTable
@@ -73,6 +76,32 @@ class MemoryPlan:
         """The first stage with the most elements alive, and their number: no arena is smaller."""
         return self.shared.fullest(len(self.stages))
 
+    def starts(self, step: StepRun) -> list[int | None]:
+        """First elements of a step's blocks once they are float32 again."""
+        return [None if row is None else self.offsets[row] for row in self.widened[step]]
+
+    def in_both_forms(self, stage: int) -> Block | StepRun | None:
+        """The largest in 16 bits at a stage with float32 beside it: see `MemorySaving.wide`."""
+        firsts, lasts, sizes = self.blocks.firsts, self.blocks.lasts, self.blocks.sizes
+
+        def alive(row: int | None) -> bool:
+            return row is not None and firsts[row] <= stage <= lasts[row]
+
+        both: Counter[Block | StepRun] = Counter()
+        for step, placement in self.placements.items():
+            again = self.widened.get(step, [None] * len(placement.narrow))
+            rows = zip(step.blocks, placement.narrow, placement.blocks, again, strict=False)
+            for block, narrow, *wide in rows:
+                if narrow is not None and alive(narrow) and any(map(alive, wide)):
+                    both[block] += sizes[narrow]
+            backward = self.backward.get(step)
+            widened = {} if backward is None else backward.widened
+            for name, row in placement.narrow_saved.items():
+                forms = placement.saved[name][0], widened.get(name)
+                if alive(row) and any(map(alive, forms)):
+                    both[step] += sizes[row]
+        return max(both, key=lambda x: both[x], default=None)
+
     def outlives(self, row: int) -> bool:
         """Whether a block stays after the run."""
         return self.blocks.lasts[row] >= END
@@ -92,6 +121,29 @@ class MemoryPlan:
         return self.shared.intervals(offsets)
 
 
+def plan_narrow(graph: StepGraph, in_place: bool) -> tuple[MemoryPlan, MemorySaving]:
+    """The plan of a run without offsets, with all in 16 bits that makes the peak smaller.
+
+    At a stage that widens, 16 bits and 32 lie beside each other. If that is at the peak, float32
+    stays: no bit depends on it.
+    """
+    everything = MemorySaving(
+        wide=graph.narrowed.union([s for s in graph.new if s.node_type.saves])
+    )
+    widest = plan_lifetimes(graph, everything, in_place)
+    saving = NO_SAVING
+    plan = plan_lifetimes(graph, saving, in_place)
+    while both := plan.in_both_forms(plan.fullest()[0]):
+        less = replace(saving, wide=saving.wide | {both})
+        other = plan_lifetimes(graph, less, in_place)
+        if other.fullest()[1] >= plan.fullest()[1]:
+            break
+        plan, saving = other, less
+    if plan.fullest()[1] >= widest.fullest()[1]:
+        return widest, everything
+    return plan, saving
+
+
 def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> MemoryPlan:
     """The plan of a run without offsets.
 
@@ -108,6 +160,7 @@ def plan_lifetimes(graph: StepGraph, saving: MemorySaving, in_place: bool) -> Me
         walk.placements,
         walk.recomputed,
         walk.backward,
+        walk.widened,
         walk.gradients,
         walk.table,
         walk.scratch,
@@ -120,6 +173,8 @@ def plan_memory(
     graph: StepGraph, saving: MemorySaving = NO_SAVING, in_place: bool = True
 ) -> MemoryPlan:
     """The plan of a run, with an offset for every block; see `plan_lifetimes`."""
+    if graph.rounds and saving is NO_SAVING:
+        return plan_narrow(graph, in_place)[0].placed()
     return plan_lifetimes(graph, saving, in_place).placed()
 
 

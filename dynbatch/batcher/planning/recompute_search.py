@@ -22,7 +22,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.batcher.planning.live_profile import LiveProfile
-from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
+from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes, plan_narrow
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
 from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, StepGraph
 from dynbatch.batcher.steps.step_run import StepRun
@@ -96,7 +96,8 @@ class RecomputeSearch:
         Args:
             thorough: whether to look for it where the limit seems out of reach.
         """
-        whole = self._plan(NO_SAVING, [])
+        saving = plan_narrow(self._graph, self._in_place)[1] if self._graph.rounds else NO_SAVING
+        whole = self._plan(saving, [])
         if self._fits(whole):
             return whole
         peak, _ = whole.plan.fullest()
@@ -168,7 +169,9 @@ class RecomputeSearch:
         self, generator: np.random.Generator, options: Sequence[RecomputeOption], share: float
     ) -> Candidate:
         """The plan with about this share of the options, by chance."""
-        saving = MemorySaving(serial=generator.random() < 0.5, apart=generator.random() < 0.5)
+        saving = replace(
+            self._whole.saving, serial=generator.random() < 0.5, apart=generator.random() < 0.5
+        )
         chosen: list[RecomputeOption] = []
         for option in options:
             if generator.random() < share:

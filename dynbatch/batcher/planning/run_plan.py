@@ -104,12 +104,14 @@ class RunPlanner:
         trains:   whether a backward may follow a run.
         itemsize: bytes of an element.
         in_place: whether kernels may write over what they read for the last time.
+        rounds:   whether values are rounded to bfloat16.
     """
 
-    def __init__(self, trains: bool, itemsize: int, in_place: bool) -> None:
+    def __init__(self, trains: bool, itemsize: int, in_place: bool, rounds: bool = False) -> None:
         self._trains = trains
         self._itemsize = itemsize
         self._in_place = in_place
+        self._rounds = rounds
 
     def plan(
         self, prepare: Prepare, request: Request, past: Sequence[StepRun], held: int
@@ -198,7 +200,8 @@ class RunPlanner:
         # Further results of a call may wait for a later run to be asked for.
         calls = [node for node in staying if isinstance(node, BlockCall)]
         kept += [result.block.base for call in calls for result in call.places]
-        return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
+        parts = preparation.parts_in_order
+        return StepGraph(parts, past, loss, self._trains, kept, self._rounds)
 
 
 Fit = Callable[[RecomputeSearch], Candidate | None]

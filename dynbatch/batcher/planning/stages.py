@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from dynbatch.batcher.planning.narrowing import Narrowing
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import groups
 from dynbatch.batcher.steps.step_run import StepRun
@@ -40,6 +41,8 @@ class StageKind(Enum):
     """Forward once more."""
     ACCUMULATE = "accumulate"
     """Add up the gradients of parameters that a part left."""
+    WIDEN = "widen"
+    """Make float32 of values that lie in 16 bits."""
     MULTIPLY = "weight gradients"
     """Make one product of what steps left for the gradient of a weight that several use."""
 
@@ -65,12 +68,15 @@ class MemorySaving:
         serial:     backward of steps that could run side by side, one after the other.
         segments:   for steps that make again themselves what they left, `Batch.recompute`.
         apart:      a product of few rows for each step, where a weight's are else made together.
+        wide:       blocks, and steps for what they leave beside values, that stay float32 though
+            they could lie in 16 bits: at the peak they would have both.
     """
 
     recomputed: Collection[StepRun] = frozenset()
     serial: bool = False
     segments: Mapping[StepRun, int] = field(default_factory=dict)
     apart: bool = False
+    wide: frozenset[Block | StepRun] = frozenset()
 
     def switched(self, name: str) -> MemorySaving:
         """The saving with `serial` or `apart` the other way."""
@@ -91,6 +97,7 @@ class StepGraph:
         loss:   block of the loss, or None for a run that only computes values.
         trains: whether a later backward may need what this run leaves.
         kept:   blocks that outlive the run, beside those that earlier runs have kept.
+        rounds: whether values are rounded to bfloat16.
 
     Attributes:
         requires_grad: blocks that lead to a parameter or a kept node.
@@ -104,6 +111,8 @@ class StepGraph:
             they do not leave has to be added before.
         kept:          blocks whose values and gradients outlive the run.
         without_gradient: parameters that have no gradient yet.
+        rounded:       see `Narrowing`.
+        narrowed:      blocks that lie in 16 bits between forward and backward.
     """
 
     def __init__(
@@ -113,11 +122,13 @@ class StepGraph:
         loss: Block | None,
         trains: bool,
         kept: Collection[Block] = (),
+        rounds: bool = False,
     ) -> None:
         self.parts = parts
         self.past = past
         self.loss = loss
         self.trains = trains
+        self.rounds = rounds
         self.new = [step for part in parts for stage in part for step in stage]
         self.kept = frozenset(kept)
         self.requires_grad: set[Block] = set()
@@ -134,11 +145,18 @@ class StepGraph:
         self.deferred: dict[StepRun, frozenset[int]] = {}
         self.gathered: list[list[StepRun]] = []
         self.without_gradient: frozenset[int] = frozenset()
+        narrowing = Narrowing(past, self.new) if rounds else None
+        self.rounded = {} if narrowing is None else narrowing.rounded
+        self.narrowed: frozenset[Block] = frozenset()
         if loss is not None:
             self.maker = {block: step for step in self.new for block in step.blocks}
             self._find_backward(loss)
             self._find_early()
             self._find_deferred()
+            if narrowing is not None:
+                late = [s for stage in self.backward for s in stage if s not in self.early]
+                late = [step for step in late if step not in self.fused]
+                self.narrowed = narrowing.narrowed(self.maker, late, self.kept)
 
     def needs_gradient(self, step: StepRun) -> bool:
         return any(
@@ -236,6 +254,7 @@ class StageSequence:
         self._graph = graph
         self._saving = saving
         self._done: set[StepRun] = set()
+        self._wide: set[StepRun] = set()  # whose values are float32 again
         self._groups: dict[StepRun, list[StepRun]] = {}  # by the last step of each
         for steps in graph.gathered:
             together = [(k, k + 1) for k in range(len(steps))]
@@ -283,6 +302,7 @@ class StageSequence:
                 if self._saving.recomputed:
                     for step in steps:
                         self._recompute(self._needs(step))
+                self._widen(steps)
                 self._append(StageKind.BACKWARD, steps)
                 gathered = [one for step in steps for one in self._groups.get(step, ())]
                 self.accumulated.update(dict.fromkeys(gathered, len(self.sequence)))
@@ -321,4 +341,19 @@ class StageSequence:
             stack.pop()
             if step not in done:
                 done.add(step)
+                self._widen_blocks([block for x in step.sources for block in x.blocks])
                 self._append(StageKind.RECOMPUTE, [step])
+
+    def _widen(self, steps: Sequence[StepRun]) -> None:
+        """Widen what the backward of some steps reads, unless it was before."""
+        if not self._graph.narrowed:
+            return
+        self._widen_blocks([block for step in steps for block in step.read_by_backward()])
+
+    def _widen_blocks(self, blocks: Iterable[Block]) -> None:
+        graph = self._graph
+        narrowed = graph.narrowed - self._saving.wide
+        makers = dict.fromkeys([graph.maker[x] for x in blocks if x in narrowed])
+        narrow = [step for step in makers if step not in self._saving.recomputed]
+        self._append(StageKind.WIDEN, [step for step in narrow if step not in self._wide])
+        self._wide.update(narrow)

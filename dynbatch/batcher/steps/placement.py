@@ -6,6 +6,7 @@ A place is a row of the plan's table of blocks; the executor looks its offset up
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import NamedTuple
 
 from dynbatch.batcher.steps.block import Block
@@ -18,6 +19,8 @@ class Placement(NamedTuple):
     packings:  of the inputs that are packed together; None for views.
     saved:     what backward will read beside values, by name: place, rows and width.
     workspace: place and elements of scratch.
+    narrow:    of each output that lies in 16 bits until backward, that place; else None.
+    narrow_saved: likewise, by name, of what backward will read beside values.
     keeps:     `Batch.keeps`; and `recompute`, `Batch.recompute`.
     """
 
@@ -27,6 +30,17 @@ class Placement(NamedTuple):
     workspace: tuple[int, int] | None
     keeps: bool
     recompute: int
+    narrow: tuple[int | None, ...] = ()
+    narrow_saved: Mapping[str, int] = {}
+
+    def resting_blocks(self) -> list[int]:
+        """The places of the output between forward and backward."""
+        pairs = zip_longest(self.blocks, self.narrow)
+        return [block if narrow is None else narrow for block, narrow in pairs]
+
+    def resting_saved(self) -> list[int]:
+        """The places of what backward will read beside values until then."""
+        return [self.narrow_saved.get(name, row) for name, (row, _, _) in self.saved.items()]
 
 
 class GradientTarget(NamedTuple):
@@ -53,6 +67,7 @@ class BackwardPlacement(NamedTuple):
     owned:     parameters whose own gradient buffer the step may write: it comes first.
     deferred:  weights whose products are made together with those of other steps.
     output:    whether the step reads its own output.
+    widened:   places of what forward left in 16 bits beside values, as float32.
     """
 
     packings: tuple[int | None, ...]
@@ -61,3 +76,4 @@ class BackwardPlacement(NamedTuple):
     owned: frozenset[int]
     deferred: frozenset[int]
     output: bool
+    widened: Mapping[str, int] = {}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from dynbatch.backend import Array, Device, DType
 from dynbatch.batcher.steps.block import OF_STEPS, BatchInput, Block
@@ -13,6 +16,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.batcher.steps.places import freed, move_gradients_back, move_rectangles
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.kernels.narrow import narrow, round_values, widen
 from dynbatch.kernels.runtime.tasks import Written
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.flops import Flops
@@ -49,14 +53,16 @@ class StepRun:
     steps. `prepare_seconds` is what it took to make the step; `spans` are the times its kernels
     ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
+    `narrow` has those of its blocks in 16 bits, or None; `narrow_saved`, by name, those of what
+    forward leaves beside values, and `widened` of the same as float32.
     """
 
     __slots__ = (
         "_label", "_needs", "_needs_backward", "batch", "block", "blocks", "copied_bytes", "flops",
-        "fused", "gradients", "is_structural", "lower_bound", "node_type", "nodes", "num_batches",
-        "num_nodes", "parameters", "planned", "prepare_seconds", "reads_output", "repacked",
-        "saved", "scratch", "sources", "spans", "stage", "targets", "workspace",
-        "workspace_backward",
+        "fused", "gradients", "is_structural", "lower_bound", "narrow", "narrow_saved", "node_type",
+        "nodes", "num_batches", "num_nodes", "parameters", "planned", "prepare_seconds",
+        "reads_output", "repacked", "saved", "scratch", "sources", "spans", "stage", "targets",
+        "widened", "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Operation], dtype: DType, device: Device) -> None:
@@ -79,6 +85,9 @@ class StepRun:
         self.spans: list[Span] = []
         self.copied_bytes = 0
         self.saved: dict[str, tuple[int, int, int]] = {}
+        self.narrow: Sequence[int | None] = ()
+        self.narrow_saved: Mapping[str, int] = {}
+        self.widened: Mapping[str, int] = {}
         self.gradients: StepGradients | None = None
         self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
@@ -177,6 +186,15 @@ class StepRun:
             needs = self._needs_backward[recompute] = self.node_type.workspace_backward(batch)
         return needs
 
+    def read_by_backward(self) -> list[Block]:
+        """The blocks whose values backward needs."""
+        retains = self.node_type.retains
+        blocks = [self.block] if retains.output else []
+        if retains.inputs and not self.is_structural:
+            sources = [x for k, x in enumerate(self.sources) if retains.input(k)]
+            blocks += [block for source in sources for block in source.blocks]
+        return blocks
+
     def readers(self, position: int) -> list[tuple[Operation, Any]]:
         """The reading node of each place that an input is packed from, in order."""
         places = self.sources[position].nodes
@@ -195,6 +213,8 @@ class StepRun:
         for source, packed in zip(self.sources, placement.packings, strict=True):
             source.packing = None if packed is None else offsets[packed]
         self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
+        self.narrow = [None if row is None else offsets[row] for row in placement.narrow]
+        self.narrow_saved = {name: offsets[row] for name, row in placement.narrow_saved.items()}
         self.workspace = None
         if placement.workspace is not None:
             self.workspace = workspace, placement.workspace[1]
@@ -210,6 +230,7 @@ class StepRun:
             for target in placement.targets
         ]
         self.batch.adds = any([target is not None and target.adds for target in self.targets])
+        self.widened = {name: offsets[row] for name, row in placement.widened.items()}
         self.workspace_backward = None
         if placement.workspace is not None:
             row, elements = placement.workspace
@@ -248,6 +269,7 @@ class StepRun:
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:
             raise freed(self.nodes[0])
+        self._widen_saved(arena)
         retains = self.node_type.retains
         batch = self.batch
         batch.inputs = tuple(
@@ -287,6 +309,42 @@ class StepRun:
                     self.batch.launches += 1
         self.spans.append(("add gradients", begin, time.perf_counter()))
 
+    # Sixteen bits -------------------------------------------------------------------------------
+
+    def round(self, ranges: Sequence[Sequence[tuple[int, int]]], arena: Array) -> None:
+        """Round what forward wrote to bfloat16, and cut what backward will read to 16 bits.
+
+        Args:
+            ranges: of each block, the elements to round; none where all are bfloat16 numbers.
+        """
+        for block, offset, rounded in zip_longest(self.blocks, self.narrow, ranges):
+            if offset is not None:
+                narrow(block.values().flat, _halves(arena, offset, block.size))
+            else:
+                for start, end in rounded or ():
+                    round_values(block.values().flat[start:end])
+        if self.batch.saved:
+            for name in self.node_type.narrow_saved(self.batch):
+                flat = self.batch.saved[name].reshape(-1)
+                if name in self.narrow_saved:
+                    narrow(flat, _halves(arena, self.narrow_saved[name], flat.size))
+                else:
+                    round_values(flat)
+
+    def widen(self, starts: Sequence[int | None], arena: Array) -> None:
+        """Make float32 of the values that lie in 16 bits, from these elements of the arena on."""
+        for block, offset, start in zip(self.blocks, self.narrow, starts, strict=True):
+            if offset is not None and start is not None:
+                block.start = start
+                widen(_halves(arena, offset, block.size), block.values().flat)
+
+    def _widen_saved(self, arena: Array) -> None:
+        saved = self.batch.saved
+        for name, start in self.widened.items():
+            like = saved[name]
+            saved[name] = _part(arena, start, like.size).reshape(like.shape)
+            widen(_halves(arena, self.narrow_saved[name], like.size), saved[name].reshape(-1))
+
     # Places ---------------------------------------------------------------------------------------
 
     def _pack(self, source: BatchInput, place: int | None, arena: Array) -> Ragged:
@@ -317,6 +375,16 @@ class StepRun:
                 assert target.scratch is not None
                 views.append(source.packed(arena, target.scratch))
         return views
+
+
+def halves_size(elements: int) -> int:
+    """Elements of an arena that so many numbers of 16 bits take."""
+    return -(-elements // 2)
+
+
+def _halves(arena: Array, start: int, elements: int) -> Array:
+    """Room in the arena for numbers of 16 bits."""
+    return _part(arena, start, halves_size(elements)).view(np.uint16)[:elements]
 
 
 def _part(arena: Array, start: int, elements: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,10 @@ class RegionNode(Operation):
         region, saved = batch.first.region, _runner(batch).group_run.saved
         groups = range(len(region.groups))
         return {f"{k}:{x}": room for k in groups for x, room in saved(region, k).items()}
+
+    @classmethod
+    def narrow_saved(cls, batch: Batch) -> Collection[str]:
+        return cls.saved(batch)
 
     @classmethod
     def operations(cls, batch: Batch) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
@@ -132,6 +132,11 @@ class Scan(Operation):
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return _runner(batch).saved(batch)
+
+    @classmethod
+    def narrow_saved(cls, batch: Batch) -> Collection[str]:
+        """The names of all arrays, but for the states from which a loop runs again."""
+        return () if batch.recompute else cls.saved(batch)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

@@ -87,6 +87,25 @@ def upper_halves(x: Array) -> Array:
     return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
+def of_values(precision: object, dtype: DType) -> str:
+    """The argument `precision` of a graph.
+
+    Raises:
+        ArgumentError: the name is unknown, or the graph is of float64.
+    """
+    if precision not in (FULL, SHORT):
+        raise refused(
+            "Graph", f"precision is {precision!r}", f'"{FULL}" or "{SHORT}"',
+            'precision="bfloat16" has values in half the memory; leave it out for float32',
+        )  # fmt: skip
+    if precision == SHORT and dtype != np.float32:
+        raise refused(
+            "Graph", f"precision={precision!r} in a graph of {dtype}",
+            "only values of float32 are rounded", 'leave precision out, or dtype="float32"',
+        )  # fmt: skip
+    return str(precision)
+
+
 def checked(precision: object, dtype: DType, device: Device) -> str:
     """The argument `matmul` of a graph.
 

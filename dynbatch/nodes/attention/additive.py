@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dynbatch.kernels import arrays
@@ -56,6 +56,10 @@ class BahdanauAttention(AttentionBase):
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         return {"weights": (_pairs(*cls.lengths(batch)), 1)}
+
+    @classmethod
+    def narrow_saved(cls, batch: Batch) -> Collection[str]:
+        return cls.saved(batch)
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -21,6 +21,7 @@ class ChainBase(Operation):
     """Base of `Crf` and `Viterbi`: scores of transitions, of the first tag and of the last."""
 
     __slots__ = ("end", "start", "transitions")
+    exact = True
     static = ("transitions", "start", "end")
     shape_fix: ClassVar[dict[str, str]] = {
         "x": "F.unsqueeze(x, 0) makes a vector one token",

@@ -32,6 +32,7 @@ class CrossEntropyBase(Operation):
     """Base of both forms: packs targets and token weights."""
 
     __slots__ = ()
+    exact = True
     static: ClassVar[tuple[str, ...]] = ("smoothing", "by_class")
     retains = Retain(inputs=True)
     given_attributes = ("targets", "weights")

@@ -30,6 +30,7 @@ class NllLoss(Operation):
     """
 
     __slots__ = ("ids", "rule", "weights")
+    exact = True
     shape_rule = "x (T, V)|(V,), ids (T,)|(1,) -> ()"
     given_attributes = ("ids", "weights")
     ids: Array
@@ -60,6 +61,7 @@ class ElementwiseLoss(Operation):
     """
 
     __slots__ = ("scale",)
+    exact = True
     shape_rule = "input (…), target (…) -> ()"
     shape_fix = "give the sentence's own target, unpadded; F.squeeze a column (T, 1)"
     any_shape = True

@@ -26,6 +26,7 @@ class PointerLoss(Operation):
     """
 
     __slots__ = ("ids", "rule", "weights")
+    exact = True
     shape_rule = "q (T, D), k (S, D), ids (T,) -> ()"
     shape_fix = "project both to one width; F.unsqueeze(x, 0) makes a row of a vector"
     retains = Retain(inputs=True)

@@ -75,6 +75,7 @@ class ArgMax(Reduction):
     """
 
     __slots__ = ()
+    exact = True
     any_length = True
     differentiable = False
     needs_tokens = True

@@ -55,6 +55,7 @@ class Total(Operation):
     """
 
     __slots__ = ("number",)
+    exact = True
     any_shape = True
     variadic = True
     number: float
@@ -166,6 +167,7 @@ class LogSumExp(Reduction):
     """y = log Σ_i exp(x_i). dx_i = dy · exp(x_i - y)."""
 
     __slots__ = ()
+    exact = True
     any_length = True
     retains = Retain(inputs=True, output=True)
     kernel = staticmethod(kernels.logsumexp_segments)

@@ -134,6 +134,7 @@ class TopKPlaces(LargestOfRows):
     """
 
     __slots__ = ()
+    exact = True
     differentiable = False
 
     @classmethod

@@ -185,6 +185,7 @@ class DeviceScanRun:
             else:
                 self.rows.read(batch, self._xs)
                 self.rows.add(arrays)
+                self.rows.add({b.name: batch.saved[b.name] for b in self.loop.storage.packed})
                 self.rows.start(batch.saved, gathers, False)
             rows, generic = self.rows, self._generic
             rows.matrices |= carried

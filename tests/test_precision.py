@@ -1,0 +1,152 @@
+"""`Graph(precision="bfloat16")`: rounded values, which lie in 16 bits from forward to backward."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.batcher.planning import lifetimes, memory_plan, narrowing, recompute_search
+from dynbatch.batcher.planning.memory_plan import plan_lifetimes
+from dynbatch.batcher.planning.stages import NO_SAVING
+from dynbatch.errors import ArgumentError, MemoryLimitError
+from dynbatch.kernels.runtime.precision import round_to
+from dynbatch.testing.precision import dense_gradient
+from tests.batcher.planning.random_plans import random_loss
+from tests.reference_models import sentences
+
+LAYERS = {
+    "lstm": lambda: models.LSTM(12, 8, bidirectional=True),
+    "transformer": lambda: models.TransformerEncoder(2, 12, 2, 24, dropout=0.25),
+    "linear": lambda: models.Sequential(models.Linear(12, 16), F.gelu, models.Linear(16, 9)),
+}
+
+
+@pytest.fixture
+def narrowing_of(monkeypatch):
+    """Set how many elements are narrowed at least; then all are, smaller peak or not."""
+
+    def everything(graph, in_device):
+        return plan_lifetimes(graph, NO_SAVING, in_device), NO_SAVING
+
+    def set_least(elements):
+        for module in (lifetimes, narrowing):
+            monkeypatch.setattr(module, "LEAST_NARROWED", elements)
+        for module in (memory_plan, recompute_search):
+            monkeypatch.setattr(module, "plan_narrow", everything)
+
+    return set_least
+
+
+class Tagger(models.Module):
+    def __init__(self, kind):
+        db.seed(0)
+        self.table = models.Embedding(20, 12)
+        self.encoder = LAYERS[kind]()
+        self.output = models.Linear(16 if kind == "lstm" else 12 if kind == "transformer" else 9, 5)
+
+    def loss(self, graph, words, tags):
+        return F.cross_entropy(self.output(self.encoder(self.table(graph, words))), tags)
+
+
+def gradients(model, batch, device="cpu", limit=None, reads=False, **settings):
+    """The loss and gradients of a step, as bytes, and the graph."""
+    model.to(device)
+    for parameter in model.parameters():
+        parameter.grad = None
+    with db.Graph(device, precision="bfloat16", seed=0, **settings) as graph:
+        losses = [model.loss(graph, *sentence) for sentence in batch]
+        loss = F.sum(losses)
+        if reads:
+            _ = [each.value for each in losses]
+        graph.backward(loss, memory_limit=limit)
+        number = float(loss.value)
+    found = [dense_gradient(parameter).tobytes() for parameter in model.parameters()]
+    return [np.float32(number).tobytes(), *found], graph
+
+
+def is_bfloat16(x):
+    return not (np.ascontiguousarray(x, np.float32).view(np.uint32) & 0xFFFF).any()
+
+
+def test_values_are_bfloat16_and_losses_float32(device):
+    x = np.linspace(0.1, 3, 12, dtype=np.float32).reshape(3, 4)
+    weight = db.Parameter(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)).to(device)
+    with db.Graph(device, precision="bfloat16") as graph:
+        node = F.input(graph, x)
+        values = [node, F.tanh(node), F.linear(node, weight), F.sum(node, dim=0), node[1] * node[2]]
+        tokens = F.log_softmax(values[2])
+        exact = [F.sum(node), tokens, tokens * 0.3, F.concat([tokens, tokens], dim=0)]
+        exact += [F.parameter(graph, weight), F.mean([F.sum(node), F.sum(node)]) * 0.1]
+        values, exact = [[x.numpy() for x in nodes] for nodes in (values, exact)]
+    assert all(map(is_bfloat16, values))
+    assert not any(map(is_bfloat16, exact))
+    np.testing.assert_array_equal(values[1], round_to(np.tanh(values[0]), "bfloat16"))
+
+
+def stages_of(graph):
+    return [label.split()[0] for label, _ in graph.memory_use.stages]
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_no_bit_depends_on_what_lies_in_16_bits(kind, narrowing_of, device):
+    model, batch = Tagger(kind), sentences([3, 0, 1, 7])
+    narrowing_of(1 << 40)
+    expected, graph = gradients(model, batch, device)
+    assert "widen" not in stages_of(graph)
+    narrowing_of(1)
+    narrow, graph = gradients(model, batch, device)
+    assert narrow == expected
+    assert "widen" in stages_of(graph)
+    assert gradients(model, batch, device, reads=True)[0] == expected
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_sentence_has_the_bits_that_it_has_alone(kind):
+    model, batch = Tagger(kind).eval(), sentences([3, 0, 1, 7])
+
+    def losses(batch):
+        with db.Graph(precision="bfloat16", grad=False) as graph:
+            return [model.loss(graph, *each).numpy().tobytes() for each in batch]
+
+    assert losses(batch) == [losses([sentence])[0] for sentence in batch]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_limit_changes_no_bit_and_the_peak_is_the_predicted_one(seed, narrowing_of):
+    def step(limit):
+        with db.Graph(precision="bfloat16", seed=0) as graph:
+            loss = random_loss(graph, seed)
+            predicted = graph.estimate(loss, memory_limit=limit).peak_bytes
+            graph.backward(loss, memory_limit=limit)
+            weights = {p.uid: p for node in graph._nodes for p in node.all_parameters()}
+            found = [dense_gradient(p).tobytes() for p in weights.values()]
+        assert graph.memory_use.peak_bytes == predicted == graph.statistics.peak_bytes
+        return found, predicted
+
+    narrowing_of(1)
+    expected, peak = step(None)
+    with pytest.raises(MemoryLimitError) as error:
+        step(1)
+    least = error.value.least_bytes
+    for limit in (least, (least + peak) // 2):
+        found, needed = step(limit)
+        assert needed <= limit
+        assert found == expected
+
+
+def test_a_transformer_needs_less_memory():
+    model, batch = Tagger("transformer"), sentences([70] * 8)
+    _, graph = gradients(model, batch)
+    with db.Graph(matmul="bfloat16", seed=0) as wide:
+        wide.backward(F.sum([model.loss(wide, *sentence) for sentence in batch]))
+    assert graph.memory_use.peak_bytes < 0.7 * wide.memory_use.peak_bytes
+
+
+def test_what_is_refused():
+    with pytest.raises(ArgumentError, match="precision is 'float16'"):
+        db.Graph(precision="float16")
+    with pytest.raises(ArgumentError, match="in a graph of float64"):
+        db.Graph(dtype="float64", precision="bfloat16")
+    assert db.Graph(precision="bfloat16").matmul == "bfloat16"
+    assert db.Graph(precision="bfloat16", matmul="float32").matmul == "float32"
