@@ -21,7 +21,7 @@ from dynbatch.generation.growing import Ready
 from dynbatch.generation.history import History, memory_of
 from dynbatch.generation.invariance import invariant_products
 from dynbatch.generation.model import Continuation
-from dynbatch.generation.pages import CacheMemory, Caches
+from dynbatch.generation.pages import CacheMemory
 from dynbatch.generation.processing import Hook, LogitsProcessing
 from dynbatch.generation.recording import Recording
 from dynbatch.generation.request_queue import RequestQueue, Rows
@@ -30,7 +30,6 @@ from dynbatch.generation.streaming import Detokenizer
 from dynbatch.kernels.choosing.results import start_kernels
 from dynbatch.kernels.runtime.precision import FULL
 from dynbatch.kernels.runtime.stream import Replays, stream_of
-from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.models.evaluating import evaluating
 from dynbatch.nodes.arguments import are_below, as_ids
@@ -69,13 +68,18 @@ class Engine:
                     "bfloat16", as in `Graph`, which raises what it refuses. On a CPU a step that
                     comes again reads weights packed in bfloat16, until there is nothing to do. An
                     optimizer, `assign` and checkpoints may change weights meanwhile; what a program
-                    writes into `parameter.value` itself is read when requests have ended.
+                    writes into `parameter.value` itself is read when requests have ended. By
+                    default as `precision`.
+        precision:  "float32", or "bfloat16", to which what pages keep (keys and values, memories
+                    of scans; not the states of scans) is rounded when it is written: they take half
+                    the memory, and half the time to be read. Logits, and other values that no later
+                    step reads, stay float32.
         record:     keep what each step does, for `pictures.generation`: some numbers a request and
                     step.
 
     Raises:
         ArgumentError: `batch_invariant` cannot hold: on a GPU, or with
-            `set_batch_invariant(False)`.
+            `set_batch_invariant(False)`; `precision` is unknown, or parameters are not float32.
         BackendError:  `batch_invariant` does not hold in a test of this model on this machine,
             without C kernels.
     """
@@ -84,7 +88,8 @@ class Engine:
         self, model: Any, config: GenerationConfig | None = None, *,
         tokenizer: Detokenizer | None = None, step_tokens: int = 2048,
         memory_limit: int | str | None = None, positions: int | None = None,
-        batch_invariant: bool = False, matmul: str = FULL, record: bool = False,
+        batch_invariant: bool = False, matmul: str | None = None, precision: str = FULL,
+        record: bool = False,
     ) -> None:  # fmt: skip
         self._model = model
         self._config = GenerationConfig() if config is None else config
@@ -92,12 +97,11 @@ class Engine:
         self._step_tokens = size(self, "step_tokens", step_tokens)
         of_model = getattr(model, "positions", None)  # which may be a table of its own
         self._positions = of_model if positions is None and isinstance(of_model, int) else positions
-        self._continuation = Continuation(model, matmul)
+        self._continuation = Continuation(model, matmul, precision)
         with evaluating(model), self._continuation.graph() as graph:
             program = self._continuation.program(graph)
         self._vocab = program.width
-        device, dtype = self._continuation.device, self._continuation.dtype
-        self.caches = Caches(program.slots, dtype, pool_of(device))
+        self.caches = self._continuation.new_caches()
         self._limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         self._queue = RequestQueue(self.caches, self._step_tokens, self._limit)
         self._requests: dict[int, GenerationRequest] = {}
@@ -106,7 +110,10 @@ class Engine:
         self.recording = Recording(self._limit) if switch(self, "record", record) else None
         self._products: Callable[[], AbstractContextManager[None]] = nullcontext
         if switch(self, "batch_invariant", batch_invariant):
-            probe = partial(Engine, model, positions=positions, matmul=matmul)
+            probe = partial(
+                Engine, model, positions=positions, matmul=matmul, precision=precision
+            )  # fmt: skip
+            device = self._continuation.device
             self._products = invariant_products(probe, self._vocab, self._positions, device)
 
     # Requests -------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ def generate(
     model: Any, prompts: Sequence[ArrayLike | str], config: GenerationConfig | None = None, *,
     tokenizer: Detokenizer | None = None, process: Hook | None = None,
     step_tokens: int = 2048, memory_limit: int | str | None = None, positions: int | None = None,
-    batch_invariant: bool = False, matmul: str = FULL, seeds: Sequence[int] | None = None,
-    **changes: Any,
+    batch_invariant: bool = False, matmul: str | None = None, precision: str = FULL,
+    seeds: Sequence[int] | None = None, **changes: Any,
 ) -> list[list[Generated]]:  # fmt: skip
     """Continue prompts, or write targets for sources, all side by side.
 
@@ -35,7 +35,7 @@ def generate(
         config:    how tokens are chosen, and when a result ends; `changes` override single fields.
         tokenizer: makes text of ids.
         process:   a hook (logits (V,), ids so far (T,)) -> logits (V,).
-        step_tokens, memory_limit, positions, batch_invariant, matmul: as `Engine`.
+        step_tokens, memory_limit, positions, batch_invariant, matmul, precision: as `Engine`.
         seeds:     from which prompts draw, one each, in place of seed + k; for a part of the
                    prompts, whose others are in another call or process.
 
@@ -73,6 +73,7 @@ def generate(
     engine = Engine(
         model, config, tokenizer=tokenizer, step_tokens=step_tokens, memory_limit=memory_limit,
         positions=positions, batch_invariant=batch_invariant, matmul=matmul,
+        precision=precision,
     )  # fmt: skip
     with engine, evaluating(model):  # once, rather than in each step
         numbers = []

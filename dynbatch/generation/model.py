@@ -48,16 +48,19 @@ class Continuation:
     one, the id that ends a sentence.
 
     Args:
-        matmul: of its graphs (see `Graph`).
+        matmul:    of its graphs (see `Graph`); by default as `precision`.
+        precision: of the rows that are kept for later ones, "float32" or "bfloat16".
 
     Raises:
-        ArgumentError: it has none of these.
+        ArgumentError: it has none of these; or `precision` is unknown, or its parameters are not
+            float32.
         GraphError:    it is not causal, or its operators depend on lengths or on ids.
     """
 
-    def __init__(self, model: Any, matmul: str = FULL) -> None:
+    def __init__(self, model: Any, matmul: str | None = None, precision: str = FULL) -> None:
         self._model = model
-        self._matmul = matmul
+        self._matmul = precision if matmul is None else matmul
+        self._precision = precision
         self.has_source = has_source(model)
         if not self.has_source and not hasattr(model, "logits") and not callable(model):
             raise refused(
@@ -73,11 +76,17 @@ class Continuation:
         self._passing: PreparedStep | None = None
         self._spare: SpareSentences | None = None
         self.device, self.dtype = _place_of(model)
+        _require_precision(precision, self.dtype)
         self.packed: PackedWeights | None = None
-        if matmul == SHORT and not self.device.is_cuda:
+        if self._matmul == SHORT and not self.device.is_cuda:
             pool = pool_of(self.device)
             take = partial(pool.take, dtype=np.float32, label="packed weights")
             self.packed = PackedWeights(self._weights, take, pool.give)
+
+    def new_caches(self) -> Caches:
+        """Caches for the rows that sentences of its program keep."""
+        pool = pool_of(self.device)
+        return Caches(self._last.slots, self.dtype, pool, self._precision == SHORT)
 
     def _weights(self) -> list[Array]:
         return [parameter.value for parameter in self._model.parameters()]
@@ -206,7 +215,7 @@ class Continuation:
         if not further:
             return ()
         if self._spare is None:
-            self._spare = SpareSentences(self._last.slots, self.dtype, pool_of(self.device))
+            self._spare = SpareSentences(self.new_caches())
         return self._spare.take(further)
 
     def _prepared(self, new: Array, room: int) -> PreparedStep:
@@ -248,6 +257,19 @@ class Continuation:
     def _close(self, count: int) -> None:
         self._steps[count].close()
         del self._steps[count]  # last: until then it can be repeated
+
+
+def _require_precision(precision: object, dtype: np.dtype[Any]) -> None:
+    if precision not in (FULL, SHORT):
+        raise refused(
+            "Engine", f"precision is {precision!r}", f'"{FULL}" or "{SHORT}"',
+            'precision="bfloat16" keeps keys and values in half the memory; or leave it out',
+        )  # fmt: skip
+    if precision == SHORT and dtype != np.float32:
+        raise refused(
+            "Engine", f"precision={precision!r} for parameters of {dtype}",
+            "only numbers of float32 are rounded", 'model.astype("float32"), or leave it out',
+        )  # fmt: skip
 
 
 def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:

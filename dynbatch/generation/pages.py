@@ -16,6 +16,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.blocks.resumed import CacheSlot, SlotKind
 from dynbatch.cupy_types import address_of
 from dynbatch.kernels import arrays
+from dynbatch.kernels.attention.addresses import SHORT_BYTES
 from dynbatch.kernels.attention.mask import UNBOUNDED
 from dynbatch.memory.pool import Pool
 from dynbatch.memory.resource import rounded
@@ -97,8 +98,9 @@ class Pages:
     """Lends the pages of some slots.
 
     Args:
-        rows:  of a page.
-        reach: a new row reads at most so many rows before it.
+        rows:     of a page.
+        reach:    a new row reads at most so many rows before it.
+        is_short: rows are of bfloat16, half as wide.
 
     Attributes:
         row_bytes:  of a row of all slots.
@@ -107,13 +109,16 @@ class Pages:
     """
 
     def __init__(
-        self, slots: Sequence[CacheSlot], rows: int, lender: Lender, reach: int = UNBOUNDED
-    ) -> None:
+        self, slots: Sequence[CacheSlot], rows: int, lender: Lender, reach: int = UNBOUNDED,
+        is_short: bool = False,
+    ) -> None:  # fmt: skip
         self.slots = slots
         self.rows = rows
         self.reach = reach
+        self.is_short = is_short
         self._lender = lender
-        widths = [width * lender.dtype.itemsize for slot in slots for width in slot.widths]
+        itemsize = SHORT_BYTES if is_short else lender.dtype.itemsize
+        widths = [width * itemsize for slot in slots for width in slot.widths]
         starts = iter(np.cumsum([0, *widths]).tolist())
         self.offsets = [[rows * next(starts) for _ in slot.widths] for slot in slots]
         self.row_bytes = sum(widths)
@@ -133,9 +138,8 @@ class Pages:
         Raises:
             OutOfMemory: the pool has no room for it.
         """
-        return self._lender.take(
-            self.rows * self.row_bytes // self._lender.dtype.itemsize, self._lent
-        )
+        elements = -(-self.rows * self.row_bytes // self._lender.dtype.itemsize)
+        return self._lender.take(elements, self._lent)
 
     def shared(self, pages: Sequence[Page]) -> list[Page]:
         """The pages for one more sentence, which is counted before it has them."""
@@ -165,17 +169,22 @@ class Caches:
     """The pages of a model: of rows that grow, of rows that are kept, of states.
 
     Rows that grow have pages of their own for each number of rows that later ones read.
+
+    Args:
+        is_short: rows are kept in bfloat16, but for states, which are written over in each step.
     """
 
-    def __init__(self, slots: Sequence[CacheSlot], dtype: DType, pool: Pool) -> None:
+    def __init__(
+        self, slots: Sequence[CacheSlot], dtype: DType, pool: Pool, is_short: bool = False
+    ) -> None:
         of_kind = {kind: [slot for slot in slots if slot.kind is kind] for kind in SlotKind}
         self._lender = lender = Lender(pool, dtype)
         grown = of_kind[SlotKind.GROWN]
         self.grown = [
-            Pages([slot for slot in grown if slot.reach == reach], ROWS, lender, reach)
+            Pages([slot for slot in grown if slot.reach == reach], ROWS, lender, reach, is_short)
             for reach in dict.fromkeys([slot.reach for slot in grown])
         ]
-        self.kept = Pages(of_kind[SlotKind.KEPT], ROWS, lender)
+        self.kept = Pages(of_kind[SlotKind.KEPT], ROWS, lender, is_short=is_short)
         self.states = Pages(of_kind[SlotKind.STATE], 1, lender)
 
     @property

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynbatch.backend import DType
-from dynbatch.blocks.resumed import CacheSlot
 from dynbatch.generation.history import History
 from dynbatch.generation.pages import ROWS, Caches
-from dynbatch.memory.pool import Pool
 
 
 class SpareSentences:
@@ -20,11 +17,11 @@ class SpareSentences:
     row of `ROWS` in each, and is written over in the next step; their logits are dropped.
 
     Args:
-        slots, dtype, pool: of `Caches`.
+        caches: their own.
     """
 
-    def __init__(self, slots: Sequence[CacheSlot], dtype: DType, pool: Pool) -> None:
-        self._caches = Caches(slots, dtype, pool)
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
         self._histories: list[History] = []
 
     def take(self, count: int) -> Sequence[History]:

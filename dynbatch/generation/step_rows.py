@@ -89,7 +89,7 @@ def keep_given(
         places = _rows(states, number, _table(states, of_states, none, one)).addresses
         for k, rows in enumerate(given[slot]):
             if rows is not None:
-                write_rows(rows, places[:, k].copy())
+                write_rows(rows, places[:, k].copy(), states.is_short)
 
 
 def _table(
@@ -100,4 +100,4 @@ def _table(
 
 
 def _rows(pages: Pages, number: int, table: PageTable) -> PagedRows:
-    return PagedRows(table, pages.offsets[number], pages.slots[number].widths)
+    return PagedRows(table, pages.offsets[number], pages.slots[number].widths, pages.is_short)

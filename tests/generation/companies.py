@@ -43,31 +43,31 @@ def together(model, config, given, **options):
     return run(Engine(model, config, **options), given)
 
 
-def alone(model, config, given):
+def alone(model, config, given, **options):
     """The results of one prompt after the other, each in an engine of its own."""
     found = []
     for k, prompt in enumerate(given):
-        engine = Engine(model, config)
+        engine = Engine(model, config, **options)
         number = engine.add(prompt, seed=11 + k)
         list(engine.run())
         found.append(engine.results(number))
     return found
 
 
-def continuously(model, config, given, room):
+def continuously(model, config, given, room, **options):
     """The results where there is room for few at a time, and long prompts are read in parts."""
-    probe = Engine(model, config)
+    probe = Engine(model, config, **options)
     run(probe, [max(given, key=len)])
     limit = room * probe.memory_use().peak
-    engine = Engine(model, config, step_tokens=40, memory_limit=limit)
+    engine = Engine(model, config, step_tokens=40, memory_limit=limit, **options)
     found = run(engine, given)
     assert limit / 4 < engine.memory_use().peak <= limit
     return found
 
 
-def joining(model, config, given, seed):
+def joining(model, config, given, seed, **options):
     """The results where prompts join at random moments, in a random order."""
-    engine, rng = Engine(model, config), np.random.default_rng(seed)
+    engine, rng = Engine(model, config, **options), np.random.default_rng(seed)
     order, added = rng.permutation(len(given)).tolist(), {}
     while order or not engine.is_idle:
         for _ in range(rng.integers(0, 3)):

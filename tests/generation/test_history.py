@@ -203,7 +203,7 @@ def test_what_a_sentence_is_given_is_kept_and_a_state_is_its_own(caches):
     fork = history.fork()
     assert caches.kept.lent == 3 and caches.states.lent == 1
     fork.reserve(1)
-    write_rows(np.array([[5.0]]), pasts(fork)[7].states.addresses[:, 1])
+    write_rows(np.array([[5.0]]), pasts(fork)[7].states.addresses[:, 1], False)
     for one, last in ((history, 0.0), (fork, 5.0)):
         past = pasts(one)[7]
         for found, expected in zip(past.memories.joined(LIKE), (keys, values), strict=True):

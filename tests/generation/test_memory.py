@@ -54,9 +54,10 @@ def pages_of(rows, *, shared=0, copies=1):
     return -(-shared // ROWS) + copies * -(-rows // ROWS)
 
 
-def test_the_peak_is_what_lengths_alone_say():
-    rng = np.random.default_rng(1)
-    engine = Engine(tiny("gpt2"), GenerationConfig(seed=1, do_sample=True))
+@pytest.mark.parametrize(("precision", "itemsize"), [("float32", 4), ("bfloat16", 2)])
+def test_the_peak_is_what_lengths_alone_say(precision, itemsize):
+    rng, model = np.random.default_rng(1), tiny("gpt2")
+    engine = Engine(model, GenerationConfig(seed=1, do_sample=True), precision=precision)
     requests = []
     for prompt, tokens, copies in [(1, 40, 1), (31, 3, 1), (64, 34, 4), (100, 9, 2), (150, 70, 1)]:
         ids = rng.integers(0, VOCAB, prompt)
@@ -68,6 +69,8 @@ def test_the_peak_is_what_lengths_alone_say():
         for step in range(70)
     )
     (pages,) = engine.caches.grown
+    widths = [width for slot in pages.slots for width in slot.widths]
+    assert pages.page_bytes == ROWS * sum(widths) * itemsize
     assert engine.memory_use() == (0, 0, planned * pages.page_bytes, 0)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.errors import OutOfMemory
 from dynbatch.generation.engine import Engine
-from dynbatch.generation.pages import ROWS
+from dynbatch.generation.pages import ROWS, Caches
 from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows
 from dynbatch.kernels.cuda.runtime import replays
@@ -19,7 +19,7 @@ def spare_of(name, **limits):
     caches, pool = Engine(tiny(name)).caches, Pool(**limits)
     grown = [slot for pages in caches.grown for slot in pages.slots]
     slots = [*grown, *caches.kept.slots, *caches.states.slots]
-    return SpareSentences(slots, np.dtype("float32"), pool), pool
+    return SpareSentences(Caches(slots, np.dtype("float32"), pool)), pool
 
 
 @pytest.mark.parametrize("name", ["gpt2", "lstm", "mixed", "t5"])

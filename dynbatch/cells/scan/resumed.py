@@ -75,7 +75,7 @@ class ResumedScan(Scan):
         pasts: Sequence[ScanPast] = batch.column("past")
         for k, port in enumerate(batch.ports):
             places = [past.states.addresses[:, k] for past in pasts]
-            write_rows(port.values, np.concatenate(places))
+            write_rows(port.values, np.concatenate(places), pasts[0].states.is_short)
 
 
 def _rows(pasts: Sequence[PagedRows], like: Array, room: Array | None = None) -> list[Ragged]:

@@ -13,27 +13,31 @@ from dynbatch.backend import Array, device_of
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import ROWS, kernel
+from dynbatch.kernels.runtime.precision import SHORT, round_to, upper_halves
+
+SHORT_BYTES = 2
 
 
 @kernel(1, c=ROWS, cuda=ROWS)
-def read_rows(addresses: Array, out: Array) -> None:
+def read_rows(addresses: Array, out: Array, is_short: bool) -> None:
     """out[i] = the row at addresses[i].
 
     Args:
         addresses: (R,) int64, of rows of out's width and dtype.
         out:       (R, D).
+        is_short:  the rows are of bfloat16, the upper halves of float32.
     """
-    rows: Array = np.empty(out.shape, out.dtype)
+    rows: Array = np.empty(out.shape, np.uint16 if is_short else out.dtype)
     first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
     for number, source in enumerate(addresses.tolist()):
         ctypes.memmove(first + number * size, source, size)
-    out[...] = rows
+    out[...] = (rows.astype(np.uint32) << 16).view(np.float32) if is_short else rows
 
 
 @kernel(c=ROWS, cuda=ROWS)
-def write_rows(rows: Array, addresses: Array) -> None:
-    """Write rows[i], (R, D), to addresses[i], (R,) int64."""
-    rows = np.ascontiguousarray(rows)
+def write_rows(rows: Array, addresses: Array, is_short: bool) -> None:
+    """Write rows[i], (R, D), to addresses[i], (R,) int64; where `is_short`, rounded to bfloat16."""
+    rows = upper_halves(round_to(rows, SHORT)) if is_short else np.ascontiguousarray(rows)
     first, size = address(rows) or 0, rows.shape[1] * rows.itemsize
     for number, target in enumerate(addresses.tolist()):
         ctypes.memmove(target, first + number * size, size)
@@ -107,14 +111,16 @@ class PageTable:
 class PagedRows(NamedTuple):
     """Rows of several widths that lie in pages: keys and values, say.
 
-    table:   the pages.
-    offsets: where each kind of rows begins in a page, in bytes.
-    widths:  of rows of each kind. Rows of one kind lie one behind the other in a page.
+    table:    the pages.
+    offsets:  where each kind of rows begins in a page, in bytes.
+    widths:   of rows of each kind. Rows of one kind lie one behind the other in a page.
+    is_short: they are of bfloat16, to which rows are rounded when they are written.
     """
 
     table: PageTable
     offsets: Sequence[int]
     widths: Sequence[int]
+    is_short: bool = False
 
     @property
     def addresses(self) -> Array:
@@ -124,13 +130,17 @@ class PagedRows(NamedTuple):
     def append(self, *arrays: Array) -> None:
         """Write the step's new rows of each kind, (R, width)."""
         for rows, offset, width in zip(arrays, self.offsets, self.widths, strict=True):
-            write_rows(rows, self.table.rows_added(width * rows.itemsize) + offset)
+            places = self.table.rows_added(width * self._itemsize(rows)) + offset
+            write_rows(rows, places, self.is_short)
+
+    def _itemsize(self, like: Array) -> int:
+        return SHORT_BYTES if self.is_short else like.itemsize
 
     def joined(self, like: Array, room: Array | None = None) -> list[Array]:
         """Copies of the rows of each kind, with the new ones, sentence after sentence.
 
         Args:
-            like: an array of the rows' device and dtype.
+            like: an array of the copies' device and dtype.
             room: where the copies go, of one dimension; None for arrays of their own.
         """
         lengths = self.table.after
@@ -143,5 +153,6 @@ class PagedRows(NamedTuple):
                 size = bases.size * width
                 made.append(room[:size].reshape(bases.size, width))
                 room = room[size:]
-            read_rows(bases + (offset + places * (width * made[-1].itemsize)), made[-1])
+            rows = bases + (offset + places * (width * self._itemsize(like)))
+            read_rows(rows, made[-1], self.is_short)
         return made

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from dynbatch.backend import Array, ArraySpec
-from dynbatch.kernels.attention.addresses import PagedRows, PageTable
+from dynbatch.kernels.attention.addresses import PagedRows
 from dynbatch.kernels.attention.bias import (
     DistanceVector,
     distances_of,
@@ -147,7 +147,7 @@ def _call_of_pages(
     if scoring.bias is not None:
         size = _bias_size(np.diff(query_offsets).tolist(), table.after.tolist(), scoring)
     call = AttentionCall(packed, scoring, out, None, np.empty(size, out.dtype))
-    call.use_pages(paged.addresses, table)
+    call.use_pages(paged)
     if of_scoring is not None:
         table.calls[key] = call
     return call
@@ -217,7 +217,7 @@ class AttentionCall:
         self.sizes = [
             *[row_stride(x) for x in (q, k, v, out)], scoring.heads, scoring.shared,
             k.shape[1] // groups, v.shape[1] // groups, len(self.distances),
-            self.distances.index(0), scoring.streams is not None, 0, 0,
+            self.distances.index(0), scoring.streams is not None, 0, 0, 0,
         ]  # fmt: skip
         self.gradients: list[Array | None] = [None] * 4
 
@@ -231,13 +231,14 @@ class AttentionCall:
         self.arrays[0], self.arrays[3] = q, out
         self.sizes[0], self.sizes[3] = row_stride(q), row_stride(out)
 
-    def use_pages(self, addresses: Array, pages: PageTable) -> None:
-        """Find keys and values in pages, which begin at these addresses."""
-        self.arrays[6] = addresses
-        self.sentences[:, 9] = pages.firsts
-        if pages.gaps is not None:
-            self.sentences[:, 11:13] = pages.gaps
-        self.sizes[-2] = pages.rows
+    def use_pages(self, paged: PagedRows) -> None:
+        """Find keys and values in pages."""
+        table = paged.table
+        self.arrays[6] = paged.addresses
+        self.sentences[:, 9] = table.firsts
+        if table.gaps is not None:
+            self.sentences[:, 11:13] = table.gaps
+        self.sizes[-3:-1] = [table.rows, paged.is_short]
 
     def want(self, wanted: AttentionGradients) -> Array | None:
         """Compute these gradients; return room for a bias's, (heads, distances)."""

@@ -12,3 +12,51 @@ INLINE bit_vector nearest_bfloat16(bit_vector bits) {
     bit_vector rounded = bits + 0x7fff + (bits >> 16 & 1);
     return ((is_nan & (bits | 0x400000)) | (~is_nan & rounded)) >> 16 << 16;
 }
+
+// Numbers that are kept as upper halves:
+//
+// put_halves: keeps those of n numbers that are rounded.
+// put_short: rounds n numbers and keeps them.
+// get_short: the first n of them, zeros in the other lanes.
+// get_pairs: the first n in pairs, the first of a pair in the lower half of a lane.
+// first_of_pairs, second_of_pairs: parts them.
+#ifdef REAL_IS_FLOAT
+typedef uint16_t half_vector __attribute__((vector_size(VECTOR_BYTES / 2)));
+
+INLINE vector get_short(const void* p, ptrdiff_t n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    half_vector halves = (half_vector)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
+#else
+    half_vector halves = {0};
+    if (n == LANES) memcpy(&halves, p, sizeof halves);
+    else memcpy(&halves, p, (size_t)n * 2);
+#endif
+    return (vector)(__builtin_convertvector(halves, bit_vector) << 16);
+}
+INLINE void put_halves(uint16_t* p, bit_vector bits, ptrdiff_t n) {
+    half_vector halves = __builtin_convertvector(bits >> 16, half_vector);
+    if (n == LANES) memcpy(p, &halves, sizeof halves);
+    else memcpy(p, &halves, (size_t)n * 2);
+}
+INLINE void put_short(uint16_t* p, vector x, ptrdiff_t n) {
+    put_halves(p, nearest_bfloat16((bit_vector)x), n);
+}
+INLINE vector get_pairs(const void* p, ptrdiff_t n) {
+#if defined(__AVX512BW__)
+    return (vector)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
+#else
+    vector x = {0};
+    if (n == 2 * LANES) memcpy(&x, p, sizeof x);
+    else memcpy(&x, p, (size_t)n * 2);
+    return x;
+#endif
+}
+INLINE vector first_of_pairs(vector x) { return (vector)((bit_vector)x << 16); }
+INLINE vector second_of_pairs(vector x) { return (vector)((bit_vector)x >> 16 << 16); }
+#else  // nothing of float64 is kept so
+INLINE vector get_short(const void* p, ptrdiff_t n) { return (vector){0}; }
+INLINE void put_short(uint16_t* p, vector x, ptrdiff_t n) {}
+INLINE vector get_pairs(const void* p, ptrdiff_t n) { return (vector){0}; }
+INLINE vector first_of_pairs(vector x) { return x; }
+INLINE vector second_of_pairs(vector x) { return x; }
+#endif

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ from dynbatch.kernels.attention.bias import distances_of
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.launch import Dimensions
 from dynbatch.kernels.cuda.runtime.packing import Argument
-from dynbatch.kernels.cuda.runtime.queue import launch
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
+from dynbatch.kernels.cuda.runtime.source import CudaSource
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.dropout import bounds_and_scales
 from dynbatch.kernels.runtime.precision import FULL, of_products
@@ -96,6 +99,8 @@ def dot_attention_of_pages(
         if of_scoring is not None:
             table.calls[key] = known
     name, blocks, block, of_pages, of_sentences = known
+    if paged.is_short:
+        queue().kernels(out.dtype).add(over_short_pages())
     args = (queries, *of_pages, *paged.offsets, out, *of_sentences)
     launch(out, name, (blocks, scoring.heads), block, args)
 
@@ -113,7 +118,17 @@ def _call_of_pages(
     tiles, blocks = tile_table(np.diff(query_offsets), form.side)
     of_pages = table.bases, table.firsts, table.gaps, log_rows
     of_sentences = tiles, *_tables(packed, scoring), *form.forward
-    return f"dot_attention_of_pages{form.kind}", blocks, form.block, of_pages, of_sentences
+    name = f"dot_attention_of_{'short_' if paged.is_short else ''}pages{form.kind}"
+    return name, blocks, form.block, of_pages, of_sentences
+
+
+@cache
+def over_short_pages() -> CudaSource:
+    """The kernels over pages for numbers that are kept as bfloat16, of the same text."""
+    kernels = source.read("dot_product.cu")
+    text = f"#define KEPT_AS Bfloat16\n{kernels.text}".replace("_of_pages", "_of_short_pages")
+    signatures = {k: of for k, of in source.signatures(text).items() if "_of_short_pages" in k}
+    return CudaSource(f"{kernels.name} over short pages", text, signatures)
 
 
 def dot_attention_backward(

@@ -21,6 +21,19 @@ __device__ __forceinline__ REAL factor(REAL x) {
     }
 }
 
+// A number of which the upper half is kept, rounded.
+struct Bfloat16 {
+    unsigned short half;
+
+    Bfloat16() = default;
+    // `factor` leaves NaN as it is, whose upper half must be one, too.
+    __device__ __forceinline__ explicit Bfloat16(REAL x)
+        : half(__float_as_int(factor<7>(x)) >> 16 | (x != x ? 0x40 : 0)) {}
+    __device__ __forceinline__ operator REAL() const {
+        return __int_as_float((unsigned)half << 16);
+    }
+};
+
 // Primitives of the functions of one element, which are printed as unary.cuh; a NaN stays one.
 
 // 1 / (1 + exp(-x)) without overflow; it keeps small values, and takes no more registers.

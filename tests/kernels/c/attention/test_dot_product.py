@@ -19,6 +19,7 @@ from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.c.runtime.arrays import address
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import c_version
+from dynbatch.kernels.runtime.precision import round_to, upper_halves
 from dynbatch.nodes.attention.bias import ClippedDistance
 from tests.kernels.c.compare import TOLERANCE
 
@@ -158,11 +159,12 @@ def test_a_bias_has_the_same_gradient_on_any_number_of_threads(
 
 
 def paged(
-    keys: Array, values: Array, lengths: list[int], rows: int, split: int = 1 << 40
-) -> tuple[PagedRows, list[Array]]:
+    keys: Array, values: Array, lengths: list[int], rows: int, split: int = 1 << 40,
+    is_short: bool = False,
+) -> tuple[PagedRows, list[Array]]:  # fmt: skip
     """Rows of sentences in pages, with junk in what is not filled; and the pages, to be held.
 
-    Rows from `split` on begin a page.
+    Rows from `split` on begin a page. Where `is_short`, all are bfloat16.
     """
     pages, counts = [], []
     for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
@@ -174,28 +176,37 @@ def paged(
             page = np.full((rows, keys.shape[1] + values.shape[1]), np.nan, keys.dtype).ravel()
             for x, at in ((keys, 0), (values, rows * keys.shape[1])):
                 page[at : at + x[part].size] = x[part].ravel()
-            pages.append(page)
+            pages.append(upper_halves(page) if is_short else page)
     bases = np.array([address(page) for page in pages], np.int64)
     new = np.zeros(len(lengths), np.int64)
     gaps = np.array([(split, -split % rows)] * len(lengths))
     table = PageTable(bases, counts, np.array(lengths), new, rows, gaps)
     widths = keys.shape[1], values.shape[1]
-    return PagedRows(table, (0, rows * widths[0] * keys.itemsize), widths), pages
+    itemsize = 2 if is_short else keys.itemsize
+    return PagedRows(table, (0, rows * widths[0] * itemsize), widths, is_short), pages
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def in_pages(rows: Array, is_short: bool) -> Array:
+    """Rows of which pages lose nothing."""
+    return round_to(rows, "bfloat16") if is_short else rows
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_short"), [(np.float32, False), (np.float64, False), (np.float32, True)]
+)
 @pytest.mark.parametrize(
     ("shared", "page_rows", "split"), [(1, 32, 50), (2, 32, 1 << 40), (1, 64, 3), (2, 7, 100)]
 )
+@pytest.mark.parametrize("width", [24, 33])
 def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
-    dtype: type, shared: int, page_rows: int, split: int, threads: None
+    dtype: type, is_short: bool, shared: int, page_rows: int, split: int, width: int, threads: None
 ) -> None:
-    lengths, groups, width, tall = [150, 1, 67], 2, 24, 20
+    lengths, groups, tall = [150, 1, 67], 2, 20
     rng = np.random.default_rng(3)
     total, offsets = sum(lengths), offsets_of(lengths)
     q = rng.standard_normal((total, shared * groups * width)).astype(dtype)
-    k = rng.standard_normal((total, groups * width)).astype(dtype)
-    v = rng.standard_normal((total, groups * tall)).astype(dtype)
+    k = in_pages(rng.standard_normal((total, groups * width)).astype(dtype), is_short)
+    v = in_pages(rng.standard_normal((total, groups * tall)).astype(dtype), is_short)
     out = np.empty((total, shared * groups * tall), dtype)
     scales = np.full(3, 0.3, dtype)
     scoring = Scoring(shared * groups, scales, [CAUSAL] * 3, shared)
@@ -206,7 +217,7 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
         rows = offsets[going] + step
         until = np.concatenate([np.arange(offsets[n], offsets[n] + step + 1) for n in going])
         alive = len(going)
-        cache, _pages = paged(k[until], v[until], [step + 1] * alive, page_rows, split)
+        cache, _pages = paged(k[until], v[until], [step + 1] * alive, page_rows, split, is_short)
         one = scoring._replace(scales=scales[:alive], masks=[NO_MASK] * alive)
         own = np.full((alive, out.shape[1]), np.nan, dtype)
         given = (q[rows], offsets_of([1] * alive), cache, one, own)
@@ -222,17 +233,19 @@ def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
 
 @pytest.mark.parametrize("mask", [CAUSAL, Mask(9, 0)], ids=["causal", "window"])
 @pytest.mark.parametrize(("page_rows", "split"), [(32, 1 << 40), (32, 50), (7, 66)])
+@pytest.mark.parametrize(("is_short", "width"), [(False, 8), (True, 8), (True, 286)])
 def test_many_queries_over_pages_have_the_bits_of_one_run(
-    mask: Mask, page_rows: int, split: int, threads: None
+    mask: Mask, page_rows: int, split: int, is_short: bool, width: int, threads: None
 ) -> None:
     lengths = [150, 1, 67]
     rng = np.random.default_rng(5)
-    q, k, v = rng.standard_normal((3, sum(lengths), 8)).astype(np.float32)
+    q, k, v = rng.standard_normal((3, sum(lengths), width)).astype(np.float32)
+    k, v = in_pages(k, is_short), in_pages(v, is_short)
     scoring = Scoring(2, np.ones(3, np.float32), [mask] * 3)
     expected, out = np.empty_like(q), np.empty_like(q)
     packed = PackedAttention(q, k, v, offsets_of(lengths), offsets_of(lengths))
     kernels.dot_attention(packed, scoring, expected, None, np.empty(0))
-    cache, _pages = paged(k, v, lengths, page_rows, split)
+    cache, _pages = paged(k, v, lengths, page_rows, split, is_short)
     result = c_version(kernels.dot_attention_of_pages)(q, offsets_of(lengths), cache, scoring, out)
     assert result is not NotImplemented
     assert out.tobytes() == expected.tobytes()

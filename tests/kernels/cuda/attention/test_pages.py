@@ -13,8 +13,10 @@ from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.dot_product import dot_attention, dot_attention_of_pages, workspace
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import PackedAttention
+from dynbatch.kernels.cuda.attention.dot_product import over_short_pages
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.precision import round_to, upper_halves
 from dynbatch.ragged import offsets_of
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import launches
@@ -23,8 +25,11 @@ from tests.marks import exhaustive
 BEFORE, HEADS, SHARED, WIDTH = np.array([70, 0, 300, 31]), 4, 2, 8
 
 
-def paged(cupy, rows, lengths, split, height=32):
-    """Rows of sentences (N, 2 · width), keys beside values, in pages of `height` rows with gaps."""
+def paged(cupy, rows, lengths, split, height=32, is_short=False):
+    """Rows of sentences (N, 2 · width), keys beside values, in pages of `height` rows with gaps.
+
+    Where `is_short`, numbers are kept as bfloat16.
+    """
     width = rows.shape[1] // 2
     gaps, bases, firsts, held = [], [], [], []
     for first, end in pairwise(offsets_of(lengths)):
@@ -38,24 +43,30 @@ def paged(cupy, rows, lengths, split, height=32):
             whole[side, places] = rows[first:end, side * width : (side + 1) * width]
         firsts.append(count)
         for page in range(count):
-            part = whole[:, page * height : (page + 1) * height]
-            held.append(cupy.asarray(np.ascontiguousarray(part)))
+            part = np.ascontiguousarray(whole[:, page * height : (page + 1) * height])
+            held.append(cupy.asarray(upper_halves(part) if is_short else part))
             bases.append(device_address(held[-1]))
-    size = height * width * rows.itemsize
+    size = height * width * held[0].itemsize
     table = PageTable(
         np.array(bases, np.int64), firsts, lengths, np.zeros_like(lengths), height, np.array(gaps)
     )
-    return PagedRows(table, (0, size), (width, width)), held
+    return PagedRows(table, (0, size), (width, width), is_short), held
 
 
 @pytest.mark.parametrize("height", [32, 1, exhaustive(8)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("mask", [NO_MASK, Mask(UNBOUNDED, 0), Mask(9, 0)])
 @pytest.mark.parametrize("new", [(1, 1, 1, 1), (5, 40, 1, 2)])
-def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mask, bias, height):
+@pytest.mark.parametrize("is_short", [False, True])
+def test_queries_over_pages_are_those_over_one_run_of_rows(
+    cupy, dtype, is_short, new, mask, bias, height
+):
+    if is_short and dtype != "float32":
+        pytest.skip("nothing of float64 is kept in bfloat16")
     rng, lengths = np.random.default_rng(0), BEFORE + new
     q = rng.standard_normal((sum(new), HEADS * WIDTH)).astype(dtype)
     rows = rng.standard_normal((lengths.sum(), HEADS // SHARED * WIDTH * 2)).astype(dtype)
+    rows = round_to(rows, "bfloat16") if is_short else rows
     slopes = ScoreBias(np.linspace(-0.1, 0.1, HEADS).astype(dtype)[None], None) if bias else None
     starts = None if mask is NO_MASK and not bias else BEFORE
     scoring = Scoring(HEADS, np.full(4, 0.3, dtype), [mask] * 4, SHARED, slopes, starts=starts)
@@ -64,7 +75,7 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
     expected = np.empty_like(q)
     room = workspace(spec_of(q), new, lengths.tolist(), scoring)
     dot_attention(packed, scoring, expected, None, np.empty(room, dtype))
-    of_pages, _held = paged(cupy, rows, lengths, 40, height)
+    of_pages, _held = paged(cupy, rows, lengths, 40, height, is_short)
     if bias:
         scoring = scoring._replace(bias=ScoreBias(cupy.asarray(slopes.numbers), None))
     out = cupy.empty(q.shape, dtype)
@@ -77,9 +88,13 @@ def test_queries_over_pages_are_those_over_one_run_of_rows(cupy, dtype, new, mas
 @pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
 def test_a_row_in_pages_is_found_without_a_division():
     """As many stand in the kernels as in those that read one run of rows."""
-    found = nvrtc.divisions(source.read("dot_product.cu").text, "dot_product.cu", ("-DREAL=float",))
-    for kind in ("", "_extended"):
-        assert found[f"dot_attention_of_pages{kind}"] == found[f"dot_attention{kind}"] > 0
+    for text, pages in (
+        (source.read("dot_product.cu"), "pages"),
+        (over_short_pages(), "short_pages"),
+    ):
+        found = nvrtc.divisions(text.text, "dot_product.cu", ("-DREAL=float",))
+        for kind in ("", "_extended"):
+            assert found[f"dot_attention_of_{pages}{kind}"] == found[f"dot_attention{kind}"] > 0
 
 
 def test_pages_on_a_gpu_have_a_power_of_two_of_rows(cupy):

@@ -41,16 +41,14 @@ static void attend(const Head* head) {
         for (ptrdiff_t start = span.low, end; start < span.high; start = end) {
             end = least(span.high, start / KEYS * KEYS + KEYS);
             ptrdiff_t keys = end - start;
-            const REAL *k, *v;
-            for (ptrdiff_t key = start, part; key < end; key += part) {
+            Rows k, v;
+            for (ptrdiff_t key = start; key < end; key += k.n) {
                 REAL* at = scores + (key - start) * SIDE;
-                part = find(head, key, end, &k, &v);
-                if (span.count == 1)
-                    scores_of_one(
-                        q, part, k, call->key_row, call->key_width, head->scale, turned, at);
+                find(head, key, end, &k, &v);
+                if (span.count == 1) scores_of_one(q, k, call->key_width, head->scale, turned, at);
                 else
-                    scores_of(span.count, q, call->query_row, part, k, call->key_row,
-                        call->key_width, head->scale, turned, key > span.low, at);
+                    scores_of(span.count, q, call->query_row, k, call->key_width, head->scale,
+                        turned, key > span.low, at);
             }
             if (extends) extend(head, span, start, keys, scores);
             for (ptrdiff_t i = 0; i < span.count; i += LANES)
@@ -61,10 +59,10 @@ static void attend(const Head* head) {
                         REAL* at = out + i * call->out_row + c;
                         put(at, get(at, n) * factors[i], n);
                     }
-            for (ptrdiff_t key = start, part; key < end; key += part) {
-                part = find(head, key, end, &k, &v);
-                product(span.count, width, part, scores + (key - start) * SIDE, 1, SIDE, v,
-                    call->value_row, out, call->out_row, key > span.low);
+            for (ptrdiff_t key = start; key < end; key += v.n) {
+                find(head, key, end, &k, &v);
+                weigh_rows(span.count, scores + (key - start) * SIDE, v, width, out, call->out_row,
+                    key > span.low);
             }
         }
         for (ptrdiff_t i = 0; i < SIDE; i += LANES) {
@@ -137,12 +135,13 @@ static void attend_backward(const Head* head, REAL* p) {
         REAL* dp = p + keys * SIDE;
         for (ptrdiff_t i = 0; i < SIDE; i++)
             log_sums[i] = i < count ? head->log_sums[(first + i) * call->heads] : INFINITY;
-        scores_of(
-            count, q, call->query_row, keys, k, call->key_row, width, head->scale, turned, 0, p);
+        scores_of(count, q, call->query_row, (Rows){k, keys, call->key_row, 0}, width, head->scale,
+            turned, 0, p);
         if (is_extended(head, span)) extend(head, span, span.low, keys, p);
         for (ptrdiff_t i = 0; i < count; i += LANES) weigh(keys, p + i, log_sums + i);
         if (call->dqueries || call->dkeys || call->dbias) {
-            scores_of(count, dy, call->out_row, keys, v, call->value_row, tall, 1, turned, 0, dp);
+            Rows others = {v, keys, call->value_row, 0};
+            scores_of(count, dy, call->out_row, others, tall, 1, turned, 0, dp);
             if (call->drops) drop(head, span, span.low, keys, dp);
             REAL* dbias = call->dbias ? call->dbias + head->head * call->distances + call->zero +
                                             first - span.low

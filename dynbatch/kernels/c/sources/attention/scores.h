@@ -26,7 +26,9 @@ typedef struct {
     const REAL* scales;
     REAL *dqueries, *dkeys, *dvalues, *dbias;
     int64_t query_row, key_row, value_row, out_row;
-    int64_t heads, shared, key_width, value_width, distances, zero, drops, page_rows, accumulate;
+    int64_t heads, shared, key_width, value_width, distances, zero, drops;
+    int64_t page_rows, is_short;  // numbers in pages are bfloat16
+    int64_t accumulate;
     int64_t dquery_row, dkey_row, dvalue_row;
     double p;
 } Call;
@@ -66,38 +68,88 @@ static Span span_of(const Sentence* of, ptrdiff_t first) {
     return (Span){first, count, low, most(low, least(of->keys, first + count + of->right))};
 }
 
+// `product` where b is of bfloat16, and `turn` of it.
+static void product_of_short(PRODUCT) { product_of(1, ITS_PRODUCT); }
+static __attribute__((noinline)) void turn_short(
+    ptrdiff_t count, ptrdiff_t width, const void* rows, ptrdiff_t stride, REAL* to) {
+    turn_kept(1, count, width, rows, stride, 1, to);
+}
+
+// Keys or values that lie side by side in a run or a page: n rows of `stride` numbers.
+typedef struct {
+    const void* first;
+    ptrdiff_t n, stride;
+    int is_short;
+} Rows;
+
+static const void* from_column(Rows rows, ptrdiff_t c) {
+    return (const char*)rows.first + c * BYTES_KEPT(rows.is_short);
+}
+
+// Columns c to c + width - 1 of bfloat16, as REAL in `room`.
+static __attribute__((noinline)) const REAL* widened(
+    Rows rows, ptrdiff_t c, ptrdiff_t width, REAL* room) {
+    for (ptrdiff_t j = 0; j < rows.n; j++) {
+        const char* row = (const char*)rows.first + 2 * (j * rows.stride + c);
+        REAL* to = room + j * width;
+        ptrdiff_t i = 0;
+        for (; i + LANES <= width; i += LANES) store(to + i, get_short(row + 2 * i, LANES));
+        if (i < width) store_part(to + i, get_short(row + 2 * i, width - i), width - i);
+    }
+    return room;
+}
+
 // scores[j, i] = scale * rows_i · others_j, over `width` columns. `turned` is what `turn` made of
 // the rows; if they are wider than DEPTH it is made anew, part by part.
-static void scores_of(ptrdiff_t count, const REAL* rows, ptrdiff_t row, ptrdiff_t keys,
-    const REAL* others, ptrdiff_t other, ptrdiff_t width, REAL scale, REAL* turned, int is_turned,
-    REAL* scores) {
+static void scores_of(ptrdiff_t count, const REAL* rows, ptrdiff_t row, Rows others,
+    ptrdiff_t width, REAL scale, REAL* turned, int is_turned, REAL* scores) {
+    REAL room[KEYS * DEPTH];
     ptrdiff_t c = 0;
     do {
         ptrdiff_t part = least(width - c, DEPTH);
         if (!is_turned || width > DEPTH) turn(count, part, rows + c, row, scale, turned);
-        product(keys, (count + LANES - 1) & -LANES, part, others + c, other, 1, turned, SIDE,
-            scores, SIDE, c > 0);
+        const REAL* x = others.is_short ? widened(others, c, part, room) : from_column(others, c);
+        product(others.n, (count + LANES - 1) & -LANES, part, x,
+            others.is_short ? part : others.stride, 1, turned, SIDE, scores, SIDE, c > 0);
         c += part;
     } while (c < width);
 }
 
+// out_i (+)= Σ_j weights[j, i] others_j, of `width` columns.
+static void weigh_rows(ptrdiff_t count, const REAL* weights, Rows others, ptrdiff_t width,
+    REAL* out, ptrdiff_t out_row, int adds) {
+    REAL room[KEYS * DEPTH];
+    if (!others.is_short || count == 1) {
+        (others.is_short ? product_of_short : product)(count, width, others.n, weights, 1, SIDE,
+            others.first, others.stride, out, out_row, adds);
+        return;
+    }
+    for (ptrdiff_t c = 0; c < width; c += DEPTH) {
+        ptrdiff_t part = least(width - c, DEPTH);
+        product(count, part, others.n, weights, 1, SIDE, widened(others, c, part, room), part,
+            out + c, out_row, adds);
+    }
+}
+
 // The scores of one query: keys are turned rather than queries, so that a vector has those of many
 // keys. The sums are the same.
-static void scores_of_one(const REAL* query, ptrdiff_t keys, const REAL* others, ptrdiff_t other,
-    ptrdiff_t width, REAL scale, REAL* turned, REAL* scores) {
+static void scores_of_one(
+    const REAL* query, Rows others, ptrdiff_t width, REAL scale, REAL* turned, REAL* scores) {
     REAL scaled[DEPTH], row[KEYS];
     ptrdiff_t c = 0;
     do {
         ptrdiff_t part = least(width - c, DEPTH);
         EACH_VECTOR(i, n, part) put(scaled + i, get(query + c + i, n) * scale, n);
-        for (ptrdiff_t j = 0; j < keys; j += SIDE) {
-            ptrdiff_t count = least(keys - j, SIDE);
-            turn(count, part, others + j * other + c, other, 1, turned);
+        for (ptrdiff_t j = 0; j < others.n; j += SIDE) {
+            ptrdiff_t count = least(others.n - j, SIDE);
+            const void* x = from_column(others, j * others.stride + c);
+            if (others.is_short) turn_short(count, part, x, others.stride, turned);
+            else turn(count, part, x, others.stride, 1, turned);
             product(1, count, part, scaled, 0, 1, turned, SIDE, row + j, 0, c > 0);
         }
         c += part;
     } while (c < width);
-    for (ptrdiff_t j = 0; j < keys; j++) scores[j * SIDE] = row[j];
+    for (ptrdiff_t j = 0; j < others.n; j++) scores[j * SIDE] = row[j];
 }
 
 // Add the bias to scores of keys from `low` on, and put -infinity where a query does not see a key.
@@ -155,21 +207,21 @@ static int is_extended(const Head* head, Span span) {
            span.high - 1 - of->right > span.first;
 }
 
-// Keys and values from row `key` on, in a run or in their page. Returns how many of the rows up to
-// `end` lie side by side.
-static ptrdiff_t find(
-    const Head* head, ptrdiff_t key, ptrdiff_t end, const REAL** k, const REAL** v) {
+// Keys and values from row `key` on, in a run or in their page: those of the rows up to `end` that lie
+// side by side.
+static void find(const Head* head, ptrdiff_t key, ptrdiff_t end, Rows* k, Rows* v) {
     const Call* call = head->call;
-    if (!call->pages) {
-        *k = head->k + key * call->key_row, *v = head->v + key * call->value_row;
-        return end - key;
-    }
+    *k = (Rows){head->k + key * call->key_row, end - key, call->key_row, 0};
+    *v = (Rows){head->v + key * call->value_row, end - key, call->value_row, 0};
+    if (!call->pages) return;
     const Sentence* of = &head->of;
     ptrdiff_t place = key + (key < of->split ? 0 : of->gap), row = place % call->page_rows;
     const int64_t* page = call->pages + 2 * (of->page + place / call->page_rows);
     ptrdiff_t group = head->head / call->shared;
-    *k = (const REAL*)page[0] + row * call->key_row + group * call->key_width;
-    *v = (const REAL*)page[1] + row * call->value_row + group * call->value_width;
     if (key < of->split) end = least(end, of->split);
-    return least(end - key, call->page_rows - row);
+    k->n = v->n = least(end - key, call->page_rows - row);
+    k->is_short = v->is_short = (int)call->is_short;
+    k->first = (const void*)page[0], v->first = (const void*)page[1];
+    k->first = from_column(*k, row * call->key_row + group * call->key_width);
+    v->first = from_column(*v, row * call->value_row + group * call->value_width);
 }

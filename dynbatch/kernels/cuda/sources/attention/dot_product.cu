@@ -134,23 +134,27 @@ __device__ __forceinline__ void attend_block(const REAL* queries, const REAL* ke
 }
 
 // Rows of a sentence and head that lie in pages: row n, and from row `split` on row n + gap, counted
-// through the pages.
+// through the pages. Numbers are KEPT_AS, which is REAL, or Bfloat16 in kernels that are made from
+// this text: see kernels/cuda/attention/dot_product.py.
+#ifndef KEPT_AS
+#define KEPT_AS REAL
+#endif
 struct PagedRows {
     // Rows from one on. What tells of the pages stays in shared memory: registers are short.
     struct From {
         const PagedRows& rows;
         int first, width;
 
-        __device__ __forceinline__ const REAL* row(int n) const { return rows.row(first + n); }
+        __device__ __forceinline__ const KEPT_AS* row(int n) const { return rows.row(first + n); }
     };
 
     const long long* pages;
     int offset;  // where rows begin in a page, in bytes
     int split, gap, log_rows, stride, width;
 
-    __device__ __forceinline__ const REAL* row(int n) const {
+    __device__ __forceinline__ const KEPT_AS* row(int n) const {
         const int place = n + (n >= split ? gap : 0), page = place >> log_rows;
-        return (const REAL*)(pages[page] + offset) + (place - (page << log_rows)) * stride;
+        return (const KEPT_AS*)(pages[page] + offset) + (place - (page << log_rows)) * stride;
     }
     __device__ __forceinline__ From from(int n) const { return {*this, n, width}; }
 };
@@ -167,7 +171,7 @@ struct PageTables {
     __device__ __forceinline__ PagedRows rows(
         int sentence, long long offset, int heads, int width, int head) const {
         const int split = gaps ? (int)gaps[2 * sentence] : 0x7fffffff;
-        return {pages + firsts[sentence], (int)offset + head * width * (int)sizeof(REAL), split,
+        return {pages + firsts[sentence], (int)offset + head * width * (int)sizeof(KEPT_AS), split,
             gaps ? (int)gaps[2 * sentence + 1] : 0, log_rows, heads * width, width};
     }
 };

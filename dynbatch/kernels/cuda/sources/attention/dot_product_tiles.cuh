@@ -88,7 +88,7 @@ __device__ __forceinline__ void add_weighted(
 #pragma unroll UNROLLED
     for (int n = 0; n < count; ++n) {
         const Four factor = weights[n];
-        const REAL* row = rows.row(n) + lane;
+        const auto* row = rows.row(n) + lane;
 #pragma unroll
         for (int k = 0; k < KEPT; ++k) {
             if (lane + WARP * k >= rows.width) break;
