@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from dynbatch.compiler.buffers import Role, Storage
+from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import OpCode, Origin, Value
 from dynbatch.compiler.lanes import Item, KernelGroup
 from dynbatch.compiler.nests import NestGroup
@@ -92,16 +93,17 @@ class Heads:
 
 
 def heads_of(
-    programs: Sequence[Program], items: Sequence[Sequence[Item | NestGroup]],
-    storages: Sequence[Storage], leaving: Sequence[Value], results: Sequence[Value],
+    backward: BackwardProgram, storages: Sequence[Storage],
+    items: Sequence[Sequence[Item | NestGroup]],
 ) -> Heads:  # fmt: skip
     """The most heads that a loop can be cut into.
 
     Args:
-        items:   of each pass.
-        leaving: values that leave the loop, or come into it, part by part.
-        results: see `Heads`.
+        backward: its passes, whose `storages` are those of both.
+        items:    of each pass.
     """
+    programs, results = [backward.forward, backward], backward.packed_results()
+    leaving = [*backward.forward.exports, *backward.forward.states]
     nests = [op.nest for program in programs for op in program.ops if op.opcode is OpCode.CONTRACT]
     largest = max([prod(nest.sizes) for nest in nests], default=0)
     for count in sorted({nest.sizes[0] for nest in nests if len(nest.sizes) > 2}, reverse=True):

@@ -161,13 +161,8 @@ class SentenceTexts:
     def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
         forward = SentenceForward(backward.forward, storage)
         self.passes = forward, SentenceBackward(backward, storage, gradients)
-        programs = [backward.forward, backward]
-        leaving, storages = (
-            [*backward.forward.exports, *backward.forward.states],
-            [storage, gradients],
-        )
         items = [each.items() for each in self.passes]
-        self.heads = heads_of(programs, items, storages, leaving, backward.packed_results())
+        self.heads = heads_of(backward, [storage, gradients], items)
         for each in self.passes:
             each.print_for(self.heads)
         self.around = f"#define HEADS {self.heads.count}", RUNS

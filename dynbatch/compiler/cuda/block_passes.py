@@ -16,6 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from dynbatch.compiler.cuda.scalars import statement
+from dynbatch.compiler.heads import Heads
 from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.lanes import ColumnRange, Lane, names_of
 from dynbatch.compiler.nests import Access, NestGroup, Strides, accesses, is_sum
@@ -97,13 +98,13 @@ class BlockPlaces(NamedTuple):
     reads:    of a value that a pass reads.
     writes:   of a value that it makes: none, one or two.
     is_kept:  whether anything but some operators reads a segment that one of them made.
-    heads:    a block does one of so many equal parts of each pass.
+    heads:    of which a block does one: a part of each pass.
     """
 
     reads: Callable[[Value], BlockPlace]
     writes: Callable[[Value], Sequence[BlockPlace]]
     is_kept: Callable[[ColumnRange, Sequence[Op]], bool]
-    heads: int = 1
+    heads: Heads
 
 
 def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass | None:
@@ -112,9 +113,7 @@ def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass |
     elements: list[_Element] = []
 
     def element(segment: ColumnRange, at: BlockPlace, writes: bool) -> _Element:
-        elements.append(
-            _Element(places.heads, at, (lane.width,), (1,), segment.width, True, writes)
-        )
+        elements.append(_Element(places.heads.count, at, (lane.width,), (1,), True, writes))
         return elements[-1]
 
     lines = []
@@ -127,11 +126,14 @@ def lane_pass(lane: Lane, ops: Sequence[Op], places: BlockPlaces) -> BlockPass |
             lines.append(element(segment, at, True).store(["j"], name))
     if not names.stores:
         return None
-    return BlockPass.of([_each("j", lane.width // places.heads), *_inside(lines), "}"], elements)
+    return BlockPass.of(
+        [_each("j", lane.width // places.heads.count), *_inside(lines), "}"], elements
+    )
 
 
 def nest_passes(group: NestGroup, places: BlockPlaces) -> list[BlockPass]:
     """The passes of a nest, in order."""
+    group = places.heads.group(group)
 
     def is_kept(value: Value) -> bool:
         return places.is_kept(ColumnRange(value, 0, value.width), group.ops)
@@ -154,7 +156,6 @@ class _Element(NamedTuple):
     """An element of a place, by the indices of a nest.
 
     sizes, strides: of the nest, and of the place along its axes.
-    width:   columns that are met.
     is_flat: whether element e is that of thread e; `writes`, whether it is written.
     threads: see `Touch`.
     """
@@ -163,27 +164,32 @@ class _Element(NamedTuple):
     place: BlockPlace
     sizes: Strides
     strides: Strides
-    width: int
     is_flat: bool
     writes: bool
     threads: object = None
 
     @property
+    def of_block(self) -> Strides:
+        """The sizes of a block's part: the first axis is that of heads, where there are several."""
+        return (self.sizes[0] // self.heads, *self.sizes[1:])
+
+    @property
     def touches(self) -> list[Touch]:
-        space, first = self.place.space, self.place.column
+        space, first, strides = self.place.space, self.place.column, self.strides
         if space is None:
             return []
+        axes = zip(self.of_block, strides, strict=True)
+        end = first + 1 + sum([(size - 1) * step for size, step in axes])
         flat = first if self.is_flat else None
-        end, strides = first + self.width, self.strides
         return [Touch(space, first, end, flat, self.writes, strides, self.threads)]
 
     def at(self, indices: Sequence[str]) -> str:
         steps = [
             index if step == 1 else f"{index} * {step}"
-            for index, step in zip(indices, self.strides, strict=True)
-            if step
+            for index, step, size in zip(indices, self.strides, self.of_block, strict=True)
+            if step and size > 1
         ]
-        away = self.sizes[0] // self.heads * self.strides[0]
+        away = self.of_block[0] * self.strides[0]
         if self.heads > 1 and away and not self.place.is_part:
             steps.append("head" if away == 1 else f"head * {away}")
         return f"{self.place.pointer}[{' + '.join(steps) or '0'}]"
@@ -205,7 +211,7 @@ class _Nest:
         places: BlockPlaces,
     ) -> None:  # fmt: skip
         self._group = group
-        self._sizes = (group.sizes[0] // places.heads, *group.sizes[1:])
+        self._sizes = (group.sizes[0] // places.heads.count, *group.sizes[1:])
         self._reads = {each.name: each for each in reads}
         self._operands = operands
         self._places = places
@@ -312,12 +318,11 @@ class _Nest:
     def _index(self, kept: Sequence[int]) -> list[str]:
         """The index along each axis that is kept, of element `o`."""
         lines, inner = [], 1
-        for axis in reversed(kept):
+        axes = [axis for axis in kept if self._sizes[axis] > 1]
+        for axis in reversed(axes):
             at = f"o / {inner}" if inner > 1 else "o"
-            is_first = axis == kept[0]
-            lines.append(
-                f"const int k{axis} = {at}{'' if is_first else f' % {self._sizes[axis]}'};"
-            )
+            wraps = "" if axis == axes[0] else f" % {self._sizes[axis]}"
+            lines.append(f"const int k{axis} = {at}{wraps};")
             inner *= self._sizes[axis]
         return lines
 
@@ -344,11 +349,12 @@ class _Nest:
         is_flat = bool(dense) and all(
             [step == dense.get(k, 0) or sizes[k] == 1 for k, step in enumerate(strides)]
         )
-        heads, width = self._places.heads, access.value.width
-        is_flat |= writes and width == heads  # one element, which the first thread writes
         by_warp = self._threads[2]
         threads = None if by_warp and not strides[-1] else self._threads  # the first lane, or all
-        element = _Element(heads, at, self._group.sizes, strides, width, is_flat, writes, threads)
+        if writes and not any([s for s, size in zip(strides, sizes, strict=True) if size > 1]):
+            is_flat = True  # one element, which the first thread writes
+        heads, of_all = self._places.heads.count, self._group.sizes
+        element = _Element(heads, at, of_all, strides, is_flat, writes, threads)
         self._elements.append(element)
         return element
 

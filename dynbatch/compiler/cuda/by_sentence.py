@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from math import gcd, inf, prod
+from math import inf
 
 from dynbatch.backend import DType
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, array_name
@@ -32,16 +32,15 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.order import DevicePass
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.groups import items
+from dynbatch.compiler.heads import Heads, heads_of
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup
-from dynbatch.compiler.nests import NestGroup, is_sum
+from dynbatch.compiler.nests import NestGroup
 from dynbatch.compiler.places import Pointers
 from dynbatch.compiler.program import Program
 from dynbatch.errors import GraphError
 from dynbatch.kernels.runtime.device_loops import queue
 
-# Elements of a matrix below which a head gets no block of its own.
-LEAST_ELEMENTS = 1024
 BEFORE = "_before"  # the room of a state as the step finds it
 
 
@@ -81,14 +80,12 @@ class SentenceKernel:
         self._made = {id(op.output) for op in self._ops}
         self._rooms: dict[str, ProgramBuffer] = {}
         self._states = program.following
-        step = items(self._ops, self._places, self._is_kept)
+        self.items = items(self._ops, self._places, self._is_kept)
         self._read_again = {
-            id(x.base) for k, ops in enumerate(map(_ops_of, step))
+            id(x.base) for ops in map(_ops_of, self.items)
             for x in [x for op in self._ops if op not in ops for x in op.inputs]
             if any([op.output is x.base for op in ops])
         }  # fmt: skip
-        self.blocks = self._heads(step)
-        self._print(step)
 
     def most_rows(self, itemsize: int) -> float:
         return inf
@@ -121,39 +118,6 @@ class SentenceKernel:
         ]
         return "\n".join(filter(None, lines))
 
-    # Heads ----------------------------------------------------------------------------------------
-
-    def _heads(self, step: Sequence[Item | NestGroup]) -> int:
-        """The blocks of a sentence, no two of which touch the same element; 1 if they might."""
-        sizes, largest = [], 1
-        for item in step:
-            if isinstance(item, NestGroup):
-                sizes.append(item.sizes[0])
-                largest = max(largest, prod(item.sizes))
-            elif isinstance(item, KernelGroup):
-                sizes += [lane.width for lane in item.lanes]
-        count = gcd(*sizes) if sizes else 1
-        while count > 1 and (count * LEAST_ELEMENTS > largest or largest % count):
-            count -= 1
-        count = gcd(count, *sizes)
-        return count if all([self._is_apart(item) for item in step]) else 1
-
-    def _is_apart(self, item: Item | NestGroup) -> bool:
-        """Whether a head finds what it reads among what it makes."""
-        if isinstance(item, KernelGroup):
-            segments = [x for lane in item.lanes for s in lane.ops for x in (*s.inputs, s.output)]
-            return all([x.width == x.base.width or not self._in_room(x.base) for x in segments])
-        if not isinstance(item, NestGroup):
-            return False
-        for op, strides in zip(item.ops, item.strides, strict=True):
-            if not strides[-1][0] and is_sum(item.sizes, strides[-1]):
-                return False
-            for x, steps in zip((*op.inputs, op.output), strides, strict=True):
-                is_cut = x.is_whole() and steps[0] * item.sizes[0] == x.width
-                if self._in_room(x.base) and not is_cut:
-                    return False
-        return True
-
     def _in_room(self, base: Value) -> bool:
         """Whether a value lies in shared memory."""
         if base.origin is Origin.STATE:
@@ -175,13 +139,13 @@ class SentenceKernel:
             return self._state(base, column)
         buffer, first = self._places.buffer_of(base)
         if id(base) in self._made or base.origin is Origin.LEFT_GRADIENT:
-            return self._room(buffer, first + column)
+            return self._room(buffer, first, column)
         return self._memory(buffer, first + column)
 
     def _writes(self, value: Value) -> list[BlockPlace]:
         base = value.base
         buffer, first = self._places.buffer_of(base)
-        places = [self._room(buffer, first + value.column)] if self._in_room(base) else []
+        places = [self._room(buffer, first, value.column)] if self._in_room(base) else []
         is_kept = any([value.overlaps(other) for other in self._kept])
         if is_kept and buffer.packed:
             memory = self._memory(buffer, first + value.column)
@@ -197,7 +161,7 @@ class SentenceKernel:
         if columns is None:
             row = f"{name} ? {initial} : nullptr"
         elif not self.is_backward:
-            return self._room(columns.buffer, columns.column + column, BEFORE)
+            return self._room(columns.buffer, columns.column, column, BEFORE)
         else:
             left = self.arrays.take(columns.buffer.name)
             row = f"{left} + (p + row) * {columns.buffer.width} + {columns.column}"
@@ -205,8 +169,9 @@ class SentenceKernel:
         line = f"const REAL* const {pointer} = {row};"
         return BlockPlace(_at(pointer, column), None, column, line=line, guard=pointer)
 
-    def _room(self, buffer: ProgramBuffer, column: int, turn: str = "") -> BlockPlace:
-        name, part = _room_name(buffer), column // self.blocks
+    def _room(self, buffer: ProgramBuffer, first: int, column: int, turn: str = "") -> BlockPlace:
+        """The place of a value from column `first` of a buffer: `column` of a head's part of it."""
+        name, part = _room_name(buffer), first // self.blocks + column
         self._rooms[name] = buffer
         return BlockPlace(_at(name + turn, part), name + turn, part, is_part=True)
 
@@ -219,10 +184,12 @@ class SentenceKernel:
 
     # Text -----------------------------------------------------------------------------------------
 
-    def _print(self, of_step: Sequence[Item | NestGroup]) -> None:
-        places = BlockPlaces(self._reads, self._writes, self._is_kept, self.blocks)
+    def print_for(self, heads: Heads) -> None:
+        """Print it, with a block for each head."""
+        self.blocks = heads.count
+        places = BlockPlaces(self._reads, self._writes, self._is_kept, heads)
         step: list[BlockPass] = []
-        for item in of_step:
+        for item in self.items:
             if isinstance(item, NestGroup):
                 step += nest_passes(item, places)
             elif isinstance(item, KernelGroup):
@@ -295,7 +262,7 @@ class SentenceKernel:
             memory = f"{name}[row * {state.width}{f' + head * {part}' if heads > 1 else ''} + j]"
             each = f"for (int j = threadIdx.x; j < {part}; j += THREADS)"
             if self.is_backward:
-                room = self._room(ProgramBuffer(role, state.number, state.width, False), 0)
+                room = self._room(ProgramBuffer(role, state.number, state.width, False), 0, 0)
                 behind.append(
                     self._copy(room, part, f"{each} {memory} = {room.pointer}[j];", False)
                 )
@@ -345,7 +312,13 @@ class SentenceCell(DeviceCell):
             )
 
     def _tails(self) -> list[SentenceKernel]:
-        return [SentenceKernel(self.loop, is_backward) for is_backward in (False, True)]
+        loop = self.loop
+        kernels = [SentenceKernel(loop, is_backward) for is_backward in (False, True)]
+        storages = [loop.storage, loop.gradients]
+        heads = heads_of(loop.backward_program, storages, [each.items for each in kernels])
+        for kernel in kernels:
+            kernel.print_for(heads)
+        return kernels
 
 
 def _ops_of(item: Item | NestGroup) -> Sequence[Op]:

@@ -9,6 +9,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.compiler import heads
 from dynbatch.compiler.cuda import block_passes, by_sentence
 from dynbatch.errors import BackendError, GraphError
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -30,7 +31,7 @@ each_case = pytest.mark.parametrize("name", quick(["gated_delta_net", "m_lstm"],
 @pytest.fixture(params=[(1, 1), exhaustive((1024, 1)), exhaustive((1024, 4))], ids=str)
 def blocks(request, monkeypatch):
     """The least elements of a matrix for which a head has a block, and of a sum in teams."""
-    monkeypatch.setattr(by_sentence, "LEAST_ELEMENTS", request.param[0])
+    monkeypatch.setattr(heads, "LEAST_ELEMENTS", request.param[0])
     monkeypatch.setattr(block_passes, "LEAST_TERMS", request.param[1])
 
 
@@ -166,7 +167,7 @@ def without_barrier(name, barrier=None):
     [*[(name, 1, 1) for name in MATRIX_CASES], ("gated_delta_net", 1024, 4), ("m_lstm", 1024, 4)],
 )
 def test_every_barrier_is_needed(monkeypatch, name, elements, terms):
-    monkeypatch.setattr(by_sentence, "LEAST_ELEMENTS", elements)
+    monkeypatch.setattr(heads, "LEAST_ELEMENTS", elements)
     monkeypatch.setattr(block_passes, "LEAST_TERMS", terms)
     with devices.device("checked"):
         count = without_barrier(name)
