@@ -91,7 +91,7 @@ class DeviceGenericSteps:
         rows = self._rows
         xs = [rows.argument(op, position, t) for position in range(len(op.inputs))]
         with self._in_turn(op):
-            self._steps[id(op)].forward(t, rows.steps[t][2], rows.array(op.output, t), *xs)
+            self._steps[id(op)].forward(t, rows.steps[t][2], rows.rows_of(op.output, t), *xs)
 
     def begin_backward(
         self, memory_gradients: Sequence[Ragged | None], gradients: Gradients,
@@ -116,8 +116,8 @@ class DeviceGenericSteps:
             saved.append(rows.argument(source, position, t) if is_read else None)
             out = None if is_memory else rows.of_step(next(results), t)
             targets.append(None if out is None else out.view(n))
-        dy = rows.array(op.inputs[0], t)
-        y = rows.array(source.output, t) if retains.output else None
+        dy = rows.rows_of(op.inputs[0], t)
+        y = rows.rows_of(source.output, t) if retains.output else None
         with self._in_turn(source):
             self._steps[id(source)].backward(t, n, dy, y, tuple(saved), tuple(targets))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from dynbatch.kernels.runtime.device_loops import (
     Queue,
     RowGathers,
     Works,
-    matrix_of,
 )
 
 
@@ -38,28 +36,24 @@ def wide_rooms(loop: Loop) -> dict[str, tuple[int, int]]:
 
 def wide_maps(
     loop: Loop, rooms: Mapping[str, Array], gathers: RowGathers | None
-) -> dict[str, DeviceMatrix | None]:
+) -> dict[str, Array | None]:
     """Weights and biases by their names: of all pieces, or a parameter itself; None for no bias.
 
     Args:
         rooms:   the arrays of `wide_rooms`.
         gathers: fill them; None where they are filled.
     """
-    matrices: dict[str, DeviceMatrix | None] = {}
+    maps: dict[str, Array | None] = {}
     for op in loop.program.linear_maps:
         number = loop.maps[id(op)]
         for name, alone, gather in (
             (array_name(Role.WEIGHT, number), _weight_alone(op), _gather_weight),
             (array_name(Role.BIAS, number), _bias_alone(op), _gather_bias),
         ):
-            matrices[name] = None
-            if alone is not None:
-                matrices[name] = matrix_of(alone)
-            elif name in rooms:
-                matrices[name] = wide = matrix_of(rooms[name])
-                if gathers is not None:
-                    gather(op, wide, gathers)
-    return matrices
+            maps[name] = rooms.get(name) if alone is None else alone
+            if alone is None and name in rooms and gathers is not None:
+                gather(op, rooms[name], gathers)
+    return maps
 
 
 def _weight_alone(op: Op) -> Array | None:
@@ -75,50 +69,39 @@ def _bias_alone(op: Op) -> Array | None:
     return piece.biases[0][0].value.reshape(1, -1) if is_alone else None
 
 
-def _gather_weight(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
+def _gather_weight(op: Op, wide: Array, gathers: RowGathers) -> None:
     for piece in op.pieces:
-        rows = matrix_of(piece.weight.value).part(piece.first, 0, wide.width)
-        gathers.pick(rows, piece.width, wide.part(piece.column, 0, wide.width))
+        gathers.pick(piece.rows, piece.width, wide[piece.columns])
 
 
-def _gather_bias(op: Op, wide: DeviceMatrix, gathers: RowGathers) -> None:
+def _gather_bias(op: Op, wide: Array, gathers: RowGathers) -> None:
     """The sums of each piece's biases: the first of each in one launch with all the others."""
     for piece in op.pieces:
-        out = wide.part(0, piece.column, piece.width)
+        out = wide[:, piece.columns]
         parts = [bias.value[first : first + piece.width] for bias, first in piece.biases]
         if not parts:
             gathers.pick(wide, np.array([-1]), out)
             continue
-        gathers.pick(matrix_of(parts[0].reshape(1, -1)), 1, out)
+        gathers.pick(parts[0].reshape(1, -1), 1, out)
         for part in parts[1:]:
-            bias_columns = out.array.reshape(-1)[out.offset : out.offset + out.width]
-            gathers.then(partial(arrays.accumulate, part, bias_columns))
-
-
-class MultipliedRows(NamedTuple):
-    """The rows that a map multiplied: `number` of them, after `zeros` rows of zeros."""
-
-    rows: DeviceMatrix
-    zeros: int
-    number: int
+            gathers.then(partial(arrays.accumulate, part, out.reshape(-1)))
 
 
 def write_products(
-    queue: Queue, works: Works, later: bool, xs: Sequence[MultipliedRows], dy: DeviceMatrix,
+    queue: Queue, works: Works, later: bool, xs: Sequence[Array], dy: DeviceMatrix,
     targets: Sequence[Target], adds: bool,
 ) -> None:  # fmt: skip
-    """Write down dW (+)= dyᵀ x, one product each, and db (+)= Σ dy.
+    """Write down dW (+)= dyᵀ x, one product each, and db (+)= Σ dy; see `WeightGradients.add`.
 
     Args:
         later: whether a bias may be written with others, when the queue is settled.
     """
+    rows = dy.view(len(dy.array))
     for columns, weights, _ in targets:
-        width = columns.stop - columns.start
-        for (x, zeros, number), weight in zip(xs, weights, strict=True):
+        for x, weight in zip(xs, weights, strict=True):
             if weight is not None:
-                shape, part = (width, x.width, number), dy.part(zeros, columns.start, width)
-                out = matrix_of(weight)
-                works.then(MatrixProduct(queue, (True, False), shape, part, x, int(adds), out))
+                part = rows[len(rows) - len(x) :, columns]
+                works.then(MatrixProduct(queue, (True, False), part, x, int(adds), weight))
     parts = [(t.columns.start, bias) for t in targets for bias in t.biases]
     is_all = not adds and all([bias.size == dy.stride for _, bias in parts])
     if is_all and (later or len(parts) == 1):

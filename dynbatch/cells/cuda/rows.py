@@ -40,8 +40,8 @@ class LoopRows:
 
     Attributes:
         steps:    in order.
-        matrices: by the names of `emit`, and V0 … and b0 … for wide weights and biases; None for
-            what is all zeros, or a gradient that nobody asks for.
+        arrays:   by the names of `emit`, and V0 … and b0 … for wide weights and biases; None for
+            what is all zeros, or a gradient that nobody asks for. `matrices` are their addresses.
         table:    (T, 3) first row, number of rows and first row of the step before, for kernels.
     """
 
@@ -50,34 +50,39 @@ class LoopRows:
         self.dtype = dtype
         self.queue = queue()
         self.steps = steps
+        self.arrays: dict[str, Array | None] = {}
         self.matrices: dict[str, DeviceMatrix | None] = {}
         table = [(s, n, p) for s, _, n, p in steps]
         self.table = np.array(table, np.int32).reshape(-1, 3)
 
-    def add(self, arrays: Mapping[str, Array]) -> None:
+    def add(self, arrays: Mapping[str, Array | None]) -> None:
         """Add arrays by name."""
-        self.matrices |= {name: matrix_of(array) for name, array in arrays.items()}
+        self.arrays |= arrays
+        self.matrices |= {name: x if x is None else matrix_of(x) for name, x in arrays.items()}
 
     def add_weights(self, rooms: Mapping[str, Array], gathers: RowGathers | None) -> None:
         """The wide weights of all linear maps, and their biases; see `wide_maps`."""
-        self.matrices |= wide_maps(self.loop, rooms, gathers)
+        self.add(wide_maps(self.loop, rooms, gathers))
 
     def matrix(self, name: str) -> DeviceMatrix:
         matrix = self.matrices[name]
         assert matrix is not None
         return matrix
 
-    def maps_ahead(self, count: int, works: Works) -> None:
-        """Write down the maps of streams ahead of the loop, of so many rows."""
+    def array(self, name: str) -> Array:
+        array = self.arrays[name]
+        assert array is not None
+        return array
+
+    def maps_ahead(self, works: Works) -> None:
+        """Write down the maps of streams ahead of the loop."""
         loop = self.loop
         for op in loop.program.ahead:
             number, x, out = loop.maps[id(op)], self.whole(op.inputs[0]), self.whole(op.output)
-            weight, bias = self.matrix(f"V{number}"), self.matrices[f"b{number}"]
-            shape = count, op.output.width, weight.width
-            works.then(MatrixProduct(self.queue, (False, True), shape, x, weight, 0, out))
+            weight, bias = self.array(f"V{number}"), self.arrays[f"b{number}"]
+            works.then(MatrixProduct(self.queue, (False, True), x, weight, 0, out))
             if bias is not None and id(op.output) not in loop.inline_maps:
-                add = partial(arrays.add_bias, out.view(count), bias.array.reshape(-1))
-                works.call(add)
+                works.call(partial(arrays.add_bias, out, bias.reshape(-1)))
 
     def base_of(self, name: str, order: Array | None = None) -> int | Array | None:
         """The address of a matrix, which kernels see as NULL if it is missing.
@@ -88,9 +93,18 @@ class LoopRows:
         matrix = self.matrices[name]
         return None if matrix is None else matrix.address
 
-    def whole(self, value: Value) -> DeviceMatrix:
+    def place(self, value: Value) -> DeviceMatrix:
         buffer, first = self.loop.places.buffer_of(value.base)
         return self.matrix(buffer.name).part(0, first + value.column, value.width)
+
+    def whole(self, value: Value) -> Array:
+        """A value's rows in all steps."""
+        matrix = self.place(value)
+        return matrix.view(len(matrix.array))
+
+    def multiplied(self, value: Value) -> Array:
+        """The rows that linear maps multiplied, after zeros that they leave out."""
+        return self.whole(value)
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None where it has no matrix."""
@@ -116,7 +130,7 @@ class LoopRows:
         elements = row * buffer.width + first + column
         return RowsOfSteps(start + elements * self.dtype.itemsize, buffer.width)
 
-    def array(self, value: Value, t: int, strided: bool = False) -> Array:
+    def rows_of(self, value: Value, t: int, strided: bool = False) -> Array:
         """A value's rows as an array; a copy if they are part of wider ones, unless `strided`."""
         n = self.steps[t][2]
         part = self.of_step(value, t)
@@ -134,4 +148,4 @@ class LoopRows:
         value = op.inputs[position]
         if value.base.origin is Origin.MEMORY:
             return value.base.number
-        return self.array(value, t, position in op.node.strided)
+        return self.rows_of(value, t, position in op.node.strided)

@@ -9,18 +9,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array
-from dynbatch.cupy_types import device_address
-from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.loop import PreparedLoop
+from dynbatch.kernels.cuda.runtime.matrices import place_of
 from dynbatch.kernels.cuda.runtime.packing import PerStep
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.gathers import BoundTable, GatherTable, readers_table
 
 FIELDS, ROWS_OF_BLOCK, THREADS = 10, 8, 256  # as in gathers.cu
 TILE = 32  # columns of a warp
-
-Place = tuple[int, int]
-"""The address of a row, and the elements from it to the next."""
 
 
 class SumLaunches:
@@ -125,14 +121,3 @@ def _cut(table: GatherTable, first: int, end: int) -> GatherTable:
     low, high = starts[first], starts[end]
     cut = None if of is None else of[low:high]
     return GatherTable(rows[low:high], cut, starts[first : end + 1] - low)
-
-
-def place_of(array: Array) -> Place:
-    """The place of an array's rows, each of which is contiguous.
-
-    Raises:
-        ShapeError: they are not.
-    """
-    if array.size and array.shape[1] > 1 and array.strides[1] != array.itemsize:
-        raise ShapeError(f"rows of an array {array.shape} with strides {array.strides}")
-    return device_address(array), array.strides[0] // array.itemsize

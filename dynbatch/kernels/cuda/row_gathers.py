@@ -7,7 +7,7 @@ from typing import Self
 
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.cuda.rows import RowGather, gather_many
-from dynbatch.kernels.cuda.runtime.matrices import DeviceMatrix
+from dynbatch.kernels.cuda.runtime.matrices import place_of
 from dynbatch.kernels.cuda.runtime.queue import Queue
 
 
@@ -24,31 +24,21 @@ class RowGathers:
         self._later: list[Callable[[], object]] = []
 
     def pick(
-        self, source: DeviceMatrix, index: Array | int, out: DeviceMatrix,
-        other: DeviceMatrix | None = None,
+        self, source: Array, index: Array | int, out: Array, other: Array | None = None,
+        puts: bool = False,
     ) -> None:  # fmt: skip
         """out[i] = source[index[i]], or other[-1 - index[i]] where the index is negative.
 
         Args:
             index: a number of rows where they are 0, 1, 2 …
             other: None for zeros.
+            puts:  out[index[i]] = source[i] instead, for indices that differ.
         """
         # A flush before a node type of the user's ends what the queue kept until then.
-        self._used += [source.array, out.array]
-        target = None
-        if other is not None:
-            self._used.append(other.array)
-            target = other.address, other.stride
-        self._gathers.append(RowGather(
-            (source.address, source.stride), index, (out.address, out.stride), out.width, target
-        ))  # fmt: skip
-
-    def put(self, source: DeviceMatrix, index: Array, out: DeviceMatrix) -> None:
-        """out[index[i]] = source[i], for indices that differ."""
-        self._used += [source.array, out.array]
-        self._gathers.append(RowGather(
-            (source.address, source.stride), index, (out.address, out.stride), out.width, puts=True
-        ))  # fmt: skip
+        self._used += [source, out] if other is None else [source, out, other]
+        aside = None if other is None else place_of(other)
+        gather = RowGather(place_of(source), index, place_of(out), out.shape[1], aside, puts)
+        self._gathers.append(gather)
 
     def then(self, function: Callable[[], object]) -> None:
         """Queue what a function queues, once the gathers are queued."""

@@ -13,7 +13,7 @@ from dynbatch.cells.calls.group_run import GroupRun
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
-from dynbatch.cells.cuda.parameter_gradients import LoopGradients
+from dynbatch.cells.cuda.parameter_gradients import add_gradients
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.linear_maps import WeightGradients
 from dynbatch.cells.shard_gradients import ShardGradients
@@ -23,7 +23,6 @@ from dynbatch.kernels.runtime.device_loops import (
     RowGathers,
     SumLaunches,
     Works,
-    matrix_of,
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -85,7 +84,7 @@ class DeviceGroupRun(GroupRun):
         """Set the arrays of backward, and where generic operators' gradients go."""
         rows = self.rows
         kept, self.results = self._take(scratch, backward=True), self.group.results.of(dy)
-        rows.matrices["dY"] = matrix_of(self.results)
+        rows.add({"dY": self.results})
         rows.add_weights(kept, None)
         self._sink = ShardGradients()
         sources = self.group.memories
@@ -108,10 +107,10 @@ class DeviceGroupRun(GroupRun):
 
     def maps_ahead(self, work: Works) -> None:
         """Write down the maps of what is known before the first batch."""
-        self.rows.maps_ahead(self.group.calls, work)
+        self.rows.maps_ahead(work)
 
     def export(self, leaf: int) -> Array:
-        return self.rows.whole(self._loop.program.exports[leaf]).view(self.group.calls)
+        return self.rows.whole(self._loop.program.exports[leaf])
 
     def bind(self, way: int, sums: Sequence[BoundTable]) -> None:
         """Look up what the batches of forward (0) or backward (1) do.
@@ -147,4 +146,4 @@ class DeviceGroupRun(GroupRun):
         works.call(partial(self._sink.pass_on, gradients))
         write = partial(write_products, self.rows.queue, works, gradients.later)
         weights = WeightGradients(self.cell, gradients, write)
-        LoopGradients(self.cell, self.rows, self.group.calls).parameters(weights, works)
+        add_gradients(self.cell, self.rows, weights, works)

@@ -13,7 +13,7 @@ from dynbatch.cells.scan.run import sorted_inputs
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Origin, Value
-from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, matrix_of
+from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -29,7 +29,7 @@ class ScanRows(LoopRows):
         streams, inits, memories: the packed inputs; of a state that is zeros None.
         given:    which parts of the initial state are given; `finds`, which the first step of the
             chunk finds other than zeros.
-        matrices: gradients of the state, C0 … and N0 …, change places after each step.
+        arrays:   gradients of the state, C0 … and N0 …, change places after each step.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ScanRows(LoopRows):
         self.tokens: int = shard.rows
         self.given: tuple[bool, ...] = batch.first.given_states
         self.finds = tuple([True] * len(self.given)) if shard.first else self.given
-        self._found = {part: matrix_of(rows) for part, rows in left.items()}
+        self._found = left
         self._others = {a: b for pair in loop.carried for a, b in (pair, pair[::-1])}
         self.read(batch, xs)
 
@@ -62,32 +62,37 @@ class ScanRows(LoopRows):
             fills:   whether they are filled; later chunks and backward find them so.
         """
         for k, stream in enumerate(self.streams):
-            gathers.pick(matrix_of(stream.values), self.shard.order, self.matrix(f"X{k}"))
+            gathers.pick(stream.values, self.shard.order, self.array(f"X{k}"))
         for k, init in enumerate(self.inits):
             if k in self._found or init is None:
-                self.matrices[f"I{k}"] = self._found.get(k)
+                self.add({f"I{k}": self._found.get(k)})
             else:
-                gathers.pick(matrix_of(init.values), self.sentences, self.matrix(f"I{k}"))
+                gathers.pick(init.values, self.sentences, self.array(f"I{k}"))
         self.add_weights(weights, gathers if fills else None)
 
-    def found(self, part: int) -> tuple[Array, DeviceMatrix | None]:
-        """Each row's state one step earlier: its row, or -1 - its row in what the first step finds.
+    def gather_found(self, gathers: RowGathers) -> None:
+        """Bring the states as every step found them, which weights' gradients need, together."""
+        for part in self.loop.backward_program.found_states():
+            earlier, init = self.shard.earlier(), self.inits[part]
+            before, first = earlier < 0, self._found.get(part)
+            if not self.shard.first:
+                earlier[before] = -1 - self.sentences[-1 - earlier[before]]
+                first = None if init is None else init.values
+            state = self.whole(self.loop.program.following[part])
+            gathers.pick(state, earlier, self.array(f"H{part}"), first)
 
-        Also gives where that lies outside of `matrices`; None for zeros.
-        """
-        earlier = self.shard.earlier()
-        if self.shard.first:
-            return earlier, self._found[part]
-        before, init = earlier < 0, self.inits[part]
-        earlier[before] = -1 - self.sentences[-1 - earlier[before]]
-        return earlier, None if init is None else matrix_of(init.values)
+    def multiplied(self, value: Value) -> Array:
+        base = value.base
+        if base.origin is not Origin.STATE:
+            return super().multiplied(value)
+        zeros = self.steps[0][2] if self.steps and not self.finds[base.number] else 0
+        return self.array(f"H{base.number}")[zeros:, value.column : value.column + value.width]
 
     # Where things are -----------------------------------------------------------------------------
 
-    def left(self, part: int) -> DeviceMatrix:
+    def left(self, part: int) -> Array:
         """The gradient of a part of the state that the first step found."""
-        name = self.in_turn(self.loop.carried[part][0], -1)
-        return self.matrix(name)
+        return self.array(self.in_turn(self.loop.carried[part][0], -1))
 
     def in_turn(self, name: str, t: int) -> str:
         return self._others.get(name, name) if (len(self.steps) - 1 - t) % 2 else name
@@ -140,6 +145,6 @@ class ScanRows(LoopRows):
             rows = room[: index.size]
             if zeros:
                 index = np.full(index.size, -1)
-            gathers.pick(matrix_of(memory.values), index, matrix_of(rows))
+            gathers.pick(memory.values, index, rows)
             memories.append(Ragged(rows, lengths.tolist()))
         return memories

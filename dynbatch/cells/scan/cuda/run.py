@@ -9,17 +9,18 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
+from dynbatch.cells.cuda.parameter_gradients import add_gradients
 from dynbatch.cells.linear_maps import WeightGradients
-from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.scan.prefix import Shard, cut, prefix_layout
-from dynbatch.cells.scan.run import chunks_of, left_values, sorted_inputs
+from dynbatch.cells.scan.run import Sorted, chunks_of, left_values, sorted_inputs
 from dynbatch.cells.shard_gradients import ShardGradients
-from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
+from dynbatch.compiler.arrays import Arrays, Rooms, Scratch, memory_rows
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.kernels.runtime.device_loops import DeviceMatrix, RowGathers, Works, matrix_of, queue
+from dynbatch.kernels.arrays import fill
+from dynbatch.kernels.runtime.device_loops import RowGathers, Works, queue
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -133,29 +134,29 @@ class DeviceScanRun:
             rooms = [kept[f"M{k}"] for k in range(len(self.memory_rooms(batch)))]
             self._memories = rows.sorted_memories(gathers, rooms) if rooms else []
         works.then(gathers)
-        rows.maps_ahead(rows.tokens, works)
+        rows.maps_ahead(works)
         count = rows.sentences.size
         self._generic = DeviceGenericSteps(rows, batch, self._memories, count, keeps)
         works.then(ScanSteps(self.cell, rows, self._generic, 0))
 
     def _outputs(self, y: Ragged, kept: dict[str, Array], following: Shard | None) -> RowGathers:
         rows, column, gathers = self.rows, 0, RowGathers(self.queue, self.batch.dtype)
-        out, shard = matrix_of(y.values), self.rows.shard
+        shard = rows.shard
         for value in self.loop.program.exports:
-            columns = out.part(0, column, value.width)
-            gathers.put(rows.whole(value), shard.order, columns)
+            columns = y.values[:, column : column + value.width]
+            gathers.pick(rows.whole(value), shard.order, columns, puts=True)
             column += value.width
         index, last = -1 - np.arange(rows.sentences.size), shard.last()
         index[rows.sentences[: last.size]] = last
         for k, value in enumerate(self.loop.program.following):
-            init, port = rows.inits[k], matrix_of(self.batch.ports[k].values)
-            other = None if init is None else matrix_of(init.values)
+            init, port = rows.inits[k], self.batch.ports[k].values
+            other = None if init is None else init.values
             if value is self.loop.program.states[k]:  # no step changes it
                 gathers.pick(port, -1 - np.arange(index.size), port, port if shard.first else other)
                 continue
             gathers.pick(rows.whole(value), index, port, port if shard.first else other)
             if following is not None:
-                between = matrix_of(kept[f"S{k}"][following.found])
+                between = kept[f"S{k}"][following.found]
                 gathers.pick(rows.whole(value), last[: following.running], between)
         return gathers
 
@@ -188,9 +189,8 @@ class DeviceScanRun:
                 self.rows.add({b.name: batch.saved[b.name] for b in self.loop.storage.packed})
                 self.rows.start(batch.saved, gathers, False)
             rows, generic = self.rows, self._generic
-            rows.matrices |= carried
+            rows.add(carried)
             self._start_backward(gathers, dy, dxs)
-            scan_gradients = ScanGradients(batch.first.cell, rows, gathers)
             if generic and not memory_gradients:
                 memory_gradients = rows.sorted_memories(gathers, rooms, zeros=True)
             works.then(gathers)
@@ -199,8 +199,8 @@ class DeviceScanRun:
             works.call(generic.finish)
             if not chunk.first:
                 works.call(partial(sink.pass_on, gradients))
-            scan_gradients.parameters(weights, works)
-            works.then(scan_gradients.inputs(sorted_inputs(batch, dxs), memory_gradients, works))
+            add_gradients(batch.first.cell, rows, weights, works)
+            works.then(self._input_gradients(sorted_inputs(batch, dxs), memory_gradients, works))
             gathers = RowGathers(self.queue, batch.dtype)
             if len(chunk.steps) % 2:  # what its first step left lies in the other array
                 for one, other in self.loop.carried:
@@ -208,13 +208,13 @@ class DeviceScanRun:
         works.at_last(batch.saved.clear)  # gradients have taken its place: no second backward
         return works
 
-    def _carried(self, arrays: Arrays, gathers: RowGathers) -> dict[str, DeviceMatrix]:
+    def _carried(self, arrays: Arrays, gathers: RowGathers) -> dict[str, Array]:
         """The arrays for gradients of the state, which begin as those of the last states."""
         sentences, carried = self.chunks[0].sentences, {}
         for names, state in zip(self.loop.carried, self.loop.program.states, strict=True):
-            gradient = matrix_of(self.batch.port_gradients[state.number].values)
+            gradient = self.batch.port_gradients[state.number].values
             for name in dict.fromkeys(names):
-                carried[name] = matrix_of(arrays[name])
+                carried[name] = arrays[name]
                 gathers.pick(gradient, sentences, carried[name])
         return carried
 
@@ -222,8 +222,38 @@ class DeviceScanRun:
         self, gathers: RowGathers, dy: Ragged, dxs: tuple[Ragged | None, ...]
     ) -> None:
         rows, loop = self.rows, self.loop
-        gathers.pick(matrix_of(dy.values), rows.shard.order, rows.matrix("dY"))
+        gathers.pick(dy.values, rows.shard.order, rows.array("dY"))
+        rows.gather_found(gathers)
         reached = self.batch.first.cell.reached
         for k in range(len(loop.program.streams)):
             if k not in loop.read_again and (dxs[k] is None or k not in reached):
-                rows.matrices[f"dX{k}"] = None
+                rows.add({f"dX{k}": None})
+
+    def _input_gradients(
+        self, dxs: Sorted[Ragged | None], memory_gradients: list[Ragged], works: Works
+    ) -> RowGathers:
+        """Gathers that overwrite gradients of the chunk's streams; then of states and memories.
+
+        Args:
+            memory_gradients: in the order of the sentences; empty where no operator reads one.
+        """
+        rows, gathers = self.rows, RowGathers(self.queue, self.batch.dtype)
+        reached, (of_streams, of_inits, of_memories) = self.batch.first.cell.reached, dxs
+        for k, dx in enumerate(of_streams):
+            if dx is not None and k in reached:
+                gathers.pick(rows.array(f"dX{k}"), rows.shard.order, dx.values, puts=True)
+            elif dx is not None and not rows.shard.first:
+                works.call(partial(fill, dx.values, 0))
+        if rows.shard.first:
+            return gathers
+        back = np.argsort(rows.sentences, kind="stable")
+        for k, dx in enumerate(of_inits):
+            if dx is not None:
+                gathers.pick(rows.left(k), back, dx.values)
+        for number, (memory, dx) in enumerate(zip(rows.memories, of_memories, strict=True)):
+            if dx is not None and memory_gradients:
+                order = np.argsort(memory_rows(memory, rows.sentences)[0], kind="stable")
+                gathers.pick(memory_gradients[number].values, order, dx.values)
+            elif dx is not None:
+                works.call(partial(fill, dx.values, 0))
+        return gathers

@@ -1,10 +1,14 @@
-"""`DeviceMatrix`: rows on a GPU by address, so that a loop makes no array objects."""
+"""Rows on a GPU by address: `place_of` an array's, `DeviceMatrix` where a loop makes no arrays."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from dynbatch.backend import Array
+from dynbatch.errors import ShapeError
+
+Place = tuple[int, int]
+"""The address of a row, and the elements from it to the next."""
 
 
 class DeviceMatrix(NamedTuple):
@@ -39,3 +43,14 @@ class DeviceMatrix(NamedTuple):
 def matrix_of(array: Array) -> DeviceMatrix:
     """A whole contiguous (rows, width) device array."""
     return DeviceMatrix(array, 0, array.data.ptr, array.shape[1], array.shape[1])  # type: ignore[attr-defined]
+
+
+def place_of(array: Array) -> Place:
+    """The place of an array's rows, each of which is contiguous.
+
+    Raises:
+        ShapeError: they are not.
+    """
+    if array.size and array.shape[1] > 1 and array.strides[1] != array.itemsize:
+        raise ShapeError(f"rows of an array {array.shape} with strides {array.strides}")
+    return array.data.ptr, array.strides[0] // array.itemsize  # type: ignore[attr-defined]

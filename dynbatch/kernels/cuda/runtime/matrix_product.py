@@ -5,37 +5,42 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Self
 
-from dynbatch.kernels.cuda.runtime.matrices import DeviceMatrix
+from dynbatch.backend import Array
+from dynbatch.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import Queue
 
 
 class MatrixProduct(NamedTuple):
-    """C = op(A) op(B) + beta C; see `Cublas.gemm`.
-
-    shape: m, n and k.
-    """
+    """C = op(A) op(B) + beta C; see `Cublas.gemm`."""
 
     queue: Queue
     transposes: tuple[bool, bool]
-    shape: tuple[int, int, int]
-    a: DeviceMatrix
-    b: DeviceMatrix
+    a: Array
+    b: Array
     beta: int
-    c: DeviceMatrix
+    c: Array
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        (m, n), inner = self.c.shape, self.a.shape[not self.transposes[0]]
+        return m, n, inner
 
     @property
     def key(self) -> Hashable:
-        strides = self.a.stride, self.b.stride, self.c.stride
-        return "product", self.c.array.dtype, self.transposes, self.shape, self.beta, strides
+        return "product", self.c.dtype, self.transposes, self.shape, self.beta, self._strides
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return tuple([x.strides[0] // x.itemsize for x in (self.a, self.b, self.c)])
 
     def run(self, others: Sequence[Self] = ()) -> None:
         everyone = (self, *others)
         for each in everyone:
-            self.queue.keep(each.a.array, each.b.array, each.c.array)
-        cublas = self.queue.cublas(self.c.array.dtype)
-        strides = self.a.stride, self.b.stride, self.c.stride
-        shape = (*self.transposes, *self.shape)
-        factors = [(each.a.address, each.b.address, each.c.address) for each in everyone]
+            self.queue.keep(each.a, each.b, each.c)
+        cublas = self.queue.cublas(self.c.dtype)
+        shape, strides = (*self.transposes, *self.shape), self._strides
+        factors = [[device_address(x) for x in (each.a, each.b, each.c)] for each in everyone]
         if others:
             a, b, c = zip(*factors, strict=True)
             cublas.gemm_batched(*shape, a, strides[0], b, strides[1], self.beta, c, strides[2])
