@@ -9,18 +9,20 @@ from dynbatch.cells.linear_maps import packed_weights, weight_rooms
 from dynbatch.compiler.arrays import Arrays, Rooms, Scratch
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledLoop
+from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.kernels.runtime.tasks import Tasks
 
 OF_STEPS = "temporary"
 
 
 def loop_rooms(
-    cell: CompiledLoop, rows: int, running: int, dtype: DType, keeps: bool,
-    backward: bool, recomputes: bool = False, elsewhere: Collection[str] = (),
+    cell: CompiledLoop, loop: CompiledLoop | Loop, rows: int, running: int, dtype: DType,
+    keeps: bool, backward: bool, recomputes: bool = False, elsewhere: Collection[str] = (),
 ) -> Rooms:  # fmt: skip
-    """The arrays of a loop in one pass.
+    """The arrays of a loop in one pass; on a GPU without weights, which forward leaves.
 
     Args:
+        loop: whose storage they are: `cell`, or its loop on a GPU.
         rows, running: rows of all shards, of a scan those of its largest chunk; and of all shards'
             largest steps.
         keeps: whether what forward makes for backward has memory of its own.
@@ -28,13 +30,15 @@ def loop_rooms(
         elsewhere: names of arrays that lie elsewhere.
     """
     rooms: Rooms = {}
-    for way in _ways(backward, recomputes):
+    for way in _ways(backward, recomputes) if loop is cell else ():
         rooms |= weight_rooms(cell, way, not (backward or recomputes), dtype)
-    wide = [*cell.stream_rows, *(cell.backward_rows if backward else ())]
-    wide += [] if keeps else cell.storage.packed
+    of_backward = [*cell.backward_rows, *loop.gradients.packed] if backward else ()
+    wide = [*cell.stream_rows, *of_backward, *(() if keeps else loop.storage.packed)]
     rooms |= {b.name: (rows, b.width) for b in wide if b.name not in elsewhere}
-    rooms[OF_STEPS] = running, max(map(_width, _temporary(cell, backward, recomputes)))
-    return rooms
+    temporary = _temporary(loop, backward, recomputes)
+    if loop is cell:  # the passes of a step follow one another
+        return rooms | {OF_STEPS: (running, max(map(_width, temporary)))}
+    return rooms | {b.name: (running, b.width) for each in temporary for b in each}
 
 
 def _ways(backward: bool, recomputes: bool) -> list[int]:
@@ -42,9 +46,9 @@ def _ways(backward: bool, recomputes: bool) -> list[int]:
 
 
 def _temporary(
-    cell: CompiledLoop, backward: bool, recomputes: bool
+    loop: CompiledLoop | Loop, backward: bool, recomputes: bool
 ) -> list[Sequence[ProgramBuffer]]:
-    passes = (cell.storage.temporary, cell.gradients.temporary)
+    passes = (loop.temporary, loop.temporary_gradients)
     return [passes[way] for way in _ways(backward, recomputes)]
 
 
@@ -70,7 +74,8 @@ class LoopArrays:
         self._shared: Arrays = {}
         for way in _ways(backward, recomputes):
             self._shared |= packed_weights(cell, way, rooms, tasks)
-        wide = [*cell.stream_rows, *cell.backward_rows, *cell.storage.packed]
+        wide = [*cell.stream_rows, *cell.backward_rows]
+        wide += [*cell.gradients.packed, *cell.storage.packed]
         self._wide = {b.name: rooms[b.name] for b in wide if b.name in rooms}
         self.kept = {} if saved is None else {b.name: saved[b.name] for b in cell.storage.packed}
         self._of_steps: list[Arrays] = []

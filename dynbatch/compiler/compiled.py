@@ -43,6 +43,7 @@ class CompiledLoop:
 
     Attributes:
         program, backward_program: the passes, and `storage`, `gradients`, their buffers.
+        temporary, temporary_gradients: those with rows for one step.
         simplified: how many operators were left out of both.
         numpy: both passes for NumPy.
         launches, launches_backward: operators of a step, and of a step back.
@@ -59,7 +60,7 @@ class CompiledLoop:
             state that no step changes.
         map_inputs: where the rows are that each wide map multiplied, by number.
         stream_rows, backward_rows: buffers with a row for each token that forward takes for the
-            streams, and backward beside these.
+            streams, and backward beside these, without those of `gradients`.
     """
 
     reads_first_memories: ClassVar[bool] = True
@@ -92,6 +93,8 @@ class CompiledLoop:
         self.simplified = Simplified(*[a + b for a, b in zip(forward, backward, strict=True)])
         self.storage = storage_of(program, self.backward_program)
         self.gradients = gradient_storage_of(self.backward_program, self.overwrites)
+        self.temporary = self.storage.temporary
+        self.temporary_gradients = self.gradients.temporary
         self.numpy = NumpyLoop(program, self.storage, self.backward_program, self.gradients)
         self.launches, self.launches_backward = map(len, self.numpy.ops)
         self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))
@@ -177,7 +180,6 @@ class CompiledLoop:
                 for k in sorted(backward.of_streams)
             ],
             *[token_rows(Role.FOUND_STATES, k, v) for k, v in self.read_before.items()],
-            *self.gradients.packed,
         ]
 
     def _place_read(self, value: Value) -> Columns:

@@ -122,7 +122,7 @@ class HostGroupRun(GroupRun):
         group, keeps = region.groups[number], batch.keeps or backward
         elsewhere = [*[f"X{k}" for k in group.views], "dY"]
         return loop_rooms(
-            group.cell, group.calls, region.most(number), batch.dtype, keeps, backward,
+            group.cell, group.cell, group.calls, region.most(number), batch.dtype, keeps, backward,
             elsewhere=elsewhere,
         )  # fmt: skip
 

@@ -287,7 +287,7 @@ class ScanRun:
         chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
         rows, running, again = max([e.rows for e in chunks]), len(batch.nodes), batch.recompute > 0
         keeps = (batch.keeps or backward) and not again
-        rooms = loop_rooms(cell, rows, running, batch.dtype, keeps, backward, again)
+        rooms = loop_rooms(cell, cell, rows, running, batch.dtype, keeps, backward, again)
         for letter in "IC" if backward else "I":
             for k, state in enumerate(cell.program.states):
                 rooms[f"{letter}{k}"] = running, state.width

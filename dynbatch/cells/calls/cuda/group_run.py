@@ -16,6 +16,7 @@ from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
 from dynbatch.cells.cuda.parameter_gradients import add_gradients
 from dynbatch.cells.cuda.rows import LoopRows
 from dynbatch.cells.linear_maps import WeightGradients
+from dynbatch.cells.loop_arrays import loop_rooms
 from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Rooms, Scratch
 from dynbatch.kernels.gathers import BoundTable
@@ -53,16 +54,12 @@ class DeviceGroupRun(GroupRun):
     @staticmethod
     def rooms(region: CallRegion, number: int, batch: Batch, backward: bool) -> Rooms:
         """The arrays of a pass."""
-        group, most = region.groups[number], region.most(number)
-        loop = group.cell.on_device.loop
-        streams = {k: (group.calls, x.width) for k, x in enumerate(loop.program.streams)}
-        rooms = {f"X{k}": room for k, room in streams.items()}
-        if not backward:
-            rooms |= {} if batch.keeps else DeviceGroupRun.saved(region, number)
-            return rooms | {b.name: (most, b.width) for b in loop.storage.temporary}
-        rooms |= {f"dX{k}": streams[k] for k in group.cell.reached}
-        rooms |= {b.name: (group.calls, b.width) for b in loop.gradients.packed}
-        return rooms | {b.name: (most, b.width) for b in loop.gradients.temporary}
+        group, keeps = region.groups[number], batch.keeps or backward
+        rooms = loop_rooms(
+            group.cell, group.cell.on_device.loop, group.calls, region.most(number), batch.dtype,
+            keeps, backward, elsewhere=["dY"],
+        )  # fmt: skip
+        return rooms if keeps else rooms | DeviceGroupRun.saved(region, number)
 
     def begin(self, scratch: Scratch, work: Works, y: Array, xs: Sequence[Ragged]) -> None:
         """Set the arrays of forward."""

@@ -11,6 +11,7 @@ from dynbatch.cells.cuda.generic import DeviceGenericSteps
 from dynbatch.cells.cuda.linear_maps import wide_rooms, write_products
 from dynbatch.cells.cuda.parameter_gradients import add_gradients
 from dynbatch.cells.linear_maps import WeightGradients
+from dynbatch.cells.loop_arrays import loop_rooms
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.steps import ScanSteps
 from dynbatch.cells.scan.prefix import Shard, cut, prefix_layout
@@ -81,20 +82,14 @@ class DeviceScanRun:
     @staticmethod
     def chunk_rooms(batch: Batch, tokens: int, backward: bool) -> Rooms:
         """The arrays of a chunk of so many rows."""
-        loop: Loop = batch.first.cell.on_device.loop
-        program, sentences = loop.program, len(batch.nodes)
-        streams = {k: (tokens, v.width) for k, v in enumerate(program.streams)}
-        rooms = {f"X{k}": room for k, room in streams.items()}
-        rooms |= {f"I{k}": (sentences, v.width) for k, v in enumerate(program.states)}
-        buffers = [*loop.storage.packed] if batch.recompute else []
-        buffers += loop.temporary if batch.recompute or not backward else []
+        cell, sentences, again = batch.first.cell, len(batch.nodes), batch.recompute > 0
+        loop, dtype = cell.on_device.loop, batch.dtype
+        rooms = loop_rooms(cell, loop, tokens, sentences, dtype, not again, backward, again)
+        rooms |= {f"I{k}": (sentences, v.width) for k, v in enumerate(cell.program.states)}
         if backward:
-            rooms |= {f"dX{k}": room for k, room in streams.items()}
-            rooms["dY"] = tokens, loop.width
-            parts = loop.backward_program.found_states()
-            rooms |= {f"H{part}": (tokens, program.following[part].width) for part in parts}
-            buffers += [*loop.gradients.packed, *loop.temporary_gradients]
-        return rooms | {b.name: (tokens if b.packed else sentences, b.width) for b in buffers}
+            streams = cell.program.streams
+            rooms |= {f"dX{k}": (tokens, streams[k].width) for k in cell.reached}
+        return rooms
 
     # Forward --------------------------------------------------------------------------------------
 
