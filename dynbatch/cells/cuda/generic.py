@@ -34,7 +34,7 @@ class DeviceGenericSteps:
             id(op): GenericStep(op, memories, count, batch.dtype, keeps, batch.device, chosen)
             for op in rows.loop.program.generic
         }
-        self._memories, self._keeps = memories, keeps
+        self._memories, self.keeps = memories, keeps
         self._memory_gradients: Sequence[Ragged | None] = []
         self._prepared: dict[int, AdditiveSteps] = {}
         is_scan = chosen is None  # whose memories lie in one place, and are those of all steps
@@ -59,7 +59,7 @@ class DeviceGenericSteps:
             if id(op) not in self._prepared:
                 self._prepared[id(op)] = AdditiveSteps(
                     op.node.vector.value, keys.values, values.values, keys.offsets,
-                    rows.table[:, 1], self._keeps,
+                    rows.table[:, 1], self.keeps,
                 )  # fmt: skip
             out = rows.of_steps(op.output, order).addresses
             self._prepared[id(op)].forward(loop, order, queries, out)

@@ -41,6 +41,8 @@ from dynbatch.compiler.program import Program
 from dynbatch.errors import GraphError
 from dynbatch.kernels.runtime.device_loops import queue
 
+# Nobody reads a state before the last of a sentence in a chunk if no backward follows.
+LEAVES = "const bool leaves = keeps || t + 1 == last || row >= steps[3 * t + 4];"
 BEFORE = "_before"  # the room of a state as the step finds it
 
 
@@ -64,7 +66,7 @@ class SentenceLoop(Loop):
 class SentenceKernel:
     """The text of the kernel of one pass, all steps of it: see `LastSteps`."""
 
-    threads = THREADS
+    threads, asks = THREADS, True
 
     def __init__(self, loop: Loop, is_backward: bool) -> None:
         self.ahead = f"constexpr int THREADS = {THREADS}, WARPS = THREADS / WARP;"
@@ -101,6 +103,7 @@ class SentenceKernel:
             self._each_step,
             f"    {STEP}",
             "    if (row >= n) " + ("continue;" if self.is_backward else "break;"),
+            *([] if self.is_backward else [f"    {LEAVES}"]),
             *[f"    {line}" for line in self._step],
             "}",
             *self._behind,
@@ -109,7 +112,7 @@ class SentenceKernel:
         row = f"const long long row = blockIdx.x{f' / {self.blocks}' if self.blocks > 1 else ''};"
         lines = [
             f'extern "C" __global__ void __launch_bounds__({THREADS}, 2) {prefix}_{self.name}'
-            f"({self.arrays.parameters()}const int* steps, int first, int last) {{",
+            f"({self.arrays.parameters()}const int* steps, int first, int last, int keeps) {{",
             "    extern __shared__ REAL rooms[];",
             f"    {row}",
             f"    {heads}" if heads else "",
@@ -149,9 +152,17 @@ class SentenceKernel:
         is_kept = any([value.overlaps(other) for other in self._kept])
         if is_kept and buffer.packed:
             memory = self._memory(buffer, first + value.column)
-            can_miss = buffer.role is Role.STREAM_GRADIENT
-            places.append(memory._replace(guard=buffer.name if can_miss else ""))
+            places.append(memory._replace(guard=self._wanted(value, buffer)))
         return places
+
+    def _wanted(self, value: Value, buffer: ProgramBuffer) -> str:
+        """The condition on which something reads what a step leaves in memory, if not always."""
+        if self.is_backward:
+            return buffer.name if buffer.role is Role.STREAM_GRADIENT else ""
+        if any([value.overlaps(other) for other in self.loop.program.exports]):
+            return ""
+        is_state = any([value.base is other for other in self._states])
+        return "leaves" if is_state else "keeps"
 
     def _state(self, base: Value, column: int) -> BlockPlace:
         """A state as the step finds it: in a room of the step before, in backward in memory."""

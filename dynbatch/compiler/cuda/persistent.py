@@ -43,6 +43,7 @@ class LastSteps(Protocol):
         threads: of a block.
         blocks:  for a sentence.
         shared:  elements of dynamic shared memory of a block.
+        asks:    whether its last argument says that backward follows.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LastSteps(Protocol):
     threads: int
     blocks: int
     shared: int
+    asks: bool
 
     def text(self, prefix: str) -> str:
         """The whole kernel; its name follows the prefix."""
@@ -66,7 +68,7 @@ class Tail:
         kernels: of the pass's groups, by the number of the item.
     """
 
-    threads, blocks, shared = THREADS, 1, 0
+    threads, blocks, shared, asks = THREADS, 1, 0, False
 
     def __init__(self, loop: Loop, step: DevicePass, kernels: dict[int, Kernel]) -> None:
         self.ahead = PRODUCTS

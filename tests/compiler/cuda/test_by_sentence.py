@@ -14,7 +14,7 @@ from dynbatch.compiler.cuda import block_passes, by_sentence
 from dynbatch.errors import BackendError, GraphError
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.testing import check_device
-from tests.cells.matrix_cells import MATRIX_CASES
+from tests.cells.matrix_cells import MATRIX_CASES, D, E, H
 from tests.cells.scan.test_matrix_states import (
     LENGTHS,
     every_operation,
@@ -96,6 +96,34 @@ def test_states_that_no_step_makes_equal_the_cpu(cuda):
 
     examples = [(rng.standard_normal((n, 3)), rng.standard_normal((3, 3))) for n in (2, 0, 3)]
     check_device(build, examples, parameters=[matrix, heads])
+
+
+def of_three_scans(device, recompute):
+    """Values and gradients of two scans from given states, and of one from zeros and the end."""
+    case, kept = MATRIX_CASES["gated_delta_net"], []
+    with db.Graph(device, dtype="float64") as graph:
+        for arrays in case.sentences(LENGTHS):
+            xs = tuple([F.input(graph, x).keep() for x in arrays])
+            init = F.input(graph, np.linspace(-1, 1, H * D * E).reshape(H * D, E)).keep()
+            first = F.reshape(init, (H, D, E))
+            run = partial(db.scan, case.cell, xs, recompute=recompute)
+            scans = [run(first), run(2 * first), run(case.init, reverse=True)]
+            kept.append(([*xs, init], [x.keep() for scan in scans for x in scan]))
+        graph.backward(F.sum([F.sum(F.tanh(x)) for _, nodes in kept for x in nodes]))
+        return [x for xs, nodes in kept
+                for x in (*[x.gradient for x in xs], *[x.value for x in nodes])]  # fmt: skip
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_scans_side_by_side_share_launches_and_equal_the_cpu(cuda, recompute):
+    before = queue().kernels("float64").launches.copy()
+    found = of_three_scans("cuda", recompute)
+    launches = queue().kernels("float64").launches - before
+    chunks = 2 if recompute else 1
+    shared = [n for name, n in launches.items() if name.endswith("sentences_backward")]
+    assert shared == [2 * chunks]  # of three scans
+    for one, other in zip(found, of_three_scans("cpu", recompute), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("recompute", [None, 2])

@@ -100,6 +100,7 @@ class ScanSteps(LoopSteps):
             kernel = self._cell.tails[self._way]
             runs = [each.rows for each in everyone]
             args = [*arguments(kernel.arrays, runs), rows.table, first, steps]
+            args += [any([each._generic.keeps for each in everyone])] if kernel.asks else []
             grid = int(rows.table[first, 1]) * kernel.blocks, len(runs)
             name, shared = f"{self._cell.name}_{kernel.name}", kernel.shared * rows.dtype.itemsize
             rows.queue.launch(rows.dtype, name, grid, (kernel.threads,), args, shared)
