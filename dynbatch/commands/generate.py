@@ -22,10 +22,10 @@ from dynbatch.generation.config import SAMPLING, GenerationConfig
 from dynbatch.generation.engine import Engine
 from dynbatch.kernels.backends import rounding
 from dynbatch.kernels.runtime.parallel import set_num_threads
-from dynbatch.kernels.runtime.precision import FULL
+from dynbatch.kernels.runtime.precision import FULL, SHORT
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.tasks.fine_tuning import FineTuning
-from dynbatch.tasks.options import device_name, flag_of, positive, precision_name
+from dynbatch.tasks.options import device_name, flag_of, one_of, positive, precision_name
 from dynbatch.tasks.task import LabellingTask
 from dynbatch.text.lines import printable, utf8_text
 from dynbatch.train.progress import COLUMNS, tell_backend
@@ -112,8 +112,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=positive, default=64, metavar="N", help="most prompts side by side "
         "(%(default)s)")  # fmt: skip
     add("--memory-limit", metavar="SIZE", help='most bytes of caches, such as "2GB"')
-    add("--matmul", type=precision_name, default=FULL, metavar="NAME", help="what products' "
-        "factors are rounded to: tf32, bfloat16 (%(default)s)")  # fmt: skip
+    add("--precision", type=one_of(FULL, SHORT), metavar="NAME", help="what caches keep: bfloat16 "
+        f"takes half the memory ({FULL})")  # fmt: skip
+    add("--matmul", type=precision_name, metavar="NAME", help="what products' factors are rounded "
+        "to: tf32, bfloat16 (as --precision)")  # fmt: skip
     add("--device", type=device_name, default="cpu", metavar="NAME", help="where the model runs: "
         "cpu, cuda or cuda:N (%(default)s)")  # fmt: skip
     add("--threads", type=positive, metavar="N", help="on the CPU (one a processor)")
@@ -146,9 +148,11 @@ def run(options: argparse.Namespace) -> int:
         return _label(loaded, chain(first, prompts), options)
     config = changed(loaded.config, options)
     limit = options.memory_limit and parse_bytes("--memory-limit", options.memory_limit)
+    precision = options.precision or FULL
     engine = Engine(
-        loaded.model, config, tokenizer=loaded.tokenizer, memory_limit=limit, matmul=options.matmul
-    )
+        loaded.model, config, tokenizer=loaded.tokenizer, memory_limit=limit,
+        matmul=options.matmul, precision=precision,
+    )  # fmt: skip
     is_alone = len(first) == 1 and config.num_return_sequences == 1
     is_alone = is_alone and not (options.json or options.scores)
     writing = Writing(engine, loaded.tokenizer, config, chain(first, prompts))
@@ -165,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
             tqdm.write(as_seen(piece), end="")
             sys.stdout.flush()
     if not options.quiet:
-        how = rounding(options.matmul, options.device != "cpu")
+        how = rounding(options.matmul or precision, options.device != "cpu")
         said = writing.summary(time.perf_counter() - begin)
         print(", ".join(filter(None, [said, how])), file=sys.stderr)
         tell_backend(loaded.model.parameters()[0])
@@ -178,7 +182,8 @@ def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespac
     Raises:
         ArgumentError: an option is given that is of writing text.
     """
-    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit", "scores")
+    names = (*_NUMBERS, "num_return_sequences", "greedy", "stop", "memory_limit", "scores",
+             "precision")  # fmt: skip
     extra = () if isinstance(task, FineTuning) else ("tokenizer",)
     for name in (*names, *extra):
         if getattr(options, name) not in (None, False):
@@ -189,7 +194,7 @@ def _label(task: LabellingTask, lines: Iterator[str], options: argparse.Namespac
             )
     as_seen = printable if sys.stdout.isatty() else str
     while batch := list(islice(lines, options.batch_size)):
-        for answer in task.label(batch, options.matmul):
+        for answer in task.label(batch, options.matmul or FULL):
             line = json.dumps(answer, ensure_ascii=False) if options.json else task.line(answer)
             print(as_seen(line))
         sys.stdout.flush()

@@ -29,7 +29,7 @@ from dynbatch.generation.spare import SpareSentences
 from dynbatch.generation.step_rows import StepRows, keep_given
 from dynbatch.graph import Graph
 from dynbatch.kernels.packed import PackedWeights, packing
-from dynbatch.kernels.runtime.precision import FULL, SHORT
+from dynbatch.kernels.runtime.precision import FULL, SHORT, of_values
 from dynbatch.kernels.runtime.stream import stream_of
 from dynbatch.memory.pool import pool_of
 from dynbatch.named_parameters import graph_dtype
@@ -60,7 +60,6 @@ class Continuation:
     def __init__(self, model: Any, matmul: str | None = None, precision: str = FULL) -> None:
         self._model = model
         self._matmul = precision if matmul is None else matmul
-        self._precision = precision
         self.has_source = has_source(model)
         if not self.has_source and not hasattr(model, "logits") and not callable(model):
             raise refused(
@@ -76,7 +75,7 @@ class Continuation:
         self._passing: PreparedStep | None = None
         self._spare: SpareSentences | None = None
         self.device, self.dtype = _place_of(model)
-        _require_precision(precision, self.dtype)
+        self._precision = of_values(precision, self.dtype)
         self.packed: PackedWeights | None = None
         if self._matmul == SHORT and not self.device.is_cuda:
             pool = pool_of(self.device)
@@ -257,19 +256,6 @@ class Continuation:
     def _close(self, count: int) -> None:
         self._steps[count].close()
         del self._steps[count]  # last: until then it can be repeated
-
-
-def _require_precision(precision: object, dtype: np.dtype[Any]) -> None:
-    if precision not in (FULL, SHORT):
-        raise refused(
-            "Engine", f"precision is {precision!r}", f'"{FULL}" or "{SHORT}"',
-            'precision="bfloat16" keeps keys and values in half the memory; or leave it out',
-        )  # fmt: skip
-    if precision == SHORT and dtype != np.float32:
-        raise refused(
-            "Engine", f"precision={precision!r} for parameters of {dtype}",
-            "only numbers of float32 are rounded", 'model.astype("float32"), or leave it out',
-        )  # fmt: skip
 
 
 def _place_of(model: Any) -> tuple[Device, np.dtype[Any]]:

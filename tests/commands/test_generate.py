@@ -258,18 +258,18 @@ def test_blank_lines_between_prompts_are_told(tmp_path, capsys):
         assert capsys.readouterr().err == said
 
 
-def test_factors_are_rounded_as_matmul_says(folder, capsys):
-    found = {}
-    for matmul in ("float32", "bfloat16"):
-        assert run(folder, *PROMPTS, "--matmul", matmul, "--json") == 0
+def test_numbers_are_rounded_as_matmul_and_precision_say(folder, capsys):
+    found = []
+    for name, value in [("matmul", "float32"), ("matmul", "bfloat16"), ("precision", "bfloat16")]:
+        assert run(folder, *PROMPTS, f"--{name}", value, "--json") == 0
         out, err = capsys.readouterr()
         config = db.GenerationConfig.from_pretrained(folder, seed=0)
-        model = GPT2.from_pretrained(folder)
-        expected = db.generate(model, PROMPTS, config, tokenizer=ByteTokenizer(), matmul=matmul)
-        found[matmul] = [json.loads(line)["results"][0]["log_probs"] for line in out.splitlines()]
-        assert found[matmul] == [list(one.log_probs) for (one,) in expected]
-        assert ("factors of bfloat16" in err) == (matmul == "bfloat16")
-    assert found["float32"] != found["bfloat16"]
+        model, options = GPT2.from_pretrained(folder), {name: value}
+        expected = db.generate(model, PROMPTS, config, tokenizer=ByteTokenizer(), **options)
+        found.append([json.loads(line)["results"][0]["log_probs"] for line in out.splitlines()])
+        assert found[-1] == [list(one.log_probs) for (one,) in expected]
+        assert ("factors of bfloat16" in err) == (value == "bfloat16")
+        assert found.count(found[-1]) == 1
     with pytest.raises(SystemExit):
         run(folder, "Once", "--matmul", "half")
     assert "'half' is not one of float32, tf32, bfloat16" in capsys.readouterr().err
